@@ -1,0 +1,95 @@
+"""Clashes of the layout flow, gathered for reports: one group a fault, however many layers it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from planc.checks.families import as_patterns, families, family
+from planc.checks.layout_flow import SEQUENCE, Clash, ClashKind
+from planc.checks.model import Subject
+from planc.diagnostics import Label
+from planc.source import Span
+from planc.styles.model import Style
+
+
+@dataclass(frozen=True, slots=True)
+class ClashGroup:
+    """Clashes with one cause. `first` is the earliest; the names are of modules, in order of computation."""
+
+    first: Clash
+    consumers: tuple[str, ...]
+    producers: tuple[str, ...]
+    partners: tuple[str, ...]
+    style: Style | None
+    """The style of the consumers, where they have one."""
+
+
+def clash_groups(subject: Subject, kind: ClashKind) -> Iterator[ClashGroup]:
+    """The clashes of one kind: grouped by layouts and style, values that are combined by their producer."""
+    groups: dict[tuple[object, ...], list[Clash]] = {}
+    for clash in subject.flow.clashes:
+        if clash.kind is kind:
+            culprit = family(subject.inventory, clash.producers[0]) if clash.partners else None
+            style = _style(subject, clash.consumer)
+            key = (clash.needs, clash.arriving, style.name if style else None) if culprit is None else (culprit,)
+            groups.setdefault(key, []).append(clash)
+    for clashes in groups.values():
+        yield ClashGroup(
+            first=clashes[0],
+            consumers=tuple(dict.fromkeys(clash.consumer for clash in clashes)),
+            producers=tuple(dict.fromkeys(fqn for clash in clashes for fqn in clash.producers)),
+            partners=tuple(dict.fromkeys(fqn for clash in clashes for fqn in clash.partners)),
+            style=_style(subject, clashes[0].consumer),
+        )
+
+
+def _style(subject: Subject, fqn: str) -> Style | None:
+    assignment = subject.bound.styles.get(fqn)
+    return assignment.style if assignment else None
+
+
+def rule_spans(subject: Subject, fqns: Sequence[str]) -> tuple[Span, ...]:
+    """The rules that gave these modules their styles, each once."""
+    found = (subject.bound.styles.get(fqn) for fqn in fqns)
+    return tuple(dict.fromkeys(assignment.span for assignment in found if assignment))
+
+
+def block_span(subject: Subject) -> Span:
+    """Where a missing tensor-parallel rule would belong."""
+    spec = subject.plan.tensor_parallel
+    assert spec is not None, "layouts differ only under a tensor_parallel block"
+    return spec.span
+
+
+def labels_at(spans: Sequence[Span], text: str, *, apart_from: Span) -> tuple[Label, ...]:
+    """A label at each of `spans` but the primary one."""
+    return tuple(Label(span, text) for span in spans if span != apart_from)
+
+
+def patterns(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
+    """The modules as patterns over all layers."""
+    return as_patterns(families(subject.inventory, fqns))
+
+
+def rules_to_add(subject: Subject, fqns: Sequence[str], action: str) -> str:
+    """`add "model.layers.*.mlp.down_proj" -> rowwise`."""
+    rules = (f'`"{pattern}" -> {action}`' for pattern in patterns(subject, fqns))
+    return f"add {' and '.join(rules)}"
+
+
+def size_note(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
+    """How many modules a finding is about, when they are more than its text shows."""
+    num_families = len(families(subject.inventory, fqns))
+    return (f"{len(fqns)} modules are concerned, the first is `{fqns[0]}`",) if len(fqns) > num_families else ()
+
+
+def rowwise_for(subject: Subject, fqn: str) -> str:
+    """`rowwise`, with the output that the residual stream of its block has."""
+    for block in subject.inventory.blocks:
+        if fqn.startswith(f"{block}."):
+            member = subject.inventory.get(".".join(fqn.split(".")[: block.count(".") + 2]))
+            stream = subject.flow.leaving.get(member.returns[0]) if member and member.returns else None
+            if stream is not None and stream.layout == SEQUENCE:
+                return "rowwise(output = Shard(1))"
+    return "rowwise"

@@ -1,0 +1,64 @@
+"""Names for what repeats: one finding for all layers instead of one a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from planc.inventory.schema import Inventory
+
+
+def family(inventory: Inventory, fqn: str) -> str:
+    """`model.layers.*.mlp` for `model.layers.3.mlp`; a name outside the repeated blocks is its own family."""
+    for block in inventory.blocks:
+        if fqn.startswith(f"{block}."):
+            _, _, rest = fqn[len(block) + 1 :].partition(".")
+            return f"{block}.*.{rest}" if rest else f"{block}.*"
+    return fqn
+
+
+def families(inventory: Inventory, fqns: Iterable[str]) -> tuple[str, ...]:
+    """Each family once, in the order of first appearance."""
+    return tuple(dict.fromkeys(family(inventory, fqn) for fqn in fqns))
+
+
+def as_patterns(names: Iterable[str]) -> tuple[str, ...]:
+    """Patterns for families, siblings in one: `model.layers.*.mlp.{gate_proj,up_proj}`."""
+    by_parent: dict[str, list[str]] = {}
+    for name in names:
+        parent, _, last = name.rpartition(".")
+        by_parent.setdefault(parent, []).append(last)
+    patterns = []
+    for parent, children in by_parent.items():
+        last = children[0] if len(children) == 1 else f"{{{','.join(children)}}}"
+        patterns.append(f"{parent}.{last}" if parent else last)
+    return tuple(patterns)
+
+
+def quoted(names: Iterable[str]) -> str:
+    """`a`, `b` and `c`, in backticks."""
+    texts = [f"`{name}`" for name in names]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """`0..3, 5` for 0, 1, 2, 3, 5."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}..{high}" for low, high in found)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """What divides a number, ascending."""
+    small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
+    return tuple(sorted({*small, *(number // size for size in small)}))
+
+
+def choices(values: Iterable[int], *, near: int, limit: int = 8) -> str:
+    """`1, 2 or 4`: the `limit` values nearest to `near`, ascending."""
+    nearest = sorted(sorted(values, key=lambda value: (abs(value - near), value))[:limit])
+    texts = [f"{value:_}" if value >= 10_000 else str(value) for value in nearest]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"

@@ -1,0 +1,52 @@
+"""Norms that run on a divided sequence without their gradients being summed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.clash_report import (
+    block_span,
+    clash_groups,
+    labels_at,
+    patterns,
+    rule_spans,
+    rules_to_add,
+    size_note,
+)
+from planc.checks.families import quoted
+from planc.checks.layout_flow import ClashKind
+from planc.checks.model import Rule, Subject
+from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.vocab import MeshDim
+
+CODE = Code("P408", "norm-outside-sequence-parallel", "a norm's gradient is not summed over tp")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for all norms without a rule, at the block, and one for those with a wrong one, at it."""
+    for group in clash_groups(subject, ClashKind.NORM_ON_SEQUENCE):
+        spans = rule_spans(subject, group.consumers)
+        span = spans[0] if spans else block_span(subject)
+        names = quoted(patterns(subject, group.consumers))
+        yield CODE.at(
+            span,
+            f"{names} runs on {group.first.arriving}" if spans else f"no rule names {names}",
+            secondary=labels_at(
+                rule_spans(subject, group.producers),
+                f"the sequence is divided here: {group.first.arriving}",
+                apart_from=span,
+            ),
+            notes=(
+                "each rank sees its own tokens, so each would train its own copy of the weight",
+                *size_note(subject, group.consumers),
+            ),
+            help=f"use `sequence_parallel` for {names}"
+            if spans
+            else rules_to_add(subject, group.consumers, "sequence_parallel"),
+        )
+
+
+RULE = Rule(
+    (CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS
+)

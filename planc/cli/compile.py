@@ -1,0 +1,53 @@
+"""`planc compile`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from planc.cli import plans
+from planc.cli.exits import CLEAN, UsageError
+from planc.graph.artifact import base_between, dump
+from planc.graph.graph import plan_hash
+from planc.inventory.files import write_atomically
+
+DESCRIPTION = """\
+Write a plan's execution graph as JSON that a run executes without the plan.
+
+Relative paths stand in it as the plan writes them. The artifact's `base` says where they start: the
+plan's folder, seen from the artifact's. So the same files are found wherever both are moved together,
+and plan_hash does not depend on where the artifact lies."""
+
+EPILOG = """\
+example:
+  planc compile llama.plan -o llama.json --set mesh.tp=4"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the artifact to write")
+    plans.add_set_argument(parser)
+    plans.add_world_size_argument(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """0 once written; as `check` for a plan with errors, which go to stderr, and nothing is written."""
+    settings = plans.settings(arguments)
+    checked = plans.check(arguments.plan, settings=settings, world_size=arguments.world_size)
+    failure = plans.require_sound(checked)
+    if failure is not None:
+        return failure
+    assert checked.graph is not None, "a plan without errors has a graph"
+    plan, output = Path(arguments.plan), Path(arguments.output)
+    if output.resolve() == plan.resolve():
+        raise UsageError(f"{output} is the plan itself")
+    base = base_between(output.parent, plan_folder=plan.parent)
+    text = dump(checked.graph, sources=checked.source_digests, overrides=checked.overrides, base=base)
+    try:
+        write_atomically(output, text=text)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{output} cannot be written: {reason}") from error
+    print(f"{output}: plan_hash {plan_hash(checked.graph)[:12]}", file=sys.stderr)
+    return CLEAN

@@ -1,0 +1,46 @@
+"""`planc inventory`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from planc.api import cache_dir
+from planc.cli.exits import CLEAN, UsageError
+from planc.inventory.codec import dumps
+from planc.inventory.load import InventoryError, load_inventory, save_inventory
+from planc.show.model import inventory_text
+
+DESCRIPTION = """\
+Show what planc knows of a model: modules, parameters, attention, the model's own tensor-parallel plan.
+A folder's inventory.json is read if it is there; else one is made from config.json, which needs torch
+and transformers, and is kept in the cache. No weights are read and nothing is downloaded."""
+
+EPILOG = """\
+examples:
+  planc inventory models/llama-3.1-8b
+  planc inventory models/llama-3.1-8b --save      (so that checks elsewhere need no torch)"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL_DIR", help="a folder with a config.json")
+    parser.add_argument("--save", action="store_true", help="write a fresh inventory.json into the folder")
+    parser.add_argument("--output-format", choices=("text", "json"), default="text")
+
+
+def run(arguments: Namespace) -> int:
+    """0 once shown or saved; UsageError for a folder that no inventory can be had of."""
+    folder = Path(arguments.model)
+    try:
+        if arguments.save:
+            print(f"wrote {save_inventory(folder)}", file=sys.stderr)
+        loaded = load_inventory(folder, cache_dir=cache_dir())
+    except InventoryError as error:
+        raise UsageError(f"{error.message}\n{error.help}") from error
+    if arguments.output_format == "json":
+        sys.stdout.write(dumps(loaded.inventory))
+    else:
+        sys.stdout.write(inventory_text(loaded.inventory))
+        print(f"{loaded.origin}: {loaded.path}", file=sys.stderr)
+    return CLEAN

@@ -1,0 +1,141 @@
+"""`planc`: finds the command, runs it, and turns whatever happens into an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+from planc import __version__
+from planc.cli.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its module has DESCRIPTION, `add_arguments(parser)` and `run(arguments) -> int`."""
+
+    name: str
+    summary: str
+
+    def module(self) -> ModuleType:
+        """Imported only for the command that runs, since some commands need what `check` must not wait for."""
+        return import_module(f"planc.cli.{self.name}")
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("check", "find every fault of a plan before it runs"),
+    Command("show", "show what a plan means: layout, mesh, origins, graph"),
+    Command("diff", "say what a change of a plan changes"),
+    Command("compile", "write a plan's execution graph as a file that runs"),
+    Command("explain", "explain a code, an op, a block or a style"),
+    Command("inventory", "show or save what planc knows of a model"),
+)
+
+_DESCRIPTION = """\
+Declarative plans for distributed training of Hugging Face models: checked, compared and compiled
+before an accelerator is booked, then run as they were shown."""
+
+_EPILOG = """\
+examples:
+  planc check llama.plan
+  planc show llama.plan --layout
+  planc diff git:main:llama.plan llama.plan
+  planc explain P402
+
+exit codes: 0 clean; 1 findings, or a difference with diff --exit-code; 2 could not run.
+TP_SIZE, DP_SIZE and CP_SIZE in the environment set mesh.tp, mesh.dp_shard and mesh.cp; --set wins."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code of one command line; `argv` is `sys.argv` without the program's name by default."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _never_fail_to_encode(sys.stdout)
+    _never_fail_to_encode(sys.stderr)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit; a closed pipe would fail there again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except Exception as error:
+        return _report_bug(error, is_debug="--debug" in arguments)
+
+
+def _run(argv: Sequence[str]) -> int:
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    command = next((command for command in COMMANDS if command.name == chosen), None)
+    module = command.module() if command else None
+    try:
+        namespace = _parser(command, module).parse_args(argv)
+    except SystemExit as stop:  # argparse has printed help, a version or a usage error
+        return stop.code if isinstance(stop.code, int) else COULD_NOT_RUN
+    if command is None or module is None:
+        _parser(None, None).print_help()
+        return COULD_NOT_RUN
+    try:
+        code: int = module.run(namespace)
+        sys.stdout.flush()
+    except UsageError as error:
+        print(f"planc: error: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
+    return code
+
+
+def _parser(command: Command | None, module: ModuleType | None) -> ArgumentParser:
+    """The parser of all commands, of which only the chosen one has its arguments."""
+    debug = ArgumentParser(add_help=False, argument_default=SUPPRESS)
+    debug.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
+    parser = ArgumentParser(
+        "planc",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=_formatter,
+        parents=[debug],
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"planc {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for listed in COMMANDS:
+        is_chosen = listed is command and module is not None
+        subparser = subparsers.add_parser(
+            listed.name,
+            help=listed.summary,
+            description=module.DESCRIPTION if is_chosen and module else None,
+            epilog=module.EPILOG if is_chosen and module else None,
+            formatter_class=_formatter,
+            parents=[debug],
+            allow_abbrev=False,
+        )
+        if is_chosen and module:
+            module.add_arguments(subparser)
+    return parser
+
+
+def _formatter(prog: str) -> RawDescriptionHelpFormatter:
+    return RawDescriptionHelpFormatter(prog, max_help_position=28)
+
+
+def _never_fail_to_encode(stream: object) -> None:
+    """A plan may quote characters that the terminal's encoding lacks; they are escaped, not a crash."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _report_bug(error: Exception, *, is_debug: bool) -> int:
+    if is_debug or os.environ.get("PLANC_DEBUG"):
+        traceback.print_exception(error)
+    first_line = str(error).partition("\n")[0]
+    print(
+        f"planc: internal error: {type(error).__name__}: {first_line} "
+        f"(a bug in planc {__version__}: please report it with the output of this command with --debug)",
+        file=sys.stderr,
+    )
+    return COULD_NOT_RUN

@@ -1,0 +1,82 @@
+"""What a run shows on rank 0: one redrawn line on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from planc.runtime.observer import StepMetrics
+from planc.runtime.run_directory import RunDirectory
+
+
+class RunDisplay:
+    """Observes a run: metrics go to the run's folder and to the terminal."""
+
+    def __init__(self, directory: RunDirectory, *, stream: TextIO = sys.stdout) -> None:
+        self.directory = directory
+        self.console = Console(file=stream, highlight=False, soft_wrap=True)
+        self.progress: Progress | None = None
+        self.task: TaskID | None = None
+        self.num_steps = 0
+        self.first_step = 1
+        self.began = time.monotonic()
+        self.checkpoint: Path | None = None
+        self.losses: list[float] = []
+
+    def started(self, *, first_step: int, num_steps: int) -> None:
+        self.directory.truncate_metrics(last_step=first_step - 1)
+        self.directory.write_status("running", step=first_step - 1)
+        self.first_step, self.num_steps, self.began = first_step, num_steps, time.monotonic()
+        if first_step > num_steps:
+            self.noted(f"all {num_steps} steps are done already: nothing to train")
+        elif self.console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+            self.progress = Progress(*columns, console=self.console)
+            self.task = self.progress.add_task("", total=num_steps, completed=first_step - 1)
+            self.progress.start()
+
+    def stepped(self, metrics: StepMetrics) -> None:
+        self.directory.append_metrics(metrics)
+        self.losses.append(metrics.loss)
+        line = format_step(metrics, num_steps=self.num_steps)
+        if self.progress is not None and self.task is not None:
+            self.progress.update(self.task, completed=metrics.step, description=line)
+        else:
+            self._print(f"{line}  left {self._time_left(metrics.step)}")
+
+    def saved(self, directory: Path) -> None:
+        self.checkpoint = directory
+        self.directory.write_status("running", step=int(directory.name.rpartition("-")[2]))
+        self._print(f"saved {directory}")
+
+    def noted(self, text: str) -> None:
+        self._print(text)
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+
+    def _print(self, text: str) -> None:
+        console = self.progress.console if self.progress is not None else self.console
+        console.print(text, markup=False)
+
+    def _time_left(self, step: int) -> str:
+        seconds_a_step = (time.monotonic() - self.began) / (step - self.first_step + 1)
+        seconds = round(seconds_a_step * (self.num_steps - step))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def format_step(metrics: StepMetrics, *, num_steps: int) -> str:
+    """`step 12/60  loss 2.3456  ...`."""
+    width = len(str(num_steps))
+    return (
+        f"step {metrics.step:>{width}}/{num_steps}  loss {metrics.loss:.4f}  "
+        f"grad_norm {metrics.grad_norm:.3f}  lr {metrics.learning_rate:.2e}  "
+        f"{metrics.tokens_per_second:,.0f} tokens/s  {metrics.memory_bytes / 2**30:.2f} GiB"
+    )

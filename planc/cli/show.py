@@ -1,0 +1,105 @@
+"""`planc show`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from typing import Any
+
+from planc.cli import plans
+from planc.cli.exits import CLEAN, UsageError
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.text import to_mermaid, to_text
+from planc.plan.bind import BoundPlan
+from planc.show.layout import layout_data, layout_text, layouts
+from planc.show.mesh import mesh_data, mesh_text
+from planc.show.origin import origin_data, origin_text
+from planc.show.overview import overview
+from planc.show.resolved import resolved_text
+from planc.show.table import render_table
+
+DESCRIPTION = "Show what a plan means, from the same graph that a run executes. Without an option: an overview."
+
+EPILOG = """\
+examples:
+  planc show llama.plan
+  planc show llama.plan --layout
+  planc show llama.plan --resolved --set tp_size=8 > llama_tp8.plan
+  planc show llama.plan --graph mermaid"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN")
+    view = parser.add_mutually_exclusive_group()
+    for name, text in (
+        ("resolved", "the plan with every default filled in: itself a plan, of the same plan_hash"),
+        ("layout", "every parameter's placements, local shape and bytes"),
+        ("mesh", "which rank stands where"),
+        ("origin", "where each value comes from"),
+    ):
+        view.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=text)
+    view.add_argument("--graph", choices=("text", "mermaid", "json"), help="the execution graph")
+    plans.add_set_argument(parser)
+    parser.add_argument(
+        "--output-format", choices=("text", "json"), default="text", help="json for layout, mesh and origin"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """0 once shown; as `check` for a plan with errors, which go to stderr."""
+    checked = plans.check(arguments.plan, settings=plans.settings(arguments))
+    failure = plans.require_sound(checked)
+    if failure is not None:
+        return failure
+    assert checked.bound is not None and checked.graph is not None, "a plan without errors has a graph"
+    if arguments.graph is not None:
+        text = _graph(checked.graph, arguments.graph)
+    elif arguments.output_format == "json":
+        text = _json(arguments.view, checked.bound, checked.graph)
+    else:
+        text = _text(arguments.view, checked.bound, checked.graph)
+    sys.stdout.write(text)
+    return CLEAN
+
+
+def _graph(graph: Graph, output_format: str) -> str:
+    match output_format:
+        case "text":
+            return to_text(graph)
+        case "mermaid":
+            return to_mermaid(graph)
+        case _:
+            return json.dumps({"plan_hash": plan_hash(graph), **asdict(graph)}, indent=2) + "\n"
+
+
+def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
+    match view:
+        case "resolved":
+            return resolved_text(bound)
+        case "layout":
+            return layout_text(layouts(graph, bound.inventory))
+        case "mesh":
+            return mesh_text([size for _, size in graph.mesh])
+        case "origin":
+            return origin_text(bound.plan)
+        case _:
+            rows = render_table([*overview(bound, graph)], indent="  ")
+            return f"{bound.plan.name}  {plan_hash(graph)[:12]}\n{rows}"
+
+
+def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
+    document: dict[str, Any] = {"format_version": 1, "plan_hash": plan_hash(graph)}
+    match view:
+        case "layout":
+            document["parameters"] = layout_data(layouts(graph, bound.inventory))
+        case "mesh":
+            document |= mesh_data([size for _, size in graph.mesh])
+        case "origin":
+            document["settings"] = origin_data(bound.plan)
+        case "resolved":
+            raise UsageError("--resolved is a plan, which has no JSON form; see --origin and --graph json")
+        case _:
+            document["overview"] = dict(overview(bound, graph))
+    return json.dumps(document, indent=2) + "\n"

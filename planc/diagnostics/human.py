@@ -1,0 +1,96 @@
+"""Diagnostics as a person reads them: the line, the caret, the reason, the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from planc.diagnostics.model import Diagnostic, Label, Severity
+from planc.source import SourceFile, Span
+
+_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
+_MAX_LINE_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class HumanRenderer:
+    """Renders against the texts in `sources`; a label on an unknown source shows its position only."""
+
+    sources: Mapping[str, SourceFile]
+    colour: bool = False
+
+    def render(self, diagnostics: Sequence[Diagnostic]) -> str:
+        """All diagnostics, blank lines between, then the count."""
+        blocks = [self._diagnostic(diagnostic) for diagnostic in diagnostics]
+        if blocks:
+            blocks.append(self._paint(count(diagnostics), "1") + "\n")
+        return "\n".join(blocks)
+
+    def _diagnostic(self, diagnostic: Diagnostic) -> str:
+        colour = _COLOURS[diagnostic.severity]
+        title = self._paint(f"{diagnostic.severity}[{diagnostic.code.code}]", f"1;{colour}")
+        groups = _by_place((diagnostic.primary, *diagnostic.secondary))
+        width = max((len(str(label.span.line)) for group in groups for label in group), default=1)
+        lines = [f"{title}: {self._paint(diagnostic.code.summary, '1')}"]
+        for index, group in enumerate(groups):
+            arrow = "-->" if index == 0 else ":::"
+            start = diagnostic.primary.span if index == 0 else group[0].span
+            lines.append(f"{' ' * width}{self._paint(arrow, '34')} {start}")
+            lines.extend(self._snippet(group, width, diagnostic.primary, colour))
+        lines.extend(f"{' ' * width} = {note}" for note in diagnostic.notes)
+        lines.append(self._help(diagnostic))
+        return "\n".join(lines) + "\n"
+
+    def _help(self, diagnostic: Diagnostic) -> str:
+        more = f"planc explain {diagnostic.code.code}"
+        if diagnostic.fix:
+            more = f"{'safe' if diagnostic.fix.is_safe else 'unsafe'} fix; {more}"
+        if diagnostic.help is None:
+            return f"{self._paint('help', '1;32')}: {more}"
+        return f"{self._paint('help', '1;32')}: {diagnostic.help}  ({more})"
+
+    def _snippet(self, group: Sequence[Label], width: int, primary: Label, colour: str) -> Iterable[str]:
+        gutter = self._paint(" " * width + " |", "34")
+        source = self.sources.get(group[0].span.file)
+        if source is None:
+            yield from (f"{gutter} {label.text}" for label in group if label.text)
+            return
+        yield gutter
+        texts = source.lines
+        shown = 0
+        for label in sorted(group, key=lambda label: (label.span.line, label is not primary)):
+            text = texts[label.span.line - 1].expandtabs(1).rstrip("\r")[:_MAX_LINE_CHARACTERS]
+            if label.span.line != shown:
+                yield f"{self._paint(f'{label.span.line:>{width}} |', '34')} {text}".rstrip()
+                shown = label.span.line
+            mark = "^" if label is primary else "-"
+            caret = mark * _caret_width(label.span, text)
+            paint = colour if label is primary else "34"
+            indent = " " * (label.span.column - 1)
+            yield f"{gutter} {indent}{self._paint(f'{caret} {label.text}'.rstrip(), paint)}"
+
+    def _paint(self, text: str, code: str) -> str:
+        return f"\033[{code}m{text}\033[0m" if self.colour else text
+
+
+def _caret_width(span: Span, line: str) -> int:
+    end = span.end_column if span.end_line == span.line else len(line) + 1
+    return max(1, min(end, len(line) + 1) - span.column)
+
+
+def _by_place(labels: Sequence[Label]) -> list[list[Label]]:
+    """Labels grouped by file, the primary's file first."""
+    groups: dict[str, list[Label]] = {}
+    for label in labels:
+        groups.setdefault(label.span.file, []).append(label)
+    return list(groups.values())
+
+
+def count(diagnostics: Sequence[Diagnostic]) -> str:
+    """`Found 2 errors, 1 warning.`"""
+    counts = [
+        f"{number} {severity}{'s' if number != 1 else ''}"
+        for severity in Severity
+        if (number := sum(diagnostic.severity is severity for diagnostic in diagnostics))
+    ]
+    return f"Found {', '.join(counts)}." if counts else "No findings."

@@ -1,0 +1,80 @@
+"""The types of a diagnostic. A phase returns them; only the command line prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planc.source import Span
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A remark on one span."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A replacement of one span. A safe fix keeps what the author meant; others are for a human to weigh."""
+
+    span: Span
+    replacement: str
+    is_safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding: constant summary in `code`, particulars in the labels.
+
+    `primary` is where to look; `secondary` labels say what else takes part (a parameter's default, the rule
+    that this one overlaps).
+    """
+
+    code: Code
+    primary: Label
+    secondary: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    help: str | None = None
+    fix: Fix | None = None
+
+    @property
+    def severity(self) -> Severity:
+        return self.code.severity
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kind of finding. `code` is stable and never reused; `name` is the fault in kebab case."""
+
+    code: str
+    name: str
+    summary: str
+    severity: Severity = Severity.ERROR
+
+    def at(
+        self,
+        span: Span,
+        text: str = "",
+        *,
+        secondary: tuple[Label, ...] = (),
+        notes: tuple[str, ...] = (),
+        help: str | None = None,
+        fix: Fix | None = None,
+    ) -> Diagnostic:
+        """A diagnostic of this code at `span`."""
+        return Diagnostic(self, Label(span, text), secondary, notes, help, fix)
+
+
+def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
+    """Whether any finding forbids going on."""
+    return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)

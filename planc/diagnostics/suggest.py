@@ -1,0 +1,42 @@
+"""Closest-name suggestions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def closest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that `name` is most likely a slip of, or None when nothing is near.
+
+    The budget is one edit per three characters, so that short names do not match everything.
+    """
+    budget = max(1, len(name) // 3)
+    best: tuple[int, str] | None = None
+    for candidate in candidates:
+        if abs(len(candidate) - len(name)) > budget:
+            continue
+        distance = _edit_distance(name.lower(), candidate.lower())
+        if distance <= budget and (best is None or (distance, candidate) < best):
+            best = (distance, candidate)
+    return best[1] if best else None
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
+    """A help line naming the closest candidate."""
+    found = closest(name, candidates)
+    return f"did you mean `{found}`?" if found else None
+
+
+def _edit_distance(left: str, right: str) -> int:
+    """Insertions, deletions, substitutions and adjacent swaps between two words (optimal string alignment)."""
+    before: list[int] = []
+    previous = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        current = [i]
+        for j, b in enumerate(right, 1):
+            cost = min(previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                cost = min(cost, before[j - 2] + 1)
+            current.append(cost)
+        before, previous = previous, current
+    return previous[-1]

@@ -1,0 +1,83 @@
+"""What changes together with the mesh or the data: checkpoints, and the order of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planc.diff.facts import DATA_STATE
+from planc.diff.model import Action, Change, Group
+from planc.diff.side import Side
+from planc.graph.ops import Accumulate, AttachAttention, BuildOptimizer, FullyShard, ShardTensorParallel
+from planc.show.table import plural
+from planc.vocab import MeshDim
+
+
+def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Iterator[Change]:
+    """Whether the new plan goes on from a checkpoint of the old one: tensors, then the place in the data."""
+    misfit = _misfit(old, new)
+    if misfit:
+        yield Change(Group.CHECKPOINT, Action.REPLACE, "model, optimizer", note=f"refused: {misfit}")
+    elif _placement(old) == _placement(new):
+        yield Change(Group.CHECKPOINT, Action.KEEP, "model, optimizer", note="load as they are")
+    else:
+        yield Change(Group.CHECKPOINT, Action.KEEP, "model, optimizer", note="reshard on load")
+    yield _data_loader(old, new, facts=facts)
+
+
+def _misfit(old: Side, new: Side) -> str:
+    """Why no checkpoint of one model fits the other: names, then shapes where both are known, then dtype."""
+    before, after = _parameters(old), _parameters(new)
+    if before.keys() != after.keys():
+        num_other = len(before.keys() ^ after.keys())
+        return f"{plural(num_other, 'parameter')} in one model only"
+    num_other = sum(None not in (shape, after[fqn]) and shape != after[fqn] for fqn, shape in before.items())
+    if num_other:
+        return f"{plural(num_other, 'parameter')} of another shape"
+    if old.model.dtype != new.model.dtype:
+        return f"parameters are {old.model.dtype} in one and {new.model.dtype} in the other"
+    return ""
+
+
+def _parameters(side: Side) -> dict[str, tuple[int, ...] | None]:
+    """Every parameter with its shape; None where the model is not here to tell."""
+    found = side.layouts()
+    if found is not None:
+        return {fqn: parameter.shape for fqn, parameter in found.items()}
+    return {fqn: None for op in side.ops(BuildOptimizer) for _, fqns in op.groups for fqn in fqns}
+
+
+def _placement(side: Side) -> object:
+    """What decides which rank holds which part of a tensor."""
+    divided = {(fqn, op.parameters) for op in side.ops(ShardTensorParallel) for fqn in op.modules}
+    return side.graph.mesh, divided, {op.shard_over for op in side.ops(FullyShard)}
+
+
+def _data_loader(old: Side, new: Side, *, facts: Sequence[Change]) -> Change:
+    changed = [fact.name for fact in facts if fact.name in DATA_STATE and fact.action is not Action.KEEP]
+    if changed:
+        note = f"refused: other {', '.join(changed)}"
+        return Change(Group.CHECKPOINT, Action.REPLACE, "data loader", note=note)
+    was, now = (_dp_size(side) for side in (old, new))
+    if was == now:
+        return Change(Group.CHECKPOINT, Action.KEEP, "data loader", note=f"{was} dp ranks")
+    return Change(Group.CHECKPOINT, Action.REPLACE, "data loader", str(was), str(now), note="dp ranks")
+
+
+def _dp_size(side: Side) -> int:
+    return side.graph.size(MeshDim.DP_REPLICATE) * side.graph.size(MeshDim.DP_SHARD)
+
+
+def compare_reduction_order(old: Side, new: Side) -> Iterator[Change]:
+    """Sums over other ranks, or in other portions, round otherwise."""
+    action = Action.KEEP if _sums(old) == _sums(new) else Action.CHANGE
+    note = "" if action is Action.KEEP else "not bitwise comparable"
+    yield Change(Group.NUMERICS, action, "reduction order", note=note)
+
+
+def _sums(side: Side) -> object:
+    loop, attention = side.op(Accumulate), side.op(AttachAttention)
+    return (
+        _placement(side),
+        loop.times if loop else 0,
+        (attention.kind, attention.balance, attention.over) if attention else None,
+    )

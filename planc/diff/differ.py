@@ -1,0 +1,52 @@
+"""Two sides to their difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diff.consequences import compare_checkpoints, compare_reduction_order
+from planc.diff.facts import BATCH_FACTS, KEY_FACTS, LAYOUT_FACTS, NUMERICS_FACTS, RUN_FACTS, compare
+from planc.diff.model import Action, Change, Group, PlanDiff
+from planc.diff.modules import compare_recomputation, compare_styles, compare_units, compare_weight_decay
+from planc.diff.side import Side
+
+
+def diff(old: Side, new: Side) -> PlanDiff:
+    """Everything that differs, in the order of the groups; equal facts are counted and left out."""
+    versions = old.version(), new.version()
+    compared = list(_compare(old, new))
+    changed = {change.group for change in compared if change.action is not Action.KEEP}
+    shown = [change for change in compared if _is_shown(change, changed)]
+    if not changed and versions[0].plan_hash != versions[1].plan_hash:
+        # Fields that follow from others in a graph of this planc may differ in another version's artifact.
+        shown = [Change(Group.RUN, Action.CHANGE, "graph", note="compiled otherwise; see show --graph")]
+    return PlanDiff(
+        old=versions[0],
+        new=versions[1],
+        changes=tuple(shown),
+        num_unchanged=sum(change.action is Action.KEEP for change in compared),
+        diagnostics=new.diagnostics,
+    )
+
+
+def _compare(old: Side, new: Side) -> Iterator[Change]:
+    batch = list(compare(BATCH_FACTS, old, new))
+    yield from compare(LAYOUT_FACTS, old, new)
+    yield from compare_styles(old, new)
+    yield from compare_units(old, new)
+    yield from compare_recomputation(old, new)
+    yield from compare_checkpoints(old, new, facts=batch)
+    yield from batch
+    yield from compare(NUMERICS_FACTS, old, new)
+    yield from compare_weight_decay(old, new)
+    yield from compare_reduction_order(old, new)
+    yield from compare(RUN_FACTS, old, new)
+
+
+def _is_shown(change: Change, changed: set[Group]) -> bool:
+    """Changes always; of the rest what readers look for beside a change that could have touched it."""
+    if change.action is not Action.KEEP:
+        return True
+    if change.name == "model, optimizer":
+        return Group.LAYOUT in changed or Group.CHECKPOINT in changed
+    return change.name in KEY_FACTS and change.group in changed

@@ -1,0 +1,222 @@
+"""Single values of a graph: what each is called, what it has consequences for, where a plan sets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from planc.diff.model import Action, Change, Group
+from planc.diff.side import AnOp, Side
+from planc.graph.ops import (
+    Accumulate,
+    AttachAttention,
+    BuildOptimizer,
+    BuildSchedule,
+    ClipGradients,
+    FullyShard,
+    InitMesh,
+    InitWeights,
+    LoadWeights,
+    Log,
+    OpenData,
+    ResumeCheckpoint,
+    SaveCheckpoint,
+    ShardContext,
+)
+from planc.vocab import MESH_DIMS, MeshDim
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """`read` gives the value, or None where the graph has no such thing; `path` is the setting behind it.
+
+    `expectation` is what an `expect` calls it; `is_key` facts are shown unchanged too, beside others that
+    changed in their group.
+    """
+
+    group: Group
+    name: str
+    path: str
+    read: Callable[[Side], Any]
+    expectation: str = ""
+    is_key: bool = False
+
+
+def compare(facts: tuple[Fact, ...], old: Side, new: Side) -> Iterator[Change]:
+    """One change a fact; Action.KEEP for equal ones."""
+    for fact in facts:
+        before, after = _text(fact.read(old)), _text(fact.read(new))
+        if before == after:
+            if before is not None:
+                yield Change(fact.group, Action.KEEP, fact.name, before, after)
+            continue
+        action = Action.ADD if before is None else Action.REMOVE if after is None else Action.CHANGE
+        place = (old if after is None else new).place(fact.path)
+        broken = new.broken(fact.expectation) if fact.expectation else ()
+        yield Change(fact.group, action, fact.name, before, after, place=place, breaks=broken)
+
+
+def _text(value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"{value:_}" if abs(value) >= 10_000 else str(value)
+        case tuple():
+            return ", ".join(str(item) for item in value)
+        case _:
+            return str(value)
+
+
+def _of(kind: type[AnOp], name: str) -> Callable[[Side], Any]:
+    """Reads a field of the first op of a kind."""
+
+    def read(side: Side) -> Any:
+        op = side.op(kind)
+        return None if op is None else getattr(op, name)
+
+    return read
+
+
+def _mesh_size(mesh_dim: MeshDim) -> Callable[[Side], Any]:
+    return lambda side: side.graph.size(mesh_dim)
+
+
+def _model(side: Side) -> str:
+    return f"{side.model.architecture} (config {side.model.config_digest[:12]})"
+
+
+def _context_parallel(side: Side) -> str | None:
+    attention = side.op(AttachAttention)
+    if attention is None or not attention.over:
+        return None
+    return f"{attention.kind} over {', '.join(attention.over)}, load balancer {attention.balance}"
+
+
+def _sequence_tensors(side: Side) -> str | None:
+    context = side.op(ShardContext)
+    if context is None or not context.buffers:
+        return None
+    tensors = ", ".join(f"{name} Shard({tensor_dim})" for name, tensor_dim in context.buffers)
+    return f"{tensors}, load balancer {context.balance}"
+
+
+def _fsdp(side: Side) -> str | None:
+    op = side.op(FullyShard)
+    if op is None:
+        return None
+    copies = f", replicas over {', '.join(op.replicate_over)}" if op.replicate_over else ""
+    return f"over {', '.join(op.shard_over)}{copies}"
+
+
+def _root_unit(side: Side) -> bool | None:
+    roots = [op.reshard_after_forward for op in side.ops(FullyShard) if ("",) in op.groups]
+    return roots[0] if roots else None
+
+
+def _tokens_per_step(side: Side) -> int | None:
+    data = side.op(OpenData)
+    return data.global_batch * data.sequence_length if data else None
+
+
+def _source(side: Side) -> str | None:
+    data = side.op(OpenData)
+    if data is None:
+        return None
+    field = (f"field {data.field}",) if data.field else ()
+    return f"{data.source}({', '.join((*data.patterns, *field))})"
+
+
+def _tokenizer(side: Side) -> str | None:
+    data = side.op(OpenData)
+    if data is None:
+        return None
+    return data.tokenizer + (f", end of document {data.end_of_document}" if data.end_of_document else "")
+
+
+def _weights(side: Side) -> str:
+    load = side.op(LoadWeights)
+    return f"pretrained, from {load.path}" if load else "random"
+
+
+def _seed(side: Side) -> int | None:
+    op = side.op(InitWeights) or side.op(LoadWeights)
+    return op.seed if op else None
+
+
+def _schedule_length(side: Side) -> int | None:
+    """A constant schedule has no end to move."""
+    schedule = side.op(BuildSchedule)
+    return None if schedule is None or schedule.kind == "constant" else schedule.num_steps
+
+
+LAYOUT_FACTS: tuple[Fact, ...] = (
+    Fact(Group.LAYOUT, "model", "model.hf", _model),
+    *(
+        Fact(Group.LAYOUT, f"mesh.{mesh_dim}", f"mesh.{mesh_dim}", _mesh_size(mesh_dim))
+        for mesh_dim in MESH_DIMS
+    ),
+    Fact(Group.LAYOUT, "fsdp", "fsdp", _fsdp),
+    Fact(Group.LAYOUT, "fsdp root reshard_after_forward", "fsdp", _root_unit),
+    Fact(Group.LAYOUT, "context_parallel", "context_parallel", _context_parallel),
+    Fact(Group.LAYOUT, "sequence tensors", "context_parallel", _sequence_tensors),
+)
+
+BATCH_FACTS: tuple[Fact, ...] = (
+    Fact(Group.BATCH, "tokens/step", "train.tokens_per_step", _tokens_per_step, "tokens_per_step", is_key=True),
+    Fact(
+        Group.BATCH,
+        "gradient_accumulation",
+        "train.tokens_per_step",
+        _of(Accumulate, "times"),
+        "gradient_accumulation",
+    ),
+    Fact(Group.BATCH, "sequences/step", "", _of(OpenData, "global_batch"), "sequences_per_step"),
+    Fact(Group.BATCH, "data.micro_batch", "data.micro_batch", _of(OpenData, "micro_batch")),
+    Fact(Group.BATCH, "data.sequence_length", "data.sequence_length", _of(OpenData, "sequence_length")),
+    Fact(Group.BATCH, "data.source", "data.source", _source),
+    Fact(Group.BATCH, "data.tokenizer", "data.tokenizer", _tokenizer),
+    Fact(Group.BATCH, "data.packing", "data.packing", _of(OpenData, "packing")),
+    Fact(Group.BATCH, "data.shuffle_seed", "data.shuffle_seed", _of(OpenData, "shuffle_seed")),
+)
+
+NUMERICS_FACTS: tuple[Fact, ...] = (
+    Fact(Group.NUMERICS, "model.weights", "model.weights", _weights),
+    Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
+    Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
+    Fact(Group.NUMERICS, "fsdp.param_dtype", "fsdp.param_dtype", _of(FullyShard, "param_dtype")),
+    Fact(Group.NUMERICS, "fsdp.reduce_dtype", "fsdp.reduce_dtype", _of(FullyShard, "reduce_dtype")),
+    Fact(Group.NUMERICS, "optimizer", "optimizer.kind", _of(BuildOptimizer, "kind")),
+    Fact(Group.NUMERICS, "optimizer lr", "optimizer.kind", _of(BuildOptimizer, "lr")),
+    Fact(Group.NUMERICS, "optimizer betas", "optimizer.kind", _of(BuildOptimizer, "betas")),
+    Fact(Group.NUMERICS, "optimizer eps", "optimizer.kind", _of(BuildOptimizer, "eps")),
+    Fact(
+        Group.NUMERICS, "optimizer.clip_grad_norm", "optimizer.clip_grad_norm", _of(ClipGradients, "max_norm")
+    ),
+    Fact(Group.NUMERICS, "schedule", "optimizer.schedule", _of(BuildSchedule, "kind")),
+    Fact(Group.NUMERICS, "schedule warmup steps", "optimizer.schedule", _of(BuildSchedule, "warmup_steps")),
+    Fact(Group.NUMERICS, "schedule min_factor", "optimizer.schedule", _of(BuildSchedule, "min_factor")),
+    Fact(Group.NUMERICS, "schedule ends at step", "train.steps", _schedule_length),
+)
+
+RUN_FACTS: tuple[Fact, ...] = (
+    Fact(Group.RUN, "model.hf", "model.hf", lambda side: side.model.path),
+    Fact(Group.RUN, "train.steps", "train.steps", lambda side: side.graph.num_steps),
+    Fact(Group.RUN, "train.log_every", "train.log_every", _of(Log, "every_steps")),
+    Fact(Group.RUN, "checkpoint.save_every", "checkpoint.save_every", _of(SaveCheckpoint, "every_steps")),
+    Fact(Group.RUN, "checkpoint.save_last", "checkpoint.save_last", _of(SaveCheckpoint, "at_end")),
+    Fact(Group.RUN, "checkpoint.keep_last", "checkpoint.keep_last", _of(SaveCheckpoint, "keep_last")),
+    Fact(Group.RUN, "checkpoint.resume", "checkpoint.resume", _of(ResumeCheckpoint, "policy")),
+    Fact(Group.RUN, "mesh.backend", "mesh.backend", _of(InitMesh, "backend")),
+    Fact(Group.RUN, "mesh.timeout (s)", "mesh.timeout", _of(InitMesh, "timeout_seconds")),
+)
+
+DATA_STATE = ("data.source", "data.tokenizer", "data.packing", "data.sequence_length", "data.shuffle_seed")
+"""The facts that the data fingerprint in a checkpoint covers: a change of any means other data."""
+
+KEY_FACTS = frozenset(
+    fact.name for fact in (*LAYOUT_FACTS, *BATCH_FACTS, *NUMERICS_FACTS, *RUN_FACTS) if fact.is_key
+)

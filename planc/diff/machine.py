@@ -1,0 +1,27 @@
+"""A difference for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from planc.diagnostics.machine import render_json
+from planc.diff.model import PlanDiff
+
+FORMAT_VERSION = 1
+
+
+def render_diff_json(found: PlanDiff) -> str:
+    """One JSON document. `diagnostics` are the new plan's, as `check --output-format json` gives them."""
+    document = {
+        "format_version": FORMAT_VERSION,
+        "same_meaning": found.same_meaning,
+        "old": asdict(found.old),
+        "new": asdict(found.new),
+        "changes": [
+            {**asdict(change), "action": change.action.name.lower()} for change in found.changes
+        ],
+        "summary": {"changed": found.num_changed, "unchanged": found.num_unchanged},
+        "diagnostics": json.loads(render_json(found.diagnostics))["diagnostics"],
+    }
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,192 @@
+"""Modules and parameters that are divided otherwise than before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from planc.diff.model import Action, Change, Group
+from planc.diff.side import Side
+from planc.graph.ops import BuildOptimizer, CheckpointActivations, FullyShard, ShardTensorParallel
+from planc.graph.text import summarise
+from planc.show.layout import ParameterLayout
+from planc.show.table import format_bytes, format_shape, plural
+from planc.source import Span
+from planc.styles.model import StyleUse
+from planc.vocab import MeshDim, Placement
+
+Key = tuple[str | None, str | None, str]
+Layouts = Mapping[str, ParameterLayout]
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    use: StyleUse
+    parameters: tuple[tuple[str, Placement], ...]
+    span: Span | None
+
+
+def compare_styles(old: Side, new: Side) -> Iterator[Change]:
+    """Modules that get another style, none any more, or one for the first time; then those resharded only."""
+    before, after = _divided(old), _divided(new)
+    if bool(before) != bool(after):
+        yield _all_or_none(before or after, is_added=bool(after), old=old, new=new)
+        return
+    old_layouts, new_layouts = old.layouts(), new.layouts()
+    groups: dict[Key, list[str]] = {}
+    for fqn in dict.fromkeys((*before, *after)):
+        was, now = before.get(fqn), after.get(fqn)
+        if was and now and (was.use, was.parameters) == (now.use, now.parameters):
+            continue
+        note = _shape_change(fqn, was or now, old_layouts, new_layouts)
+        groups.setdefault((*_styles(was, now), note), []).append(fqn)
+    yield from _grouped(groups, before=before, after=after)
+    yield from _resharded(before, after, old, new)
+
+
+def _divided(side: Side) -> dict[str, _Divided]:
+    return {
+        fqn: _Divided(op.use, op.parameters, op.span)
+        for op in side.ops(ShardTensorParallel)
+        for fqn in op.modules
+    }
+
+
+def _all_or_none(divided: Mapping[str, _Divided], *, is_added: bool, old: Side, new: Side) -> Change:
+    """Tensor parallelism as a whole came or went: one line says more than one for each module."""
+    action = Action.ADD if is_added else Action.REMOVE
+    place = (new if is_added else old).place("tensor_parallel")
+    note = _kv_heads(old, new)
+    return Change(
+        Group.LAYOUT, action, f"{plural(len(divided), 'module')} divided over tp", note=note, place=place
+    )
+
+
+def _styles(was: _Divided | None, now: _Divided | None) -> tuple[str | None, str | None]:
+    """The styles' names, with their placements where the names alone do not tell them apart."""
+    if was and now and was.use.style == now.use.style:
+        return _use(was.use), _use(now.use)
+    return was.use.style if was else None, now.use.style if now else None
+
+
+def _use(use: StyleUse) -> str:
+    return f"{use.style}({use.input} -> {use.computes_on} -> {use.output}, sequence_dim {use.sequence_dim})"
+
+
+def _shape_change(fqn: str, divided: _Divided | None, old: Layouts | None, new: Layouts | None) -> str:
+    """`weight [512, 64] -> [256, 64]`: local shapes after tensor parallelism, where they change."""
+    if divided is None or old is None or new is None:
+        return ""
+    texts = []
+    for name, _ in divided.parameters:
+        was, now = old.get(f"{fqn}.{name}"), new.get(f"{fqn}.{name}")
+        if was and now and was.tp_shape != now.tp_shape:
+            texts.append(f"{name} {format_shape(was.tp_shape)} -> {format_shape(now.tp_shape)}")
+    return ", ".join(texts)
+
+
+def _grouped(
+    groups: Mapping[Key, Sequence[str]], *, before: Mapping[str, _Divided], after: Mapping[str, _Divided]
+) -> Iterator[Change]:
+    for (was, now, note), fqns in groups.items():
+        action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
+        span = (after if now else before)[fqns[0]].span
+        place = f"{span.file}:{span.line}" if span else ""
+        for folded in summarise(fqns):
+            yield Change(Group.LAYOUT, action, folded, was, now, note, place)
+
+
+def _resharded(
+    before: Mapping[str, _Divided], after: Mapping[str, _Divided], old: Side, new: Side
+) -> Iterator[Change]:
+    if old.graph.size(MeshDim.TP) == new.graph.size(MeshDim.TP):
+        return
+    num_modules = sum(fqn in after and after[fqn].use == divided.use for fqn, divided in before.items())
+    if num_modules:
+        name = f"{plural(num_modules, 'module')} resharded over tp"
+        yield Change(Group.LAYOUT, Action.CHANGE, name, note=_kv_heads(old, new))
+
+
+def _kv_heads(old: Side, new: Side) -> str:
+    """`kv heads per rank 2 -> 1`."""
+    if old.inventory is None or new.inventory is None:
+        return ""
+    if not old.inventory.attentions or old.inventory.attentions != new.inventory.attentions:
+        return ""
+    heads = min(attention.num_kv_heads for attention in new.inventory.attentions)
+    sizes = [side.graph.size(MeshDim.TP) for side in (old, new)]
+    per_rank = [str(heads // size) if heads % size == 0 else f"{heads}/{size}" for size in sizes]
+    return f"kv heads per rank {per_rank[0]} -> {per_rank[1]}"
+
+
+def compare_units(old: Side, new: Side) -> Iterator[Change]:
+    """FSDP units that came, went, or reshard otherwise, then what a rank holds of the parameters."""
+    before, after = _units(old), _units(new)
+    groups: dict[Key, list[tuple[str, ...]]] = {}
+    for unit in dict.fromkeys((*before, *after)):
+        if before.get(unit) != after.get(unit):
+            groups.setdefault((before.get(unit), after.get(unit), ""), []).append(unit)
+    for (was, now, _), units in groups.items():
+        action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
+        singles = [unit[0] for unit in units if len(unit) == 1]
+        names = [*summarise(singles), *(", ".join(summarise(unit)) for unit in units if len(unit) > 1)]
+        for name in names:
+            yield Change(Group.LAYOUT, action, f"fsdp unit {name}", was, now)
+    yield from _parameter_bytes(old, new)
+
+
+def _units(side: Side) -> dict[tuple[str, ...], str]:
+    """Each unit but the root by its modules, with what it does after forward."""
+    return {
+        group: f"reshard_after_forward {str(op.reshard_after_forward).lower()}"
+        for op in side.ops(FullyShard)
+        for group in op.groups
+        if group != ("",)
+    }
+
+
+def _parameter_bytes(old: Side, new: Side) -> Iterator[Change]:
+    old_layouts, new_layouts = old.layouts(), new.layouts()
+    if old_layouts is None or new_layouts is None:
+        return
+    was, now = (
+        sum(parameter.local_bytes for parameter in found.values()) for found in (old_layouts, new_layouts)
+    )
+    action = Action.KEEP if was == now else Action.CHANGE
+    yield Change(Group.LAYOUT, action, "parameters on rank 0", format_bytes(was), format_bytes(now))
+
+
+def compare_recomputation(old: Side, new: Side) -> Iterator[Change]:
+    """Modules that start or stop recomputing their activations."""
+    before, after = (
+        dict.fromkeys(fqn for op in side.ops(CheckpointActivations) for fqn in op.modules)
+        for side in (old, new)
+    )
+    for action, side, fqns in (
+        (Action.ADD, new, [fqn for fqn in after if fqn not in before]),
+        (Action.REMOVE, old, [fqn for fqn in before if fqn not in after]),
+    ):
+        for folded in summarise(fqns):
+            place = side.place("activation_checkpoint")
+            yield Change(Group.LAYOUT, action, f"activation_checkpoint {folded}", place=place)
+
+
+def compare_weight_decay(old: Side, new: Side) -> Iterator[Change]:
+    """Parameters that both models have and that decay otherwise."""
+    before, after = _weight_decay(old), _weight_decay(new)
+    groups: dict[tuple[float, float], list[str]] = {}
+    for fqn, decay in before.items():
+        if fqn in after and after[fqn] != decay:
+            groups.setdefault((decay, after[fqn]), []).append(fqn)
+    for (was, now), fqns in groups.items():
+        place = new.place("optimizer")
+        same = [fqn for fqn, decay in before.items() if decay == was]
+        names = [f"of {plural(len(fqns), 'parameter')}"] if same == fqns else summarise(fqns)
+        for name in names:
+            yield Change(
+                Group.NUMERICS, Action.CHANGE, f"weight_decay {name}", str(was), str(now), place=place
+            )
+
+
+def _weight_decay(side: Side) -> dict[str, float]:
+    return {fqn: decay for op in side.ops(BuildOptimizer) for decay, fqns in op.groups for fqn in fqns}

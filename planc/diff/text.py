@@ -1,0 +1,103 @@
+"""A difference for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diagnostics import Diagnostic, Severity
+from planc.diff.model import Action, BrokenExpectation, Change, Group, PlanDiff
+from planc.show.table import plural
+
+_COLOURS = {Action.ADD: "32", Action.CHANGE: "33", Action.REMOVE: "31", Action.REPLACE: "35"}
+_MAX_NAME_WIDTH = 44
+
+
+def render_text(found: PlanDiff, *, colour: bool) -> str:
+    """A heading, the groups that changed, the new plan's other errors, and the count."""
+    lines = [heading(found), ""]
+    if found.same_meaning:
+        lines.append("no semantic change")
+    else:
+        for group in Group:
+            lines.extend(_group(group, [c for c in found.changes if c.group is group], colour=colour))
+    lines.extend(error_lines(found))
+    lines.append(count(found))
+    return "\n".join(lines) + "\n"
+
+
+def heading(found: PlanDiff) -> str:
+    """`planc diff  llama.plan  3f9c1a2 -> 8be07d4   world size 64 (unchanged)`."""
+    old, new = found.old, found.new
+    names = new.name if old.name == new.name else f"{old.name} -> {new.name}"
+    sizes = (
+        f"{new.world_size:_} (unchanged)"
+        if old.world_size == new.world_size
+        else f"{old.world_size:_} -> {new.world_size:_}"
+    )
+    broken = "   (the old plan does not check)" if old.num_errors else ""
+    hashes = f"{old.plan_hash[:7]} -> {new.plan_hash[:7]}"
+    return f"planc diff  {names}  {hashes}   world size {sizes}{broken}"
+
+
+def _group(group: Group, changes: list[Change], *, colour: bool) -> Iterator[str]:
+    if not changes:
+        return
+    yield group.name
+    width = min(_MAX_NAME_WIDTH, max(len(change.name) for change in changes))
+    middles = [middle(change) for change in changes]
+    middle_width = min(_MAX_NAME_WIDTH, max(len(text) for text in middles))
+    for change, text in zip(changes, middles, strict=True):
+        mark = f"{change.action:>3}"
+        if colour and change.action in _COLOURS:
+            mark = f"\033[{_COLOURS[change.action]}m{mark}\033[0m"
+        tail = "  ".join(part for part in (*map(broken, change.breaks), change.place) if part)
+        yield f"{mark} {change.name:<{width}}  {text:<{middle_width}}  {tail}".rstrip()
+
+
+def middle(change: Change) -> str:
+    """`4 -> 8`, `+ value`, a note, or both."""
+    match change.old, change.new:
+        case None, None:
+            values = ""
+        case None, added:
+            values = str(added)
+        case removed, None:
+            values = str(removed)
+        case same, other if same == other:
+            values = f"{same}   unchanged"
+        case before, after:
+            values = f"{before} -> {after}"
+    return "  ".join(part for part in (values, change.note) if part)
+
+
+def broken(expectation: BrokenExpectation) -> str:
+    """``breaks `expect`, llama.plan:91 [P702 error]``."""
+    return f"breaks `expect`, {expectation.place} [{expectation.code} {expectation.severity}]"
+
+
+def error_lines(found: PlanDiff) -> Iterator[str]:
+    """The new plan's errors that no change above mentions, one line each."""
+    mentioned = {
+        (expectation.code, expectation.place) for change in found.changes for expectation in change.breaks
+    }
+    rest = [
+        finding
+        for finding in errors(found)
+        if (finding.code.code, f"{finding.primary.span.file}:{finding.primary.span.line}") not in mentioned
+    ]
+    if rest:
+        yield "ERRORS"
+    for finding in rest:
+        text = f": {finding.primary.text}" if finding.primary.text else ""
+        yield f"    {finding.primary.span} [{finding.code.code}] {finding.code.summary}{text}"
+
+
+def errors(found: PlanDiff) -> tuple[Diagnostic, ...]:
+    return tuple(finding for finding in found.diagnostics if finding.severity is Severity.ERROR)
+
+
+def count(found: PlanDiff) -> str:
+    """`Diff: 5 changed, 30 unchanged. 1 error.`"""
+    num_errors = len(errors(found))
+    ending = f" {plural(num_errors, 'error')}." if num_errors else ""
+    return f"Diff: {found.num_changed} changed, {found.num_unchanged} unchanged.{ending}"

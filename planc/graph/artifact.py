@@ -1,0 +1,105 @@
+"""A compiled plan as a file: canonical JSON that a reviewer can read and a run can execute."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from planc import __version__
+from planc.graph import graph as graphs
+from planc.graph.graph import AnyOp, Graph, plan_hash
+from planc.graph.verify import verify
+from planc.vocab import MeshDim
+
+FORMAT_VERSION = 1
+
+_Op = Annotated[AnyOp, Field(discriminator="op")]
+_STRICT: Any = {"extra": "forbid", "strict": True}
+
+
+class ArtifactError(ValueError):
+    """A file that is no compiled plan, or not one that this planc can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFile:
+    """`Graph`, as JSON types it."""
+
+    __pydantic_config__: ClassVar[Any] = _STRICT
+
+    name: str
+    mesh: tuple[tuple[MeshDim, int], ...]
+    num_steps: int
+    setup: tuple[_Op, ...]
+    step: tuple[_Op, ...]
+    save: tuple[_Op, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A graph with what it was made from: digests of its sources, and the values that overrode them."""
+
+    __pydantic_config__: ClassVar[Any] = _STRICT
+
+    format_version: int
+    planc_version: str
+    plan_hash: str
+    sources: tuple[tuple[str, str], ...]
+    """(file name, SHA-256)."""
+    overrides: tuple[str, ...]
+    base: str
+    """The folder that the graph's relative paths start at, itself relative to the artifact's folder."""
+    graph: GraphFile
+
+
+_ADAPTER = TypeAdapter(Artifact)
+
+
+def base_between(artifact_folder: Path, *, plan_folder: Path) -> str:
+    """The way from an artifact's folder to its plan's, links resolved: `../plans`, `.` for the same folder."""
+    return os.path.relpath(plan_folder.resolve(), artifact_folder.resolve())
+
+
+def dump(
+    graph: Graph, *, sources: tuple[tuple[str, str], ...], overrides: tuple[str, ...], base: str = "."
+) -> str:
+    """The artifact's text: sorted sources, two-space JSON, a newline at the end.
+
+    Paths stand in the graph as the plan writes them, and `base` leads to where they start, so that
+    plan_hash does not depend on where an artifact lies.
+    """
+    file = GraphFile(graph.name, graph.mesh, graph.num_steps, graph.setup, graph.step, graph.save)
+    artifact = Artifact(
+        FORMAT_VERSION, __version__, plan_hash(graph), tuple(sorted(sources)), overrides, base, file
+    )
+    return _ADAPTER.dump_json(artifact, indent=2).decode() + "\n"
+
+
+def load(text: str) -> Artifact:
+    """The artifact in `text`, its graph verified and its hash recomputed; ArtifactError otherwise."""
+    try:
+        artifact = _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"not a compiled plan: {where or 'document'}: {first['msg']}") from None
+    if artifact.format_version != FORMAT_VERSION:
+        found = artifact.format_version
+        raise ArtifactError(f"format version {found}; this planc reads version {FORMAT_VERSION}")
+    graph = graph_of(artifact)
+    violations = verify(graph)
+    if violations:
+        raise ArtifactError(f"the graph is not sound: {violations[0]}")
+    if graphs.plan_hash(graph) != artifact.plan_hash:
+        raise ArtifactError("plan_hash does not match the graph: the file was changed after it was compiled")
+    return artifact
+
+
+def graph_of(artifact: Artifact) -> Graph:
+    """The graph that an artifact holds."""
+    file = artifact.graph
+    return Graph(file.name, file.mesh, file.num_steps, file.setup, file.step, file.save)

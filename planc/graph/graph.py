@@ -1,0 +1,66 @@
+"""The graph itself, and the hash of its meaning."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Union
+
+from planc.graph.op import Op
+from planc.graph.ops import OPS, Accumulate
+from planc.vocab import MeshDim
+
+AnyOp = Union[OPS]  # type: ignore[valid-type]  # noqa: UP007  # a union of the registered tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Three op sequences: `setup` runs once, `step` once an optimizer step, `save` where its policy says.
+
+    `mesh` names every mesh dim with its size, outermost first. `name` is the plan's, and no part of the
+    graph's meaning.
+    """
+
+    name: str
+    mesh: tuple[tuple[MeshDim, int], ...]
+    num_steps: int
+    setup: tuple[AnyOp, ...]
+    step: tuple[AnyOp, ...]
+    save: tuple[AnyOp, ...]
+
+    @property
+    def world_size(self) -> int:
+        product = 1
+        for _, size in self.mesh:
+            product *= size
+        return product
+
+    def size(self, mesh_dim: MeshDim) -> int:
+        return dict(self.mesh)[mesh_dim]
+
+    def ops(self) -> Iterator[Op]:
+        """Every op in order, bodies after what holds them."""
+        for op in (*self.setup, *self.step, *self.save):
+            yield op
+            if isinstance(op, Accumulate):
+                yield from op.body
+
+
+def plan_hash(graph: Graph) -> str:
+    """The SHA-256 of the graph's meaning: blind to the plan's layout, comments, order, name and positions."""
+    meaning = asdict(graph)
+    del meaning["name"]
+    text = json.dumps(_without_spans(meaning), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_spans(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _without_spans(item) for key, item in value.items() if key != "span"}
+        case list() | tuple():
+            return [_without_spans(item) for item in value]
+        case _:
+            return value

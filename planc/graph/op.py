@@ -1,0 +1,88 @@
+"""What an op is: its stage, its effects, its place in the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any, ClassVar
+
+from planc.source import Span
+from planc.vocab import MeshDim
+
+
+class Stage(IntEnum):
+    """The order in which setup must happen; a verified graph never goes back.
+
+    Tensor parallelism precedes FSDP because `fully_shard` must see DTensors; activation checkpointing lies
+    between, since it replaces modules that `fully_shard` then wraps; weights are filled only once every
+    parameter has its final shape; the optimizer is built last, since it keeps the parameters it is given.
+    """
+
+    MESH = 0
+    BUILD = 1
+    TENSOR_PARALLEL = 2
+    ACTIVATION_CHECKPOINT = 3
+    FULLY_SHARD = 4
+    MATERIALISE = 5
+    LOAD = 6
+    OPTIMIZER = 7
+    DATA = 8
+    RESUME = 9
+    STEP = 10
+    SAVE = 11
+
+
+class Resource(StrEnum):
+    """What ops read and write."""
+
+    MESH = "mesh"
+    MODEL = "model"
+    """Module structure and parameter shapes."""
+    WEIGHTS = "weights"
+    """Parameter values."""
+    OPTIMIZER = "optimizer"
+    SCHEDULE = "schedule"
+    DATA = "data"
+    """The position in the sample order."""
+    BATCH = "batch"
+    LOCAL_BATCH = "local_batch"
+    LOGITS = "logits"
+    LOSS = "loss"
+    GRADIENTS = "gradients"
+    SYNCED_GRADIENTS = "synced_gradients"
+    CLIPPED_GRADIENTS = "clipped_gradients"
+    METRICS = "metrics"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What an op reads, writes, and which mesh dims it communicates over."""
+
+    reads: tuple[Resource, ...] = ()
+    writes: tuple[Resource, ...] = ()
+    communicates: tuple[MeshDim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One op. Subclasses add `op`, their name as a literal field that tells them apart in JSON.
+
+    `span` is the line of the plan that the op comes from; it takes no part in equality or hashing, so two
+    graphs that mean the same are equal however their plans are laid out.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
+
+    stage: ClassVar[Stage]
+    summary: ClassVar[str]
+    span: Span | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        found: str = getattr(self, "op")  # noqa: B009  # every subclass has it; the base cannot give it a type
+        return found
+
+    def effects(self) -> Effects:
+        """Computed from the op's own fields; no pass stores them."""
+        raise NotImplementedError

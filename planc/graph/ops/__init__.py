@@ -1,0 +1,88 @@
+"""Every op, one file each, registered here in one tuple, in the order in which a run meets them."""
+
+from planc.graph.op import Op
+from planc.graph.ops.accumulate import Accumulate
+from planc.graph.ops.attach_attention import AttachAttention
+from planc.graph.ops.backward import Backward
+from planc.graph.ops.build_model import BuildModel
+from planc.graph.ops.build_optimizer import BuildOptimizer
+from planc.graph.ops.build_schedule import BuildSchedule
+from planc.graph.ops.checkpoint_activations import CheckpointActivations
+from planc.graph.ops.clip_gradients import ClipGradients
+from planc.graph.ops.compute_loss import ComputeLoss
+from planc.graph.ops.forward import Forward
+from planc.graph.ops.fully_shard import FullyShard
+from planc.graph.ops.init_mesh import InitMesh
+from planc.graph.ops.init_weights import InitWeights
+from planc.graph.ops.load_weights import LoadWeights
+from planc.graph.ops.log import Log
+from planc.graph.ops.materialise_weights import MaterialiseWeights
+from planc.graph.ops.next_batch import NextBatch
+from planc.graph.ops.open_data import OpenData
+from planc.graph.ops.reduce_metrics import ReduceMetrics
+from planc.graph.ops.resume_checkpoint import ResumeCheckpoint
+from planc.graph.ops.save_checkpoint import SaveCheckpoint
+from planc.graph.ops.shard_context import ShardContext
+from planc.graph.ops.shard_tensor_parallel import ShardTensorParallel
+from planc.graph.ops.step_optimizer import StepOptimizer
+from planc.graph.ops.step_schedule import StepSchedule
+from planc.graph.ops.sync_gradients import SyncGradients
+
+OPS: tuple[type[Op], ...] = (
+    InitMesh,
+    BuildModel,
+    AttachAttention,
+    ShardTensorParallel,
+    CheckpointActivations,
+    FullyShard,
+    MaterialiseWeights,
+    InitWeights,
+    LoadWeights,
+    BuildOptimizer,
+    BuildSchedule,
+    OpenData,
+    ResumeCheckpoint,
+    NextBatch,
+    Accumulate,
+    ShardContext,
+    Forward,
+    ComputeLoss,
+    Backward,
+    SyncGradients,
+    ClipGradients,
+    StepOptimizer,
+    StepSchedule,
+    ReduceMetrics,
+    Log,
+    SaveCheckpoint,
+)
+
+__all__ = [
+    "Accumulate",
+    "AttachAttention",
+    "Backward",
+    "BuildModel",
+    "BuildOptimizer",
+    "BuildSchedule",
+    "CheckpointActivations",
+    "ClipGradients",
+    "ComputeLoss",
+    "Forward",
+    "FullyShard",
+    "InitMesh",
+    "InitWeights",
+    "LoadWeights",
+    "Log",
+    "MaterialiseWeights",
+    "NextBatch",
+    "OPS",
+    "OpenData",
+    "ReduceMetrics",
+    "ResumeCheckpoint",
+    "SaveCheckpoint",
+    "ShardContext",
+    "ShardTensorParallel",
+    "StepOptimizer",
+    "StepSchedule",
+    "SyncGradients",
+]

@@ -1,0 +1,37 @@
+"""`accumulate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Stage
+from planc.graph.ops.backward import Backward
+from planc.graph.ops.compute_loss import ComputeLoss
+from planc.graph.ops.forward import Forward
+from planc.graph.ops.shard_context import ShardContext
+
+MicroOp = ShardContext | Forward | ComputeLoss | Backward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulate(Op):
+    op: Literal["accumulate"] = "accumulate"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Repeats its body over the step's micro-batches; gradients add up."
+    times: int
+    body: tuple[MicroOp, ...]
+
+    def effects(self) -> Effects:
+        """The body's: what it reads before writing it, all that it writes, all that it communicates over."""
+        parts = [op.effects() for op in self.body]
+        written: set[str] = set()
+        reads = []
+        for part in parts:
+            reads.extend(resource for resource in part.reads if resource not in written)
+            written.update(part.writes)
+        return Effects(
+            reads=tuple(dict.fromkeys(reads)),
+            writes=tuple(dict.fromkeys(resource for part in parts for resource in part.writes)),
+            communicates=tuple(dict.fromkeys(dim for part in parts for dim in part.communicates)),
+        )

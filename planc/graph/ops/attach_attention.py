@@ -1,0 +1,24 @@
+"""`attention.attach`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachAttention(Op):
+    op: Literal["attention.attach"] = "attention.attach"
+    stage: ClassVar[Stage] = Stage.BUILD
+    summary: ClassVar[str] = "Gives every attention module planc's own exact causal attention."
+    kind: str
+    """plain, ring, allgather or ulysses."""
+    balance: str
+    """headtail or none."""
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,), communicates=self.over)

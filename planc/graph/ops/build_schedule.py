@@ -1,0 +1,22 @@
+"""`schedule.build`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSchedule(Op):
+    op: Literal["schedule.build"] = "schedule.build"
+    stage: ClassVar[Stage] = Stage.OPTIMIZER
+    summary: ClassVar[str] = "Sets the learning rate's course over the steps."
+    kind: str
+    warmup_steps: int
+    min_factor: float
+    num_steps: int
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.OPTIMIZER,), writes=(Resource.SCHEDULE,))

@@ -1,0 +1,19 @@
+"""`activation_checkpoint.wrap`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointActivations(Op):
+    op: Literal["activation_checkpoint.wrap"] = "activation_checkpoint.wrap"
+    stage: ClassVar[Stage] = Stage.ACTIVATION_CHECKPOINT
+    summary: ClassVar[str] = "Makes modules recompute their activations in backward."
+    modules: tuple[str, ...]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))

@@ -1,0 +1,24 @@
+"""`grads.clip`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipGradients(Op):
+    op: Literal["grads.clip"] = "grads.clip"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Measures the global gradient norm, each distinct element once, and scales down to `max_norm`."
+    max_norm: float | None
+    """None measures only."""
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.SYNCED_GRADIENTS,), writes=(Resource.CLIPPED_GRADIENTS,), communicates=self.over
+        )

@@ -1,0 +1,23 @@
+"""`loss`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeLoss(Op):
+    op: Literal["loss"] = "loss"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Sums the local cross entropy and divides by the step's global token count."
+    vocab_over: tuple[MeshDim, ...]
+    """The mesh dim that the logits' vocabulary is divided over, if it is."""
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.LOGITS, Resource.LOCAL_BATCH), writes=(Resource.LOSS,), communicates=self.vocab_over
+        )

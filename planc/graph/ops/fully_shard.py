@@ -1,0 +1,30 @@
+"""`fsdp.shard`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.vocab import DType, MeshDim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullyShard(Op):
+    op: Literal["fsdp.shard"] = "fsdp.shard"
+    stage: ClassVar[Stage] = Stage.FULLY_SHARD
+    summary: ClassVar[str] = "Shards groups of modules: parameters, gradients and optimizer state (FSDP2)."
+    groups: tuple[tuple[str, ...], ...]
+    """Each group of modules is gathered together; ("",) is the root with all that is left."""
+    shard_over: tuple[MeshDim, ...]
+    replicate_over: tuple[MeshDim, ...]
+    reshard_after_forward: bool
+    param_dtype: DType | None
+    reduce_dtype: DType | None
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.MODEL,),
+            writes=(Resource.MODEL,),
+            communicates=(*self.replicate_over, *self.shard_over),
+        )

@@ -1,0 +1,23 @@
+"""`mesh.init`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitMesh(Op):
+    op: Literal["mesh.init"] = "mesh.init"
+    stage: ClassVar[Stage] = Stage.MESH
+    summary: ClassVar[str] = "Starts the process group and lays the ranks out as a device mesh."
+    sizes: tuple[tuple[MeshDim, int], ...]
+    """Every mesh dim with its size, outermost first."""
+    backend: str
+    timeout_seconds: int
+
+    def effects(self) -> Effects:
+        return Effects(writes=(Resource.MESH,), communicates=tuple(dim for dim, _ in self.sizes))

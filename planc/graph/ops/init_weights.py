@@ -1,0 +1,19 @@
+"""`weights.init`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitWeights(Op):
+    op: Literal["weights.init"] = "weights.init"
+    stage: ClassVar[Stage] = Stage.LOAD
+    summary: ClassVar[str] = "Draws initial weights, each tensor from its own seed: equal bit for bit on every mesh."
+    seed: int
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.WEIGHTS,))

@@ -1,0 +1,21 @@
+"""`weights.load`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadWeights(Op):
+    op: Literal["weights.load"] = "weights.load"
+    stage: ClassVar[Stage] = Stage.LOAD
+    summary: ClassVar[str] = "Reads each rank's slices of the model's safetensors files."
+    path: str
+    seed: int
+    """Seeds the buffers that no file holds."""
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.WEIGHTS,))

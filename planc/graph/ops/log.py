@@ -1,0 +1,19 @@
+"""`log`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log(Op):
+    op: Literal["log"] = "log"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Hands the step's metrics to the run's folder and the display."
+    every_steps: int
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.METRICS,))

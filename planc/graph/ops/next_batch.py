@@ -1,0 +1,20 @@
+"""`batch.next`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextBatch(Op):
+    op: Literal["batch.next"] = "batch.next"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Takes this rank's micro-batches of the step and counts the step's target tokens over all ranks."
+    count_over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.DATA,), writes=(Resource.DATA, Resource.BATCH), communicates=self.count_over)

@@ -1,0 +1,22 @@
+"""`checkpoint.resume`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeCheckpoint(Op):
+    op: Literal["checkpoint.resume"] = "checkpoint.resume"
+    stage: ClassVar[Stage] = Stage.RESUME
+    summary: ClassVar[str] = "Continues from the newest checkpoint of the run's folder, if there is one."
+    policy: str
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.MODEL, Resource.OPTIMIZER, Resource.SCHEDULE),
+            writes=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
+        )

@@ -1,0 +1,24 @@
+"""`checkpoint.save`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCheckpoint(Op):
+    op: Literal["checkpoint.save"] = "checkpoint.save"
+    stage: ClassVar[Stage] = Stage.SAVE
+    summary: ClassVar[str] = "Writes all training state into a new step folder, committed by rename."
+    every_steps: int | None
+    at_end: bool
+    keep_last: int
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
+            writes=(Resource.CHECKPOINT,),
+        )

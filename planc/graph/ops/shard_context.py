@@ -1,0 +1,23 @@
+"""`cp.shard`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardContext(Op):
+    op: Literal["cp.shard"] = "cp.shard"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Takes one micro-batch, and this rank's positions of every sequence in it."
+    balance: str
+    buffers: tuple[tuple[str, int], ...]
+    """Sequence tensors and the dimension that is divided."""
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.BATCH,), writes=(Resource.LOCAL_BATCH,))

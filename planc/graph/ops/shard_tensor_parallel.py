@@ -1,0 +1,25 @@
+"""`tp.shard`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.styles.model import StyleUse
+from planc.vocab import MeshDim, Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardTensorParallel(Op):
+    op: Literal["tp.shard"] = "tp.shard"
+    stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
+    summary: ClassVar[str] = "Divides modules over the tensor-parallel mesh dim by one style."
+    modules: tuple[str, ...]
+    use: StyleUse
+    parameters: tuple[tuple[str, Placement], ...]
+    """Each parameter's local name and placement."""
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,), communicates=self.over)

@@ -1,0 +1,18 @@
+"""`schedule.step`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSchedule(Op):
+    op: Literal["schedule.step"] = "schedule.step"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Advances the learning rate."
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.SCHEDULE,), writes=(Resource.SCHEDULE, Resource.OPTIMIZER))

@@ -1,0 +1,22 @@
+"""`grads.sync`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGradients(Op):
+    op: Literal["grads.sync"] = "grads.sync"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Sums what is still partial, so that every gradient has its parameter's placement."
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.GRADIENTS,), writes=(Resource.SYNCED_GRADIENTS,), communicates=self.over
+        )

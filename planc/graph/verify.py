@@ -1,0 +1,113 @@
+"""What every graph obeys. A violation after a pass is planc's own bug; in a loaded file it is a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planc.graph.graph import Graph
+from planc.graph.op import Op, Resource, Stage
+from planc.graph.ops import Accumulate, InitMesh, OpenData, StepOptimizer
+from planc.vocab import MeshDim
+
+_EACH_STEP = (
+    Resource.BATCH,
+    Resource.LOCAL_BATCH,
+    Resource.LOGITS,
+    Resource.LOSS,
+    Resource.GRADIENTS,
+    Resource.SYNCED_GRADIENTS,
+    Resource.CLIPPED_GRADIENTS,
+    Resource.METRICS,
+)
+"""Resources that a step must write anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    op: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.text}"
+
+
+def verify(graph: Graph) -> tuple[Violation, ...]:
+    """Everything that is wrong with a graph; empty for a sound one."""
+    return (*_mesh(graph), *_stages(graph), *_effects(graph), *_batch(graph))
+
+
+def _mesh(graph: Graph) -> Iterator[Violation]:
+    inits = [op for op in graph.setup if isinstance(op, InitMesh)]
+    if len(inits) != 1 or graph.setup[0] is not inits[0]:
+        yield Violation("graph", "mesh.init comes first, once")
+    elif inits[0].sizes != graph.mesh:
+        yield Violation("mesh.init", "its sizes are not the graph's")
+    if [dim for dim, _ in graph.mesh] != list(MeshDim):
+        yield Violation("graph", "the mesh names every dim once, outermost first")
+    if any(size < 1 for _, size in graph.mesh):
+        yield Violation("graph", "a mesh dim has at least one rank")
+    known = {dim for dim, _ in graph.mesh}
+    for op in graph.ops():
+        for dim in op.effects().communicates:
+            if dim not in known:
+                yield Violation(op.name, f"communicates over {dim}, which the mesh has not")
+
+
+def _stages(graph: Graph) -> Iterator[Violation]:
+    """Setup never goes back: an optimizer built before sharding would train parameters nobody reads."""
+    reached = Stage.MESH
+    for op in graph.setup:
+        if op.stage >= Stage.STEP:
+            yield Violation(op.name, "is no setup op")
+        elif op.stage < reached:
+            yield Violation(op.name, f"stage {op.stage.name} comes after {reached.name}")
+        reached = max(reached, op.stage)
+    for sequence, stage in ((graph.step, Stage.STEP), (graph.save, Stage.SAVE)):
+        for op in sequence:
+            if op.stage is not stage:
+                yield Violation(op.name, f"does not belong to stage {stage.name}")
+
+
+def _effects(graph: Graph) -> Iterator[Violation]:
+    """Every read was written: clipping before the step and loss before backward follow from it."""
+    written: set[Resource] = set()
+    for op in graph.setup:
+        yield from _reads(op, written)
+    written -= set(_EACH_STEP)
+    for op in graph.step:
+        yield from _reads(op, written)
+        if isinstance(op, Accumulate):
+            yield from _body(op, written)
+    if not any(isinstance(op, StepOptimizer) for op in graph.step):
+        yield Violation("graph", "no step updates the weights")
+    for op in graph.save:
+        yield from _reads(op, written)
+
+
+def _body(op: Accumulate, outside: set[Resource]) -> Iterator[Violation]:
+    written = outside - set(op.effects().writes)
+    for inner in op.body:
+        yield from _reads(inner, written)
+
+
+def _reads(op: Op, written: set[Resource]) -> Iterator[Violation]:
+    effects = op.effects()
+    for resource in effects.reads:
+        if resource not in written:
+            yield Violation(op.name, f"reads {resource}, which nothing has written")
+    written.update(effects.writes)
+
+
+def _batch(graph: Graph) -> Iterator[Violation]:
+    """The batch arithmetic closes: micro batch x data-parallel ranks x accumulation = global batch."""
+    data = next((op for op in graph.setup if isinstance(op, OpenData)), None)
+    loop = next((op for op in graph.step if isinstance(op, Accumulate)), None)
+    if data is None or loop is None:
+        yield Violation("graph", "needs data.open and accumulate")
+        return
+    dp_size = graph.size(MeshDim.DP_REPLICATE) * graph.size(MeshDim.DP_SHARD)
+    product = data.micro_batch * dp_size * loop.times
+    if product != data.global_batch:
+        text = f"{data.micro_batch} x {dp_size} x {loop.times} is not the global batch {data.global_batch}"
+        yield Violation("accumulate", text)

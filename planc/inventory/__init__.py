@@ -1,0 +1,1 @@
+"""The model as data: what modules, parameters, heads and ties it has, without its weights."""

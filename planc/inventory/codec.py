@@ -1,0 +1,246 @@
+"""Inventories as JSON text: canonical, one line for each distinct module, strict to read. No torch here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from planc.inventory.files import InventoryError, parse_json
+from planc.inventory.schema import Inventory, Kind, Parameter
+from planc.inventory.tree import AttentionNode, Node, fold, unfold
+
+FORMAT_VERSION = 1
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_Value = TypeVar("_Value")
+
+
+def dumps(inventory: Inventory) -> str:
+    """The text of `inventory`: equal inventories give equal texts.
+
+    InventoryError when the modules do not stand depth first, as registration has them, so that a tree could
+    not hold their order.
+    """
+    root = fold(inventory.modules, attentions=inventory.attentions)
+    if unfold(root) != (inventory.modules, inventory.attentions):
+        raise _error("modules", "not in depth-first order, or an attention is not among them")
+    fields: dict[str, object] = {
+        "format_version": FORMAT_VERSION,
+        "config_digest": inventory.config_digest,
+        "architecture": inventory.architecture,
+        "model_type": inventory.model_type,
+        "vocab_size": inventory.vocab_size,
+        "hidden_size": inventory.hidden_size,
+        "max_positions": inventory.max_positions,
+        "ties": inventory.ties,
+        "tp_plan": inventory.tp_plan,
+        "blocks": inventory.blocks,
+    }
+    lines = [f'"{key}":{_compact(value)},' for key, value in fields.items()]
+    return "\n".join(["{", *lines, '"modules":', *_node_lines(root, indent=0), "}", ""])
+
+
+def loads(text: str | bytes) -> Inventory:
+    """The inventory that `dumps` wrote. InventoryError, naming the place, for anything else."""
+    top = _object(
+        parse_json(text.encode() if isinstance(text, str) else text, name="inventory"),
+        "inventory",
+        required=_FIELDS,
+    )
+    if (version := top["format_version"]) != FORMAT_VERSION or type(version) is not int:
+        raise _error("format_version", f"this planc reads version {FORMAT_VERSION}")
+    try:
+        modules, attentions = unfold(_node(top["modules"], "modules"))
+    except RecursionError as error:
+        raise _error("modules", "nested too deeply") from error
+    positions = top["max_positions"]
+    inventory = Inventory(
+        config_digest=_digest(top["config_digest"], "config_digest"),
+        architecture=_string(top["architecture"], "architecture"),
+        model_type=_string(top["model_type"], "model_type"),
+        vocab_size=_positive(top["vocab_size"], "vocab_size"),
+        hidden_size=_positive(top["hidden_size"], "hidden_size"),
+        max_positions=None if positions is None else _positive(positions, "max_positions"),
+        modules=modules,
+        attentions=attentions,
+        ties=_array(top["ties"], "ties", of=_strings),
+        tp_plan=_array(top["tp_plan"], "tp_plan", of=_string_pair),
+        blocks=_strings(top["blocks"], "blocks"),
+    )
+    _check_references(inventory)
+    return inventory
+
+
+_FIELDS = (
+    "format_version",
+    "config_digest",
+    "architecture",
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "max_positions",
+    "ties",
+    "tp_plan",
+    "blocks",
+    "modules",
+)
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _node_lines(node: Node, *, indent: int) -> list[str]:
+    fields: dict[str, object] = {"name": node.name, "class": node.class_name, "kind": node.kind}
+    if node.parameters:
+        fields["parameters"] = {parameter.name: parameter.shape for parameter in node.parameters}
+    if node.sources:
+        fields["sources"] = node.sources
+    if node.returns:
+        fields["returns"] = node.returns
+    if (attention := node.attention) is not None:
+        fields["attention"] = {key: getattr(attention, key) for key in _ATTENTION_FIELDS}
+    own = " " * indent + _compact(fields)
+    if not node.children:
+        return [own]
+    lines = [own[:-1] + ',"children":[']
+    for child in node.children:
+        lines += _node_lines(child, indent=indent + 1)
+        lines[-1] += ","
+    lines[-1] = lines[-1].removesuffix(",") + "]}"
+    return lines
+
+
+_ATTENTION_FIELDS = ("num_heads", "num_kv_heads", "head_dim", "window")
+
+
+def _node(value: object, where: str) -> Node:
+    fields = _object(
+        value,
+        where,
+        required=("name", "class", "kind"),
+        optional=("parameters", "sources", "returns", "attention", "children"),
+    )
+    attention = fields.get("attention")
+    return Node(
+        name=_root_name(fields["name"]) if where == "modules" else _string(fields["name"], f"{where}.name"),
+        class_name=_string(fields["class"], f"{where}.class"),
+        kind=_kind(fields["kind"], f"{where}.kind"),
+        parameters=_parameters(fields.get("parameters", {}), f"{where}.parameters"),
+        sources=_strings(fields.get("sources", []), f"{where}.sources"),
+        returns=_strings(fields.get("returns", []), f"{where}.returns"),
+        attention=_attention(attention, f"{where}.attention") if "attention" in fields else None,
+        children=_array(fields.get("children", []), f"{where}.children", of=_node),
+    )
+
+
+def _root_name(value: object) -> str:
+    if value != "":
+        raise _error("modules.name", 'the root\'s name is ""')
+    return ""
+
+
+def _kind(value: object, where: str) -> Kind:
+    kinds = {kind.value: kind for kind in Kind}
+    if (kind := kinds.get(_string(value, where))) is None:
+        raise _error(where, f"not one of {', '.join(kinds)}")
+    return kind
+
+
+def _parameters(value: object, where: str) -> tuple[Parameter, ...]:
+    if not isinstance(value, dict):
+        raise _error(where, "not an object")
+    return tuple(
+        Parameter(name, _array(shape, f"{where}.{name}", of=_length)) for name, shape in value.items()
+    )
+
+
+def _attention(value: object, where: str) -> AttentionNode:
+    fields = _object(value, where, required=_ATTENTION_FIELDS)
+    window = fields["window"]
+    return AttentionNode(
+        num_heads=_positive(fields["num_heads"], f"{where}.num_heads"),
+        num_kv_heads=_positive(fields["num_kv_heads"], f"{where}.num_kv_heads"),
+        head_dim=_positive(fields["head_dim"], f"{where}.head_dim"),
+        window=None if window is None else _positive(window, f"{where}.window"),
+    )
+
+
+def _check_references(inventory: Inventory) -> None:
+    modules = {module.fqn for module in inventory.modules}
+    for module in inventory.modules:
+        for fqn in (*module.sources, *module.returns):
+            if fqn not in modules:
+                raise _error("modules", f'"{module.fqn}" names "{fqn}", which is no module')
+    for fqn in inventory.blocks:
+        if fqn not in modules:
+            raise _error("blocks", f'"{fqn}" is no module')
+    for fqn in (fqn for tie in inventory.ties for fqn in tie):
+        module_fqn, _, name = fqn.rpartition(".")
+        owner = inventory.get(module_fqn)
+        if owner is None or name not in {parameter.name for parameter in owner.parameters}:
+            raise _error("ties", f'"{fqn}" is no parameter')
+
+
+def _object(
+    value: object, where: str, *, required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise _error(where, "not an object")
+    for key in required:
+        if key not in value:
+            raise _error(where, f'the key "{key}" is missing')
+    for key in value:
+        if key not in required and key not in optional:
+            raise _error(where, f'unknown key "{key}"')
+    return value
+
+
+def _array(value: object, where: str, *, of: Callable[[object, str], _Value]) -> tuple[_Value, ...]:
+    if not isinstance(value, list):
+        raise _error(where, "not an array")
+    return tuple(of(item, f"{where}[{index}]") for index, item in enumerate(value))
+
+
+def _strings(value: object, where: str) -> tuple[str, ...]:
+    return _array(value, where, of=_string)
+
+
+def _string_pair(value: object, where: str) -> tuple[str, str]:
+    strings = _strings(value, where)
+    if len(strings) != 2:
+        raise _error(where, "not a pair")
+    return strings[0], strings[1]
+
+
+def _string(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise _error(where, "not a string")
+    return value
+
+
+def _digest(value: object, where: str) -> str:
+    if not _DIGEST.fullmatch(digest := _string(value, where)):
+        raise _error(where, "not a SHA-256 in hexadecimal")
+    return digest
+
+
+def _length(value: object, where: str) -> int:
+    # bool is an int to Python and would pass isinstance.
+    if type(value) is not int or value < 0:
+        raise _error(where, "not a whole number")
+    return value
+
+
+def _positive(value: object, where: str) -> int:
+    if (number := _length(value, where)) == 0:
+        raise _error(where, "not a positive whole number")
+    return number
+
+
+def _error(where: str, message: str) -> InventoryError:
+    return InventoryError(
+        f"{where}: {message}", help="Write the inventory again with `planc inventory DIR --save`."
+    )

@@ -1,0 +1,117 @@
+"""The inventory of a model directory: saved, cached, or probed. torch is imported only to probe."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from planc.inventory.codec import dumps, loads
+from planc.inventory.files import (
+    CONFIG_NAME,
+    INVENTORY_NAME,
+    MAX_INVENTORY_BYTES,
+    InventoryError,
+    config_digest,
+    read_config,
+    read_regular_file,
+    write_atomically,
+)
+from planc.inventory.schema import Inventory
+
+__all__ = ["InventoryError", "LoadedInventory", "load_inventory", "save_inventory"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedInventory:
+    """An inventory and where it came from; `path` is the file that was read."""
+
+    inventory: Inventory
+    origin: Literal["saved", "cached", "probed"]
+    path: Path
+
+
+def load_inventory(model_dir: Path, *, cache_dir: Path) -> LoadedInventory:
+    """The inventory of the model in `model_dir`. InventoryError when there is none to be had.
+
+    A saved inventory.json comes first and must be that of the config.json beside it; a directory may hold an
+    inventory alone. Then the cache, by the content of config.json; then a probe on the meta device, which
+    needs torch and fills the cache. A cache that cannot be written only costs time.
+    """
+    config_path, saved_path = model_dir / CONFIG_NAME, model_dir / INVENTORY_NAME
+    digest = _digest_if_present(model_dir)
+    if saved_path.exists():
+        return LoadedInventory(_load_saved(saved_path, digest=digest), "saved", saved_path)
+    if digest is None:
+        raise InventoryError(
+            f"{model_dir} has neither {CONFIG_NAME} nor {INVENTORY_NAME}",
+            help="Put the model's config.json there; planc downloads nothing.",
+        )
+    cache_path = cache_dir / f"{digest}.json"
+    if (cached := _load_cached(cache_path, digest=digest)) is not None:
+        return LoadedInventory(cached, "cached", cache_path)
+    inventory = _probe(model_dir)
+    with contextlib.suppress(OSError):
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(cache_dir / f"{inventory.config_digest}.json", text=dumps(inventory))
+    return LoadedInventory(inventory, "probed", config_path)
+
+
+def save_inventory(model_dir: Path) -> Path:
+    """The path of the inventory.json that this writes into `model_dir`, from a fresh probe. Needs torch."""
+    _digest_if_present(model_dir)
+    path = model_dir / INVENTORY_NAME
+    text = dumps(_probe(model_dir))
+    try:
+        write_atomically(path, text=text)
+    except OSError as error:
+        raise InventoryError(
+            f"{path} cannot be written: {error.strerror}", help="Check the directory's permissions."
+        ) from error
+    return path
+
+
+def _digest_if_present(model_dir: Path) -> str | None:
+    if not model_dir.is_dir():
+        raise InventoryError(
+            f"{model_dir} is not a directory",
+            help="Name a local directory that holds the model's config.json; planc downloads nothing.",
+        )
+    return config_digest(read_config(model_dir)) if (model_dir / CONFIG_NAME).exists() else None
+
+
+def _load_saved(path: Path, *, digest: str | None) -> Inventory:
+    remedy = f"Write it again: planc inventory {path.parent} --save"
+    content = read_regular_file(path, limit_bytes=MAX_INVENTORY_BYTES)
+    try:
+        inventory = loads(content)
+    except InventoryError as error:
+        raise InventoryError(f"{path}: {error.message}", help=remedy) from error
+    if digest is not None and inventory.config_digest != digest:
+        raise InventoryError(f"{path} was made from another {CONFIG_NAME}", help=remedy)
+    return inventory
+
+
+def _load_cached(path: Path, *, digest: str) -> Inventory | None:
+    """The cached inventory; None where a probe must (re)write it, as after a change of the format."""
+    try:
+        inventory = loads(read_regular_file(path, limit_bytes=MAX_INVENTORY_BYTES))
+    except InventoryError:
+        return None
+    return inventory if inventory.config_digest == digest else None
+
+
+def _probe(model_dir: Path) -> Inventory:
+    try:
+        # torch and transformers take seconds to import, and a light install has neither.
+        from planc.inventory.probe import probe
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("torch", "transformers"):
+            raise
+        raise InventoryError(
+            f"an inventory of {model_dir} must be made, and {error.name} is not installed",
+            help=f"pip install 'planc[run]', or save it where that is installed: "
+            f"planc inventory {model_dir} --save",
+        ) from error
+    return probe(model_dir)

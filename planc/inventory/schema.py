@@ -1,0 +1,119 @@
+"""What planc knows of a model: the types, and lookups over them. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a module is to a sharding rule."""
+
+    LINEAR = "linear"
+    EMBEDDING = "embedding"
+    NORM = "norm"
+    CONTAINER = "container"
+    """Owns no parameter itself; its children may."""
+    MODULE_LIST = "module_list"
+    OTHER = "other"
+    """Owns parameters in a way that no style knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One tensor that a module owns directly; `name` is local (`weight`, `bias`)."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_elements(self) -> int:
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One module of the model.
+
+    `sources` are the modules whose outputs reach this module's input, through any tensor operations but
+    no other listed module; `returns` are those that reach its output. Both were recorded from one forward
+    on the meta device, for modules that own parameters and for the members of repeated blocks.
+    """
+
+    fqn: str
+    class_name: str
+    kind: Kind
+    parameters: tuple[Parameter, ...] = ()
+    sources: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention module. `window` is its sliding window in tokens, None where it sees everything."""
+
+    fqn: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A model's structure. `modules` stand in registration order, the root (fqn "") first.
+
+    `ties` are parameter fqns that share one storage, the owner first. `tp_plan` is the model's own
+    tensor-parallel plan as transformers spells it, with full module patterns. `config_digest` is the
+    SHA-256 of the config.json it was made from.
+    """
+
+    config_digest: str
+    architecture: str
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    max_positions: int | None
+    modules: tuple[Module, ...]
+    attentions: tuple[Attention, ...]
+    ties: tuple[tuple[str, ...], ...] = ()
+    tp_plan: tuple[tuple[str, str], ...] = ()
+    blocks: tuple[str, ...] = ()
+    """The module lists whose members repeat, `model.layers`."""
+    _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_fqn", {module.fqn: module for module in self.modules})
+
+    def get(self, fqn: str) -> Module | None:
+        return self._by_fqn.get(fqn)
+
+    def names(self) -> tuple[str, ...]:
+        """Every module fqn but the root's, in registration order."""
+        return tuple(module.fqn for module in self.modules if module.fqn)
+
+    def parameters(self) -> Iterator[tuple[str, Module, Parameter]]:
+        """(parameter fqn, module, parameter), each tied storage once, under its owner's name."""
+        aliases = {name for tie in self.ties for name in tie[1:]}
+        for module in self.modules:
+            for parameter in module.parameters:
+                fqn = f"{module.fqn}.{parameter.name}" if module.fqn else parameter.name
+                if fqn not in aliases:
+                    yield fqn, module, parameter
+
+    @property
+    def head(self) -> Module | None:
+        """The linear layer that yields the logits: the last one with a row for every token of the vocabulary."""
+        for module in reversed(self.modules):
+            weight = next((p for p in module.parameters if p.name == "weight"), None)
+            if module.kind is Kind.LINEAR and weight is not None and weight.shape[0] == self.vocab_size:
+                return module
+        return None
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.num_elements for _, _, parameter in self.parameters())

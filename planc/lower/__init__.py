@@ -1,0 +1,5 @@
+"""A bound plan to its execution graph."""
+
+from planc.lower.pipeline import compile_graph, draft_graph
+
+__all__ = ["compile_graph", "draft_graph"]

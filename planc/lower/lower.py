@@ -1,0 +1,246 @@
+"""The first graph of a plan: every op that the plan asks for, none of them optimised away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.graph.graph import AnyOp, Graph
+from planc.graph.ops import (
+    Accumulate,
+    AttachAttention,
+    Backward,
+    BuildModel,
+    BuildOptimizer,
+    BuildSchedule,
+    CheckpointActivations,
+    ClipGradients,
+    ComputeLoss,
+    Forward,
+    FullyShard,
+    InitMesh,
+    InitWeights,
+    LoadWeights,
+    Log,
+    MaterialiseWeights,
+    NextBatch,
+    OpenData,
+    ReduceMetrics,
+    ResumeCheckpoint,
+    SaveCheckpoint,
+    ShardContext,
+    ShardTensorParallel,
+    StepOptimizer,
+    StepSchedule,
+    SyncGradients,
+)
+from planc.plan import spec
+from planc.plan.bind import Assignment, BoundPlan, UnitGroup
+from planc.plan.facts import global_batch, gradient_accumulation
+from planc.vocab import MeshDim, Replicate, Shard
+
+_SAMPLE_DIMS = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)
+"""Mesh dims over which ranks see different samples."""
+_TOKEN_DIMS = (*_SAMPLE_DIMS, MeshDim.CP)
+"""Mesh dims over which ranks see different tokens."""
+
+
+def lower(bound: BoundPlan) -> Graph:
+    """The plan's graph before any pass."""
+    plan = bound.plan
+    return Graph(
+        name=plan.name,
+        mesh=tuple(plan.mesh.sizes.items()),
+        num_steps=plan.train.steps,
+        setup=tuple(_setup(bound)),
+        step=tuple(_step(bound)),
+        save=tuple(_save(bound)),
+    )
+
+
+def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
+    plan, inventory = bound.plan, bound.inventory
+    yield InitMesh(
+        sizes=tuple(plan.mesh.sizes.items()),
+        backend=plan.mesh.backend,
+        timeout_seconds=plan.mesh.timeout,
+        span=plan.span("mesh"),
+    )
+    yield BuildModel(
+        path=plan.model.hf,
+        config_digest=inventory.config_digest,
+        architecture=inventory.architecture,
+        dtype=plan.model.dtype,
+        span=plan.span("model.hf"),
+    )
+    yield _attention(plan)
+    yield from _tensor_parallel(bound)
+    if bound.checkpointed:
+        span = next(iter(bound.checkpointed.values()))
+        yield CheckpointActivations(modules=tuple(bound.checkpointed), span=span)
+    if plan.fsdp is not None:
+        yield from _fsdp(bound, plan.fsdp)
+    yield MaterialiseWeights(span=plan.span("model"))
+    if plan.model.weights is spec.Weights.RANDOM:
+        yield InitWeights(seed=plan.model.seed, span=plan.span("model.weights"))
+    else:
+        yield LoadWeights(path=plan.model.hf, seed=plan.model.seed, span=plan.span("model.weights"))
+    yield _optimizer(bound)
+    yield _schedule(plan)
+    yield _data(bound)
+    if plan.checkpoint is not None and plan.checkpoint.resume is spec.Resume.LATEST:
+        yield ResumeCheckpoint(policy="latest", span=plan.span("checkpoint.resume"))
+
+
+def _attention(plan: spec.Plan) -> AttachAttention:
+    cp = plan.context_parallel
+    if cp is None:
+        return AttachAttention(kind="plain", balance="none", over=(), span=plan.span("model.attention"))
+    return AttachAttention(kind=cp.rotate, balance=cp.load_balancer, over=cp.on, span=cp.span)
+
+
+def _tensor_parallel(bound: BoundPlan) -> Iterator[AnyOp]:
+    """One op for each way in which modules are divided, in the model's order."""
+    if bound.plan.tensor_parallel is None:
+        return
+    families: dict[tuple[object, ...], list[Assignment]] = {}
+    for fqn, assignment in bound.styles.items():
+        last = fqn.rpartition(".")[2]
+        depth = fqn.count(".")
+        families.setdefault((assignment.use, last, depth, _placements(bound, fqn)), []).append(assignment)
+    for (_, _, _, _), members in families.items():
+        yield ShardTensorParallel(
+            modules=tuple(member.fqn for member in members),
+            use=members[0].use,
+            parameters=_placements(bound, members[0].fqn),
+            over=bound.plan.tensor_parallel.on,
+            span=members[0].span,
+        )
+
+
+def _placements(bound: BoundPlan, fqn: str) -> tuple[tuple[str, Shard | Replicate], ...]:
+    module = bound.inventory.get(fqn)
+    assert module is not None, f"{fqn} was matched in this inventory"
+    style = bound.styles[fqn].style
+    found = []
+    for parameter in module.parameters:
+        placement = style.parameters.get(parameter.name, Replicate())
+        assert isinstance(placement, Shard | Replicate), "no style leaves a parameter partial"
+        found.append((parameter.name, placement))
+    return tuple(found)
+
+
+def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
+    """Units with equal options and depth in one op, then the root with everything no unit took."""
+    root = UnitGroup(("",), spec.Unit(reshard_after_forward=True), fsdp.span)
+    alike: dict[tuple[spec.Unit, int], list[UnitGroup]] = {}
+    for group in bound.units:
+        alike.setdefault((group.unit, max(fqn.count(".") for fqn in group.fqns)), []).append(group)
+    for (unit, _), groups in (*alike.items(), ((root.unit, -1), [root])):
+        yield FullyShard(
+            groups=tuple(group.fqns for group in groups),
+            shard_over=fsdp.on,
+            replicate_over=(fsdp.replicate_on,) if fsdp.replicate_on else (),
+            reshard_after_forward=unit.reshard_after_forward,
+            param_dtype=fsdp.param_dtype,
+            reduce_dtype=fsdp.reduce_dtype,
+            span=groups[0].span,
+        )
+
+
+def _optimizer(bound: BoundPlan) -> BuildOptimizer:
+    optimizer = bound.plan.optimizer
+    groups: dict[float, list[str]] = {}
+    for fqn, _, _ in bound.inventory.parameters():
+        decay, _ = bound.weight_decay.get(fqn, (optimizer.kind.weight_decay, None))
+        groups.setdefault(decay, []).append(fqn)
+    return BuildOptimizer(
+        kind="adamw",
+        lr=optimizer.kind.lr,
+        betas=(optimizer.kind.betas[0], optimizer.kind.betas[1]),
+        eps=optimizer.kind.eps,
+        groups=tuple((decay, tuple(names)) for decay, names in sorted(groups.items())),
+        span=bound.plan.span("optimizer.kind"),
+    )
+
+
+def _schedule(plan: spec.Plan) -> BuildSchedule:
+    schedule = plan.optimizer.schedule
+    kind = {spec.Cosine: "cosine", spec.Linear: "linear", spec.Constant: "constant"}[type(schedule)]
+    return BuildSchedule(
+        kind=kind,
+        warmup_steps=schedule.warmup,
+        min_factor=1.0 if isinstance(schedule, spec.Constant) else schedule.min_factor,
+        num_steps=plan.train.steps,
+        span=plan.span("optimizer.schedule"),
+    )
+
+
+def _data(bound: BoundPlan) -> OpenData:
+    data = bound.plan.data
+    tokenizer = data.tokenizer
+    match data.source:
+        case spec.TextFiles(patterns):
+            source, field = "text", ""
+        case spec.JsonLines(patterns, field):
+            source = "jsonl"
+        case spec.PythonStdlib():
+            source, patterns, field = "python_stdlib", (), ""
+    return OpenData(
+        source=source,
+        patterns=patterns,
+        field=field,
+        tokenizer=tokenizer.path if isinstance(tokenizer, spec.FileTokenizer) else "bytes",
+        end_of_document=tokenizer.end_of_document if isinstance(tokenizer, spec.FileTokenizer) else None,
+        packing=data.packing,
+        sequence_length=data.sequence_length,
+        shuffle_seed=data.shuffle_seed,
+        vocab_size=bound.inventory.vocab_size,
+        micro_batch=data.micro_batch,
+        global_batch=global_batch(bound.plan),
+        span=bound.plan.span("data.source"),
+    )
+
+
+def _step(bound: BoundPlan) -> Iterator[AnyOp]:
+    plan = bound.plan
+    everything = tuple(MeshDim)
+    tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
+    yield NextBatch(count_over=_SAMPLE_DIMS, span=plan.span("data"))
+    yield Accumulate(times=gradient_accumulation(plan), body=tuple(_micro_step(bound)), span=plan.span("train"))
+    yield SyncGradients(over=tp, span=plan.span("optimizer"))
+    clip = plan.optimizer.clip_grad_norm
+    yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
+    yield StepOptimizer(span=plan.span("optimizer"))
+    yield StepSchedule(span=plan.span("optimizer.schedule"))
+    yield ReduceMetrics(over=_TOKEN_DIMS, span=plan.span("train"))
+    yield Log(every_steps=plan.train.log_every, span=plan.span("train.log_every"))
+
+
+def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLoss | Backward]:
+    plan, cp = bound.plan, bound.plan.context_parallel
+    fsdp = (*((plan.fsdp.replicate_on,) if plan.fsdp.replicate_on else ()), *plan.fsdp.on) if plan.fsdp else ()
+    model = plan.span("model")
+    head = bound.inventory.head
+    style = bound.styles.get(head.fqn) if head else None
+    tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
+    over = tuple(dim for dim in MeshDim if dim in (*fsdp, *(cp.on if cp else ()), *tp))
+    yield ShardContext(
+        balance=cp.load_balancer if cp else "none",
+        buffers=tuple((name, tensor_dim) for name, (tensor_dim, _) in sorted(bound.buffers.items())),
+        over=cp.on if cp else (),
+        span=cp.span if cp else plan.span("data"),
+    )
+    yield Forward(over=over, span=model)
+    yield ComputeLoss(vocab_over=tp if style and style.use.output == Shard(-1) else (), span=model)
+    yield Backward(over=over, span=model)
+
+
+def _save(bound: BoundPlan) -> Iterator[AnyOp]:
+    checkpoint = bound.plan.checkpoint
+    if checkpoint is not None and (checkpoint.save_every is not None or checkpoint.save_last):
+        yield SaveCheckpoint(
+            every_steps=checkpoint.save_every,
+            at_end=checkpoint.save_last,
+            keep_last=checkpoint.keep_last,
+            span=bound.plan.span("checkpoint"),
+        )

@@ -1,0 +1,51 @@
+"""Removes what a mesh dim of one rank makes pointless."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from planc.graph.graph import AnyOp, Graph
+from planc.graph.ops import Accumulate, FullyShard, ShardContext, ShardTensorParallel
+from planc.graph.ops.attach_attention import AttachAttention
+
+_DIM_FIELDS = ("over", "count_over", "vocab_over")
+
+
+def drop_trivial_dims(graph: Graph) -> Graph:
+    """The graph without collectives over one rank, and without the ops that only they would need.
+
+    FSDP stays where it sets a dtype, since that changes the arithmetic on one rank too.
+    """
+    return replace(
+        graph,
+        setup=tuple(op for op in (_trim(op, graph) for op in graph.setup) if op is not None),
+        step=tuple(op for op in (_trim(op, graph) for op in graph.step) if op is not None),
+    )
+
+
+def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
+    if isinstance(op, Accumulate):
+        return replace(op, body=tuple(_trim_dims(inner, graph) for inner in op.body))
+    if isinstance(op, FullyShard):
+        dims = (*op.shard_over, *op.replicate_over)
+        is_idle = all(graph.size(dim) == 1 for dim in dims)
+        return None if is_idle and op.param_dtype is None and op.reduce_dtype is None else op
+    trimmed = _trim_dims(op, graph)
+    if isinstance(trimmed, ShardTensorParallel) and not trimmed.over:
+        return None
+    return trimmed
+
+
+def _trim_dims(op: Any, graph: Graph) -> Any:
+    changes = {
+        op_field.name: tuple(dim for dim in getattr(op, op_field.name) if graph.size(dim) > 1)
+        for op_field in fields(op)
+        if op_field.name in _DIM_FIELDS
+    }
+    trimmed = replace(op, **changes) if changes else op
+    if isinstance(trimmed, AttachAttention) and not trimmed.over:
+        return replace(trimmed, kind="plain", balance="none")
+    if isinstance(trimmed, ShardContext) and not trimmed.over:
+        return replace(trimmed, balance="none", buffers=())
+    return trimmed

@@ -1,0 +1,1 @@
+"""`PlanFile` to `Plan`: names, types, units, defaults and where each value came from."""

@@ -1,0 +1,224 @@
+"""A plan's patterns held against a model: which module gets which style, unit, policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from planc.inventory.schema import Inventory, Module
+from planc.plan.pattern import Pattern, parse_pattern
+from planc.plan.spec import FullCheckpointing, PatternRule, Plan, StyleAction, Unit
+from planc.source import Span
+from planc.styles import BY_NAME, Boundary, Style, StyleUse
+from planc.styles.model import use
+from planc.syntax import ast
+
+T = TypeVar("T")
+
+BUFFERS = ("input_ids", "labels", "position_ids")
+"""The sequence tensors of a causal language model's step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One module's style; `rule` is None where `auto` gave it."""
+
+    fqn: str
+    style: Style
+    use: StyleUse
+    span: Span
+    rule: PatternRule[StyleAction] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two rules that say different things of one name, neither of them an override."""
+
+    name: str
+    first: Span
+    second: Span
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGroup:
+    """Modules that FSDP gathers together; the root's group has the fqn "" alone."""
+
+    fqns: tuple[str, ...]
+    unit: Unit
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A pattern with what it may match and what it does: the subject of the pattern checks."""
+
+    pattern: Pattern
+    names: tuple[str, ...]
+    matched: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPlan:
+    """A plan and a model, with every pattern applied. Checks and lowering read this."""
+
+    plan: Plan
+    inventory: Inventory
+    styles: Mapping[str, Assignment]
+    unknown_styles: tuple[tuple[str, str], ...]
+    """(pattern, style) of the model's own plan that planc has no style for."""
+    units: tuple[UnitGroup, ...]
+    checkpointed: Mapping[str, Span]
+    weight_decay: Mapping[str, tuple[float, Span]]
+    """By parameter fqn, where a group sets it."""
+    buffers: Mapping[str, tuple[int, Span]]
+    conflicts: tuple[Conflict, ...]
+    selections: tuple[Selection, ...]
+
+
+def bind(plan: Plan, inventory: Inventory) -> BoundPlan:
+    """The plan's patterns applied to the model. Pure bookkeeping: the checks say what is wrong with it."""
+    modules = inventory.names()
+    conflicts: list[Conflict] = []
+    selections: list[Selection] = []
+    styles, unknown = _styles(plan, inventory, conflicts, selections)
+    fsdp, checkpoint, cp = plan.fsdp, plan.activation_checkpoint, plan.context_parallel
+    wrapped = _choose(checkpoint.rules if checkpoint else (), modules, conflicts, selections)
+    buffers = _choose(cp.rules if cp else (), BUFFERS, conflicts, selections)
+    return BoundPlan(
+        plan=plan,
+        inventory=inventory,
+        styles=styles,
+        unknown_styles=unknown,
+        units=_units(fsdp.rules if fsdp else (), modules, conflicts, selections),
+        checkpointed={
+            fqn: rule.span for fqn, rule in wrapped.items() if isinstance(rule.action, FullCheckpointing)
+        },
+        weight_decay=_weight_decay(plan, inventory, conflicts, selections),
+        buffers={name: (rule.action.tensor_dim, rule.span) for name, rule in buffers.items()},
+        conflicts=tuple(conflicts),
+        selections=tuple(selections),
+    )
+
+
+def _select(rule: PatternRule[Any], names: tuple[str, ...], selections: list[Selection]) -> tuple[str, ...]:
+    """Everything that a rule matches, in the order of `names`, noted for the pattern checks."""
+    matched: set[str] = set()
+    for pattern in rule.patterns:
+        found = pattern.select(names)
+        selections.append(Selection(pattern, names, found))
+        matched.update(found)
+    return tuple(name for name in names if name in matched)
+
+
+def _choose(
+    rules: Sequence[PatternRule[T]],
+    names: tuple[str, ...],
+    conflicts: list[Conflict],
+    selections: list[Selection],
+) -> dict[str, PatternRule[T]]:
+    """The rule that each name gets. A later rule must agree, or say `override`."""
+    chosen: dict[str, PatternRule[T]] = {}
+    for rule in rules:
+        for name in _select(rule, names, selections):
+            earlier = chosen.get(name)
+            if earlier is None or rule.override:
+                if earlier is None or not earlier.override or rule.override:
+                    chosen[name] = rule
+            elif earlier.action != rule.action and not earlier.override:
+                conflicts.append(Conflict(name, earlier.span, rule.span))
+    return chosen
+
+
+def _styles(
+    plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
+) -> tuple[Mapping[str, Assignment], tuple[tuple[str, str], ...]]:
+    spec = plan.tensor_parallel
+    if spec is None:
+        return {}, ()
+    chosen = _choose(spec.rules, inventory.names(), conflicts, selections)
+    styles: dict[str, Assignment] = {}
+    unknown: list[tuple[str, str]] = []
+    if spec.auto is not None:
+        for fqn, style in _auto(inventory, unknown):
+            rule = chosen.get(fqn)
+            if rule is None:
+                styles[fqn] = Assignment(fqn, style, use(style, Boundary()), spec.auto, None)
+            elif not rule.override and use(rule.action.style, rule.action.boundary) != use(style, Boundary()):
+                conflicts.append(Conflict(fqn, spec.auto, rule.span))
+    for fqn, rule in chosen.items():
+        action = rule.action
+        styles[fqn] = Assignment(fqn, action.style, use(action.style, action.boundary), rule.span, rule)
+    order = {fqn: index for index, fqn in enumerate(inventory.names())}
+    return dict(sorted(styles.items(), key=lambda item: order[item[0]])), tuple(unknown)
+
+
+def _auto(inventory: Inventory, unknown: list[tuple[str, str]]) -> Iterator[tuple[str, Style]]:
+    """The model's own tensor-parallel plan, in planc's styles."""
+    nowhere = Span("", 1, 1, 1, 1)
+    for text, name in inventory.tp_plan:
+        pattern = parse_own(text, nowhere)
+        for fqn in pattern.select(inventory.names()):
+            module = inventory.get(fqn)
+            style = BY_NAME.get(name)
+            if style is None:
+                unknown.append((text, name))
+                break
+            if module is not None and module.parameters:
+                yield fqn, style
+
+
+def parse_own(text: str, span: Span) -> Pattern:
+    """A pattern that the model, not the plan, wrote."""
+    pattern = parse_pattern(ast.Text(text, span))
+    assert isinstance(pattern, Pattern), f"transformers' own pattern {text} does not parse"
+    return pattern
+
+
+def _units(
+    rules: Sequence[PatternRule[Unit]],
+    names: tuple[str, ...],
+    conflicts: list[Conflict],
+    selections: list[Selection],
+) -> tuple[UnitGroup, ...]:
+    """One group for each module that a pattern matches; a list of patterns makes a single group."""
+    chosen = _choose(rules, names, conflicts, selections)
+    groups: list[UnitGroup] = []
+    for rule in rules:
+        members = tuple(name for name in names if chosen.get(name) is rule)
+        if len(rule.patterns) > 1:
+            groups.extend([UnitGroup(members, rule.action, rule.span)] if members else [])
+        else:
+            groups.extend(UnitGroup((name,), rule.action, rule.span) for name in members)
+    return tuple(groups)
+
+
+def _weight_decay(
+    plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
+) -> Mapping[str, tuple[float, Span]]:
+    """A group's pattern names parameters, or modules and so all the parameters that they own."""
+    owners: dict[str, tuple[str, ...]] = {}
+    for fqn, module, _ in inventory.parameters():
+        owners[fqn] = (fqn, module.fqn)
+    found: dict[str, tuple[float, Span]] = {}
+    by_rule: dict[str, PatternRule[Any]] = {}
+    for rule in plan.optimizer.rules:
+        matched = []
+        for pattern in rule.patterns:
+            hits = tuple(fqn for fqn, names in owners.items() if any(pattern.matches(name) for name in names))
+            candidates = tuple(dict.fromkeys(name for names in owners.values() for name in names))
+            selections.append(Selection(pattern, candidates, hits))
+            matched.extend(hits)
+        for fqn in matched:
+            earlier = by_rule.get(fqn)
+            if earlier is not None and earlier.action != rule.action and not (rule.override or earlier.override):
+                conflicts.append(Conflict(fqn, earlier.span, rule.span))
+            elif earlier is None or rule.override or not earlier.override:
+                by_rule[fqn] = rule
+                found[fqn] = (rule.action.weight_decay, rule.span)
+    return found
+
+
+def owned_parameters(module: Module) -> tuple[str, ...]:
+    """The fqns of the parameters that a module owns directly."""
+    return tuple(f"{module.fqn}.{parameter.name}" for parameter in module.parameters)

@@ -1,0 +1,45 @@
+"""Facts that follow from a plan: what `expect` asserts, reviewers read and the runtime obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planc.inventory.schema import Inventory
+from planc.plan.spec import Plan
+
+
+def sequences_per_micro_step(plan: Plan) -> int:
+    """Sequences of one forward over all data-parallel ranks."""
+    return plan.data.micro_batch * plan.mesh.dp_size
+
+
+def tokens_per_micro_step(plan: Plan) -> int:
+    return sequences_per_micro_step(plan) * plan.data.sequence_length
+
+
+def tokens_per_step(plan: Plan) -> int:
+    """Tokens of one optimizer step; one micro step's where the plan does not say."""
+    return plan.train.tokens_per_step or tokens_per_micro_step(plan)
+
+
+def gradient_accumulation(plan: Plan) -> int:
+    """Micro steps of one optimizer step, rounded down; a check proves that nothing is lost."""
+    return tokens_per_step(plan) // tokens_per_micro_step(plan)
+
+
+def global_batch(plan: Plan) -> int:
+    """Sequences of one optimizer step over all ranks."""
+    return gradient_accumulation(plan) * sequences_per_micro_step(plan)
+
+
+def facts(plan: Plan, inventory: Inventory) -> Mapping[str, int]:
+    """Every fact by the name that `expect` uses. Tokens and sequences are counts, sizes are ranks."""
+    return {
+        "world_size": plan.mesh.world_size,
+        "dp_size": plan.mesh.dp_size,
+        "gradient_accumulation": gradient_accumulation(plan),
+        "tokens_per_step": tokens_per_step(plan),
+        "sequences_per_step": global_batch(plan),
+        "total_tokens": tokens_per_step(plan) * plan.train.steps,
+        "parameters": inventory.num_parameters,
+    }

@@ -1,0 +1,317 @@
+"""Syntax tree to plan: every key consumed or reported, every default filled in, every origin kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+from planc.diagnostics import Diagnostic, Label, has_errors
+from planc.plan import codes, spec
+from planc.plan.overrides import Override
+from planc.plan.params import resolve_params
+from planc.plan.pattern import Pattern, parse_pattern
+from planc.plan.scope import OriginStep, Scope
+from planc.plan.types import BYTES, NONE, SECONDS, STEPS, Variant, keys, type_of
+from planc.source import Span
+from planc.styles import Boundary
+from planc.syntax import ast
+from planc.vocab import MeshDim
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a kind of block may hold."""
+
+    record: type[Any]
+    required: bool = False
+    actions: Mapping[str, type[Any]] | None = None
+    directives: tuple[str, ...] = ()
+    on: tuple[MeshDim, ...] = ()
+    """The mesh dims that may follow `on`; empty where the block takes no `on`."""
+
+
+BLOCKS: Mapping[str, Shape] = {
+    "model": Shape(spec.ModelSpec, required=True),
+    "mesh": Shape(spec.MeshSpec),
+    "tensor_parallel": Shape(
+        spec.TensorParallelSpec, actions=spec.STYLE_ACTIONS, directives=("auto",), on=(MeshDim.TP,)
+    ),
+    "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=(MeshDim.DP_SHARD, MeshDim.CP)),
+    "context_parallel": Shape(spec.ContextParallelSpec, actions={"Shard": spec.BufferShard}, on=(MeshDim.CP,)),
+    "activation_checkpoint": Shape(
+        spec.ActivationCheckpointSpec, actions={"full": spec.FullCheckpointing, "none": spec.NoCheckpointing}
+    ),
+    "data": Shape(spec.DataSpec, required=True),
+    "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": spec.Group}),
+    "checkpoint": Shape(spec.CheckpointSpec),
+    "train": Shape(spec.TrainSpec, required=True),
+}
+
+
+@dataclass(slots=True)
+class Written:
+    """What a plan says of one block: values by key, rules, directives, mesh dims."""
+
+    span: Span
+    values: dict[str, tuple[ast.Value, Span, tuple[OriginStep, ...]]] = field(default_factory=dict)
+    rules: list[ast.Rule] = field(default_factory=list)
+    directives: dict[str, Span] = field(default_factory=dict)
+    on: tuple[MeshDim, ...] = ()
+
+
+@dataclass(slots=True)
+class Resolver:
+    """The state of one resolve: the scope, and the tables that become the plan's."""
+
+    scope: Scope
+    origins: dict[str, tuple[OriginStep, ...]] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
+
+
+def resolve(
+    file: ast.PlanFile, *, overrides: Sequence[Override] = ()
+) -> tuple[spec.Plan | None, tuple[Diagnostic, ...]]:
+    """The plan that a file and its overrides mean, or everything that keeps them from meaning one."""
+    params, targets, problems = resolve_params(file, overrides)
+    resolver = Resolver(Scope(params, list(problems)))
+    resolver.spans[""] = Span(file.file, 1, 1, 1, 1)
+    written = _collect(file, resolver)
+    _apply(targets, written, resolver)
+    expectations = _expectations(file, resolver.scope)
+    records = {kind: _record(kind, shape, written.get(kind), resolver) for kind, shape in BLOCKS.items()}
+    _report_missing(file, written, resolver.scope)
+    for name, value in params.items():
+        if name not in resolver.scope.used_params:
+            resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, f"`{name}` is never used")
+    diagnostics = tuple(resolver.scope.diagnostics)
+    if has_errors(diagnostics):
+        return None, diagnostics
+    return (
+        spec.Plan(
+            name=PurePath(file.file).stem,
+            expectations=expectations,
+            origins=resolver.origins,
+            spans=resolver.spans,
+            **records,
+        ),
+        diagnostics,
+    )
+
+
+def _report_missing(file: ast.PlanFile, written: Mapping[str, Written], scope: Scope) -> None:
+    for kind, shape in BLOCKS.items():
+        if shape.required and kind not in written:
+            start = Span(file.file, 1, 1, 1, 1)
+            scope.report(codes.MISSING, start, f"the plan has no `{kind}` block", help=f"add `{kind} {{ ... }}`")
+
+
+def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
+    """Blocks by kind, with duplicates and strangers reported."""
+    scope = resolver.scope
+    written: dict[str, Written] = {}
+    for statement in file.statements:
+        if isinstance(statement, ast.Param):
+            continue
+        if not isinstance(statement, ast.Block):
+            scope.report(codes.MISPLACED, statement.span, "only blocks and params stand at the top level")
+            continue
+        kind = statement.kind.text
+        if kind == "expect":
+            continue
+        if kind not in BLOCKS:
+            scope.unknown(codes.UNKNOWN_BLOCK, statement.kind, (*BLOCKS, "expect"), text=f"no block `{kind}`")
+        elif kind in written:
+            first = Label(written[kind].span, "first given here")
+            scope.report(codes.DUPLICATE, statement.kind.span, f"a second `{kind}` block", secondary=(first,))
+        else:
+            written[kind] = _block(statement, BLOCKS[kind], resolver)
+    return written
+
+
+def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
+    scope, kind = resolver.scope, block.kind.text
+    found = Written(block.kind.span, on=_mesh_dims(block, shape, scope))
+    resolver.spans[kind] = block.kind.span
+    if block.label is not None:
+        scope.report(codes.MISPLACED, block.label.span, f"`{kind}` takes no label")
+    names = tuple(spec_field.name for spec_field in keys(shape.record))
+    for statement in block.body:
+        match statement:
+            case ast.Setting(name, value, _, span):
+                if name.text not in names:
+                    scope.unknown(codes.UNKNOWN_KEY, name, names, text=f"`{kind}` has no key `{name.text}`")
+                elif name.text in found.values:
+                    first = Label(found.values[name.text][1], "first given here")
+                    scope.report(codes.DUPLICATE, span, f"`{name.text}` is given twice", secondary=(first,))
+                else:
+                    found.values[name.text] = (value, span, (OriginStep("written", span, ""),))
+            case ast.Rule() if shape.actions is not None:
+                found.rules.append(statement)
+            case ast.Directive(name) if name.text in shape.directives:
+                found.directives[name.text] = name.span
+            case ast.Directive(name) if shape.directives:
+                scope.unknown(codes.MISPLACED, name, shape.directives, text=f"not a word of `{kind}`")
+            case _:
+                scope.misplaced(statement, f"`{kind}`")
+    return found
+
+
+def _mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, ...]:
+    """The mesh dims after `on`."""
+    wanted = " or ".join(shape.on)
+    if shape.on and not block.on:
+        text = f"`{block.kind.text}` says which mesh dims it works on"
+        scope.report(codes.MISSING, block.kind.span, text, help=f"write `{block.kind.text} on {shape.on[0]} {{`")
+    found: list[MeshDim] = []
+    for name in block.on:
+        if not shape.on:
+            scope.report(codes.MISPLACED, name.span, f"`{block.kind.text}` works on no mesh dim")
+        elif name.text not in tuple(MeshDim):
+            scope.unknown(codes.UNKNOWN_MESH_DIM, name, tuple(shape.on), text=f"the mesh has no dim `{name.text}`")
+        elif name.text not in shape.on:
+            scope.report(codes.UNKNOWN_MESH_DIM, name.span, f"`{block.kind.text}` works on {wanted} only")
+        elif name.text in found:
+            scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is listed twice")
+        else:
+            found.append(MeshDim(name.text))
+    return tuple(sorted(found, key=list(MeshDim).index))
+
+
+def _apply(targets: Sequence[Override], written: dict[str, Written], resolver: Resolver) -> None:
+    """Puts overrides of settings in place of what the file says."""
+    for override in targets:
+        assignment = override.assignment
+        kind, _, name = assignment.target.text.partition(".")
+        names = tuple(spec_field.name for spec_field in keys(BLOCKS[kind].record)) if kind in BLOCKS else ()
+        if name not in names:
+            candidates = tuple(f"{k}.{f.name}" for k, shape in BLOCKS.items() for f in keys(shape.record))
+            text = "neither a parameter nor a setting of the plan"
+            resolver.scope.unknown(codes.UNKNOWN_TARGET, assignment.target, candidates, text=text)
+            continue
+        if kind not in written and BLOCKS[kind].on:
+            text = f"the plan has no `{kind}` block to set this in"
+            resolver.scope.report(codes.UNKNOWN_TARGET, assignment.target.span, text)
+            continue
+        block = written.setdefault(kind, Written(assignment.span))
+        resolver.spans.setdefault(kind, assignment.span)
+        before = block.values[name][2] if name in block.values else ()
+        if name in block.values:
+            _note_params(block.values[name][0], resolver.scope)
+        step = OriginStep(override.kind, assignment.span, override.text)
+        block.values[name] = (assignment.value, assignment.span, (step, *before))
+
+
+def _note_params(value: ast.Value, scope: Scope) -> None:
+    """Counts the parameters of a value that an override replaces as used: the plan does read them."""
+    match value:
+        case ast.Ref():
+            scope.lookup(value)
+        case ast.Call(_, arguments, _):
+            for argument in arguments:
+                _note_params(argument.value, scope)
+        case ast.Items(values, _):
+            for item in values:
+                _note_params(item, scope)
+
+
+def _record(kind: str, shape: Shape, written: Written | None, resolver: Resolver) -> Any:
+    """The block's record; None for an absent optional block that has no meaning by default."""
+    if written is None:
+        if kind != "mesh":
+            return None
+        written = Written(resolver.spans[""])
+    values: dict[str, Any] = {}
+    for spec_field in keys(shape.record):
+        value = _value(f"{kind}.{spec_field.name}", spec_field, written, resolver)
+        if value is MISSING:
+            continue
+        values[spec_field.name] = value
+    if shape.actions is not None:
+        values["rules"] = _rules(written.rules, shape.actions, resolver.scope)
+        values["span"] = written.span
+    if shape.on:
+        values["on"] = written.on
+    for directive in shape.directives:
+        values[directive] = written.directives.get(directive)
+    return None if has_errors(resolver.scope.diagnostics) else shape.record(**values)
+
+
+def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> Any:
+    """One setting's value, its origin and span noted; MISSING after a report."""
+    if spec_field.name not in written.values:
+        if spec_field.metadata["default"] is MISSING:
+            block = path.partition(".")[0]
+            resolver.scope.report(codes.MISSING, written.span, f"`{block}` needs `{spec_field.name}`")
+            return MISSING
+        resolver.origins[path] = (OriginStep("default", None, ""),)
+        return spec_field.metadata["default"]
+    value, span, steps = written.values[spec_field.name]
+    converted = type_of(spec_field).convert(value, resolver.scope)
+    found, labels = resolver.scope.lookup(value)
+    via = [OriginStep("parameter", found.span, label.text.split("`")[1]) for label in labels]
+    for label in labels:
+        via.extend(resolver.scope.params[label.text.split("`")[1]].via)
+    resolver.origins[path] = (*steps, *via)
+    resolver.spans[path] = span
+    return MISSING if converted is None else None if converted is NONE else converted
+
+
+def _rules(
+    rules: Sequence[ast.Rule], actions: Mapping[str, type[Any]], scope: Scope
+) -> tuple[spec.PatternRule[Any], ...]:
+    found: list[spec.PatternRule[Any]] = []
+    for rule in rules:
+        action = Variant(actions).convert(rule.action, scope)
+        patterns = [_pattern(text, scope) for text in rule.patterns]
+        if action is None:
+            continue
+        if hasattr(action, "style"):
+            options = {name: getattr(action, name) for name in action.style.options}
+            action = spec.StyleAction(action.style, Boundary(**options))
+        known = tuple(pattern for pattern in patterns if pattern is not None)
+        found.append(spec.PatternRule(known, action, rule.override, rule.span, rule.action.span))
+    return tuple(found)
+
+
+def _pattern(text: ast.Text, scope: Scope) -> Pattern | None:
+    parsed = parse_pattern(text)
+    if isinstance(parsed, Pattern):
+        return parsed
+    start, end, reason = parsed
+    scope.report(codes.BAD_PATTERN, text.part(start, end), reason)
+    return None
+
+
+def _expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expectation, ...]:
+    found = []
+    blocks = (block for block in file.statements if isinstance(block, ast.Block) and block.kind.text == "expect")
+    for statement in (statement for block in blocks for statement in block.body):
+        if not isinstance(statement, ast.Comparison):
+            scope.misplaced(statement, "`expect`")
+            continue
+        value, labels = scope.lookup(statement.value)
+        if not isinstance(value, ast.Number):
+            scope.report(codes.WRONG_TYPE, value.span, "expected a number", secondary=labels)
+            continue
+        subject = statement.subject
+        number = _in_base_unit(value, scope)
+        if number is not None:
+            found.append(
+                spec.Expectation(subject.text, statement.operator, number, subject.span, statement.span)
+            )
+    return tuple(found)
+
+
+def _in_base_unit(number: ast.Number, scope: Scope) -> int | float | None:
+    """Steps, seconds or bytes, whichever the unit belongs to."""
+    if number.unit is None:
+        return number.value
+    units = {**STEPS, **SECONDS, **BYTES}
+    if number.unit.text not in units:
+        scope.unknown(codes.WRONG_UNIT, number.unit, tuple(units), text="not a unit")
+        return None
+    return number.value * units[number.unit.text]

@@ -1,0 +1,391 @@
+"""A plan with its names settled: one dataclass a block.
+
+Each field says how it is written, its default and what it is; parsing, defaults, `planc show --resolved`
+and the documentation all read these fields, so that none of them can drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from planc.plan.pattern import Pattern
+from planc.plan.scope import OriginStep
+from planc.plan.types import (
+    SECONDS,
+    STEPS,
+    Bool,
+    Choice,
+    Float,
+    Int,
+    List,
+    Optional,
+    Placement,
+    Quantity,
+    Rest,
+    Text,
+    Variant,
+    key,
+)
+from planc.source import Span
+from planc.styles import STYLES, Boundary
+from planc.styles.model import Style
+from planc.vocab import DType, MeshDim
+from planc.vocab import Placement as PlacementValue
+
+Action = TypeVar("Action", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PatternRule(Generic[Action]):
+    """`pattern -> action`, or a list of patterns."""
+
+    patterns: tuple[Pattern, ...]
+    action: Action
+    override: bool
+    span: Span
+    action_span: Span
+
+
+class Weights(StrEnum):
+    RANDOM = "random"
+    PRETRAINED = "pretrained"
+
+
+class AttentionKernel(StrEnum):
+    SDPA = "sdpa"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The model, its weights and its arithmetic."""
+
+    hf: str = key(Text(), doc="a local folder with a config.json, beside the plan or absolute")
+    weights: Weights = key(Choice(Weights), default=Weights.RANDOM, doc="random initialisation, or safetensors")
+    seed: int = key(Int(0), default=0, doc="seeds initialisation and dropout; never depends on the mesh")
+    dtype: DType = key(Choice(DType), default=DType.FLOAT32, doc="the dtype parameters are stored in")
+    attention: AttentionKernel = key(
+        Choice(AttentionKernel), default=AttentionKernel.SDPA, doc="the attention kernel"
+    )
+
+
+class Backend(StrEnum):
+    AUTO = "auto"
+    GLOO = "gloo"
+    NCCL = "nccl"
+
+
+@dataclass(frozen=True, slots=True)
+class MeshSpec:
+    """The device mesh, outermost dim first: dp_replicate, dp_shard, cp, tp."""
+
+    dp_replicate: int = key(Int(1), default=1, doc="replicas of the sharded model")
+    dp_shard: int = key(Int(1), default=1, doc="ranks that share parameters, gradients and optimizer state")
+    cp: int = key(Int(1), default=1, doc="ranks that share a sequence")
+    tp: int = key(Int(1), default=1, doc="ranks that share a layer")
+    devices_per_node: int | None = key(
+        Optional(Int(1)), default=None, doc="lets the checks see which dims cross nodes"
+    )
+    backend: Backend = key(
+        Choice(Backend), default=Backend.AUTO, doc="auto is nccl where CUDA is available, else gloo"
+    )
+    timeout: int = key(Quantity(SECONDS, low=1), default=600, doc="how long a collective may take")
+
+    def size(self, mesh_dim: MeshDim) -> int:
+        found: int = getattr(self, mesh_dim.value)
+        return found
+
+    @property
+    def sizes(self) -> dict[MeshDim, int]:
+        return {mesh_dim: self.size(mesh_dim) for mesh_dim in MeshDim}
+
+    @property
+    def world_size(self) -> int:
+        return self.dp_replicate * self.dp_shard * self.cp * self.tp
+
+    @property
+    def dp_size(self) -> int:
+        """Ranks that see different samples."""
+        return self.dp_replicate * self.dp_shard
+
+
+@dataclass(frozen=True, slots=True)
+class StyleAction:
+    """A style as a plan writes it, with the boundary placements that it overrides."""
+
+    style: Style
+    boundary: Boundary
+
+
+def _style_record(style: Style) -> type[Any]:
+    """The record type of one style's call: only the options that the style takes."""
+    options: dict[str, Any] = {
+        "input": key(Optional(Placement()), default=None, doc="how the input arrives"),
+        "output": key(Optional(Placement()), default=None, doc="how the output leaves"),
+        "desired": key(Optional(Placement()), default=None, doc="what the module needs"),
+        "sequence_dim": key(Int(0, 7), default=1, doc="the activation dimension that is divided"),
+    }
+    annotations: dict[str, Any] = {
+        "input": PlacementValue | None,
+        "output": PlacementValue | None,
+        "desired": PlacementValue | None,
+        "sequence_dim": int,
+    }
+    namespace = {"__annotations__": {name: annotations[name] for name in style.options}, "style": style}
+    namespace.update({name: options[name] for name in style.options})
+    return dataclass(frozen=True)(type(style.name, (), namespace))
+
+
+STYLE_ACTIONS: Mapping[str, type[Any]] = {style.name: _style_record(style) for style in STYLES}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParallelSpec:
+    """Which modules are divided over the mesh dim, and how."""
+
+    on: tuple[MeshDim, ...]
+    auto: Span | None
+    rules: tuple[PatternRule[StyleAction], ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A group of parameters that is gathered and resharded together."""
+
+    reshard_after_forward: bool = key(Bool(), default=True, doc="free the gathered parameters after forward")
+
+
+@dataclass(frozen=True, slots=True)
+class FsdpSpec:
+    """Sharding of parameters, gradients and optimizer state (FSDP2)."""
+
+    on: tuple[MeshDim, ...]
+    rules: tuple[PatternRule[Unit], ...]
+    span: Span
+    replicate_on: MeshDim | None = key(
+        Optional(Choice(MeshDim)), default=None, doc="the mesh dim that holds whole replicas (HSDP)"
+    )
+    param_dtype: DType | None = key(Optional(Choice(DType)), default=None, doc="the dtype of compute and gathers")
+    reduce_dtype: DType | None = key(Optional(Choice(DType)), default=None, doc="the dtype gradients are summed in")
+
+
+class Rotate(StrEnum):
+    RING = "ring"
+    ALLGATHER = "allgather"
+    ULYSSES = "ulysses"
+
+
+class LoadBalancer(StrEnum):
+    HEADTAIL = "headtail"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class BufferShard:
+    tensor_dim: int = key(Int(0, 7), doc="the tensor dimension that is divided", positional=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextParallelSpec:
+    """Division of every sequence over the mesh dim."""
+
+    on: tuple[MeshDim, ...]
+    rules: tuple[PatternRule[BufferShard], ...]
+    span: Span
+    rotate: Rotate = key(Choice(Rotate), default=Rotate.RING, doc="how keys and values reach every rank")
+    load_balancer: LoadBalancer = key(
+        Choice(LoadBalancer), default=LoadBalancer.HEADTAIL, doc="which positions a rank holds"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FullCheckpointing:
+    """Recompute the whole module in backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoCheckpointing:
+    """Keep every activation."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationCheckpointSpec:
+    """Which modules recompute their activations in backward."""
+
+    rules: tuple[PatternRule[FullCheckpointing | NoCheckpointing], ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles:
+    patterns: tuple[str, ...] = key(Rest(Text()), doc="globs of UTF-8 text files", positional=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLines:
+    patterns: tuple[str, ...] = key(Rest(Text()), doc="globs of JSON-lines files", positional=True)
+    field: str = key(Text(), default="text", doc="the key that holds a document's text")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStdlib:
+    """The running interpreter's own standard library: real text on every machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteTokenizer:
+    """One token a UTF-8 byte, and 256 for the end of a document."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTokenizer:
+    path: str = key(Text(), doc="a tokenizer.json", positional=True)
+    end_of_document: str | None = key(
+        Optional(Text()), default=None, doc="the token between documents, where the file does not mark one"
+    )
+
+
+class Packing(StrEnum):
+    ATTEND = "attend"
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """Text, tokens, and how they become batches."""
+
+    source: TextFiles | JsonLines | PythonStdlib = key(
+        Variant({"text": TextFiles, "jsonl": JsonLines, "python_stdlib": PythonStdlib}), doc="where text comes from"
+    )
+    sequence_length: int = key(Int(1, 2**24), doc="tokens of one sequence")
+    micro_batch: int = key(Int(1, 2**20), doc="sequences of one forward on one data-parallel rank")
+    tokenizer: ByteTokenizer | FileTokenizer = key(
+        Variant({"bytes": ByteTokenizer, "file": FileTokenizer}), default=ByteTokenizer(), doc="text to tokens"
+    )
+    packing: Packing = key(
+        Choice(Packing), default=Packing.ATTEND, doc="attend: documents share sequences and see each other"
+    )
+    shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, with the epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW:
+    lr: float = key(Float(0.0), doc="peak learning rate")
+    betas: tuple[float, float] = key(List(Float(0.0, 0.999999), 2), default=(0.9, 0.999), doc="moment decay rates")
+    eps: float = key(Float(0.0), default=1e-8, doc="added to the denominator")
+    weight_decay: float = key(Float(0.0), default=0.01, doc="decoupled weight decay")
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine:
+    """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
+
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Linear warm-up, then a line down to `min_factor` of the peak at the last step."""
+
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Linear warm-up, then the peak."""
+
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters that differ from the rest in an option."""
+
+    weight_decay: float = key(Float(0.0), doc="weight decay of these parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """The optimizer, its schedule and its parameter groups; patterns name parameters."""
+
+    rules: tuple[PatternRule[Group], ...]
+    span: Span
+    kind: AdamW = key(Variant({"adamw": AdamW}), doc="the optimizer")
+    clip_grad_norm: float | None = key(Optional(Float(1e-12)), default=None, doc="largest global gradient norm")
+    schedule: Cosine | Linear | Constant = key(
+        Variant({"cosine": Cosine, "linear": Linear, "constant": Constant}),
+        default=Constant(warmup=0),
+        doc="the learning rate over the steps",
+    )
+
+
+class CheckpointMode(StrEnum):
+    SYNC = "sync"
+
+
+class Resume(StrEnum):
+    LATEST = "latest"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSpec:
+    """When training state is saved, how much is kept, where a run starts from."""
+
+    save_every: int | None = key(Optional(Quantity(STEPS, low=1)), default=None, doc="steps between saves")
+    save_last: bool = key(Bool(), default=True, doc="save after the last step too")
+    keep_last: int = key(Int(1), default=3, doc="how many checkpoints stay")
+    mode: CheckpointMode = key(Choice(CheckpointMode), default=CheckpointMode.SYNC, doc="training waits for a save")
+    resume: Resume = key(Choice(Resume), default=Resume.LATEST, doc="latest: continue where the run's folder stops")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSpec:
+    """How long, and in how large steps."""
+
+    steps: int = key(Int(1), doc="optimizer steps")
+    tokens_per_step: int | None = key(
+        Optional(Int(1)), default=None, doc="tokens of one optimizer step over all ranks"
+    )
+    log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """`subject operator value`, proven by the checks."""
+
+    subject: str
+    operator: str
+    value: int | float
+    subject_span: Span
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A resolved plan. `origins` and `spans` are keyed by dotted path (`mesh.tp`)."""
+
+    name: str
+    model: ModelSpec
+    mesh: MeshSpec
+    data: DataSpec
+    optimizer: OptimizerSpec
+    train: TrainSpec
+    tensor_parallel: TensorParallelSpec | None
+    fsdp: FsdpSpec | None
+    context_parallel: ContextParallelSpec | None
+    activation_checkpoint: ActivationCheckpointSpec | None
+    checkpoint: CheckpointSpec | None
+    expectations: tuple[Expectation, ...]
+    origins: Mapping[str, tuple[OriginStep, ...]]
+    spans: Mapping[str, Span]
+
+    def span(self, path: str) -> Span:
+        """Where `mesh.tp` is written; for a default, where its block is, or the file's start."""
+        while path not in self.spans:
+            path = path.rpartition(".")[0]
+        return self.spans[path]

@@ -1,0 +1,1 @@
+"""One package for each way to execute a graph."""

@@ -1,0 +1,29 @@
+"""A backend that only records what it is asked to do: for tests, and to see a run without running it."""
+
+from __future__ import annotations
+
+from planc.graph.op import Op
+from planc.graph.ops import OPS, Accumulate
+from planc.runtime.interpreter import Position
+
+HANDLED = tuple(op for op in OPS if op is not Accumulate)
+
+
+class NullBackend:
+    """Records (position, op) pairs; `resumed_steps` plays a checkpoint."""
+
+    def __init__(self, *, resumed_steps: int = 0) -> None:
+        self.resumed_steps = resumed_steps
+        self.executed: list[tuple[Position, Op]] = []
+
+    def execute(self, op: Op, position: Position) -> None:
+        assert isinstance(op, HANDLED), f"no handler for {op.name}"
+        self.executed.append((position, op))
+
+    def completed_steps(self) -> int:
+        return self.resumed_steps
+
+    def started(self, *, first_step: int) -> None: ...
+
+    def describe_rank(self) -> str:
+        return "rank 0"

@@ -1,0 +1,1 @@
+"""Causal self-attention for training, whole or context-parallel, registered with transformers by name."""

@@ -1,0 +1,64 @@
+"""All-gather attention: every rank holds all keys and values of a layer while it computes it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+from planc.runtime.backends.torch import private
+from planc.runtime.backends.torch.attention.sharding import Balance, local_halves, unshard
+
+
+def allgather_attention(
+    query: Tensor, *, key: Tensor, value: Tensor, scale: float, group: ProcessGroup, balance: Balance
+) -> Tensor:
+    """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
+
+    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. ValueError if a headtail shard is
+    odd or if key and value differ in shape.
+    """
+    if key.shape != value.shape:
+        raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    full_key, full_value = gather_sequence(torch.stack((key, value)), group=group, balance=balance).unbind(0)
+    chunks = query_chunks(query, size=size, rank=rank, balance=balance)
+    outs = [
+        lower_right_attention(chunk, key=full_key[:, :, :end], value=full_value[:, :, :end], scale=scale)
+        for chunk, end in chunks
+    ]
+    return torch.cat(outs, 2)
+
+
+def gather_sequence(tensor: Tensor, *, group: ProcessGroup, balance: Balance) -> Tensor:
+    """[2, B, Hkv, S, D] in sequence order, from every rank's [2, B, Hkv, S_local, D]; differentiable."""
+    size = dist.get_world_size(group)
+    gathered = private.wait_tensor(private.all_gather_autograd(tensor.contiguous(), 0, group))
+    return unshard(gathered.chunk(size, 0), tensor_dim=3, balance=balance)
+
+
+def query_chunks(query: Tensor, *, size: int, rank: int, balance: Balance) -> tuple[tuple[Tensor, int], ...]:
+    """Each run of neighbouring local queries, with the position after its last one."""
+    length = query.shape[2]
+    if balance == "none":
+        return ((query, (rank + 1) * length),)
+    head, tail = local_halves(query, tensor_dim=2)
+    return (head, (rank + 1) * length // 2), (tail, (2 * size - rank) * length // 2)
+
+
+def lower_right_attention(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Causal attention where the last query stands at the last key, [B, H, Sq, D]."""
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    attend = partial(scaled_dot_product_attention, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
+    if num_queries == num_keys:
+        return attend(query, key, value, is_causal=True)
+    if query.device.type == "cpu":
+        # The CPU has no fused kernel for CausalBias; its flash kernel takes a boolean mask.
+        mask = torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
+        return attend(query, key, value, attn_mask=mask)
+    return attend(query, key, value, attn_mask=causal_lower_right(num_queries, num_keys))

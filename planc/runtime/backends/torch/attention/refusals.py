@@ -1,0 +1,52 @@
+"""What an attention call may ask for. Anything that would change the maths and is not done raises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+IGNORED_KEYWORDS = frozenset(
+    {
+        "cache_position",
+        "num_items_in_batch",
+        "output_hidden_states",
+        "output_router_logits",
+        "position_ids",
+        "return_dict",
+        "use_cache",
+    }
+)
+"""Model keywords that transformers hands through to attention; they have had their effect elsewhere."""
+
+NEUTRAL_VALUES: Mapping[str, object] = {"is_causal": True, "output_attentions": False}
+"""Keywords that ask for nothing at this value, and for something else at any other."""
+
+
+def require_supported(
+    *, module: object, attention_mask: Tensor | None, dropout: float, keywords: Mapping[str, object]
+) -> None:
+    """ValueError naming the first thing asked for that plain causal attention does not do.
+
+    `keywords` are what the model passed beyond the interface, except sliding_window. None asks for nothing.
+    """
+    if attention_mask is not None:
+        raise ValueError("attention_mask is not supported: attention is causal over the whole sequence")
+    if dropout != 0.0:
+        raise ValueError(f"dropout = {dropout} is not supported: set the model's attention_dropout to 0")
+    if not getattr(module, "is_causal", True):
+        raise ValueError(f"is_causal = False on {type(module).__name__} is not supported")
+    for name, value in keywords.items():
+        if value is None or name in IGNORED_KEYWORDS:
+            continue
+        if name not in NEUTRAL_VALUES or value is not NEUTRAL_VALUES[name]:
+            raise ValueError(f"{name} is not supported by this attention")
+
+
+def require_shapes(query: Tensor, *, key: Tensor) -> None:
+    """ValueError if keys from a cache stand beside the queries, or the heads do not group."""
+    if query.shape[2] != key.shape[2]:
+        lengths = f"{query.shape[2]} queries, {key.shape[2]} keys"
+        raise ValueError(f"{lengths}: a key-value cache is not supported")
+    if query.shape[1] % key.shape[1]:
+        raise ValueError(f"{query.shape[1]} heads do not divide by {key.shape[1]} key-value heads")

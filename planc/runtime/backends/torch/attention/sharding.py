@@ -1,0 +1,60 @@
+"""Which positions of a sequence each rank of the cp mesh dim holds.
+
+Under "none" rank r holds the r-th of `parts` contiguous chunks. Under "headtail" the sequence is cut into
+2 x parts chunks and rank r holds chunks r and 2 x parts - 1 - r, so that causal work is equal on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Balance = Literal["headtail", "none"]
+
+
+def shard(tensor: Tensor, *, tensor_dim: int, parts: int, index: int, balance: Balance) -> Tensor:
+    """The positions of `tensor` along `tensor_dim` that rank `index` of `parts` holds, in its order.
+
+    ValueError if the length does not divide by `parts` (2 x parts under "headtail").
+    """
+    length = tensor.shape[tensor_dim]
+    num_chunks = 2 * parts if balance == "headtail" else parts
+    if length % num_chunks:
+        raise ValueError(f"length {length} does not divide by {num_chunks} ({balance}, cp = {parts})")
+    chunks = tensor.chunk(num_chunks, tensor_dim)
+    if balance == "none":
+        return chunks[index]
+    return torch.cat((chunks[index], chunks[num_chunks - 1 - index]), tensor_dim)
+
+
+def unshard(shards: Sequence[Tensor], *, tensor_dim: int, balance: Balance) -> Tensor:
+    """The whole tensor from the shards of all ranks in rank order: the inverse of `shard`.
+
+    ValueError if a shard's length is odd under "headtail".
+    """
+    if balance == "none":
+        return torch.cat(tuple(shards), tensor_dim)
+    halves = [local_halves(piece, tensor_dim=tensor_dim) for piece in shards]
+    heads = [head for head, _ in halves]
+    tails = [tail for _, tail in reversed(halves)]
+    return torch.cat((*heads, *tails), tensor_dim)
+
+
+def local_halves(tensor: Tensor, *, tensor_dim: int) -> tuple[Tensor, Tensor]:
+    """The head chunk and the tail chunk of a "headtail" shard; ValueError if its length is odd."""
+    length = tensor.shape[tensor_dim]
+    if length % 2:
+        raise ValueError(f"a headtail shard has two equal chunks, but its length is {length}")
+    head, tail = tensor.chunk(2, tensor_dim)
+    return head, tail
+
+
+def local_positions(sequence_length: int, *, parts: int, index: int, balance: Balance) -> Tensor:
+    """The positions that rank `index` of `parts` holds, int64 [sequence_length / parts], on the CPU.
+
+    ValueError as in `shard`. These are the rank's `position_ids`.
+    """
+    return shard(torch.arange(sequence_length), tensor_dim=0, parts=parts, index=index, balance=balance)

@@ -1,0 +1,42 @@
+"""The model on the meta device, and its attention."""
+
+from __future__ import annotations
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from planc.graph.ops import AttachAttention, BuildModel
+from planc.runtime.backends.torch.attention.register import register_attention
+from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.errors import RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.model_files import config_digest
+
+
+def build_model(session: Session, op: BuildModel, position: Position) -> None:
+    """Builds the architecture of the folder's config.json with no memory behind its parameters."""
+    folder = session.paths.base / op.path
+    found = config_digest(folder)
+    if found != op.config_digest:
+        raise RunError(
+            f"{folder / 'config.json'} changed after the plan was compiled",
+            help="compile the plan again, or restore the file",
+        )
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=TORCH_DTYPES[op.dtype], trust_remote_code=False)
+    model.config.use_cache = False
+    model.train()
+    session.model_digest = op.config_digest
+    session._model = model
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    session.observer.noted(f"model: {op.architecture}, {num_parameters:,} parameters, {op.dtype}")
+
+
+def attach_attention(session: Session, op: AttachAttention, position: Position) -> None:
+    """Registers attention for this run's cp group and makes the model use it."""
+    group = session.submesh(op.over[0]).get_group() if op.over else None
+    name = register_attention(op.kind, group=group, balance=op.balance, name="planc")  # type: ignore[arg-type]
+    # The setter checks names against transformers' own kernels; the registry takes ours.
+    session.model.config._attn_implementation = name

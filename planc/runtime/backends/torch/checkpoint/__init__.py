@@ -1,0 +1,7 @@
+"""Saves and loads checkpoints through torch.distributed.checkpoint (DCP), which reshards."""
+
+from planc.runtime.backends.torch.checkpoint.loading import latest_step, load
+from planc.runtime.backends.torch.checkpoint.saving import save
+from planc.runtime.backends.torch.checkpoint.tensors import TrainingState
+
+__all__ = ["TrainingState", "latest_step", "load", "save"]

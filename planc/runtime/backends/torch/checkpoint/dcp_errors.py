@@ -1,0 +1,29 @@
+"""DCP's way of failing, turned into planc's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.distributed.checkpoint.api import CheckpointException
+
+from planc.runtime.backends.torch.checkpoint.agreement import combined
+from planc.runtime.checkpoints.errors import CheckpointError
+
+
+@contextmanager
+def dcp_errors() -> Iterator[None]:
+    """Raises one CheckpointError where ranks failed with CheckpointErrors, else a RuntimeError."""
+    try:
+        with warnings.catch_warnings():
+            # One process without a process group is meant.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            yield
+    except CheckpointException as failure:
+        errors = {rank: wrapped[0] for rank, wrapped in failure.failures.items()}
+        failures = {rank: error for rank, error in errors.items() if isinstance(error, CheckpointError)}
+        if len(failures) < len(errors):
+            # DCP's own is a BaseException, which no handler of failures would see.
+            raise RuntimeError(str(failure)) from failure
+        raise combined(failures) from failure

@@ -1,0 +1,100 @@
+"""Saves and resumes as ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from planc.graph.ops import ResumeCheckpoint, SaveCheckpoint
+from planc.runtime.backends.torch.checkpoint import TrainingState, latest_step, load, save
+from planc.runtime.backends.torch.optimizer import set_learning_rate
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.checkpoints.errors import CheckpointError, CheckpointStorageError, CorruptCheckpointError
+from planc.runtime.checkpoints.layout import step_directory
+from planc.runtime.checkpoints.manifest import Manifest, Progress
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position
+
+
+def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) -> None:
+    """Commits `checkpoints/step-N` with everything that training needs to go on."""
+    progress = Progress(
+        step=position.step,
+        samples_consumed=session.loader.samples_consumed,
+        seed=session.seed,
+        data_fingerprint=session.data_fingerprint,
+        epoch=session.loader.samples_consumed // session.loader.source.dataset.num_sequences,
+        scheduler={"kind": session.schedule.kind, "step": position.step},
+    )
+    with _run_errors():
+        directory = save(
+            TrainingState(session.model, session.optimizer),
+            root=session.paths.checkpoints,
+            progress=progress,
+            plan_hash=session.plan_hash,
+            model_digest=session.model_digest,
+            mesh=dict(session.graph.mesh),
+            keep_last=op.keep_last,
+        )
+    session.observer.saved(directory)
+
+
+def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position) -> None:
+    """Fills model, optimizer and positions from the newest checkpoint, if the run's folder has one."""
+    with _run_errors():
+        step = latest_step(session.paths.checkpoints)
+        if step is None:
+            return
+        directory = step_directory(session.paths.checkpoints, step=step)
+        manifest = load(TrainingState(session.model, session.optimizer), directory=directory)
+    _refuse_other_data(session, manifest)
+    session.loader.load_state(manifest.progress.samples_consumed)
+    session.completed_steps = manifest.step
+    set_learning_rate(session, step=manifest.step + 1)
+    session.observer.noted(f"resumed from {directory}{_changes(session, manifest)}")
+
+
+def _refuse_other_data(session: Session, manifest: Manifest) -> None:
+    """RunError where going on would silently mean something else than the run that was saved."""
+    if manifest.model_digest != session.model_digest:
+        raise RunError(
+            "the checkpoint is of a model with another config.json",
+            help="restore the config, or start anew with another --run-dir",
+        )
+    if manifest.progress.data_fingerprint != session.data_fingerprint:
+        raise RunError(
+            "the checkpoint was trained on other data: text, tokenizer, sequence length, packing or shuffle seed",
+            help="restore the data settings, or start anew with another --run-dir",
+        )
+    if manifest.progress.seed != session.seed:
+        raise RunError(
+            f"the checkpoint was trained with model.seed = {manifest.progress.seed}, the plan has {session.seed}",
+            help="restore the seed, or start anew with another --run-dir",
+        )
+
+
+def _changes(session: Session, manifest: Manifest) -> str:
+    """What differs between the saving run and this one, for the log."""
+    if manifest.plan_hash == session.plan_hash:
+        return ""
+    sizes = dict(session.graph.mesh)
+    changed = [
+        f"{mesh_dim} {manifest.mesh.get(mesh_dim, 1)} -> {size}"
+        for mesh_dim, size in sizes.items()
+        if manifest.mesh.get(mesh_dim, 1) != size
+    ]
+    return f" (the plan changed since: {', '.join(changed) or 'not in its mesh'})"
+
+
+@contextmanager
+def _run_errors() -> Iterator[None]:
+    """Checkpoint errors with their exit codes. Every rank raises the same one."""
+    try:
+        yield
+    except CheckpointError as error:
+        code = ExitCode.INPUT
+        if isinstance(error, CheckpointStorageError):
+            code = ExitCode.STORAGE
+        elif isinstance(error, CorruptCheckpointError):
+            code = ExitCode.CORRUPT_CHECKPOINT
+        raise RunError(error.message, code=code, help=error.help) from error

@@ -1,0 +1,118 @@
+"""Process group and device mesh."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from planc.graph.ops import InitMesh
+from planc.runtime.backends.torch.private import concatenate_meshes, flatten_mesh
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.launch import Launch
+from planc.vocab import MeshDim
+
+_STORE_TIMEOUT = timedelta(seconds=60)
+
+
+def choose_device(backend: str, launch: Launch) -> torch.device:
+    """The device of this rank; RunError if the plan's backend cannot run on this machine."""
+    has_cuda = torch.cuda.is_available()
+    if backend == "nccl" and not has_cuda:
+        raise RunError("the plan wants nccl, but PyTorch sees no CUDA device", help="set mesh.backend = gloo")
+    if backend == "gloo" or not has_cuda:
+        return torch.device("cpu")
+    if launch.local_rank >= torch.cuda.device_count():
+        raise RunError(
+            f"LOCAL_RANK = {launch.local_rank}, but PyTorch sees {torch.cuda.device_count()} CUDA devices",
+            help="start at most one process a device",
+            is_shared=False,
+        )
+    device = torch.device("cuda", launch.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, digest: str) -> None:
+    """Joins the process group, after every rank has shown that it runs the same graph.
+
+    The digests meet in the store, before any collective: ranks with different graphs would hang in one.
+    RunError if they differ, or if a rank does not come.
+    """
+    if launch.world_size == 1:
+        store: dist.Store = dist.HashStore()
+    else:
+        store = _tcp_store(launch)
+        _agree(store, launch, digest)
+    # gloo beside nccl: checkpoints and metrics move CPU tensors too.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=launch.rank,
+        world_size=launch.world_size,
+        timeout=timedelta(seconds=timeout_seconds),
+    )
+
+
+def _tcp_store(launch: Launch) -> dist.Store:
+    assert launch.address is not None and launch.port is not None
+    is_host = launch.rank == 0 and not launch.agent_hosts_store
+    try:
+        store = dist.TCPStore(
+            launch.address, launch.port, is_master=is_host, timeout=_STORE_TIMEOUT, wait_for_workers=False
+        )
+    except (RuntimeError, dist.DistError) as error:
+        raise RunError(
+            f"rank {launch.rank} cannot reach {launch.address}:{launch.port}: {str(error).splitlines()[0]}",
+            code=ExitCode.COMMUNICATION,
+            help="check MASTER_ADDR and MASTER_PORT, and that every rank was started",
+            is_shared=False,
+        ) from error
+    # Attempts of one torchrun share its agent's store, so that each needs its own keys.
+    return dist.PrefixStore(f"planc/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _agree(store: dist.Store, launch: Launch, digest: str) -> None:
+    """RunError on every rank if one of them holds another graph."""
+    store.set(f"digest/{launch.rank}", digest)
+    if launch.rank == 0:
+        store.set("verdict", _verdict(store, launch, digest))
+    try:
+        verdict = store.get("verdict").decode()
+    except (RuntimeError, dist.DistError):
+        verdict = "rank 0 did not answer in time"
+    if verdict:
+        raise RunError(verdict, help="start every rank with the same plan and the same settings")
+
+
+def _verdict(store: dist.Store, launch: Launch, digest: str) -> str:
+    for rank in range(1, launch.world_size):
+        try:
+            found = store.get(f"digest/{rank}").decode()
+        except (RuntimeError, dist.DistError):
+            return f"rank {rank} did not come within {_STORE_TIMEOUT.seconds} s"
+        if found != digest:
+            return f"rank {rank} has another graph ({found[:12]}) than rank 0 ({digest[:12]})"
+    return ""
+
+
+def init_mesh(session: Session, op: InitMesh, position: Position) -> None:
+    """Lays the ranks out. The process group itself stands already: ranks compared graphs through it."""
+    names = tuple(mesh_dim.value for mesh_dim, _ in op.sizes)
+    sizes = tuple(size for _, size in op.sizes)
+    session._mesh = init_device_mesh(session.device.type, sizes, mesh_dim_names=names)
+
+
+def fsdp_mesh(session: Session, *, shard_over: tuple[MeshDim, ...], replicate_over: tuple[MeshDim, ...]) -> DeviceMesh:
+    """The mesh that `fully_shard` takes: [replicate,] shard, the shard dims flattened into one."""
+    names = tuple(mesh_dim.value for mesh_dim in shard_over)
+    shard: DeviceMesh = session.mesh[names] if len(names) == 1 else flatten_mesh(session.mesh[names], "_".join(names))
+    replicate = [session.submesh(mesh_dim) for mesh_dim in replicate_over if session.graph.size(mesh_dim) > 1]
+    meshes: DeviceMesh = concatenate_meshes([*replicate, shard]) if replicate else shard
+    return meshes

@@ -1,0 +1,32 @@
+"""Every name planc takes from a private part of PyTorch, one reason each. Nothing else imports them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import torch.distributed._functional_collectives as functional_collectives
+import torch.distributed.tensor._utils as dtensor_utils
+from torch.distributed.device_mesh import DeviceMesh
+
+# Collectives that autograd can differentiate; the public ones cannot. torch 2.13 renamed the first.
+all_gather_autograd: Final[Any] = getattr(
+    functional_collectives, "all_gather_single_autograd", None
+) or getattr(functional_collectives, "all_gather_tensor_autograd", None)
+all_to_all_autograd: Final[Any] = functional_collectives.all_to_all_single_autograd
+wait_tensor: Final[Any] = functional_collectives.wait_tensor
+
+# Attention that also returns its log-sum-exp: ring attention merges blocks by it, the public
+# scaled_dot_product_attention keeps it to itself.
+flash_attention_cpu: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+flash_attention_cpu_backward: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+flash_attention_cuda: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention
+flash_attention_cuda_backward: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention_backward
+
+# Where a rank's block of a DTensor lies in the whole, strided shards of FSDP over TP included.
+local_block: Final[Any] = dtensor_utils.compute_local_shape_and_global_offset
+
+# One mesh dim out of several, and meshes side by side, on the same ranks: FSDP2 shards over (dp_shard, cp) as
+# one dim, beside dp_replicate. The public slicing of flattened dims is deprecated.
+flatten_mesh: Final[Any] = DeviceMesh._flatten
+concatenate_meshes: Final[Any] = DeviceMesh._concatenate

@@ -1,0 +1,74 @@
+"""Metrics over all ranks, and handing them on."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from planc.graph.ops import Log, ReduceMetrics
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.interpreter import Position
+from planc.runtime.observer import StepMetrics
+from planc.runtime.schedule import learning_rate_factor
+from planc.vocab import MeshDim
+
+
+def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> None:
+    """Each rank's loss is its own sum over the global token count, so the sum is the global mean."""
+    assert session.step_loss is not None
+    session.sum_over(session.step_loss, op.over)
+
+
+def log(session: Session, op: Log, position: Position) -> None:
+    if position.step % op.every_steps and position.step != session.graph.num_steps:
+        return
+    assert session.step_loss is not None
+    memory = torch.tensor(_peak_memory_bytes(session.device), dtype=torch.int64, device=session.device)
+    dist.all_reduce(memory, op=dist.ReduceOp.MAX)
+    loss = session.step_loss.item()
+    seconds = time.perf_counter() - session.step_started
+    sample_ids = _sample_ids(session) if session.reports_sample_ids else ()
+    peak = session.optimizer.param_groups[0]["peak_lr"]
+    metrics = StepMetrics(
+        step=position.step,
+        loss=loss,
+        grad_norm=session.grad_norm,
+        learning_rate=peak * learning_rate_factor(session.schedule, step=position.step),
+        tokens=session.batch_tokens,
+        tokens_per_second=session.batch_tokens / seconds,
+        seconds=seconds,
+        memory_bytes=int(memory),
+        sample_ids=sample_ids,
+    )
+    session.observer.stepped(metrics)
+
+
+def _peak_memory_bytes(device: torch.device) -> int:
+    """The most the device held: allocated CUDA memory, or the process's resident set on the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    # Kilobytes on Linux, bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _sample_ids(session: Session) -> tuple[int, ...]:
+    """The step's sample ids in the order of the global batch, gathered from every data-parallel rank."""
+    local = torch.stack([torch.from_numpy(batch.sample_ids) for batch in session.batch]).to(session.device)
+    gathered = local.unsqueeze(1)
+    for mesh_dim in (MeshDim.DP_SHARD, MeshDim.DP_REPLICATE):
+        gathered = _gather(gathered, session, mesh_dim)
+    return tuple(gathered.flatten().tolist())
+
+
+def _gather(tensor: Tensor, session: Session, mesh_dim: MeshDim) -> Tensor:
+    """[micro steps, ranks so far, micro batch] with the ranks of one more mesh dim."""
+    group = session.submesh(mesh_dim).get_group()
+    parts = [torch.empty_like(tensor) for _ in range(session.graph.size(mesh_dim))]
+    dist.all_gather(parts, tensor.contiguous(), group=group)
+    return torch.cat(parts, dim=1)

@@ -1,0 +1,132 @@
+"""The state of one run on one rank: what ops have made so far."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import AdamW
+
+from planc.graph.graph import Graph
+from planc.graph.ops import BuildSchedule
+from planc.runtime.data.loader import BatchLoader, MicroBatch
+from planc.runtime.launch import Launch
+from planc.runtime.observer import Observer
+from planc.vocab import MeshDim
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """`base` is where the plan's relative paths start; `run` is the run's own folder."""
+
+    base: Path
+    run: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run / "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBatch:
+    """One micro-batch as this rank sees it: [micro_batch, sequence_length / cp], int64, on the device."""
+
+    input_ids: Tensor
+    labels: Tensor
+    position_ids: Tensor
+
+
+@dataclass(slots=True)
+class Session:
+    """Filled op by op. A field that an op has not made yet is None; graph verification proves the order."""
+
+    graph: Graph
+    plan_hash: str
+    launch: Launch
+    paths: Paths
+    observer: Observer
+    device: torch.device
+    reports_sample_ids: bool = False
+    _mesh: DeviceMesh | None = None
+    _model: nn.Module | None = None
+    _optimizer: AdamW | None = None
+    _schedule: BuildSchedule | None = None
+    _loader: BatchLoader | None = None
+    model_digest: str = ""
+    seed: int = 0
+    data_fingerprint: str = ""
+    completed_steps: int = 0
+    batch: list[MicroBatch] = field(default_factory=list)
+    batch_tokens: int = 0
+    """Target tokens of the step, over all ranks."""
+    local_batch: LocalBatch | None = None
+    logits: Tensor | None = None
+    loss: Tensor | None = None
+    is_vocab_parallel: bool = False
+    step_loss: Tensor | None = None
+    """This rank's share of the step's loss, summed over micro steps."""
+    grad_norm: float = 0.0
+    step_started: float = 0.0
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        return _made(self._mesh)
+
+    @property
+    def model(self) -> nn.Module:
+        return _made(self._model)
+
+    @property
+    def optimizer(self) -> AdamW:
+        return _made(self._optimizer)
+
+    @property
+    def schedule(self) -> BuildSchedule:
+        return _made(self._schedule)
+
+    @property
+    def loader(self) -> BatchLoader:
+        return _made(self._loader)
+
+    def submesh(self, mesh_dim: MeshDim) -> DeviceMesh:
+        return self.mesh[mesh_dim.value]
+
+    def coordinate(self, mesh_dim: MeshDim) -> int:
+        """This rank's place along a mesh dim."""
+        return self.submesh(mesh_dim).get_local_rank()
+
+    @property
+    def dp_rank(self) -> int:
+        """This rank's place among those that see different samples."""
+        shard_size = self.graph.size(MeshDim.DP_SHARD)
+        return self.coordinate(MeshDim.DP_REPLICATE) * shard_size + self.coordinate(MeshDim.DP_SHARD)
+
+    @property
+    def dp_size(self) -> int:
+        return self.graph.size(MeshDim.DP_REPLICATE) * self.graph.size(MeshDim.DP_SHARD)
+
+    def sum_over(self, tensor: Tensor, mesh_dims: Iterable[MeshDim]) -> Tensor:
+        """`tensor`, summed in place over the given mesh dims one after the other."""
+        for mesh_dim in mesh_dims:
+            dist.all_reduce(tensor, group=self.submesh(mesh_dim).get_group())
+        return tensor
+
+
+def _made(value: T | None) -> T:
+    assert value is not None, "graph verification proves that an earlier op made this"
+    return value
+
+
+def derived_seed(seed: int, *parts: object) -> int:
+    """A 63-bit seed from a plan's seed and what it is for: the same in every process, for ever."""
+    text = "/".join(str(part) for part in (seed, *parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

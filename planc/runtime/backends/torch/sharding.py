@@ -1,0 +1,57 @@
+"""Activation checkpointing and FSDP2."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
+
+from planc.graph.ops import CheckpointActivations, FullyShard
+from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
+from planc.runtime.backends.torch.mesh import fsdp_mesh
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.interpreter import Position
+
+
+def checkpoint_activations(session: Session, op: CheckpointActivations, position: Position) -> None:
+    """Makes each module recompute its forward in backward. Names of modules stay what they are."""
+    for fqn in op.modules:
+        _recompute(session.model.get_submodule(fqn))
+
+
+def _recompute(module: nn.Module) -> None:
+    # Only `forward` is wrapped: the hooks of tensor parallelism and FSDP run around it, once.
+    inner = module.forward
+
+    @functools.wraps(inner)
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        return checkpoint(inner, *arguments, use_reentrant=False, **keywords)
+
+    module.forward = forward  # type: ignore[method-assign]
+
+
+def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
+    """Shards each group of modules; gradients are summed over the ranks, never averaged.
+
+    The loss is already divided by the step's global token count, so a sum is right for every mesh. Factor 1
+    with forced sums also avoids a reduction that gloo lacks and a double division on groups of one rank.
+    """
+    mesh = fsdp_mesh(session, shard_over=op.shard_over, replicate_over=op.replicate_over)
+    policy = MixedPrecisionPolicy(
+        param_dtype=TORCH_DTYPES[op.param_dtype] if op.param_dtype else None,
+        reduce_dtype=TORCH_DTYPES[op.reduce_dtype] if op.reduce_dtype else None,
+    )
+    # A head's output is a view of its DTensor. planc never writes into logits, which is what the warning is about.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    for group in op.groups:
+        modules = [session.model.get_submodule(fqn) for fqn in group]
+        target = modules if len(modules) > 1 else modules[0]
+        fully_shard(target, mesh=mesh, reshard_after_forward=op.reshard_after_forward, mp_policy=policy)
+    for module in session.model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)

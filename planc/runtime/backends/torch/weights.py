@@ -1,0 +1,135 @@
+"""Memory for the weights, and the values in it: drawn, or read by slice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from planc.graph.ops import InitWeights, LoadWeights, MaterialiseWeights
+from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.private import local_block
+from planc.runtime.backends.torch.session import Session, derived_seed
+from planc.runtime.backends.torch.ties import tie, tied_parameters
+from planc.runtime.errors import RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.model_files import weight_files
+
+_MAX_LISTED = 10
+
+
+def materialise_weights(session: Session, op: MaterialiseWeights, position: Position) -> None:
+    """Allocates every parameter's local shard, and every buffer, on the device."""
+    ties = tied_parameters(session.model)
+    session.model.to_empty(device=session.device)
+    # to_empty allocates for each module on its own.
+    tie(session.model, ties)
+    held = sum(local_of(parameter).numel() for parameter in session.model.parameters())
+    session.observer.noted(f"rank 0 holds {held:,} parameters")
+
+
+def init_weights(session: Session, op: InitWeights, position: Position) -> None:
+    """Draws each module's weights from a seed of its own name, whole, and keeps this rank's block.
+
+    The model's own initialisation runs on one whole module at a time on the CPU, so that values depend on
+    neither mesh nor device; at most one module is held whole.
+    """
+    session.seed = op.seed
+    initialise(session.model, seed=op.seed)
+
+
+def initialise(model: nn.Module, *, seed: int) -> None:
+    """Fills parameters and buffers of a materialised model; plain and distributed parameters alike."""
+    parameters = dict(model.named_parameters())
+
+    def keep(name: str, whole: Tensor) -> None:
+        if name in parameters:
+            copy_block(parameters[name], lambda block: whole[block])
+
+    _draw(model, seed=seed, keep_parameter=keep)
+
+
+def _draw(model: nn.Module, *, seed: int, keep_parameter: Callable[[str, Tensor], None]) -> None:
+    """Initialises a fresh copy of the model module by module; buffers go straight into `model`."""
+    with torch.device("meta"):
+        pristine = type(model)(model.config).to(model.dtype)  # type: ignore[arg-type,call-arg]
+    for fqn, module in pristine.named_modules():
+        own_parameters = dict(module.named_parameters(recurse=False))
+        own_buffers = dict(module.named_buffers(recurse=False))
+        if not own_parameters and not own_buffers:
+            continue
+        module.to_empty(device="cpu", recurse=False)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(derived_seed(seed, "init", fqn))
+            pristine._init_weights(module)  # type: ignore[operator]
+        prefix = f"{fqn}." if fqn else ""
+        for name, parameter in module.named_parameters(recurse=False):
+            keep_parameter(prefix + name, parameter.detach())
+        for name, buffer in module.named_buffers(recurse=False):
+            with torch.no_grad():
+                model.get_buffer(prefix + name).copy_(buffer)
+        module.to_empty(device="meta", recurse=False)
+
+
+def copy_block(parameter: Tensor, read: Callable[[tuple[slice, ...]], Tensor]) -> None:
+    """Fills this rank's block of a parameter from `read(slices of the whole tensor)`."""
+    with torch.no_grad():
+        if not isinstance(parameter, DTensor):
+            parameter.copy_(read(tuple(slice(0, size) for size in parameter.shape)))
+            return
+        shape, offset = local_block(parameter.shape, parameter.device_mesh, parameter.placements)
+        local = parameter.to_local()
+        if local.numel():
+            block = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
+            local.copy_(read(block))
+
+
+def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
+    """Reads this rank's blocks from safetensors; buffers that no file holds are computed as by init.
+
+    Values are cast to the plan's dtype. RunError names what is missing, unexpected or misshapen.
+    """
+    session.seed = op.seed
+    folder = session.paths.base / op.path
+    _draw(session.model, seed=op.seed, keep_parameter=lambda name, whole: None)
+    parameters = dict(session.model.named_parameters())
+    aliases = {alias: owner for owner, *rest in tied_parameters(session.model) for alias in rest}
+    files = _open(weight_files(folder))
+    _refuse_misfit(folder, parameters, aliases, files)
+    for name, parameter in parameters.items():
+        key = name if name in files else next(alias for alias, owner in aliases.items() if owner == name)
+        entry = files[key].get_slice(key)
+        copy_block(parameter, lambda block, entry=entry: entry[block] if block else entry[...])
+
+
+def _open(files: dict[str, Path] | Path) -> dict[str, Any]:
+    """Open safetensors handles by tensor name. Headers are read here, tensors only where sliced."""
+    paths = {files} if isinstance(files, Path) else set(files.values())
+    handles = {path: safe_open(path, framework="pt") for path in sorted(paths)}
+    return {key: handle for handle in handles.values() for key in handle.keys()}  # noqa: SIM118
+
+
+def _refuse_misfit(
+    folder: Path, parameters: dict[str, nn.Parameter], aliases: dict[str, str], files: dict[str, Any]
+) -> None:
+    known = {*parameters, *aliases}
+    stored = {aliases.get(key, key) for key in files}
+    problems = [f"missing {name}" for name in parameters if name not in stored]
+    problems += [f"unexpected {key}" for key in files if key not in known]
+    for key in files:
+        name = aliases.get(key, key)
+        if name in parameters:
+            found, wanted = tuple(files[key].get_slice(key).get_shape()), tuple(parameters[name].shape)
+            if found != wanted:
+                problems.append(f"{key} has shape {list(found)}, the model {list(wanted)}")
+    if problems:
+        more = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
+        raise RunError(
+            f"the weights in {folder} do not fit the model: {'; '.join(problems[:_MAX_LISTED])}{more}",
+            help="check that config.json and the safetensors files are of one model",
+        )

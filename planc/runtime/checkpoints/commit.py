@@ -1,0 +1,136 @@
+"""Commits a checkpoint by rename, and deletes old ones. One process does this for all ranks.
+
+    begin        step-N.tmp/                     any leftover of a dead save is cleared
+    (the ranks)  step-N.tmp/rank-*.safetensors   each written and fsynced by its rank
+    finish       step-N.tmp/manifest.json        last, fsynced; then the directory is fsynced
+                 step-N/                         the rename commits; then the root is fsynced
+
+Whatever dies at whatever point, `step-N` is either absent or complete.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from planc.runtime.checkpoints.coverage import coverage_problem
+from planc.runtime.checkpoints.errors import CheckpointError, CheckpointStorageError, storage_errors
+from planc.runtime.checkpoints.layout import (
+    committed_steps,
+    deleted_directory,
+    leftovers,
+    step_directory,
+    temporary_directory,
+)
+from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest
+
+
+def begin(root: Path, *, step: int) -> Path:
+    """The new, empty directory to write `step` into. Raises CheckpointError where the step is committed."""
+    _refuse_existing(step_directory(root, step=step))
+    temporary = temporary_directory(root, step=step)
+    with storage_errors(f"cannot begin a checkpoint in {root}"):
+        _make_durable(root)
+        _remove(temporary)
+        temporary.mkdir()
+    return temporary
+
+
+def finish(temporary: Path, *, manifest: Manifest) -> Path:
+    """The committed directory: the manifest written last, everything synced, then renamed."""
+    root = temporary.parent
+    committed = step_directory(root, step=manifest.step)
+    assert temporary == temporary_directory(root, step=manifest.step)
+    _refuse_gaps(manifest)
+    with storage_errors(f"cannot commit {committed}"):
+        _refuse_absent_files(temporary, manifest=manifest)
+        _write_manifest(temporary, manifest=manifest)
+        fsync_directory(temporary)
+        # rename(2) would replace an empty directory.
+        _refuse_existing(committed)
+        temporary.rename(committed)
+        fsync_directory(root)
+    return committed
+
+
+def abandon(root: Path, *, step: int) -> None:
+    """Removes what a failed save of `step` has written."""
+    with storage_errors(f"cannot remove the failed checkpoint of step {step} in {root}"):
+        _remove(temporary_directory(root, step=step))
+
+
+def prune(root: Path, *, keep_last: int) -> tuple[int, ...]:
+    """The steps deleted: all but the `keep_last` (1 or more) highest. Clears leftovers of dead saves too."""
+    if keep_last < 1:
+        raise CheckpointError(f"keep_last is {keep_last}", help="keep 1 checkpoint or more")
+    doomed = committed_steps(root)[:-keep_last]
+    with storage_errors(f"cannot delete old checkpoints in {root}"):
+        for step in doomed:
+            deleted = deleted_directory(root, step=step)
+            _remove(deleted)
+            step_directory(root, step=step).rename(deleted)
+        if doomed:
+            fsync_directory(root)
+        for leftover in leftovers(root):
+            _remove(leftover)
+    return doomed
+
+
+def fsync_directory(directory: Path) -> None:
+    """Makes the names in a directory durable: fsync of a file does not cover its name."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_manifest(directory: Path, *, manifest: Manifest) -> None:
+    with (directory / MANIFEST_NAME).open("xb") as stream:
+        stream.write(manifest.model_dump_json().encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _make_durable(directory: Path) -> None:
+    """Makes a directory and its missing parents, each synced into its own parent."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        fsync_directory(path.parent)
+
+
+def _refuse_existing(committed: Path) -> None:
+    with storage_errors(f"cannot look at {committed}"):
+        exists = os.path.lexists(committed)
+    if exists:
+        raise CheckpointError(
+            f"{committed} exists already, and a checkpoint is never overwritten",
+            help="resume from it, save to another root, or move it away",
+        )
+
+
+def _refuse_gaps(manifest: Manifest) -> None:
+    for name, tensor in manifest.tensors.items():
+        problem = coverage_problem(tensor)
+        if problem is not None:
+            raise CheckpointError(
+                f"{name} was not saved whole: {problem}", help="report this: such a checkpoint would not load"
+            )
+
+
+def _refuse_absent_files(directory: Path, *, manifest: Manifest) -> None:
+    absent = sorted(name for name in manifest.files if not (directory / name).is_file())
+    if absent:
+        raise CheckpointStorageError(
+            f"{', '.join(absent)}: written by other ranks, but not in {directory} as rank 0 sees it",
+            help="save to a file system that all nodes share",
+        )
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)

@@ -1,0 +1,160 @@
+"""Proof that a checkpoint on disk is what was saved: sizes, hashes, headers, coverage."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from planc.runtime.checkpoints.coverage import coverage_problem
+from planc.runtime.checkpoints.errors import CheckpointError, CorruptCheckpointError, storage_errors
+from planc.runtime.checkpoints.layout import step_of
+from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest
+from planc.runtime.checkpoints.shards import Entry, decode_header
+
+_ANOTHER_STEP = "resume from another step, or restore this one from a copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a checkpoint: the file or tensor, and what about it."""
+
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.text}"
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a committed checkpoint, of the step that the directory's name says.
+
+    Raises CorruptCheckpointError. Nothing else in the directory is looked at.
+    """
+    return parse_manifest(read_manifest_text(directory), directory=directory)
+
+
+def parse_manifest(text: str, *, directory: Path) -> Manifest:
+    """What `read_manifest` returns and raises, of a text already read."""
+    try:
+        manifest = Manifest.model_validate_json(text)
+    except ValidationError as error:
+        raise _invalid_manifest(directory, error=error) from error
+    step = step_of(directory)
+    if step is not None and step != manifest.step:
+        raise CorruptCheckpointError(
+            f"{directory / MANIFEST_NAME} is of step {manifest.step}", help=_ANOTHER_STEP
+        )
+    return manifest
+
+
+def read_manifest_text(directory: Path) -> str:
+    """The manifest as it lies on disk, not yet validated. Raises CorruptCheckpointError if absent."""
+    with storage_errors(f"cannot read {directory}"):
+        try:
+            with open_beneath(directory, name=MANIFEST_NAME) as stream:
+                return stream.read().decode()
+        except FileNotFoundError as error:
+            raise CorruptCheckpointError(
+                f"{directory} holds no {MANIFEST_NAME}", help="name a directory `step-N` that planc has saved"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise CorruptCheckpointError(
+                f"{directory / MANIFEST_NAME} is not UTF-8 text", help=_ANOTHER_STEP
+            ) from error
+
+
+def verify(directory: Path) -> tuple[Problem, ...]:
+    """Everything wrong with a checkpoint, none where it may be loaded. Unlisted files are not read."""
+    try:
+        manifest = read_manifest(directory)
+    except CheckpointError as error:
+        return (Problem(MANIFEST_NAME, error.message),)
+    return (
+        *verify_coverage(manifest, names=sorted(manifest.tensors)),
+        *verify_files(directory, manifest=manifest, names=sorted(manifest.files)),
+    )
+
+
+def verify_coverage(manifest: Manifest, *, names: Iterable[str]) -> tuple[Problem, ...]:
+    """Those of the tensors `names` whose chunks do not hold every element exactly once."""
+    problems = ((name, coverage_problem(manifest.tensors[name])) for name in names)
+    return tuple(Problem(name, problem) for name, problem in problems if problem is not None)
+
+
+def verify_files(directory: Path, *, manifest: Manifest, names: Iterable[str]) -> tuple[Problem, ...]:
+    """What is wrong with the files `names`: ranks share the hashing by each naming some of them."""
+    expected = _entries_by_file(manifest)
+    problems = []
+    for name in names:
+        try:
+            with open_beneath(directory, name=name) as stream:
+                problem = _file_problem(stream, manifest=manifest, name=name, expected=expected.get(name, []))
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror})"
+        except CorruptCheckpointError as error:
+            problem = error.message
+        if problem is not None:
+            problems.append(Problem(name, problem))
+    return tuple(problems)
+
+
+@contextmanager
+def open_beneath(directory: Path, *, name: str) -> Iterator[BufferedReader]:
+    """The regular file `name` in a directory, to read. Symbolic links, pipes and devices are refused."""
+    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # O_NONBLOCK, because opening a pipe would wait for its writer.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=parent)
+    finally:
+        os.close(parent)
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CorruptCheckpointError(f"{name} is not a regular file", help=_ANOTHER_STEP)
+        yield stream
+
+
+def _file_problem(
+    stream: BufferedReader, *, manifest: Manifest, name: str, expected: Iterable[Entry]
+) -> str | None:
+    entry = manifest.files[name]
+    size_bytes = os.fstat(stream.fileno()).st_size
+    if size_bytes != entry.size_bytes:
+        return f"holds {size_bytes} bytes, but {entry.size_bytes} were saved"
+    if hashlib.file_digest(stream, "sha256").hexdigest() != entry.sha256:
+        return "its SHA-256 is not the one that was saved"
+    found = {header_entry.key: header_entry for header_entry in decode_header(stream, size_bytes=size_bytes)}
+    for wanted in expected:
+        if found.get(wanted.key) != wanted:
+            return f"{wanted.key} is not {wanted.dtype} {list(wanted.shape)} there"
+    return None
+
+
+def _entries_by_file(manifest: Manifest) -> dict[str, list[Entry]]:
+    entries: dict[str, list[Entry]] = {}
+    for tensor in manifest.tensors.values():
+        for chunk in tensor.chunks:
+            entries.setdefault(chunk.file, []).append(Entry(chunk.key, tensor.dtype, chunk.sizes))
+    return entries
+
+
+def _invalid_manifest(directory: Path, *, error: ValidationError) -> CorruptCheckpointError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if place == "format_version":
+        return CorruptCheckpointError(
+            f"{directory / MANIFEST_NAME} is not of format 1",
+            help="load it with the planc version that the manifest names",
+        )
+    return CorruptCheckpointError(
+        f"{directory / MANIFEST_NAME} is not a manifest: {place + ': ' if place else ''}{first['msg']}",
+        help=_ANOTHER_STEP,
+    )

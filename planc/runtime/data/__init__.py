@@ -1,0 +1,1 @@
+"""From text to micro-batches: sources, tokenizers, packing, sample order, loading. numpy only, no torch."""

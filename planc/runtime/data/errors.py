@@ -1,0 +1,14 @@
+"""The one error of the data pipeline."""
+
+from __future__ import annotations
+
+
+class DataError(ValueError):
+    """The user's data cannot be used: `message` says what and where, `help` how to fix it."""
+
+    def __init__(self, message: str, *, help: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.help = help
+        # A note, so that an uncaught error shows the fix too.
+        self.add_note(f"help: {help}")

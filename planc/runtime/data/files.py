@@ -1,0 +1,30 @@
+"""Opening a user's files: regular files only, every failure a DataError that names the file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from planc.runtime.data.errors import DataError
+
+
+def open_regular_file(path: Path, *, name: str) -> BinaryIO:
+    """`path` opened for reading; errors call it `name`. Raises DataError for anything but a regular file."""
+    try:
+        mode = os.stat(path).st_mode
+        # Opening a FIFO would block for ever and a device never ends, so look before opening.
+        if not stat.S_ISREG(mode):
+            raise DataError(f"{name} is not a regular file", help="name a regular file")
+        return open(path, "rb")
+    except OSError as error:
+        raise DataError(
+            f"cannot open {name}: {error.strerror}", help="check that the file exists and can be read"
+        ) from error
+
+
+def read_regular_file(path: Path, *, name: str) -> bytes:
+    """The content of `path`; errors call it `name`. Raises DataError for anything but a regular file."""
+    with open_regular_file(path, name=name) as file:
+        return file.read()

@@ -1,0 +1,159 @@
+"""Where text comes from: plain files, JSON Lines, or the running interpreter's own sources."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.files import open_regular_file, read_regular_file
+
+
+@dataclass(frozen=True, slots=True)
+class TextSource:
+    """UTF-8 files, one document each. `patterns` are globs relative to a base directory (`**` any depth)."""
+
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLinesSource:
+    """Files of one JSON object per line; each line's `field` is a document."""
+
+    patterns: tuple[str, ...]
+    field: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStdlibSource:
+    """The `*.py` files of the running interpreter's standard library: real text on every machine."""
+
+
+Source = TextSource | JsonLinesSource | PythonStdlibSource
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text and where it came from, a file or file:line."""
+
+    origin: str
+    text: str
+    num_bytes: int
+    """Length of the text in UTF-8."""
+
+
+def documents(source: Source, *, base: Path) -> Iterator[Document]:
+    """The documents of a source, always in the same order. Raises DataError that names the bad file."""
+    match source:
+        case TextSource(patterns):
+            return _text_documents(patterns, base=base)
+        case JsonLinesSource(patterns, field):
+            return _json_documents(patterns, field=field, base=base)
+        case PythonStdlibSource():
+            return _stdlib_documents(Path(sysconfig.get_path("stdlib")))
+        case _:
+            assert_never(source)
+
+
+def matched_files(patterns: tuple[str, ...], *, base: Path) -> tuple[str, ...]:
+    """Paths relative to `base`: pattern by pattern, sorted within one, each file once.
+
+    Directories are passed over; a pattern that matches nothing else is a DataError.
+    """
+    files: dict[str, None] = {}
+    for pattern in patterns:
+        matches = glob.glob(pattern, root_dir=base, recursive=True)
+        names = sorted(name for name in matches if not (base / name).is_dir())
+        if not names:
+            raise DataError(f'pattern "{pattern}" matches no file', help=f"patterns are relative to {base}")
+        files.update(dict.fromkeys(names))
+    return tuple(files)
+
+
+def _text_documents(patterns: tuple[str, ...], *, base: Path) -> Iterator[Document]:
+    for name in matched_files(patterns, base=base):
+        content = read_regular_file(base / name, name=name)
+        yield Document(name, _decoded(content, origin=name, offset_bytes=0), len(content))
+
+
+def _decoded(content: bytes, *, origin: str, offset_bytes: int) -> str:
+    """The text of `content`, which starts `offset_bytes` into its file. Raises DataError unless UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{origin} is not UTF-8 at byte {offset_bytes + error.start}: {error.reason}",
+            help="convert the file to UTF-8, for example with iconv",
+        ) from error
+
+
+def _json_documents(patterns: tuple[str, ...], *, field: str, base: Path) -> Iterator[Document]:
+    for name in matched_files(patterns, base=base):
+        offset_bytes = 0
+        with open_regular_file(base / name, name=name) as file:
+            for number, line in enumerate(file, start=1):
+                origin = f"{name}:{number}"
+                decoded = _decoded(line, origin=origin, offset_bytes=offset_bytes)
+                text = _json_text(decoded, field=field, origin=origin)
+                yield Document(origin, text, _num_utf8_bytes(text, origin=origin))
+                offset_bytes += len(line)
+
+
+def _json_text(line: str, *, field: str, origin: str) -> str:
+    """The string under `field` of a line of JSON. Raises DataError for any other line, an empty one too."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{origin} is not JSON: {error}", help="write one JSON object per line") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{origin} is not a JSON object", help="write one JSON object per line")
+    if field not in record:
+        names = ", ".join(record) or "none"
+        raise DataError(f'{origin} has no field "{field}"', help=f"name one of its fields: {names}")
+    text = record[field]
+    if not isinstance(text, str):
+        raise DataError(f'field "{field}" of {origin} is not a string', help="name a field that holds text")
+    return text
+
+
+def _num_utf8_bytes(text: str, *, origin: str) -> int:
+    """Length in UTF-8. Raises DataError for half a surrogate pair: JSON can escape it, UTF-8 has none."""
+    try:
+        return len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{origin} holds a lone surrogate at character {error.start}",
+            help="write characters beyond U+FFFF as a whole surrogate pair, or as themselves",
+        ) from error
+
+
+_NOT_STDLIB_TEXT = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
+)
+"""Folders passed over: what was installed beside the library, test suites, what newer versions dropped."""
+
+
+def _stdlib_documents(root: Path) -> Iterator[Document]:
+    """Sources below `root` by relative path, without those in another coding than UTF-8."""
+    for name in _stdlib_files(root):
+        content = read_regular_file(root / name, name=str(root / name))
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        yield Document(name, text, len(content))
+
+
+def _stdlib_files(root: Path) -> tuple[str, ...]:
+    found: list[str] = []
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in _NOT_STDLIB_TEXT]
+        relative = Path(folder).relative_to(root)
+        found.extend((relative / name).as_posix() for name in files if name.endswith(".py"))
+    return tuple(sorted(found))

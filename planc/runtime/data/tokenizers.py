@@ -1,0 +1,150 @@
+"""Text to token ids: bytes, built in, or any `tokenizer.json`. Neither runs code nor reaches the network."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.files import read_regular_file
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as LoadedTokenizer
+
+TokenIds = npt.NDArray[np.int64]
+
+
+class Tokenizer(Protocol):
+    """What packing needs of a tokenizer. Equal digests mean equal ids for every text."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id, ids that no token has included."""
+        ...
+
+    @property
+    def end_of_document(self) -> int: ...
+    def encode(self, text: str) -> TokenIds: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ByteTokenizer:
+    """Ids 0 to 255 are the bytes of the text in UTF-8; 256 ends a document."""
+
+    name: str = "bytes"
+    digest: str = "bytes"
+    vocab_size: int = 257
+    end_of_document: int = 256
+
+    def encode(self, text: str) -> TokenIds:
+        return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTokenizer:
+    """A `tokenizer.json`. Special tokens that stand in the text become their own ids; none are added."""
+
+    name: str
+    digest: str
+    vocab_size: int
+    end_of_document: int
+    _loaded: LoadedTokenizer
+
+    def encode(self, text: str) -> TokenIds:
+        return np.array(self._loaded.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+
+
+def load_tokenizer(tokenizer: str, *, base: Path, end_of_document: str | None) -> Tokenizer:
+    """The tokenizer named "bytes", or that of a `tokenizer.json` at a path relative to `base`.
+
+    `end_of_document` names the token that ends a document; None takes the one that the file marks special
+    and that is known to end documents. Raises DataError.
+    """
+    if tokenizer != "bytes":
+        return _load_file(tokenizer, base=base, end_of_document=end_of_document)
+    if end_of_document is not None:
+        raise DataError(
+            f'the bytes tokenizer has no token "{end_of_document}"',
+            help="leave end_of_document out: bytes end a document with id 256",
+        )
+    return ByteTokenizer()
+
+
+def _load_file(name: str, *, base: Path, end_of_document: str | None) -> FileTokenizer:
+    content = read_regular_file(base / name, name=name)
+    loaded = _parsed(content, name=name)
+    # Both are saved in the file by whoever used it last; either would change documents behind one's back.
+    loaded.no_truncation()
+    loaded.no_padding()
+    vocabulary = loaded.get_vocab(with_added_tokens=True)
+    return FileTokenizer(
+        name=name,
+        digest=hashlib.sha256(content).hexdigest(),
+        vocab_size=max(vocabulary.values(), default=-1) + 1,
+        end_of_document=_end_of_document_id(loaded, end_of_document, name=name),
+        _loaded=loaded,
+    )
+
+
+def _parsed(content: bytes, *, name: str) -> LoadedTokenizer:
+    """The tokenizer that `content` describes. Raises DataError if it is none, or draws random numbers."""
+    try:
+        # Lazy: the base install and plans on bytes do without this library.
+        from tokenizers import Tokenizer, models
+    except ImportError as error:
+        raise DataError(
+            f"reading {name} needs the tokenizers library", help="install it: pip install 'planc[run]'"
+        ) from error
+    try:
+        loaded = Tokenizer.from_buffer(content)
+    except Exception as error:  # the library raises bare Exception, whatever is wrong with the file
+        raise DataError(
+            f"{name} is not a tokenizer.json: {error}", help="write it with the tokenizers library's save()"
+        ) from error
+    if isinstance(loaded.model, models.BPE) and loaded.model.dropout:
+        raise DataError(
+            f"{name} drops merges at random (dropout {loaded.model.dropout}), so ranks would disagree",
+            help='set "dropout" to null in its "model"',
+        )
+    return loaded
+
+
+_ENDS_OF_DOCUMENT = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "[EOS]",
+    "<|eos|>",
+    "<｜end▁of▁sentence｜>",  # noqa: RUF001 (so spelt by the models that use it)
+)
+"""The tokens that published causal language models put after each document of their training text."""
+
+
+def _end_of_document_id(loaded: LoadedTokenizer, token: str | None, *, name: str) -> int:
+    if token is None:
+        token = _found_end_of_document(loaded, name=name)
+    token_id: int | None = loaded.token_to_id(token)
+    if token_id is None:
+        raise DataError(f'{name} has no token "{token}"', help="name one of its tokens as end_of_document")
+    return token_id
+
+
+def _found_end_of_document(loaded: LoadedTokenizer, *, name: str) -> str:
+    """The one known end of a document among the special tokens. Raises DataError for none and for several."""
+    # Only special ones: some vocabularies hold "</s>" as the HTML tag.
+    special = {token.content for token in loaded.get_added_tokens_decoder().values() if token.special}
+    found = tuple(token for token in _ENDS_OF_DOCUMENT if token in special)
+    if len(found) != 1:
+        fault = f"several ends of document: {', '.join(found)}" if found else "no known end of document"
+        raise DataError(f"{name} has {fault}", help="name one of its tokens as end_of_document")
+    return found[0]

@@ -1,0 +1,46 @@
+"""What a run can end with: errors with exit codes, the place in the plan, and a remedy."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from planc.source import Span
+
+
+class ExitCode(IntEnum):
+    """Exit codes of a run, also in `status.json`, since torchrun returns 1 for every failure."""
+
+    DONE = 0
+    INTERNAL = 1
+    INPUT = 2
+    STORAGE = 4
+    NUMERICS = 5
+    COMMUNICATION = 6
+    CORRUPT_CHECKPOINT = 7
+
+
+class RunError(Exception):
+    """A run cannot go on, for a reason that a person can act upon.
+
+    `is_shared` says that every rank fails alike, so that rank 0 alone reports it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ExitCode = ExitCode.INPUT,
+        help: str | None = None,
+        span: Span | None = None,
+        is_shared: bool = True,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.help = help
+        self.span = span
+        self.is_shared = is_shared
+
+
+class OpFailure(RunError):
+    """An op failed for a reason that nothing foresaw: names the op, its line of the plan, and the rank."""

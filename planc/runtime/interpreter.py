@@ -1,0 +1,86 @@
+"""Runs a graph on a backend: setup once, then steps, then saves as their policy says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from planc.graph.graph import Graph
+from planc.graph.op import Op
+from planc.graph.ops import Accumulate, SaveCheckpoint
+from planc.runtime.errors import ExitCode, OpFailure, RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run is. Steps count from 1, 0 during setup; `micro_step` counts from 0 within a step."""
+
+    step: int = 0
+    micro_step: int = 0
+    is_last_micro_step: bool = True
+
+
+class Backend(Protocol):
+    def execute(self, op: Op, position: Position) -> None:
+        """Carries out one op. `accumulate` never comes here: the interpreter unrolls it."""
+
+    def completed_steps(self) -> int:
+        """Steps that a resumed checkpoint already holds."""
+
+    def started(self, *, first_step: int) -> None:
+        """Setup is over; `first_step` comes next."""
+
+    def describe_rank(self) -> str:
+        """`rank 3 (dp_shard 1, tp 1)`."""
+
+
+def run(graph: Graph, backend: Backend) -> int:
+    """The number of the last step run or resumed; RunError where an op fails."""
+    for op in graph.setup:
+        _execute(backend, op, Position())
+    completed = backend.completed_steps()
+    backend.started(first_step=completed + 1)
+    for step in range(completed + 1, graph.num_steps + 1):
+        for op in graph.step:
+            _execute_step_op(backend, op, step)
+        for op in graph.save:
+            if _is_due(op, step, num_steps=graph.num_steps):
+                _execute(backend, op, Position(step))
+    return max(completed, graph.num_steps)
+
+
+def _execute_step_op(backend: Backend, op: Op, step: int) -> None:
+    if not isinstance(op, Accumulate):
+        _execute(backend, op, Position(step))
+        return
+    for micro_step in range(op.times):
+        position = Position(step, micro_step, micro_step == op.times - 1)
+        for inner in op.body:
+            _execute(backend, inner, position)
+
+
+def _execute(backend: Backend, op: Op, position: Position) -> None:
+    """Runs one op; whatever it raises leaves with the op and its line of the plan."""
+    try:
+        backend.execute(op, position)
+    except RunError as error:
+        if error.span is None:
+            error.span = op.span
+        raise
+    except Exception as error:
+        where = f"step {position.step}, " if position.step else ""
+        text = f"{type(error).__name__} in op `{op.name}` ({where}{backend.describe_rank()}): {error}"
+        raise OpFailure(text, code=_exit_code(error), span=op.span, is_shared=False) from error
+
+
+def _exit_code(error: Exception) -> ExitCode:
+    """Lost peers show as RuntimeErrors of the communication library; only their text tells them apart."""
+    text = str(error)
+    is_communication = any(sign in text for sign in ("gloo", "NCCL", "Connection closed", "Timed out", "timed out"))
+    return ExitCode.COMMUNICATION if is_communication else ExitCode.INTERNAL
+
+
+def _is_due(op: Op, step: int, *, num_steps: int) -> bool:
+    assert isinstance(op, SaveCheckpoint), "the graph's save ops are checkpoints"
+    every = op.every_steps is not None and step % op.every_steps == 0
+    return every or (op.at_end and step == num_steps)

@@ -1,0 +1,94 @@
+"""How this process was started: torchrun's environment, read strictly. No torch here."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planc.runtime.errors import ExitCode, RunError
+
+_COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The process's place among all. `address` and `port` are None for a process on its own.
+
+    `agent_hosts_store` says that torchrun's agent already listens on the port.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    address: str | None = None
+    port: int | None = None
+    agent_hosts_store: bool = False
+
+
+def read_launch(environment: Mapping[str, str]) -> Launch:
+    """The launch that the environment describes; RunError where it is half a launch or nonsense."""
+    given = [name for name in _TORCHRUN if name in environment]
+    if not given:
+        return Launch()
+    missing = [name for name in _TORCHRUN if name not in environment]
+    if missing:
+        raise RunError(
+            f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} set, "
+            f"but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not",
+            help="start with torchrun, which sets all three, or set none for a single process",
+        )
+    rank, world_size, local_rank = (_count(environment, name) for name in _TORCHRUN)
+    if not 0 <= rank < world_size:
+        raise RunError(f"RANK = {rank} is outside WORLD_SIZE = {world_size}", help="ranks count from 0")
+    if world_size == 1:
+        return Launch()
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not environment.get(name):
+            raise RunError(f"{name} is not set", help="torchrun sets it; with other launchers, export it")
+    port = _count(environment, "MASTER_PORT")
+    if not 0 < port < 65536:
+        raise RunError(f"MASTER_PORT = {port} is no port", help="ports are 1 to 65535")
+    agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Launch(rank, world_size, local_rank, environment["MASTER_ADDR"], port, agent)
+
+
+def require_world_size(launch: Launch, *, wanted: int, mesh: str, plan: str) -> None:
+    """RunError unless exactly the mesh's number of processes was started."""
+    if launch.world_size == wanted:
+        return
+    was = f"{launch.world_size} process{'es' if launch.world_size != 1 else ''}"
+    raise RunError(
+        f"the mesh {mesh} needs {wanted} processes, but {was} {'were' if launch.world_size != 1 else 'was'} started",
+        help=f"torchrun --nproc-per-node {wanted} -m planc.run {plan}",
+    )
+
+
+def require_free_port(launch: Launch) -> None:
+    """RunError, naming a free port, if rank 0 cannot listen where it has to."""
+    if launch.rank != 0 or launch.port is None or launch.agent_hosts_store:
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", launch.port))
+            return
+        except OSError as error:
+            reason = error.strerror
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    raise RunError(
+        f"cannot listen on MASTER_PORT = {launch.port}: {reason}",
+        help=f"choose another port: {free} is free on this machine",
+        is_shared=False,
+    )
+
+
+def _count(environment: Mapping[str, str], name: str) -> int:
+    value = environment[name]
+    if not _COUNT.fullmatch(value):
+        raise RunError(f"{name} = {value!r} is not a number", help="write plain digits", code=ExitCode.INPUT)
+    return int(value)

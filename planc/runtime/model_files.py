@@ -1,0 +1,50 @@
+"""A model folder's files, found and checked without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from planc.runtime.errors import RunError
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+
+def config_digest(folder: Path) -> str:
+    """The SHA-256 of a folder's config.json; RunError if there is none."""
+    try:
+        return hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+    except OSError as error:
+        raise RunError(f"{folder / 'config.json'}: {error.strerror}", help="check model.hf in the plan") from error
+
+
+def weight_files(folder: Path) -> dict[str, Path] | Path:
+    """The safetensors file that holds all weights, or each tensor's file as the index says.
+
+    RunError for a folder without safetensors, and for an index that leaves the folder.
+    """
+    index = folder / _INDEX
+    if index.is_file():
+        return _from_index(folder, index)
+    if (folder / _SINGLE).is_file():
+        return folder / _SINGLE
+    raise RunError(
+        f"{folder} has neither {_SINGLE} nor {_INDEX}",
+        help="planc reads weights from safetensors only; set weights = random to start without",
+    )
+
+
+def _from_index(folder: Path, index: Path) -> dict[str, Path]:
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = {str(key): str(name) for key, name in weight_map.items()}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise RunError(f"{index} is no safetensors index: {error}", help="restore the file") from error
+    for name in sorted(set(names.values())):
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise RunError(f"{index} names {name!r}, which is no safetensors file of its folder")
+        if not (folder / name).is_file():
+            raise RunError(f"{index} names {name}, which does not exist", help="complete the folder")
+    return {key: folder / name for key, name in names.items()}

@@ -1,0 +1,57 @@
+"""A run's folder: plan.json, metrics.jsonl, status.json, checkpoints/."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.observer import StepMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Written by rank 0 alone."""
+
+    path: Path
+
+    def prepare(self, artifact: str) -> None:
+        """Creates the folder and stores the compiled plan in it; RunError if the system refuses."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._replace("plan.json", artifact)
+        except OSError as error:
+            raise RunError(
+                f"cannot write the run's folder {self.path}: {error.strerror}",
+                code=ExitCode.STORAGE,
+                help="choose another with --run-dir",
+                is_shared=False,
+            ) from error
+
+    def truncate_metrics(self, *, last_step: int) -> None:
+        """Drops the lines of steps that a resumed run does again."""
+        path = self.path / "metrics.jsonl"
+        if path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if line and json.loads(line)["step"] <= last_step]
+            self._replace("metrics.jsonl", "".join(f"{line}\n" for line in kept))
+
+    def append_metrics(self, metrics: StepMetrics) -> None:
+        values: dict[str, Any] = asdict(metrics)
+        if not metrics.sample_ids:
+            del values["sample_ids"]
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def write_status(self, state: str, *, code: ExitCode | None = None, **details: Any) -> None:
+        """`state` is running, done or failed."""
+        status = {"state": state, "exit_code": None if code is None else int(code), **details}
+        self._replace("status.json", json.dumps(status, indent=2) + "\n")
+
+    def _replace(self, name: str, text: str) -> None:
+        temporary = self.path / f".{name}.{os.getpid()}"
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(self.path / name)

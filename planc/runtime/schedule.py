@@ -1,0 +1,28 @@
+"""The learning rate over the steps, as a pure function: a resumed run needs no schedule state."""
+
+from __future__ import annotations
+
+import math
+
+from planc.graph.ops import BuildSchedule
+
+
+def learning_rate_factor(schedule: BuildSchedule, *, step: int) -> float:
+    """The share of the peak learning rate at `step`, counted from 1.
+
+    Step k of w warm-up steps has k / w; the last step has `min_factor`. Steps after the last keep it.
+    """
+    if step <= schedule.warmup_steps:
+        return step / schedule.warmup_steps
+    decay_steps = schedule.num_steps - schedule.warmup_steps
+    progress = min(1.0, (step - schedule.warmup_steps) / max(1, decay_steps))
+    span = 1.0 - schedule.min_factor
+    match schedule.kind:
+        case "cosine":
+            return schedule.min_factor + span * 0.5 * (1.0 + math.cos(math.pi * progress))
+        case "linear":
+            return schedule.min_factor + span * (1.0 - progress)
+        case "constant":
+            return 1.0
+        case unknown:
+            raise AssertionError(f"no schedule {unknown}")

@@ -1,0 +1,98 @@
+"""Which rank stands where on the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+from planc.show.table import plural, render_table
+from planc.vocab import MESH_DIMS, MeshDim
+
+MAX_ROWS = 32
+"""Rows of a table that a person still reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshRow:
+    """Consecutive ranks, first to last, and the first and last coordinate they have on each mesh dim."""
+
+    first_rank: int
+    last_rank: int
+    coordinates: tuple[tuple[int, int], ...]
+
+
+def coordinates(rank: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """A rank's place on each mesh dim, outermost first; the last dim's ranks are neighbours."""
+    found = []
+    for size in reversed(sizes):
+        rank, coordinate = divmod(rank, size)
+        found.append(coordinate)
+    return tuple(reversed(found))
+
+
+def stride(mesh_dim: MeshDim, sizes: Sequence[int]) -> int:
+    """How far apart neighbours on a mesh dim are, in ranks."""
+    return prod(sizes[MESH_DIMS.index(mesh_dim) + 1 :])
+
+
+def mesh_rows(sizes: Sequence[int]) -> tuple[MeshRow, ...]:
+    """The whole mesh in at most MAX_ROWS rows where that is possible: inner dims fold into ranges."""
+    num_outer = len(sizes)
+    while num_outer > 1 and prod(sizes[:num_outer]) > MAX_ROWS:
+        num_outer -= 1
+    inner = sizes[num_outer:]
+    rows = []
+    for index, outer in enumerate(product(*(range(size) for size in sizes[:num_outer]))):
+        first = index * prod(inner)
+        ranges = (*((place, place) for place in outer), *((0, size - 1) for size in inner))
+        rows.append(MeshRow(first, first + prod(inner) - 1, ranges))
+    return tuple(rows)
+
+
+def mesh_text(sizes: Sequence[int]) -> str:
+    """The mesh dims with their strides and first group, then the table from ranks to coordinates."""
+    dims = render_table(
+        [_dim_row(mesh_dim, sizes) for mesh_dim in MESH_DIMS],
+        header=("mesh dim", "size", "stride", "groups", "rank 0 is with"),
+        right=(1, 2, 3),
+    )
+    rows = [_text_row(row) for row in mesh_rows(sizes)]
+    if len(rows) > MAX_ROWS:
+        half = MAX_ROWS // 2
+        rows = [*rows[:half], ("...", *("" for _ in sizes)), *rows[-half:]]
+    table = render_table(rows, header=("ranks", *MESH_DIMS), right=(1, 2, 3, 4))
+    return f"{plural(prod(sizes), 'rank')}, outermost mesh dim first\n\n{dims}\n{table}"
+
+
+def _dim_row(mesh_dim: MeshDim, sizes: Sequence[int]) -> tuple[str, ...]:
+    size, step = sizes[MESH_DIMS.index(mesh_dim)], stride(mesh_dim, sizes)
+    members = [str(index * step) for index in range(size)]
+    if len(members) > 8:
+        members = [*members[:4], "...", members[-1]]
+    together = ", ".join(members[1:]) or "no other"
+    return str(mesh_dim), str(size), str(step), str(prod(sizes) // size), together
+
+
+def _text_row(row: MeshRow) -> tuple[str, ...]:
+    return (
+        _range(row.first_rank, row.last_rank),
+        *(_range(first, last) for first, last in row.coordinates),
+    )
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}..{last}"
+
+
+def mesh_data(sizes: Sequence[int]) -> dict[str, Any]:
+    """World size, and each mesh dim with its size and stride, from which every coordinate follows."""
+    return {
+        "world_size": prod(sizes),
+        "mesh_dims": [
+            {"name": str(mesh_dim), "size": size, "stride": stride(mesh_dim, sizes)}
+            for mesh_dim, size in zip(MESH_DIMS, sizes, strict=True)
+        ],
+    }

@@ -1,0 +1,69 @@
+"""Where every value of a plan comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planc.plan.resolve import BLOCKS
+from planc.plan.scope import OriginStep
+from planc.plan.spec import Plan
+from planc.plan.types import keys, type_of
+from planc.show.table import render_table
+
+
+def values(plan: Plan) -> dict[str, str]:
+    """Each setting's value as a plan would write it, by dotted path, in the order of the blocks."""
+    found: dict[str, str] = {}
+    for kind in BLOCKS:
+        record = getattr(plan, kind)
+        for spec_field in keys(type(record)) if record is not None else ():
+            found[f"{kind}.{spec_field.name}"] = type_of(spec_field).render(getattr(record, spec_field.name))
+    return found
+
+
+def chain(steps: tuple[OriginStep, ...]) -> tuple[str, ...]:
+    """An origin as words, what won first: `--set mesh.tp=4`, `llama.plan:12`, `param tp_size (llama.plan:3)`."""
+    return tuple(_step(step) for step in steps)
+
+
+def _step(step: OriginStep) -> str:
+    place = f"{step.span.file}:{step.span.line}" if step.span else ""
+    match step.kind:
+        case "default":
+            return "default"
+        case "written":
+            return place
+        case "parameter":
+            return f"param {step.text} ({place})"
+        case "set":
+            return step.text
+        case "environment":
+            return f"environment {step.span.file if step.span else ''}: {step.text}"
+        case kind:
+            raise AssertionError(f"unhandled origin {kind}")
+
+
+def origin_text(plan: Plan) -> str:
+    """One line a setting: path, value, and the chain of its origin."""
+    rows = [(path, value, " <- ".join(chain(plan.origins[path]))) for path, value in values(plan).items()]
+    return render_table(rows, header=("setting", "value", "origin"))
+
+
+def origin_data(plan: Plan) -> list[dict[str, Any]]:
+    """Every setting with its value as written and its origin, what won first."""
+    return [
+        {
+            "path": path,
+            "value": value,
+            "origin": [
+                {
+                    "kind": step.kind,
+                    "text": step.text,
+                    "file": step.span.file if step.span else None,
+                    "line": step.span.line if step.span else None,
+                }
+                for step in plan.origins[path]
+            ],
+        }
+        for path, value in values(plan).items()
+    ]

@@ -1,0 +1,65 @@
+"""A plan in a dozen lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+
+from planc.graph.graph import Graph
+from planc.plan.bind import BoundPlan
+from planc.plan.facts import facts
+from planc.plan.spec import Weights
+from planc.plan.types import type_of
+from planc.show.layout import layouts
+from planc.show.table import plural
+
+Row = tuple[str, str]
+
+
+def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
+    """What a successful `check` says: mesh, parameters, modules and units, batch."""
+    plan, found = bound.plan, facts(bound.plan, bound.inventory)
+    dims = " x ".join(f"{mesh_dim} {size}" for mesh_dim, size in graph.mesh if size > 1) or "one rank"
+    yield "mesh", f"{dims}, world size {found['world_size']:_}"
+    local = sum(prod(parameter.local_shape) for parameter in layouts(graph, bound.inventory))
+    yield "parameters", f"{found['parameters']:_}, of which rank 0 holds {local:_}"
+    divided = sum(bool(assignment.style.parameters) for assignment in bound.styles.values())
+    units = f", {plural(len(bound.units) + 1, 'fsdp unit')}" if plan.fsdp else ""
+    yield "modules", f"{divided} divided over tp{units}"
+    accumulation = found["gradient_accumulation"]
+    yield "batch", f"{found['tokens_per_step']:_} tokens per step, gradient accumulation {accumulation}"
+
+
+def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
+    """What `planc show` says by default."""
+    plan, inventory = bound.plan, bound.inventory
+    model = plan.model
+    weights = f"seed {model.seed}" if model.weights is Weights.RANDOM else "from its folder"
+    yield "model", f"{inventory.architecture} in {model.hf}, {model.dtype}, {model.weights} weights, {weights}"
+    yield from essence(bound, graph)
+    styles = Counter(assignment.style.name for assignment in bound.styles.values())
+    if styles:
+        yield "styles", ", ".join(f"{name} {number}" for name, number in styles.items())
+    if plan.fsdp:
+        copies = f", replicas over {plan.fsdp.replicate_on}" if plan.fsdp.replicate_on else ""
+        yield "fsdp", f"over {', '.join(plan.fsdp.on)}{copies}"
+    if plan.context_parallel:
+        cp = plan.context_parallel
+        yield "context parallel", f"{cp.rotate} over {', '.join(cp.on)}, load balancer {cp.load_balancer}"
+    if bound.checkpointed:
+        yield "recomputed", plural(len(bound.checkpointed), "module")
+    for name, record in (("data", plan.data), ("optimizer", plan.optimizer)):
+        yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))
+    if plan.checkpoint:
+        every = f"every {plan.checkpoint.save_every} steps" if plan.checkpoint.save_every else "at the end"
+        yield "checkpoint", f"{every}, the last {plan.checkpoint.keep_last} kept, resume {plan.checkpoint.resume}"
+    total = facts(plan, inventory)["total_tokens"]
+    yield "train", f"{plan.train.steps:_} steps, {total:_} tokens"
+
+
+def _written(record: object, names: tuple[str, ...]) -> str:
+    spec_fields = type(record).__dataclass_fields__  # type: ignore[attr-defined]  # every block is a dataclass
+    return ", ".join(
+        type_of(spec_fields[name]).render(getattr(record, name)) for name in names if name in spec_fields
+    )

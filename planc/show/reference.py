@@ -1,0 +1,143 @@
+"""Reference pages made from the definitions themselves: blocks, ops and styles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from inspect import cleandoc
+from typing import Any
+
+from planc.graph.op import Op
+from planc.graph.ops import OPS
+from planc.plan.resolve import BLOCKS, Shape
+from planc.plan.types import Variant, keys, type_of
+from planc.show.table import render_table
+from planc.styles import BY_NAME, Style
+
+
+def op_names() -> dict[str, type[Op]]:
+    """Every op by the name that a graph shows."""
+    return {str(_field(op, "op").default): op for op in OPS}
+
+
+def topics() -> dict[str, tuple[str, ...]]:
+    """What `page` knows, by kind."""
+    return {"blocks": (*BLOCKS, "expect"), "ops": tuple(op_names()), "styles": tuple(BY_NAME)}
+
+
+def page(topic: str) -> str | None:
+    """The page of a block, an op or a style; None for any other word."""
+    if topic == "expect":
+        return _EXPECT
+    if topic in BLOCKS:
+        return "\n".join(_block(topic, BLOCKS[topic])) + "\n"
+    if topic in BY_NAME:
+        return "\n".join(_style(BY_NAME[topic])) + "\n"
+    op = op_names().get(topic)
+    return "\n".join(_op(op)) + "\n" if op else None
+
+
+_EXPECT = """\
+expect { ... }
+
+Assertions about facts that follow from the plan, proven by `planc check`; `planc diff` says which one a
+change breaks. One comparison a line: ==, !=, <=, >=, < or >, a number with its unit.
+
+  world_size == 64
+  gradient_accumulation == 16
+"""
+
+
+def _block(kind: str, shape: Shape) -> Iterator[str]:
+    on = f" on {', '.join(shape.on)}" if shape.on else ""
+    yield f"{kind}{on} {{ ... }}"
+    yield ""
+    yield cleandoc(shape.record.__doc__ or "")
+    if keys(shape.record):
+        yield ""
+        yield render_table([_key(spec_field) for spec_field in keys(shape.record)], indent="  ").rstrip()
+    yield from _variants(shape.record)
+    for directive in shape.directives:
+        yield ""
+        yield f"  {directive}: rules as the model itself declares them"
+    if shape.actions:
+        yield ""
+        yield '"pattern" -> action'
+        for name, record in shape.actions.items():
+            yield from _call(name, record, doc=BY_NAME[name].doc if name in BY_NAME else record.__doc__)
+
+
+def _key(spec_field: Field[Any]) -> tuple[str, str, str]:
+    default = spec_field.metadata["default"]
+    kind = type_of(spec_field)
+    ending = "required" if default is MISSING else f"default {kind.render(default)}"
+    return spec_field.name, f"{kind.describe()}; {ending}", str(spec_field.metadata["doc"])
+
+
+def _variants(record: type[Any]) -> Iterator[str]:
+    for spec_field in keys(record):
+        kind = type_of(spec_field)
+        if isinstance(kind, Variant):
+            yield ""
+            yield f"{spec_field.name} ="
+            for name, case in kind.cases.items():
+                yield from _call(name, case, doc=case.__doc__)
+
+
+def _call(name: str, record: type[Any], *, doc: str | None) -> Iterator[str]:
+    # A dataclass without a docstring gets its signature for one.
+    text = "" if doc is None or doc.startswith(f"{record.__name__}(") else cleandoc(doc)
+    yield f"  {name}  {' '.join(text.split())}".rstrip()
+    if keys(record):
+        yield render_table([_key(spec_field) for spec_field in keys(record)], indent="      ").rstrip()
+
+
+def _op(op: type[Op]) -> Iterator[str]:
+    yield f"{_field(op, 'op').default}: an op of the stage {op.stage.name.lower()}"
+    yield ""
+    yield op.summary
+    given = [op_field for op_field in fields(op) if op_field.name not in ("op", "span")]
+    if given:
+        yield ""
+        yield render_table([(op_field.name, str(op_field.type)) for op_field in given], indent="  ").rstrip()
+    effects = cleandoc(op.effects.__doc__ or "")
+    example = _effects(op)
+    yield from ("", *example) if example else ("", effects)
+
+
+def _effects(op: type[Op]) -> tuple[str, ...]:
+    """What an op reads and writes, which does not depend on its fields; nothing for an op with a body."""
+    names = [op_field.name for op_field in fields(op) if op_field.name not in ("op", "span")]
+    if "body" in names:
+        return ()
+    effects = op(**dict.fromkeys(names, ())).effects()
+    lines = [f"reads {', '.join(effects.reads)}"] if effects.reads else []
+    lines += [f"writes {', '.join(effects.writes)}"] if effects.writes else []
+    over = [name for name in names if name in _DIM_FIELDS]
+    return (*lines, *([f"communicates over the mesh dims in {', '.join(over)}"] if over else []))
+
+
+_DIM_FIELDS = ("over", "count_over", "vocab_over", "shard_over", "replicate_over", "sizes")
+
+
+def _style(style: Style) -> Iterator[str]:
+    yield f"{style.name}: a tensor-parallel style"
+    yield ""
+    yield style.doc
+    yield ""
+    rows = [
+        ("for", ", ".join(style.kinds)),
+        ("parameters", ", ".join(f"{n} {p}" for n, p in style.parameters.items()) or "whole on every rank"),
+        ("input", f"{style.input}, computed on as {style.computes_on}"),
+        ("output", str(style.output)),
+    ]
+    if style.reduces_parameter_gradients:
+        rows.append(("gradients", "summed over the mesh dim"))
+    yield render_table(rows, indent="  ").rstrip()
+    actions = BLOCKS["tensor_parallel"].actions or {}
+    yield ""
+    yield from _call(style.name, actions[style.name], doc="takes" if style.options else "takes no options")
+
+
+def _field(op: type[Op], name: str) -> Field[Any]:
+    return next(op_field for op_field in fields(op) if op_field.name == name)

@@ -1,0 +1,45 @@
+"""Columns of text, and how sizes and shapes are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def render_table(
+    rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), right: Sequence[int] = (), indent: str = ""
+) -> str:
+    """Rows as lines with aligned columns; `right` are the columns that align to the right."""
+    lines = [*([header] if header else []), *rows]
+    if not lines:
+        return ""
+    widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))]
+    text = ""
+    for row in lines:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        text += f"{indent}{'  '.join(cells)}".rstrip() + "\n"
+    return text
+
+
+def format_bytes(size_bytes: int) -> str:
+    """`1.5 GiB`, three significant digits at least; exact below 1024."""
+    value, unit = float(size_bytes), 0
+    while value >= 1024 and unit + 1 < len(_UNITS):
+        value, unit = value / 1024, unit + 1
+    if unit == 0:
+        return f"{size_bytes} B"
+    return f"{value:.2f} {_UNITS[unit]}" if value < 100 else f"{value:.0f} {_UNITS[unit]}"
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """`[4096, 1024]`."""
+    return f"[{', '.join(str(size) for size in shape)}]"
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 module`, `3 modules`."""
+    return f"{number:_} {noun}{'' if number == 1 else 's'}"

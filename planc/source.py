@@ -1,0 +1,46 @@
+"""Text with a name, and positions in it: the currency of every diagnostic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A half-open range of one source: lines and columns count characters from 1.
+
+    `end_column` is the column after the last character. A span carries positions, not text, so that a
+    graph can point at its plan without holding it.
+    """
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def to(self, other: Span) -> Span:
+        """The span from the start of this one to the end of `other`."""
+        return Span(self.file, self.line, self.column, other.end_line, other.end_column)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A named text. Command-line settings are sources too (`--set`), so that errors can point into them."""
+
+    name: str
+    text: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.split("\n")
+
+    def whole(self) -> Span:
+        lines = self.lines
+        return Span(self.name, 1, 1, len(lines), len(lines[-1]) + 1)
+
+    def start(self) -> Span:
+        return Span(self.name, 1, 1, 1, 1)

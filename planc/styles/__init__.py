@@ -1,0 +1,26 @@
+"""Tensor-parallel styles as data: one file a style, registered here in one tuple."""
+
+from planc.styles.colwise import COLWISE, COLWISE_GATHER_OUTPUT
+from planc.styles.embedding import EMBEDDING_COLWISE, EMBEDDING_ROWWISE
+from planc.styles.model import Boundary, Style, StyleUse
+from planc.styles.prepare_input import PREPARE_INPUT
+from planc.styles.replicate import REPLICATE, REPLICATED_WITH_GRAD_ALLREDUCE
+from planc.styles.rowwise import ROWWISE, ROWWISE_SPLIT_INPUT
+from planc.styles.sequence_parallel import SEQUENCE_PARALLEL
+
+STYLES: tuple[Style, ...] = (
+    COLWISE,
+    COLWISE_GATHER_OUTPUT,
+    ROWWISE,
+    ROWWISE_SPLIT_INPUT,
+    EMBEDDING_ROWWISE,
+    EMBEDDING_COLWISE,
+    SEQUENCE_PARALLEL,
+    PREPARE_INPUT,
+    REPLICATE,
+    REPLICATED_WITH_GRAD_ALLREDUCE,
+)
+
+BY_NAME: dict[str, Style] = {style.name: style for style in STYLES}
+
+__all__ = ["BY_NAME", "STYLES", "Boundary", "Style", "StyleUse"]

@@ -1,0 +1,27 @@
+"""Column-parallel linear layers."""
+
+from planc.inventory.schema import Kind
+from planc.styles.model import Style
+from planc.vocab import Replicate, Shard
+
+COLWISE = Style(
+    name="colwise",
+    doc="Divides a linear layer's output features: each rank computes its own columns of the output.",
+    kinds=(Kind.LINEAR,),
+    parameters={"weight": Shard(0), "bias": Shard(0)},
+    computes_on=Replicate(),
+    input=Replicate(),
+    output=Shard(-1),
+    options=("input", "output"),
+)
+
+COLWISE_GATHER_OUTPUT = Style(
+    name="colwise_gather_output",
+    doc="As colwise, and gathers the output so that every rank holds all features.",
+    kinds=(Kind.LINEAR,),
+    parameters={"weight": Shard(0), "bias": Shard(0)},
+    computes_on=Replicate(),
+    input=Replicate(),
+    output=Replicate(),
+    options=("input",),
+)

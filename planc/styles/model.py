@@ -1,0 +1,74 @@
+"""The types of a style."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planc.inventory.schema import Kind
+from planc.vocab import Placement, Replicate, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What a style does to one module over the tensor-parallel mesh dim.
+
+    `parameters` places each parameter by its local name; one that is not listed is replicated. `computes_on`
+    is the placement that the module's own arithmetic needs of its input: where the input arrives otherwise
+    (`input`), it is redistributed. The arithmetic yields `yields`, redistributed to `output`.
+    `yields` None means "as the input": the module works element by element.
+    """
+
+    name: str
+    doc: str
+    kinds: tuple[Kind, ...]
+    parameters: Mapping[str, Placement]
+    computes_on: Placement
+    input: Placement
+    output: Placement
+    options: tuple[str, ...] = ()
+    reduces_parameter_gradients: bool = False
+    """Whether gradients of replicated parameters are summed over the mesh dim."""
+
+
+@dataclass(frozen=True, slots=True)
+class StyleUse:
+    """A style with its options settled, as a graph carries it.
+
+    `input` is how the module's input arrives, `computes_on` what its arithmetic needs, `output` how its
+    output leaves. `sequence_dim` is the activation dimension that sequence parallelism divides.
+    """
+
+    style: str
+    input: Placement
+    computes_on: Placement
+    output: Placement
+    sequence_dim: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The placements at a module's edge that a plan can write; None takes the style's own."""
+
+    input: Placement | None = None
+    output: Placement | None = None
+    desired: Placement | None = None
+    sequence_dim: int | None = None
+
+
+def use(style: Style, boundary: Boundary) -> StyleUse:
+    """The style with a plan's options settled."""
+    sequence_dim = boundary.sequence_dim if boundary.sequence_dim is not None else 1
+    if "sequence_dim" in style.options:
+        along = Shard(sequence_dim)
+        return StyleUse(style.name, along, along, along, sequence_dim)
+    computes_on = boundary.desired or style.computes_on
+    return StyleUse(
+        style.name,
+        boundary.input or style.input,
+        computes_on,
+        boundary.output or (computes_on if "desired" in style.options else style.output),
+        sequence_dim,
+    )
+
+

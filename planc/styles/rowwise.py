@@ -1,0 +1,27 @@
+"""Row-parallel linear layers."""
+
+from planc.inventory.schema import Kind
+from planc.styles.model import Style
+from planc.vocab import Replicate, Shard
+
+ROWWISE = Style(
+    name="rowwise",
+    doc="Divides a linear layer's input features and sums the partial outputs over the ranks.",
+    kinds=(Kind.LINEAR,),
+    parameters={"weight": Shard(1), "bias": Replicate()},
+    computes_on=Shard(-1),
+    input=Shard(-1),
+    output=Replicate(),
+    options=("input", "output"),
+)
+
+ROWWISE_SPLIT_INPUT = Style(
+    name="rowwise_split_input",
+    doc="As rowwise, for an input that is whole on every rank: each rank takes its own features of it.",
+    kinds=(Kind.LINEAR,),
+    parameters={"weight": Shard(1), "bias": Replicate()},
+    computes_on=Shard(-1),
+    input=Replicate(),
+    output=Replicate(),
+    options=("output",),
+)

@@ -1,0 +1,1 @@
+"""Text to `PlanFile`. The only place that knows Lark."""

@@ -1,0 +1,158 @@
+"""The syntax tree of a plan. Every node keeps its span; nothing here has a meaning yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planc.source import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """`3e-4`, `500 steps`. `text` is as written, without the unit."""
+
+    value: int | float
+    unit: Name | None
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string; `span` includes the quotes."""
+
+    value: str
+    span: Span
+
+    def part(self, start: int, end: int) -> Span:
+        """The span of characters [start, end) of the value."""
+        line, column = self.span.line, self.span.column + 1
+        return Span(self.span.file, line, column + start, line, column + end)
+
+
+@dataclass(frozen=True, slots=True)
+class Bool:
+    value: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A bare word: a parameter's name, or one of a closed set of choices."""
+
+    name: Name
+
+    @property
+    def span(self) -> Span:
+        return self.name.span
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    name: Name | None
+    value: Value
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    name: Name
+    arguments: tuple[Argument, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    values: tuple[Value, ...]
+    span: Span
+
+
+Value = Number | Text | Bool | Ref | Call | Items
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: Name
+    value: Value
+    override: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    patterns: tuple[Text, ...]
+    action: Call | Ref
+    override: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """A bare word as a statement: `auto`."""
+
+    name: Name
+
+    @property
+    def span(self) -> Span:
+        return self.name.span
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`peak_memory < 60 GiB`, in an `expect` block."""
+
+    subject: Name
+    operator: str
+    value: Value
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ParamType:
+    name: Name
+    low: Number | None
+    high: Number | None
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    name: Name
+    type: ParamType
+    default: Value
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    kind: Name
+    label: Text | None
+    on: tuple[Name, ...]
+    body: tuple[Statement, ...]
+    span: Span
+
+
+Statement = Setting | Rule | Directive | Comparison | Param | Block
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A parsed file."""
+
+    file: str
+    statements: tuple[Statement, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`mesh.tp = 4` from outside the file: the target's dotted path and the value."""
+
+    target: Name
+    value: Value
+    span: Span

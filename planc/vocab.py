@@ -1,0 +1,89 @@
+"""The words every phase shares, as plain data: mesh dims, placements, dtypes, byte units.
+
+The names are PyTorch's. Nothing here imports torch; `runtime.backends.torch` translates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, assert_never
+
+
+class MeshDim(StrEnum):
+    """A dimension of the device mesh. Members stand outermost first: ranks of `tp` are neighbours."""
+
+    DP_REPLICATE = "dp_replicate"
+    DP_SHARD = "dp_shard"
+    CP = "cp"
+    TP = "tp"
+
+
+MESH_DIMS: tuple[MeshDim, ...] = tuple(MeshDim)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Divided along one tensor dimension over the ranks of a mesh dim."""
+
+    tensor_dim: int
+    placement: Literal["Shard"] = "Shard"
+    """Tells placements apart in a serialised graph."""
+
+    def __str__(self) -> str:
+        return f"Shard({self.tensor_dim})"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """Whole and equal on every rank of a mesh dim."""
+
+    placement: Literal["Replicate"] = "Replicate"
+
+    def __str__(self) -> str:
+        return "Replicate()"
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Whole on every rank, to be summed over the mesh dim before it means anything."""
+
+    placement: Literal["Partial"] = "Partial"
+
+    def __str__(self) -> str:
+        return "Partial()"
+
+
+Placement = Shard | Replicate | Partial
+
+
+def local_length(length: int, *, parts: int, index: int) -> int:
+    """Elements of part `index` when `length` elements are chunked as DTensor does (ceil, last ones short)."""
+    chunk = -(-length // parts)
+    return max(0, min(chunk, length - index * chunk))
+
+
+def local_shape(shape: tuple[int, ...], placement: Placement, *, parts: int, index: int) -> tuple[int, ...]:
+    """The shape that rank `index` of a mesh dim of size `parts` holds of a tensor of `shape`."""
+    match placement:
+        case Shard(tensor_dim):
+            dim = tensor_dim % len(shape)
+            local = local_length(shape[dim], parts=parts, index=index)
+            return (*shape[:dim], local, *shape[dim + 1 :])
+        case Replicate() | Partial():
+            return shape
+        case _:
+            assert_never(placement)
+
+
+class DType(StrEnum):
+    """Element types a plan can name."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+    @property
+    def size_bytes(self) -> int:
+        return {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}[self.value]

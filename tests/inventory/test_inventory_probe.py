@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from planc.inventory.codec import dumps
+from planc.inventory.files import InventoryError
+from planc.inventory.probe import SourceTracker, probe
+from planc.inventory.schema import Inventory, Kind
+
+ConfigWriter = Callable[..., Path]
+
+
+def sources(inventory: Inventory, fqn: str) -> tuple[str, ...]:
+    module = inventory.get(fqn)
+    assert module is not None
+    return module.sources
+
+
+def below(prefix: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}.{name}" for name in names)
+
+
+@pytest.fixture(scope="module")
+def llama(models: Path) -> Inventory:
+    return probe(models / "tiny-llama")
+
+
+@pytest.fixture(scope="module")
+def qwen3(models: Path) -> Inventory:
+    return probe(models / "qwen3-8b")
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "llama-3.1-8b", "llama-3.1-405b", "qwen3-8b"])
+def test_saved_inventory_equals_a_fresh_probe(models: Path, name: str) -> None:
+    assert dumps(probe(models / name)) == (models / name / "inventory.json").read_text()
+
+
+def test_sizes_of_the_published_models(models: Path) -> None:
+    num_parameters = {name: probe(models / name).num_parameters for name in ("llama-3.1-8b", "qwen3-8b")}
+    assert num_parameters == {"llama-3.1-8b": 8_030_261_248, "qwen3-8b": 8_190_735_360}
+
+
+def test_heads_are_those_of_the_attention_call(llama: Inventory) -> None:
+    heads = {(a.num_heads, a.num_kv_heads, a.head_dim, a.window) for a in llama.attentions}
+    assert heads == {(8, 4, 16, None)}
+    assert [a.fqn for a in llama.attentions] == [f"model.layers.{i}.self_attn" for i in range(4)]
+
+
+def test_kinds(llama: Inventory) -> None:
+    kinds = {
+        "": Kind.CONTAINER,
+        "model.embed_tokens": Kind.EMBEDDING,
+        "model.layers": Kind.MODULE_LIST,
+        "model.layers.0.self_attn": Kind.CONTAINER,
+        "model.layers.0.mlp.up_proj": Kind.LINEAR,
+        "model.layers.0.input_layernorm": Kind.NORM,
+        "model.rotary_emb": Kind.CONTAINER,
+        "lm_head": Kind.LINEAR,
+    }
+    assert {module.fqn: module.kind for module in llama.modules if module.fqn in kinds} == kinds
+
+
+def test_layers_are_the_repeated_blocks(llama: Inventory) -> None:
+    assert llama.blocks == ("model.layers",)
+
+
+def test_projections_read_the_norm_before_them(llama: Inventory) -> None:
+    layer = "model.layers.1"
+    for projection in below(f"{layer}.self_attn", "q_proj", "k_proj", "v_proj"):
+        assert sources(llama, projection) == (f"{layer}.input_layernorm",)
+    for projection in below(f"{layer}.mlp", "gate_proj", "up_proj"):
+        assert sources(llama, projection) == (f"{layer}.post_attention_layernorm",)
+
+
+def test_flow_passes_through_attention_and_activation(llama: Inventory) -> None:
+    attention, mlp = "model.layers.1.self_attn", "model.layers.1.mlp"
+    assert sources(llama, f"{attention}.o_proj") == below(attention, "q_proj", "k_proj", "v_proj")
+    assert sources(llama, f"{mlp}.down_proj") == below(mlp, "gate_proj", "up_proj")
+
+
+def test_residual_stream_names_the_block_before(llama: Inventory) -> None:
+    assert sources(llama, "model.layers.0") == ("model.embed_tokens",)
+    assert sources(llama, "model.layers.0.input_layernorm") == ("model.embed_tokens",)
+    assert sources(llama, "model.layers.1") == ("model.layers.0",)
+    assert sources(llama, "model.layers.1.input_layernorm") == ("model.layers.0",)
+    assert sources(llama, "model.layers.1.post_attention_layernorm") == (
+        "model.layers.0",
+        "model.layers.1.self_attn.o_proj",
+    )
+    assert sources(llama, "model.norm") == ("model.layers.3",)
+    assert sources(llama, "lm_head") == ("model.norm",)
+
+
+def test_token_ids_have_no_source(llama: Inventory) -> None:
+    assert sources(llama, "model.embed_tokens") == ()
+
+
+def test_block_returns_the_residual_sum(llama: Inventory) -> None:
+    block = llama.get("model.layers.2")
+    assert block is not None
+    assert block.returns == (
+        "model.layers.1",
+        "model.layers.2.self_attn.o_proj",
+        "model.layers.2.mlp.down_proj",
+    )
+
+
+def test_leaf_modules_record_no_returns(llama: Inventory) -> None:
+    assert all(not module.returns for module in llama.modules if module.kind is not Kind.CONTAINER)
+
+
+def test_q_and_k_norms_stand_between_projection_and_attention(qwen3: Inventory) -> None:
+    attention = "model.layers.7.self_attn"
+    assert sources(qwen3, f"{attention}.q_norm") == (f"{attention}.q_proj",)
+    assert sources(qwen3, f"{attention}.k_norm") == (f"{attention}.k_proj",)
+    # transformers registers both norms after the projections.
+    assert sources(qwen3, f"{attention}.o_proj") == below(attention, "v_proj", "q_norm", "k_norm")
+
+
+def test_head_dim_need_not_divide_the_hidden_size(write_config: ConfigWriter) -> None:
+    model_dir = write_config(architecture="Qwen3ForCausalLM", model_type="qwen3", head_dim=24)
+    assert {attention.head_dim for attention in probe(model_dir).attentions} == {24}
+
+
+def test_unused_sliding_window_is_no_window(write_config: ConfigWriter) -> None:
+    model_dir = write_config(
+        architecture="Qwen3ForCausalLM", model_type="qwen3", sliding_window=16, use_sliding_window=False
+    )
+    assert {attention.window for attention in probe(model_dir).attentions} == {None}
+
+
+def test_model_plan_has_full_patterns(llama: Inventory) -> None:
+    plan = dict(llama.tp_plan)
+    assert plan["model.layers.*.self_attn.q_proj"] == "colwise"
+    assert plan["model.layers.*.mlp.down_proj"] == "rowwise"
+    assert plan["lm_head"] == "colwise_gather_output"
+
+
+def test_tied_embedding_is_one_parameter(write_config: ConfigWriter) -> None:
+    model_dir = write_config(architecture="LlamaForCausalLM", model_type="llama", tie_word_embeddings=True)
+    inventory = probe(model_dir)
+    assert inventory.ties == (("model.embed_tokens.weight", "lm_head.weight"),)
+    names = [fqn for fqn, _, _ in inventory.parameters()]
+    assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names
+
+
+def test_untied_model_has_no_ties(llama: Inventory) -> None:
+    assert llama.ties == ()
+
+
+def test_mistral_window_covers_every_layer(write_config: ConfigWriter) -> None:
+    model_dir = write_config(architecture="MistralForCausalLM", model_type="mistral", sliding_window=16)
+    assert [attention.window for attention in probe(model_dir).attentions] == [16, 16, 16]
+
+
+def test_window_differs_by_layer(write_config: ConfigWriter) -> None:
+    model_dir = write_config(
+        architecture="Gemma2ForCausalLM",
+        model_type="gemma2",
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    )
+    assert [attention.window for attention in probe(model_dir).attentions] == [16, None, 16]
+
+
+def test_window_that_the_model_ignores_is_no_window(write_config: ConfigWriter) -> None:
+    model_dir = write_config(architecture="LlamaForCausalLM", model_type="llama", sliding_window=16)
+    assert {attention.window for attention in probe(model_dir).attentions} == {None}
+
+
+def test_flow_passes_through_experts(write_config: ConfigWriter) -> None:
+    model_dir = write_config(
+        architecture="MixtralForCausalLM", model_type="mixtral", num_local_experts=4, num_experts_per_tok=2
+    )
+    inventory = probe(model_dir)
+    mlp = "model.layers.0.mlp"
+    assert sources(inventory, f"{mlp}.experts") == (f"{mlp}.gate", "model.layers.0.post_attention_layernorm")
+    block = inventory.get("model.layers.0")
+    assert block is not None
+    assert block.returns == ("model.embed_tokens", "model.layers.0.self_attn.o_proj", f"{mlp}.experts")
+
+
+def test_probe_leaves_no_attention_behind(models: Path) -> None:
+    probe(models / "tiny-llama")
+    assert "planc_probe" not in ALL_ATTENTION_FUNCTIONS
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"auto_map": {"AutoModelForCausalLM": "m.M"}}, "auto_map"),
+        ({"architecture": "pipeline"}, "no causal language model"),
+        ({"architecture": "PreTrainedModel"}, "no causal language model"),
+        ({"architecture": "LlamaForSequenceClassification"}, "no causal language model"),
+        ({"architecture": "MistralForCausalLM"}, "no causal language model"),
+        ({"model_type": "made-up"}, "no causal language model"),
+        ({"model_type": None}, "no causal language model"),
+        ({"architectures": "LlamaForCausalLM"}, "no causal language model"),
+        ({"architectures": []}, "no causal language model"),
+        ({"architectures": [["LlamaForCausalLM"]]}, "no causal language model"),
+        ({"hidden_size": "wide"}, "hidden_size"),
+        ({"hidden_size": 33}, "not a multiple"),
+    ],
+)
+def test_unusable_configuration_is_refused(
+    write_config: ConfigWriter, keys: dict[str, object], message: str
+) -> None:
+    defaults = {"architecture": "LlamaForCausalLM", "model_type": "llama"}
+    with pytest.raises(InventoryError, match=message):
+        probe(write_config(**{**defaults, **keys}))
+
+
+def test_configuration_must_be_an_object(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(["llama"]))
+    with pytest.raises(InventoryError, match="not a JSON object"):
+        probe(tmp_path)
+
+
+def test_attention_that_cannot_be_seen_is_refused(write_config: ConfigWriter) -> None:
+    model_dir = write_config(architecture="BloomForCausalLM", model_type="bloom", n_head=4, n_layer=1)
+    with pytest.raises(InventoryError, match="attention of its own"):
+        probe(model_dir)
+
+
+def test_chunked_attention_is_refused(write_config: ConfigWriter) -> None:
+    model_dir = write_config(architecture="Llama4ForCausalLM", model_type="llama4_text", num_local_experts=2)
+    with pytest.raises(InventoryError, match="attention in chunks"):
+        probe(model_dir)
+
+
+def test_model_that_branches_on_values_is_refused(write_config: ConfigWriter) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    model_dir = write_config(architecture="LlamaForCausalLM", model_type="llama", rope_parameters=rope)
+    with pytest.raises(InventoryError, match="does not run on the meta device"):
+        probe(model_dir)
+
+
+A, B = frozenset({"a"}), frozenset({"b"})
+
+
+def tracked(tracker: SourceTracker) -> tuple[Tensor, Tensor]:
+    """Two meta tensors [2, 4] that modules "a" and "b" put out, the first a view as a linear layer's is."""
+    first = torch.zeros(8, device="meta").view(2, 4)
+    second = torch.zeros(2, 4, device="meta")
+    tracker.mark(first, sources=A)
+    tracker.mark(second, sources=B)
+    return first, second
+
+
+def test_operation_joins_the_sources_of_its_inputs() -> None:
+    with torch.no_grad(), SourceTracker() as tracker:
+        first, second = tracked(tracker)
+        assert tracker.sources(torch.cat([first, second])) == A | B
+        assert tracker.sources(torch.where(first > 0, first, 0)) == A
+
+
+def test_write_through_a_view_reaches_the_whole_tensor() -> None:
+    with torch.no_grad(), SourceTracker() as tracker:
+        first, second = tracked(tracker)
+        first[:, :2] = second[:, 2:]
+        assert tracker.sources(first) == A | B
+        assert tracker.sources(second) == B
+
+
+def test_update_in_place_joins_sources() -> None:
+    with torch.no_grad(), SourceTracker() as tracker:
+        first, second = tracked(tracker)
+        first += second
+        assert tracker.sources(first.transpose(0, 1)) == A | B
+
+
+def test_tensor_that_only_lends_its_shape_is_no_source() -> None:
+    with torch.no_grad(), SourceTracker() as tracker:
+        first, second = tracked(tracker)
+        assert tracker.sources(torch.zeros_like(first)) == frozenset()
+        assert tracker.sources(first.new_zeros(3)) == frozenset()
+        assert tracker.sources(first[:1].expand_as(second)) == A
+        assert tracker.sources(first.type_as(second.to(torch.bfloat16))) == A
+        assert tracker.sources(first) == A
