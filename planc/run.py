@@ -44,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--run-dir", type=Path, help="where results go (default: runs/<plan's name>)")
     parser.add_argument(
+        "--stop-after", type=int, metavar="STEP", help="end early, after this step, and save as the plan says"
+    )
+    parser.add_argument(
         "--sample-ids", action="store_true", help="write each step's sample ids into metrics.jsonl"
     )
 
@@ -73,7 +76,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         require_free_port(launch)
         path = arguments.run_dir or Path("runs") / graph.name
         directory = RunDirectory(path)
-        _execute(compiled, launch, directory, reports_sample_ids=arguments.sample_ids)
+        _execute(compiled, launch, directory, arguments)
     except RunError as error:
         _report(error, launch, directory)
         return error.code
@@ -125,7 +128,7 @@ def _load(path: Path, settings: Sequence[str]) -> Compiled:
 
 
 def _execute(
-    compiled: Compiled, launch: Launch, directory: RunDirectory, *, reports_sample_ids: bool
+    compiled: Compiled, launch: Launch, directory: RunDirectory, arguments: argparse.Namespace
 ) -> None:
     """Runs the graph on the torch backend."""
     # Imported here, after everything that can be refused without seconds of imports has been.
@@ -153,12 +156,12 @@ def _execute(
             print(_banner(compiled, digest, device.type, directory), flush=True)
         paths = Paths(base=compiled.base, run=directory.path)
         _refuse_old_checkpoints(graph, paths.checkpoints)
-        session = Session(graph, digest, launch, paths, observer, device, reports_sample_ids)
-        run(graph, TorchBackend(session))
+        session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
+        last = run(graph, TorchBackend(session), stop_after=arguments.stop_after)
         if display is not None:
             display.close()
-            directory.write_status("done", code=ExitCode.DONE, step=graph.num_steps, plan_hash=digest)
-            print(_closing(directory, display.checkpoint, display.losses), flush=True)
+            directory.write_status("done", code=ExitCode.DONE, step=last, plan_hash=digest)
+            print(_closing(directory, display.checkpoint), flush=True)
     finally:
         if display is not None:
             display.close()
@@ -211,10 +214,13 @@ def _layout_lines(graph: Graph) -> list[str]:
     return lines
 
 
-def _closing(directory: RunDirectory, checkpoint: Path | None, losses: Sequence[float]) -> str:
+def _closing(directory: RunDirectory, checkpoint: Path | None) -> str:
+    """Where everything is, and how far the loss has come since the run's first step."""
     lines = ["done"]
+    losses = directory.losses()
     if losses:
-        lines.append(f"  loss       {losses[0]:.4f} -> {losses[-1]:.4f}")
+        (first, first_loss), (last, last_loss) = losses[0], losses[-1]
+        lines.append(f"  loss       {first_loss:.4f} (step {first}) -> {last_loss:.4f} (step {last})")
     lines.append(f"  metrics    {directory.path / 'metrics.jsonl'}")
     if checkpoint is not None:
         lines.append(f"  checkpoint {checkpoint}")

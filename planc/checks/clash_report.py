@@ -30,10 +30,7 @@ def clash_groups(subject: Subject, kind: ClashKind) -> Iterator[ClashGroup]:
     groups: dict[tuple[object, ...], list[Clash]] = {}
     for clash in subject.flow.clashes:
         if clash.kind is kind:
-            culprit = family(subject.inventory, clash.producers[0]) if clash.partners else None
-            style = _style(subject, clash.consumer)
-            key = (clash.needs, clash.arriving, style.name if style else None) if culprit is None else (culprit,)
-            groups.setdefault(key, []).append(clash)
+            groups.setdefault(_cause(subject, clash), []).append(clash)
     for clashes in groups.values():
         yield ClashGroup(
             first=clashes[0],
@@ -42,6 +39,13 @@ def clash_groups(subject: Subject, kind: ClashKind) -> Iterator[ClashGroup]:
             partners=tuple(dict.fromkeys(fqn for clash in clashes for fqn in clash.partners)),
             style=_style(subject, clashes[0].consumer),
         )
+
+
+def _cause(subject: Subject, clash: Clash) -> tuple[object, ...]:
+    if clash.partners:
+        return (family(subject.inventory, clash.producers[0]),)
+    style = _style(subject, clash.consumer)
+    return (clash.needs, clash.arriving, style.name if style else None)
 
 
 def _style(subject: Subject, fqn: str) -> Style | None:
@@ -62,7 +66,7 @@ def block_span(subject: Subject) -> Span:
     return spec.span
 
 
-def labels_at(spans: Sequence[Span], text: str, *, apart_from: Span) -> tuple[Label, ...]:
+def labels_at(spans: Sequence[Span], text: str, *, apart_from: Span | None) -> tuple[Label, ...]:
     """A label at each of `spans` but the primary one."""
     return tuple(Label(span, text) for span in spans if span != apart_from)
 
@@ -80,8 +84,9 @@ def rules_to_add(subject: Subject, fqns: Sequence[str], action: str) -> str:
 
 def size_note(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
     """How many modules a finding is about, when they are more than its text shows."""
-    num_families = len(families(subject.inventory, fqns))
-    return (f"{len(fqns)} modules are concerned, the first is `{fqns[0]}`",) if len(fqns) > num_families else ()
+    if len(fqns) == len(families(subject.inventory, fqns)):
+        return ()
+    return (f"{len(fqns)} modules are concerned, the first is `{fqns[0]}`",)
 
 
 def rowwise_for(subject: Subject, fqn: str) -> str:

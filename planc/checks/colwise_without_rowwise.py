@@ -61,6 +61,4 @@ def _help(subject: Subject, group: ClashGroup) -> str:
     return rules_to_add(subject, modules, action)
 
 
-RULE = Rule(
-    (CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS
-)
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -1,8 +1,8 @@
 """The layout over tp in which activations leave and reach every module, along the recorded data flow.
 
-A small type inference: `Replicate()`, `Shard(1)` (the sequence) and `Shard(-1)` (features, or whole heads) are
-the types, styles are the signatures. A clash leaves its consumer's output unknown, and unknown agrees with
-everything, so that one fault is found once and not again in every layer behind it.
+A small type inference: `Replicate()`, `Shard(1)` (the sequence) and `Shard(-1)` (features, or whole heads)
+are the types, styles are the signatures. A clash leaves its consumer's output unknown, and unknown agrees
+with everything, so that one fault is found once and not again in every layer behind it.
 """
 
 from __future__ import annotations
@@ -173,7 +173,8 @@ class _Walk:
             stays = value.layout == FEATURES and wanted != FEATURES
             kind = ClashKind.FEATURES_STAY_DIVIDED if stays else ClashKind.OTHER
             assert value.layout is not None, "unknown layouts were dropped"
-            self.clashes.append(Clash(kind, consumer.fqn, chosen, value.layout, (value.origin,), (winner.origin,)))
+            odd, rest = (value.origin,), (winner.origin,)
+            self.clashes.append(Clash(kind, consumer.fqn, chosen, value.layout, odd, rest))
             self.blamed.add(self._family(value.origin))
         return winner
 
@@ -227,9 +228,8 @@ class _Walk:
     def _mixes_tokens(self, consumer: str, sources: Sequence[str]) -> bool:
         """Whether queries, keys and values of one attention meet here."""
         parent = consumer.rpartition(".")[0]
-        return (
-            len(sources) > 1 and parent in self.attentions and all(fqn.startswith(f"{parent}.") for fqn in sources)
-        )
+        inside = all(fqn.startswith(f"{parent}.") for fqn in sources)
+        return len(sources) > 1 and parent in self.attentions and inside
 
     def _family(self, fqn: str) -> str:
         return family(self.bound.inventory, fqn)

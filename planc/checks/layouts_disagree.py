@@ -32,7 +32,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
     """Values that are added or multiplied: the odd one out is named first."""
     needs, arriving = group.first.needs, group.first.arriving
-    culprits, partners = quoted(patterns(subject, group.producers)), quoted(patterns(subject, group.partners[:1]))
+    culprits = quoted(patterns(subject, group.producers))
+    partners = quoted(patterns(subject, group.partners[:1]))
+    meeting = quoted(patterns(subject, group.consumers[:1]))
     spans = rule_spans(subject, group.producers)
     span = spans[0] if spans else block_span(subject)
     return CODE.at(
@@ -40,7 +42,7 @@ def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
         f"{culprits} leaves {arriving}" + ("" if spans else ": no rule names it"),
         secondary=labels_at(rule_spans(subject, group.partners[:1]), f"this leaves {needs}", apart_from=span),
         notes=(
-            f"it is combined with {partners} on the way into {quoted(patterns(subject, group.consumers[:1]))}",
+            f"it is combined with {partners} on the way into {meeting}",
             *size_note(subject, group.producers),
         ),
         help=f"let {culprits} leave {needs}: `output = {needs}`"
@@ -74,8 +76,7 @@ def _help(subject: Subject, group: ClashGroup) -> str:
     needs, arriving = group.first.needs, group.first.arriving
     consumer, producer = group.consumers[0], group.producers[0]
     if group.style is None:
-        names = quoted(f'"{pattern}" -> replicate' for pattern in patterns(subject, group.consumers))
-        return f"add a rule that takes {arriving}, or gather before it" if arriving != Replicate() else f"add {names}"
+        return f"add a rule for it that takes {arriving}, or gather before it"
     if "sequence_dim" in group.style.options:
         return f"let {quoted(patterns(subject, [producer]))} leave {needs}, or leave this rule out"
     if "desired" in group.style.options:
@@ -103,6 +104,4 @@ def _takes(subject: Subject, fqn: str, option: str) -> bool:
     return assignment is not None and option in assignment.style.options
 
 
-RULE = Rule(
-    (CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS
-)
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -52,6 +52,4 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         )
 
 
-RULE = Rule(
-    (CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS
-)
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

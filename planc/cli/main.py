@@ -18,13 +18,13 @@ from planc.cli.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its module has DESCRIPTION, `add_arguments(parser)` and `run(arguments) -> int`."""
+    """A command: its module has DESCRIPTION, EPILOG, `add_arguments(parser)` and `run(arguments) -> int`."""
 
     name: str
     summary: str
 
     def module(self) -> ModuleType:
-        """Imported only for the command that runs, since some commands need what `check` must not wait for."""
+        """Imported only for the command that runs: `check` must not wait for what others need."""
         return import_module(f"planc.cli.{self.name}")
 
 

@@ -16,6 +16,7 @@ from planc.diagnostics import Diagnostic, Severity
 from planc.diagnostics.human import HumanRenderer
 from planc.source import SourceFile
 
+
 def add_set_argument(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--set",

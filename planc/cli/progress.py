@@ -26,7 +26,6 @@ class RunDisplay:
         self.first_step = 1
         self.began = time.monotonic()
         self.checkpoint: Path | None = None
-        self.losses: list[float] = []
 
     def started(self, *, first_step: int, num_steps: int) -> None:
         self.directory.truncate_metrics(last_step=first_step - 1)
@@ -42,7 +41,6 @@ class RunDisplay:
 
     def stepped(self, metrics: StepMetrics) -> None:
         self.directory.append_metrics(metrics)
-        self.losses.append(metrics.loss)
         line = format_step(metrics, num_steps=self.num_steps)
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=metrics.step, description=line)

@@ -20,7 +20,7 @@ from planc.show.overview import overview
 from planc.show.resolved import resolved_text
 from planc.show.table import render_table
 
-DESCRIPTION = "Show what a plan means, from the same graph that a run executes. Without an option: an overview."
+DESCRIPTION = "Show what a plan means, from the graph that a run executes. Without an option: an overview."
 
 EPILOG = """\
 examples:

@@ -112,11 +112,6 @@ def _fsdp(side: Side) -> str | None:
     return f"over {', '.join(op.shard_over)}{copies}"
 
 
-def _root_unit(side: Side) -> bool | None:
-    roots = [op.reshard_after_forward for op in side.ops(FullyShard) if ("",) in op.groups]
-    return roots[0] if roots else None
-
-
 def _tokens_per_step(side: Side) -> int | None:
     data = side.op(OpenData)
     return data.global_batch * data.sequence_length if data else None
@@ -160,20 +155,15 @@ LAYOUT_FACTS: tuple[Fact, ...] = (
         for mesh_dim in MESH_DIMS
     ),
     Fact(Group.LAYOUT, "fsdp", "fsdp", _fsdp),
-    Fact(Group.LAYOUT, "fsdp root reshard_after_forward", "fsdp", _root_unit),
     Fact(Group.LAYOUT, "context_parallel", "context_parallel", _context_parallel),
     Fact(Group.LAYOUT, "sequence tensors", "context_parallel", _sequence_tensors),
 )
 
 BATCH_FACTS: tuple[Fact, ...] = (
-    Fact(Group.BATCH, "tokens/step", "train.tokens_per_step", _tokens_per_step, "tokens_per_step", is_key=True),
     Fact(
-        Group.BATCH,
-        "gradient_accumulation",
-        "train.tokens_per_step",
-        _of(Accumulate, "times"),
-        "gradient_accumulation",
+        Group.BATCH, "tokens/step", "train.tokens_per_step", _tokens_per_step, "tokens_per_step", is_key=True
     ),
+    Fact(Group.BATCH, "gradient_accumulation", "", _of(Accumulate, "times"), "gradient_accumulation"),
     Fact(Group.BATCH, "sequences/step", "", _of(OpenData, "global_batch"), "sequences_per_step"),
     Fact(Group.BATCH, "data.micro_batch", "data.micro_batch", _of(OpenData, "micro_batch")),
     Fact(Group.BATCH, "data.sequence_length", "data.sequence_length", _of(OpenData, "sequence_length")),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.diff.model import Change, Group, PlanDiff
 from planc.diff.text import broken, count, error_lines, heading, middle
+from planc.show.table import printable
 
 
 def render_markdown(found: PlanDiff) -> str:
@@ -40,6 +41,7 @@ def _group(group: Group, changes: list[Change]) -> Iterator[str]:
 
 def _escape(text: str) -> str:
     """Text that Markdown takes literally, and that cannot end a table cell."""
-    for character in "\\|*_<>[]":
+    text = printable(text)
+    for character in "\\|*_<>[]`":
         text = text.replace(character, f"\\{character}")
-    return text.replace("\n", " ")
+    return text

@@ -13,7 +13,7 @@ from planc.show.layout import ParameterLayout
 from planc.show.table import format_bytes, format_shape, plural
 from planc.source import Span
 from planc.styles.model import StyleUse
-from planc.vocab import MeshDim, Placement
+from planc.vocab import MeshDim, Placement, Shard
 
 Key = tuple[str | None, str | None, str]
 Layouts = Mapping[str, ParameterLayout]
@@ -24,6 +24,11 @@ class _Divided:
     use: StyleUse
     parameters: tuple[tuple[str, Placement], ...]
     span: Span | None
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether a rank holds less than all of it; a norm under sequence parallelism stays whole."""
+        return any(isinstance(placement, Shard) for _, placement in self.parameters)
 
 
 def compare_styles(old: Side, new: Side) -> Iterator[Change]:
@@ -56,10 +61,9 @@ def _all_or_none(divided: Mapping[str, _Divided], *, is_added: bool, old: Side, 
     """Tensor parallelism as a whole came or went: one line says more than one for each module."""
     action = Action.ADD if is_added else Action.REMOVE
     place = (new if is_added else old).place("tensor_parallel")
-    note = _kv_heads(old, new)
-    return Change(
-        Group.LAYOUT, action, f"{plural(len(divided), 'module')} divided over tp", note=note, place=place
-    )
+    num_modules = sum(one.has_shards for one in divided.values())
+    name = f"{plural(num_modules, 'module')} divided over tp"
+    return Change(Group.LAYOUT, action, name, note=_kv_heads(old, new), place=place)
 
 
 def _styles(was: _Divided | None, now: _Divided | None) -> tuple[str | None, str | None]:
@@ -101,7 +105,8 @@ def _resharded(
 ) -> Iterator[Change]:
     if old.graph.size(MeshDim.TP) == new.graph.size(MeshDim.TP):
         return
-    num_modules = sum(fqn in after and after[fqn].use == divided.use for fqn, divided in before.items())
+    sharded = {fqn: divided.use for fqn, divided in before.items() if divided.has_shards}
+    num_modules = sum(fqn in after and after[fqn].use == use for fqn, use in sharded.items())
     if num_modules:
         name = f"{plural(num_modules, 'module')} resharded over tp"
         yield Change(Group.LAYOUT, Action.CHANGE, name, note=_kv_heads(old, new))
@@ -120,8 +125,13 @@ def _kv_heads(old: Side, new: Side) -> str:
 
 
 def compare_units(old: Side, new: Side) -> Iterator[Change]:
-    """FSDP units that came, went, or reshard otherwise, then what a rank holds of the parameters."""
+    """FSDP units that came, went, or reshard otherwise, then what a rank holds of the parameters.
+
+    Where FSDP as a whole came or went, its own line says so, and its units say nothing more.
+    """
     before, after = _units(old), _units(new)
+    if not before or not after:
+        before = after = {}
     groups: dict[Key, list[tuple[str, ...]]] = {}
     for unit in dict.fromkeys((*before, *after)):
         if before.get(unit) != after.get(unit):
@@ -136,13 +146,12 @@ def compare_units(old: Side, new: Side) -> Iterator[Change]:
 
 
 def _units(side: Side) -> dict[tuple[str, ...], str]:
-    """Each unit but the root by its modules, with what it does after forward."""
-    return {
-        group: f"reshard_after_forward {str(op.reshard_after_forward).lower()}"
-        for op in side.ops(FullyShard)
-        for group in op.groups
-        if group != ("",)
-    }
+    """Each unit by its modules, with what it does after forward; the root is a unit too."""
+    units: dict[tuple[str, ...], str] = {}
+    for op in side.ops(FullyShard):
+        option = f"reshard_after_forward {str(op.reshard_after_forward).lower()}"
+        units |= {tuple(fqn or "<root>" for fqn in group): option for group in op.groups}
+    return units
 
 
 def _parameter_bytes(old: Side, new: Side) -> Iterator[Change]:

@@ -21,7 +21,10 @@ AnOp = TypeVar("AnOp", bound=Op)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A plan or a compiled artifact. `plan` is None for an artifact, `inventory` where its model is not here."""
+    """A plan or a compiled artifact.
+
+    `plan` is None for an artifact; `inventory` is None where the model is not here.
+    """
 
     name: str
     graph: Graph
@@ -54,14 +57,14 @@ class Side:
 
     def place(self, path: str) -> str:
         """Where `mesh.tp` is set: `llama.plan:7 (param tp_size)`; empty for a default or an artifact."""
-        if self.plan is None or path not in self.plan.spans:
+        if self.plan is None or not path or path not in self.plan.spans:
             return ""
         span = self.plan.spans[path]
         steps = self.plan.origins.get(path, ())
         if steps and steps[0].kind == "set":
             return steps[0].text
-        params = [f"param {step.text}" for step in steps if step.kind == "parameter"]
-        return f"{span.file}:{span.line}" + (f" ({', '.join(params)})" if params else "")
+        via = [f"param {step.text}" if step.kind == "parameter" else step.text for step in steps[1:]]
+        return f"{span.file}:{span.line}" + (f" ({', '.join(via)})" if via else "")
 
     def broken(self, subject: str) -> tuple[BrokenExpectation, ...]:
         """The expectations on a fact that the checks found broken."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Severity
 from planc.diff.model import Action, BrokenExpectation, Change, Group, PlanDiff
-from planc.show.table import plural
+from planc.show.table import plural, printable
 
 _COLOURS = {Action.ADD: "32", Action.CHANGE: "33", Action.REMOVE: "31", Action.REPLACE: "35"}
 _MAX_NAME_WIDTH = 44
@@ -36,7 +36,7 @@ def heading(found: PlanDiff) -> str:
     )
     broken = "   (the old plan does not check)" if old.num_errors else ""
     hashes = f"{old.plan_hash[:7]} -> {new.plan_hash[:7]}"
-    return f"planc diff  {names}  {hashes}   world size {sizes}{broken}"
+    return printable(f"planc diff  {names}  {hashes}   world size {sizes}{broken}")
 
 
 def _group(group: Group, changes: list[Change], *, colour: bool) -> Iterator[str]:
@@ -51,7 +51,8 @@ def _group(group: Group, changes: list[Change], *, colour: bool) -> Iterator[str
         if colour and change.action in _COLOURS:
             mark = f"\033[{_COLOURS[change.action]}m{mark}\033[0m"
         tail = "  ".join(part for part in (*map(broken, change.breaks), change.place) if part)
-        yield f"{mark} {change.name:<{width}}  {text:<{middle_width}}  {tail}".rstrip()
+        row = f"{change.name:<{width}}  {text:<{middle_width}}  {tail}"
+        yield f"{mark} {printable(row)}".rstrip()
 
 
 def middle(change: Change) -> str:

@@ -60,7 +60,7 @@ _ADAPTER = TypeAdapter(Artifact)
 
 
 def base_between(artifact_folder: Path, *, plan_folder: Path) -> str:
-    """The way from an artifact's folder to its plan's, links resolved: `../plans`, `.` for the same folder."""
+    """The way from an artifact's folder to its plan's, links resolved: `../plans`, or `.` for the same."""
     return os.path.relpath(plan_folder.resolve(), artifact_folder.resolve())
 
 

@@ -6,13 +6,17 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from planc.graph.op import Op
 from planc.graph.ops import OPS, Accumulate
 from planc.vocab import MeshDim
 
-AnyOp = Union[OPS]  # type: ignore[valid-type]  # noqa: UP007  # a union of the registered tuple
+if TYPE_CHECKING:
+    AnyOp: TypeAlias = Op
+else:
+    # pydantic tells the ops of an artifact apart by this union, which a type checker cannot read.
+    AnyOp = Union[OPS]  # noqa: UP007
 
 
 @dataclass(frozen=True, slots=True)

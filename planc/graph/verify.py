@@ -7,7 +7,29 @@ from dataclasses import dataclass
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op, Resource, Stage
-from planc.graph.ops import Accumulate, InitMesh, OpenData, StepOptimizer
+from planc.graph.ops import (
+    Accumulate,
+    AttachAttention,
+    Backward,
+    BuildModel,
+    BuildOptimizer,
+    BuildSchedule,
+    ClipGradients,
+    ComputeLoss,
+    Forward,
+    FullyShard,
+    InitMesh,
+    InitWeights,
+    LoadWeights,
+    MaterialiseWeights,
+    NextBatch,
+    OpenData,
+    ReduceMetrics,
+    ShardContext,
+    StepOptimizer,
+    StepSchedule,
+    SyncGradients,
+)
 from planc.vocab import MeshDim
 
 _EACH_STEP = (
@@ -22,6 +44,28 @@ _EACH_STEP = (
 )
 """Resources that a step must write anew."""
 
+_ONCE: tuple[tuple[type[Op], ...], ...] = (
+    (BuildModel,),
+    (AttachAttention,),
+    (MaterialiseWeights,),
+    (InitWeights, LoadWeights),
+    (BuildOptimizer,),
+    (BuildSchedule,),
+    (OpenData,),
+    (NextBatch,),
+    (Accumulate,),
+    (ShardContext,),
+    (Forward,),
+    (ComputeLoss,),
+    (Backward,),
+    (SyncGradients,),
+    (ClipGradients,),
+    (StepOptimizer,),
+    (StepSchedule,),
+    (ReduceMetrics,),
+)
+"""Ops of which a graph has exactly one, alternatives together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -34,7 +78,16 @@ class Violation:
 
 def verify(graph: Graph) -> tuple[Violation, ...]:
     """Everything that is wrong with a graph; empty for a sound one."""
-    return (*_mesh(graph), *_stages(graph), *_effects(graph), *_batch(graph))
+    return (*_mesh(graph), *_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *_batch(graph))
+
+
+def _once(graph: Graph) -> Iterator[Violation]:
+    """What a run does exactly once, or once a step: a second optimizer step would train twice on a batch."""
+    for kinds in _ONCE:
+        number = sum(isinstance(op, kinds) for op in graph.ops())
+        if number != 1:
+            names = " or ".join(str(kind.__dataclass_fields__["op"].default) for kind in kinds)
+            yield Violation("graph", f"needs {names} once, has it {number} times")
 
 
 def _mesh(graph: Graph) -> Iterator[Violation]:
@@ -69,6 +122,19 @@ def _stages(graph: Graph) -> Iterator[Violation]:
                 yield Violation(op.name, f"does not belong to stage {stage.name}")
 
 
+def _units(graph: Graph) -> Iterator[Violation]:
+    """`fully_shard` takes whatever no inner unit has taken, so a unit never follows one that holds it."""
+    seen: set[str] = set()
+    for op in graph.setup:
+        if not isinstance(op, FullyShard):
+            continue
+        for name in (name for group in op.groups for name in group):
+            outer = [name[:end] for end, character in enumerate(name) if character == "."]
+            if seen.intersection((*outer, "") if name else ()):
+                yield Violation(op.name, f"`{name}` comes after a unit that holds it")
+        seen.update(name for group in op.groups for name in group)
+
+
 def _effects(graph: Graph) -> Iterator[Violation]:
     """Every read was written: clipping before the step and loss before backward follow from it."""
     written: set[Resource] = set()
@@ -79,8 +145,6 @@ def _effects(graph: Graph) -> Iterator[Violation]:
         yield from _reads(op, written)
         if isinstance(op, Accumulate):
             yield from _body(op, written)
-    if not any(isinstance(op, StepOptimizer) for op in graph.step):
-        yield Violation("graph", "no step updates the weights")
     for op in graph.save:
         yield from _reads(op, written)
 
@@ -104,7 +168,6 @@ def _batch(graph: Graph) -> Iterator[Violation]:
     data = next((op for op in graph.setup if isinstance(op, OpenData)), None)
     loop = next((op for op in graph.step if isinstance(op, Accumulate)), None)
     if data is None or loop is None:
-        yield Violation("graph", "needs data.open and accumulate")
         return
     dp_size = graph.size(MeshDim.DP_REPLICATE) * graph.size(MeshDim.DP_SHARD)
     product = data.micro_batch * dp_size * loop.times

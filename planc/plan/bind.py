@@ -117,7 +117,7 @@ def _choose(
     conflicts: list[Conflict],
     selections: list[Selection],
 ) -> dict[str, PatternRule[T]]:
-    """The rule that each name gets. A later rule must agree, or say `override`."""
+    """The rule that each name gets, in the order of `names`. A later rule must agree, or say `override`."""
     chosen: dict[str, PatternRule[T]] = {}
     for rule in rules:
         for name in _select(rule, names, selections):
@@ -127,7 +127,7 @@ def _choose(
                     chosen[name] = rule
             elif earlier.action != rule.action and not earlier.override:
                 conflicts.append(Conflict(name, earlier.span, rule.span))
-    return chosen
+    return {name: chosen[name] for name in names if name in chosen}
 
 
 def _styles(
@@ -190,7 +190,9 @@ def _units(
             groups.extend([UnitGroup(members, rule.action, rule.span)] if members else [])
         else:
             groups.extend(UnitGroup((name,), rule.action, rule.span) for name in members)
-    return tuple(groups)
+    # The model's order, not the rules': the order in which a plan lists its rules never matters.
+    order = {name: index for index, name in enumerate(names)}
+    return tuple(sorted(groups, key=lambda group: order[group.fqns[0]]))
 
 
 def _weight_decay(
@@ -203,7 +205,7 @@ def _weight_decay(
     found: dict[str, tuple[float, Span]] = {}
     by_rule: dict[str, PatternRule[Any]] = {}
     for rule in plan.optimizer.rules:
-        matched = []
+        matched: list[str] = []
         for pattern in rule.patterns:
             hits = tuple(fqn for fqn, names in owners.items() if any(pattern.matches(name) for name in names))
             candidates = tuple(dict.fromkeys(name for names in owners.values() for name in names))

@@ -71,6 +71,15 @@ class Pattern:
     def matches(self, name: str) -> bool:
         return self.match(name) is not None
 
+    @property
+    def parts(self) -> tuple[tuple[int, str], ...]:
+        """(offset, text) of each segment, as written."""
+        return tuple(_split(self.text))
+
+    def matches_prefix(self, name: str, num_segments: int) -> bool:
+        """Whether the first segments of the pattern match a whole name."""
+        return _match(self.segments[:num_segments], name.split(".")) is not None
+
     def select(self, names: Sequence[str]) -> tuple[str, ...]:
         """The names that match, in their order."""
         return tuple(name for name in names if self.matches(name))

@@ -34,19 +34,23 @@ class Backend(Protocol):
         """`rank 3 (dp_shard 1, tp 1)`."""
 
 
-def run(graph: Graph, backend: Backend) -> int:
-    """The number of the last step run or resumed; RunError where an op fails."""
+def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int:
+    """The number of the last step run or resumed; RunError where an op fails.
+
+    `stop_after` ends the run early, after that step, as its last: what is saved at the end is saved then.
+    """
+    last = graph.num_steps if stop_after is None else min(stop_after, graph.num_steps)
     for op in graph.setup:
         _execute(backend, op, Position())
     completed = backend.completed_steps()
     backend.started(first_step=completed + 1)
-    for step in range(completed + 1, graph.num_steps + 1):
+    for step in range(completed + 1, last + 1):
         for op in graph.step:
             _execute_step_op(backend, op, step)
         for op in graph.save:
-            if _is_due(op, step, num_steps=graph.num_steps):
+            if _is_due(op, step, last_step=last):
                 _execute(backend, op, Position(step))
-    return max(completed, graph.num_steps)
+    return max(completed, last)
 
 
 def _execute_step_op(backend: Backend, op: Op, step: int) -> None:
@@ -80,7 +84,7 @@ def _exit_code(error: Exception) -> ExitCode:
     return ExitCode.COMMUNICATION if is_communication else ExitCode.INTERNAL
 
 
-def _is_due(op: Op, step: int, *, num_steps: int) -> bool:
+def _is_due(op: Op, step: int, *, last_step: int) -> bool:
     assert isinstance(op, SaveCheckpoint), "the graph's save ops are checkpoints"
     every = op.every_steps is not None and step % op.every_steps == 0
-    return every or (op.at_end and step == num_steps)
+    return every or (op.at_end and step == last_step)

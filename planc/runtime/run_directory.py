@@ -39,6 +39,12 @@ class RunDirectory:
             kept = [line for line in lines if line and json.loads(line)["step"] <= last_step]
             self._replace("metrics.jsonl", "".join(f"{line}\n" for line in kept))
 
+    def losses(self) -> list[tuple[int, float]]:
+        """(step, loss) of every line of metrics.jsonl."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [(entry["step"], entry["loss"]) for entry in map(json.loads, lines)]
+
     def append_metrics(self, metrics: StepMetrics) -> None:
         values: dict[str, Any] = asdict(metrics)
         if not metrics.sample_ids:

@@ -41,7 +41,8 @@ def stride(mesh_dim: MeshDim, sizes: Sequence[int]) -> int:
 def mesh_rows(sizes: Sequence[int]) -> tuple[MeshRow, ...]:
     """The whole mesh in at most MAX_ROWS rows where that is possible: inner dims fold into ranges."""
     num_outer = len(sizes)
-    while num_outer > 1 and prod(sizes[:num_outer]) > MAX_ROWS:
+    # The outermost dim stays unfolded: a table of one row says nothing.
+    while prod(sizes[:num_outer]) > MAX_ROWS and prod(sizes[: num_outer - 1]) > 1:
         num_outer -= 1
     inner = sizes[num_outer:]
     rows = []

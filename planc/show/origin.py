@@ -22,7 +22,7 @@ def values(plan: Plan) -> dict[str, str]:
 
 
 def chain(steps: tuple[OriginStep, ...]) -> tuple[str, ...]:
-    """An origin as words, what won first: `--set mesh.tp=4`, `llama.plan:12`, `param tp_size (llama.plan:3)`."""
+    """An origin as words, what won first: `--set mesh.tp=4`, `llama.plan:12`, `param tp (llama.plan:3)`."""
     return tuple(_step(step) for step in steps)
 
 

@@ -9,7 +9,7 @@ from math import prod
 from planc.graph.graph import Graph
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import facts
-from planc.plan.spec import Weights
+from planc.plan.spec import CheckpointSpec, Weights
 from planc.plan.types import type_of
 from planc.show.layout import layouts
 from planc.show.table import plural
@@ -35,8 +35,9 @@ def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
     """What `planc show` says by default."""
     plan, inventory = bound.plan, bound.inventory
     model = plan.model
-    weights = f"seed {model.seed}" if model.weights is Weights.RANDOM else "from its folder"
-    yield "model", f"{inventory.architecture} in {model.hf}, {model.dtype}, {model.weights} weights, {weights}"
+    seed = f" of seed {model.seed}" if model.weights is Weights.RANDOM else ""
+    weights = f"{model.dtype}, {model.weights} weights{seed}"
+    yield "model", f"{inventory.architecture} in {model.hf}, {weights}"
     yield from essence(bound, graph)
     styles = Counter(assignment.style.name for assignment in bound.styles.values())
     if styles:
@@ -52,10 +53,16 @@ def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
     for name, record in (("data", plan.data), ("optimizer", plan.optimizer)):
         yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))
     if plan.checkpoint:
-        every = f"every {plan.checkpoint.save_every} steps" if plan.checkpoint.save_every else "at the end"
-        yield "checkpoint", f"{every}, the last {plan.checkpoint.keep_last} kept, resume {plan.checkpoint.resume}"
+        yield "checkpoint", _checkpoint(plan.checkpoint)
     total = facts(plan, inventory)["total_tokens"]
     yield "train", f"{plan.train.steps:_} steps, {total:_} tokens"
+
+
+def _checkpoint(checkpoint: CheckpointSpec) -> str:
+    when = [f"every {checkpoint.save_every} steps"] if checkpoint.save_every else []
+    when += ["after the last step"] if checkpoint.save_last else []
+    kept = f"the last {checkpoint.keep_last} kept"
+    return f"{' and '.join(when) or 'never'}, {kept}, resume {checkpoint.resume}"
 
 
 def _written(record: object, names: tuple[str, ...]) -> str:

@@ -110,7 +110,8 @@ def _effects(op: type[Op]) -> tuple[str, ...]:
     names = [op_field.name for op_field in fields(op) if op_field.name not in ("op", "span")]
     if "body" in names:
         return ()
-    effects = op(**dict.fromkeys(names, ())).effects()
+    blank: dict[str, Any] = dict.fromkeys(names, ())
+    effects = op(**blank).effects()
     lines = [f"reads {', '.join(effects.reads)}"] if effects.reads else []
     lines += [f"writes {', '.join(effects.writes)}"] if effects.writes else []
     over = [name for name in names if name in _DIM_FIELDS]

@@ -11,7 +11,7 @@ def render_table(
     rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), right: Sequence[int] = (), indent: str = ""
 ) -> str:
     """Rows as lines with aligned columns; `right` are the columns that align to the right."""
-    lines = [*([header] if header else []), *rows]
+    lines = [[printable(cell) for cell in row] for row in (*([header] if header else []), *rows)]
     if not lines:
         return ""
     widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))]
@@ -23,6 +23,11 @@ def render_table(
         ]
         text += f"{indent}{'  '.join(cells)}".rstrip() + "\n"
     return text
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped: names out of a file must not steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from planc.graph.op import Effects, Op, Stage
+from planc.graph.op import Effects, Op, Resource, Stage
 from planc.graph.ops.backward import Backward
 from planc.graph.ops.compute_loss import ComputeLoss
 from planc.graph.ops.forward import Forward
@@ -26,7 +26,7 @@ class Accumulate(Op):
         """The body's: what it reads before writing it, all that it writes, all that it communicates over."""
         parts = [op.effects() for op in self.body]
         written: set[str] = set()
-        reads = []
+        reads: list[Resource] = []
         for part in parts:
             reads.extend(resource for resource in part.reads if resource not in written)
             written.update(part.writes)

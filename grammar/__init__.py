@@ -1,1 +1,0 @@
-"""Marks the folder for editable installs; a wheel carries `plan.lark` inside the package."""

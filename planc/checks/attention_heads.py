@@ -1,0 +1,30 @@
+"""Which attention modules are divided over tp, and which sizes their heads allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+from planc.checks.legal_values import choices, divisors
+from planc.checks.model import Subject
+from planc.inventory.schema import Attention
+from planc.plan.bind import Assignment
+
+
+def divided_attentions(subject: Subject) -> Iterator[tuple[Attention, Assignment]]:
+    """(attention, the first of its modules that a style divides), in the model's order."""
+    first: dict[str, Assignment] = {}
+    for fqn, assignment in subject.bound.styles.items():
+        if assignment.style.parameters:
+            first.setdefault(fqn.rpartition(".")[0], assignment)
+    for attention in subject.inventory.attentions:
+        if attention.fqn in first:
+            yield attention, first[attention.fqn]
+
+
+def sizes_for(subject: Subject) -> str:
+    """`1, 2 or 4`: the sizes of tp that every divided attention allows."""
+    common = 0
+    for attention, _ in divided_attentions(subject):
+        common = gcd(common, attention.num_heads, attention.num_kv_heads)
+    return choices(divisors(common), near=subject.plan.mesh.tp)

@@ -1,0 +1,34 @@
+"""The tokens of a step against what the ranks take at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.legal_values import choices, multiples_around
+from planc.checks.model import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.facts import tokens_per_micro_step
+
+CODE = Code("P701", "batch-indivisible", "a step's tokens do not divide into micro batches")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `train.tokens_per_step` when accumulation would not come out whole."""
+    plan = subject.plan
+    wanted, each = plan.train.tokens_per_step, tokens_per_micro_step(plan)
+    if wanted is None or wanted % each == 0:
+        return
+    data = plan.data
+    sequences = f"{data.micro_batch} sequences on each of {plan.mesh.dp_size} data-parallel ranks"
+    yield CODE.at(
+        plan.span("train.tokens_per_step"),
+        f"{wanted} tokens in micro steps of {each}",
+        secondary=(
+            Label(plan.span("data.micro_batch"), sequences),
+            Label(plan.span("data.sequence_length"), f"of {data.sequence_length} tokens"),
+        ),
+        help=f"tokens_per_step can be {choices(multiples_around(wanted, of=each), near=wanted)}",
+    )
+
+
+RULE = Rule((CODE,), check)

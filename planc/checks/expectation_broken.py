@@ -1,0 +1,44 @@
+"""What the plan asserts about itself."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+
+from planc.checks.batch_indivisible import CODE as BATCH_INDIVISIBLE
+from planc.checks.model import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Fix
+from planc.diagnostics.suggest import closest
+from planc.plan.facts import facts
+
+CODE = Code("P702", "expectation-broken", "an expectation does not hold")
+UNKNOWN = Code("P703", "unknown-fact", "nothing of this name follows from a plan")
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each line of `expect` that is false, or that names no fact."""
+    known = facts(subject.plan, subject.inventory)
+    for expectation in subject.plan.expectations:
+        if expectation.subject not in known:
+            near = closest(expectation.subject, known)
+            yield UNKNOWN.at(
+                expectation.subject_span,
+                f"no fact `{expectation.subject}`",
+                notes=(f"facts: {', '.join(known)}",),
+                help=f"did you mean `{near}`?" if near else None,
+                fix=Fix(expectation.subject_span, near, is_safe=True) if near else None,
+            )
+        elif not _OPERATORS[expectation.operator](known[expectation.subject], expectation.value):
+            yield CODE.at(expectation.span, f"{expectation.subject} is {known[expectation.subject]}")
+
+
+RULE = Rule((CODE, UNKNOWN), check, block="train", unless=(BATCH_INDIVISIBLE,))

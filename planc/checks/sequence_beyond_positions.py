@@ -1,0 +1,24 @@
+"""Sequences longer than the model's positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.model import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+
+CODE = Code("P704", "sequence-beyond-positions", "the sequence is longer than the model's positions")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `data.sequence_length` when it exceeds `max_position_embeddings`."""
+    positions, length = subject.inventory.max_positions, subject.plan.data.sequence_length
+    if positions is not None and length > positions:
+        yield CODE.at(
+            subject.plan.span("data.sequence_length"),
+            f"{length} tokens, max_position_embeddings = {positions}",
+            help=f"sequence_length can be at most {positions}; or raise that in config.json",
+        )
+
+
+RULE = Rule((CODE,), check)

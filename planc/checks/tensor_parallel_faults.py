@@ -1,0 +1,22 @@
+"""Faults of single tensor-parallel rules, beside which the layouts between modules mean little."""
+
+from __future__ import annotations
+
+from planc.checks import (
+    auto_style_unknown,
+    no_tensor_parallel_rules,
+    overlapping_rules,
+    pattern_partial,
+    pattern_unmatched,
+    style_kind,
+)
+from planc.diagnostics import Code
+
+TENSOR_PARALLEL_FAULTS: tuple[Code, ...] = (
+    pattern_unmatched.CODE,
+    pattern_partial.CODE,
+    overlapping_rules.CODE,
+    style_kind.CODE,
+    auto_style_unknown.CODE,
+    no_tensor_parallel_rules.CODE,
+)

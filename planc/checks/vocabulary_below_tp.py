@@ -1,0 +1,31 @@
+"""Vocabularies with fewer rows than ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.model import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.vocab import MeshDim, Shard
+
+CODE = Code("P404", "vocabulary-below-tp", "the vocabulary has fewer rows than tp has ranks")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `mesh.tp` when a table divided by vocabulary rows leaves a rank without any."""
+    inventory, tp = subject.inventory, subject.plan.mesh.tp
+    for fqn, assignment in subject.bound.styles.items():
+        module = inventory.get(fqn)
+        weight = next((p for p in module.parameters if p.name == "weight"), None) if module else None
+        by_rows = assignment.style.parameters.get("weight") == Shard(0)
+        if weight and by_rows and weight.shape[0] == inventory.vocab_size and inventory.vocab_size < tp:
+            yield CODE.at(
+                subject.plan.span("mesh.tp"),
+                f"vocab_size = {inventory.vocab_size} over tp = {tp}",
+                secondary=(Label(assignment.span, f"`{fqn}` is divided by rows here"),),
+                help=f"tp can be at most {inventory.vocab_size}, or leave `{fqn}` whole",
+            )
+            return
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP)

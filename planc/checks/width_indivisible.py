@@ -1,0 +1,64 @@
+"""Divided parameters whose size leaves unequal shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.attention_heads import divided_attentions
+from planc.checks.families import families, quoted
+from planc.checks.legal_values import choices, divisors
+from planc.checks.model import Rule, Subject
+from planc.checks.rule_groups import by_rule
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.inventory.schema import Kind, Module, Parameter
+from planc.plan.bind import Assignment
+from planc.vocab import MeshDim, Shard
+
+CODE = Code("P403", "width-indivisible", "a divided parameter's size is not divisible by tp")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule and size, at `mesh.tp`. Projections of indivisible heads are left to P401."""
+    tp = subject.plan.mesh.tp
+    excused = {
+        attention.fqn
+        for attention, _ in divided_attentions(subject)
+        if attention.num_heads % tp or attention.num_kv_heads % tp
+    }
+    for span, assignments in by_rule(subject):
+        uneven: dict[int, list[str]] = {}
+        for assignment in assignments:
+            if assignment.fqn.rpartition(".")[0] not in excused:
+                for size in _uneven_sizes(subject, assignment):
+                    uneven.setdefault(size, []).append(assignment.fqn)
+        for size, fqns in uneven.items():
+            yield CODE.at(
+                subject.plan.span("mesh.tp"),
+                f"{size} over tp = {tp}",
+                secondary=(Label(span, f"divides {quoted(families(subject.inventory, fqns))}"),),
+                notes=("ranks would compute with unequal shapes",),
+                help=f"tp can be {choices(divisors(size), near=tp)}",
+            )
+
+
+def _uneven_sizes(subject: Subject, assignment: Assignment) -> set[int]:
+    module = subject.inventory.get(assignment.fqn)
+    assert module is not None, "styles are of modules of this inventory"
+    found = set()
+    for parameter in module.parameters:
+        placement = assignment.style.parameters.get(parameter.name)
+        if isinstance(placement, Shard) and len(parameter.shape) > placement.tensor_dim:
+            size = parameter.shape[placement.tensor_dim]
+            if size % subject.plan.mesh.tp and not _is_vocabulary(subject, module, parameter, placement):
+                found.add(size)
+    return found
+
+
+def _is_vocabulary(subject: Subject, module: Module, parameter: Parameter, placement: Shard) -> bool:
+    """Rows of an embedding or of the head: the lookup and the loss are exact with unequal shards."""
+    head = subject.inventory.head
+    rows = placement.tensor_dim == 0 and parameter.shape[0] == subject.inventory.vocab_size
+    return rows and (module.kind is Kind.EMBEDDING or (head is not None and module.fqn == head.fqn))
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP)

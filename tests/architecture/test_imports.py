@@ -1,0 +1,100 @@
+"""The import law: data flows one way, and heavy libraries stay in their rooms."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "planc"
+
+ALLOWED: dict[str, set[str]] = {
+    "source": set(),
+    "vocab": set(),
+    "diagnostics": {"source", "vocab"},
+    "syntax": {"source", "vocab", "diagnostics"},
+    "inventory": {"source", "vocab", "diagnostics"},
+    "styles": {"source", "vocab", "inventory.schema"},
+    "graph": {"source", "vocab", "diagnostics", "styles"},
+    "plan": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory.schema"},
+    "checks": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory.schema", "plan"},
+    "lower": {"source", "vocab", "diagnostics", "styles", "inventory.schema", "plan", "graph"},
+    "runtime": {"source", "vocab", "diagnostics", "styles", "graph"},
+    "show": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "api"},
+    "diff": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "api", "show"},
+}
+"""What each part may import besides itself. `api`, `cli`, `run` and `__main__` stand above all."""
+
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "torch": ("planc/runtime/backends/torch/", "planc/inventory/probe.py", "planc/run.py"),
+    "transformers": ("planc/runtime/backends/torch/", "planc/inventory/probe.py"),
+    "safetensors": ("planc/runtime/backends/torch/",),
+    "tokenizers": ("planc/runtime/data/tokenizers.py",),
+    "numpy": ("planc/runtime/data/", "planc/runtime/backends/torch/"),
+    "lark": ("planc/syntax/",),
+    "rich": ("planc/cli/",),
+    "pydantic": ("planc/graph/artifact.py", "planc/runtime/checkpoints/"),
+}
+"""Which files may import a library, by the start of their path."""
+
+FILES = sorted(path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py"))
+
+
+def imported(path: str) -> Iterator[str]:
+    """Every module that a file imports, inside functions too."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_file_imports_only_what_lies_below_it(path: str) -> None:
+    part = path.split("/")[1].removesuffix(".py")
+    if part not in ALLOWED:
+        assert part in ("api", "cli", "run", "__main__", "__init__"), f"{part} is not in the import law"
+        return
+    for module in imported(path):
+        if not module.startswith("planc."):
+            continue
+        target = module.removeprefix("planc.")
+        if target == "__version__" or target.split(".")[0] == part:
+            continue
+        below = any(target == name or target.startswith(f"{name}.") for name in ALLOWED[part])
+        assert below, f"{path} must not import {module}"
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_library_is_imported_only_in_its_rooms(path: str) -> None:
+    for module in imported(path):
+        rooms = LIBRARIES.get(module.split(".")[0])
+        assert rooms is None or path.startswith(rooms), f"{path} must not import {module}"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.startswith("planc/runtime/backends/torch/")])
+def test_private_parts_of_torch_are_named_in_one_file(path: str) -> None:
+    if path.endswith("/private.py"):
+        return
+    for module in imported(path):
+        is_private = module.startswith("torch.") and any(part.startswith("_") for part in module.split("."))
+        assert not is_private, f"{path} imports {module}; name it in private.py"
+
+
+def test_check_leaves_heavy_libraries_unimported() -> None:
+    program = (
+        "import sys\n"
+        "from planc.cli.main import main\n"
+        "code = main(['check', 'plans/llama-3.1-405b.plan'])\n"
+        "print(sorted({'torch', 'transformers', 'numpy', 'rich', 'pydantic'} & set(sys.modules)))\n"
+        "sys.exit(code)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == "[]"
