@@ -18,7 +18,7 @@ from planc.diagnostics import Code, Diagnostic, has_errors
 from planc.graph.graph import Graph
 from planc.inventory.load import InventoryError, load_inventory
 from planc.inventory.schema import Inventory
-from planc.lower import compile_graph
+from planc.lower import compile_graph, draft_graph
 from planc.plan.bind import BoundPlan, bind
 from planc.plan.overrides import Override, parse_override
 from planc.plan.resolve import resolve
@@ -49,6 +49,10 @@ class Checked:
     @property
     def ok(self) -> bool:
         return not has_errors(self.diagnostics)
+
+    def draft(self) -> Graph | None:
+        """The graph; for a plan that breaks rules, what it would be: to compare with, never to run."""
+        return self.graph or (draft_graph(self.bound) if self.bound else None)
 
 
 def cache_dir() -> Path:

@@ -13,9 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from planc.cli.banner import banner, closing, launch_line, mesh_text
+from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
 from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import InitMesh, ResumeCheckpoint
+from planc.runtime.checkpoints.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import run
 from planc.runtime.launch import Launch, read_launch, require_free_port, require_world_size
+from planc.runtime.observer import Observer, Silent
 from planc.runtime.run_directory import RunDirectory
 
 DESCRIPTION = "Run a plan, or a compiled plan, on this process's rank."
@@ -23,18 +29,23 @@ EPILOG = """examples:
   torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan
   python -m planc.run plans/quickstart.plan --set mesh.dp_shard=1 --set mesh.tp=1
 
-exit codes: 0 done, 2 bad input, 4 storage, 5 numerics, 6 communication, 7 corrupt checkpoint; they are also in
-the run folder's status.json, since torchrun returns 1 for every failure."""
+exit codes: 0 done, 2 bad input, 4 storage, 5 numerics, 6 communication, 7 corrupt checkpoint.
+They are also in the run folder's status.json, since torchrun returns 1 for every failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What is run: the graph, the artifact that is stored beside the results, and lines for the banner."""
+    """What is run: the graph, where its relative paths start, and what it was made from."""
 
     graph: Graph
-    artifact: str
     base: Path
-    origins: tuple[str, ...]
+    sources: tuple[tuple[str, str], ...]
+    overrides: tuple[str, ...]
+
+    def artifact(self, folder: Path) -> str:
+        """The artifact's text for a file in `folder`."""
+        base = base_between(folder, plan_folder=self.base)
+        return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +83,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         if compiled is None:
             return ExitCode.INPUT
         graph = compiled.graph
-        require_world_size(launch, wanted=graph.world_size, mesh=_mesh_text(graph), plan=str(arguments.plan))
+        require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=launch_line(graph.world_size, arguments.plan))
         require_free_port(launch)
         path = arguments.run_dir or Path("runs") / graph.name
         directory = RunDirectory(path)
@@ -93,7 +104,6 @@ def _compile(arguments: argparse.Namespace, launch: Launch) -> Compiled | None:
     from planc.api import check_plan
     from planc.cli.settings import settings_from
     from planc.diagnostics.human import HumanRenderer
-    from planc.graph.artifact import dump
 
     settings, errors = settings_from(arguments.set, os.environ)
     if errors:
@@ -102,29 +112,24 @@ def _compile(arguments: argparse.Namespace, launch: Launch) -> Compiled | None:
     if launch.rank == 0 and checked.diagnostics:
         renderer = HumanRenderer(checked.sources, colour=sys.stderr.isatty() and "NO_COLOR" not in os.environ)
         print(renderer.render(checked.diagnostics), file=sys.stderr)
-        if launch.world_size == 1 and checked.plan is not None and checked.plan.mesh.world_size != 1:
-            count = checked.plan.mesh.world_size
-            print(f"start it with: torchrun --nproc-per-node {count} -m planc.run {arguments.plan}", file=sys.stderr)
+        if checked.plan is not None and checked.plan.mesh.world_size != launch.world_size:
+            print(f"start it with: {launch_line(checked.plan.mesh.world_size, arguments.plan)}", file=sys.stderr)
     if checked.graph is None:
         return None
-    artifact = dump(checked.graph, sources=checked.source_digests, overrides=checked.overrides)
-    return Compiled(checked.graph, artifact, arguments.plan.parent, checked.overrides)
+    return Compiled(checked.graph, arguments.plan.parent, checked.source_digests, checked.overrides)
 
 
 def _load(path: Path, settings: Sequence[str]) -> Compiled:
     """A compiled artifact, which takes no more settings."""
-    from planc.graph.artifact import ArtifactError, graph_of, load
-
     if settings:
         raise RunError("a compiled plan takes no --set", help="compile the plan again with the setting")
     try:
-        text = path.read_text(encoding="utf-8")
-        artifact = load(text)
+        artifact = load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}") from error
     except ArtifactError as error:
         raise RunError(f"{path}: {error}", help="compile the plan again") from error
-    return Compiled(graph_of(artifact), text, path.parent, artifact.overrides)
+    return Compiled(graph_of(artifact), path.parent / artifact.base, artifact.sources, artifact.overrides)
 
 
 def _execute(
@@ -137,12 +142,11 @@ def _execute(
     from planc.runtime.backends.torch.backend import TorchBackend
     from planc.runtime.backends.torch.mesh import choose_device, connect
     from planc.runtime.backends.torch.session import Paths, Session
-    from planc.runtime.interpreter import run
-    from planc.runtime.observer import Observer, Silent
 
     graph = compiled.graph
     digest = plan_hash(graph)
     init = graph.setup[0]
+    assert isinstance(init, InitMesh), "verified graphs start with mesh.init"
     device = choose_device(init.backend, launch)
     connect(launch, device=device, timeout_seconds=init.timeout_seconds, digest=digest)
     display = None
@@ -151,9 +155,9 @@ def _execute(
         if launch.rank == 0:
             from planc.cli.progress import RunDisplay
 
-            directory.prepare(compiled.artifact)
+            directory.prepare(compiled.artifact(directory.path))
             observer = display = RunDisplay(directory)
-            print(_banner(compiled, digest, device.type, directory), flush=True)
+            print(banner(graph, device=device.type, run_folder=directory.path, overrides=compiled.overrides), flush=True)
         paths = Paths(base=compiled.base, run=directory.path)
         _refuse_old_checkpoints(graph, paths.checkpoints)
         session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
@@ -161,7 +165,7 @@ def _execute(
         if display is not None:
             display.close()
             directory.write_status("done", code=ExitCode.DONE, step=last, plan_hash=digest)
-            print(_closing(directory, display.checkpoint), flush=True)
+            print(closing(directory, checkpoint=display.checkpoint), flush=True)
     finally:
         if display is not None:
             display.close()
@@ -172,59 +176,12 @@ def _execute(
 
 def _refuse_old_checkpoints(graph: Graph, checkpoints: Path) -> None:
     """RunError if a run that starts anew would meet an earlier run's checkpoints."""
-    from planc.graph.ops import ResumeCheckpoint
-    from planc.runtime.checkpoints.layout import committed_steps
-
     resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
     if graph.save and not resumes and committed_steps(checkpoints):
         raise RunError(
             f"{checkpoints} holds checkpoints of an earlier run, and the plan does not resume",
             help="choose another --run-dir, or set checkpoint.resume = latest",
         )
-
-
-def _mesh_text(graph: Graph) -> str:
-    """`dp_shard=2 tp=2`; dims of one rank are left out."""
-    return " ".join(f"{mesh_dim}={size}" for mesh_dim, size in graph.mesh if size > 1) or "of one rank"
-
-
-def _banner(compiled: Compiled, digest: str, device: str, directory: RunDirectory) -> str:
-    """What is about to run, before it runs."""
-    graph = compiled.graph
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    lines = [
-        f"planc run {graph.name}  plan_hash {digest[:12]}",
-        f"  mesh       {_mesh_text(graph)}  ({graph.world_size} ranks, {device}, {backend})",
-        *_layout_lines(graph),
-        f"  run folder {directory.path}",
-        *(f"  override   {text}" for text in compiled.origins),
-    ]
-    return "\n".join(lines)
-
-
-def _layout_lines(graph: Graph) -> list[str]:
-    from planc.graph.ops import AttachAttention, FullyShard, ShardTensorParallel
-
-    divided = sum(len(op.modules) for op in graph.setup if isinstance(op, ShardTensorParallel))
-    units = sum(len(op.groups) for op in graph.setup if isinstance(op, FullyShard))
-    attention = next(op for op in graph.setup if isinstance(op, AttachAttention))
-    lines = [f"  layout     {divided} modules divided over tp, {units} FSDP units"]
-    if attention.over:
-        lines.append(f"  context    {attention.kind} attention over cp, {attention.balance} balance")
-    return lines
-
-
-def _closing(directory: RunDirectory, checkpoint: Path | None) -> str:
-    """Where everything is, and how far the loss has come since the run's first step."""
-    lines = ["done"]
-    losses = directory.losses()
-    if losses:
-        (first, first_loss), (last, last_loss) = losses[0], losses[-1]
-        lines.append(f"  loss       {first_loss:.4f} (step {first}) -> {last_loss:.4f} (step {last})")
-    lines.append(f"  metrics    {directory.path / 'metrics.jsonl'}")
-    if checkpoint is not None:
-        lines.append(f"  checkpoint {checkpoint}")
-    return "\n".join(lines)
 
 
 def _rank_hint() -> int:
@@ -248,14 +205,14 @@ def _report(error: RunError, launch: Launch, directory: RunDirectory | None) -> 
     sys.stderr.flush()
 
 
-def _exit(code: int) -> None:
-    """Leaves at once: threads of a broken process group must not keep a failed rank alive."""
+def leave(code: int) -> int:
+    """`code`; a failed rank ends here at once, since threads of a broken process group could keep it alive."""
     sys.stdout.flush()
     sys.stderr.flush()
     if code:
         os._exit(code)
-    sys.exit(code)
+    return code
 
 
 if __name__ == "__main__":
-    _exit(main())
+    sys.exit(leave(main()))

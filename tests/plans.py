@@ -10,6 +10,8 @@ from planc.source import SourceFile
 
 PLANS = Path(__file__).parents[1] / "plans"
 QUICKSTART = PLANS / "quickstart.plan"
+FULL = (Path(__file__).parent / "full.plan").read_text()
+"""What tests edit: four ranks, fixed values, most blocks."""
 
 
 def canonical_plans() -> tuple[Path, ...]:
@@ -17,15 +19,17 @@ def canonical_plans() -> tuple[Path, ...]:
     return tuple(sorted(PLANS.glob("*.plan")))
 
 
-def write_plan(folder: Path, *, name: str = "x.plan", text: str | None = None, edits: Sequence[tuple[str, str]] = ()) -> Path:
-    """A plan in `folder`, from which the models are reached: quickstart's text, or `text`, with `edits` made.
+def write_plan(
+    folder: Path, *, name: str = "x.plan", text: str | None = None, edits: Sequence[tuple[str, str]] = ()
+) -> Path:
+    """A plan in `folder`, from which the models are reached: FULL, or `text`, with `edits` made.
 
     Every edit must find its text, so that no test passes for having changed nothing.
     """
     models = folder / "models"
     if not models.exists():
         models.symlink_to(PLANS / "models")
-    text = QUICKSTART.read_text() if text is None else text
+    text = FULL if text is None else text
     for old, new in edits:
         assert old in text, f"nothing to edit: {old}"
         text = text.replace(old, new)

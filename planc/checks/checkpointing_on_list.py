@@ -17,7 +17,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         module = subject.inventory.get(fqn)
         if module is not None and module.kind is Kind.MODULE_LIST:
             text = f"`{fqn}` is a module list, which has no forward"
-            yield CODE.at(span, text, help=f'name its members: "{fqn}.*"')
+            yield CODE.at(span, text, help=f'name its members: `"{fqn}.*"`')
 
 
 RULE = Rule((CODE,), check)

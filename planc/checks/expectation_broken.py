@@ -23,6 +23,17 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
 }
 
+_FORMULAS: Mapping[str, str] = {
+    "world_size": "dp_replicate x dp_shard x cp x tp",
+    "dp_size": "dp_replicate x dp_shard",
+    "gradient_accumulation": "tokens_per_step / (dp_size x micro_batch x sequence_length)",
+    "tokens_per_step": "train.tokens_per_step, or dp_size x micro_batch x sequence_length",
+    "sequences_per_step": "gradient_accumulation x dp_size x micro_batch",
+    "total_tokens": "tokens_per_step x train.steps",
+    "parameters": "elements of all parameters, tied ones once",
+}
+"""Where each fact comes from, as `planc.plan.facts` has it."""
+
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each line of `expect` that is false, or that names no fact."""
@@ -38,7 +49,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 fix=Fix(expectation.subject_span, near, is_safe=True) if near else None,
             )
         elif not _OPERATORS[expectation.operator](known[expectation.subject], expectation.value):
-            yield CODE.at(expectation.span, f"{expectation.subject} is {known[expectation.subject]}")
+            yield CODE.at(
+                expectation.span,
+                f"{expectation.subject} is {known[expectation.subject]}",
+                notes=(f"{expectation.subject} = {_FORMULAS[expectation.subject]}",),
+                help="correct the expectation, or the setting that changed",
+            )
 
 
 RULE = Rule((CODE, UNKNOWN), check, block="train", unless=(BATCH_INDIVISIBLE,))

@@ -29,9 +29,19 @@ def as_patterns(names: Iterable[str]) -> tuple[str, ...]:
         by_parent.setdefault(parent, []).append(last)
     patterns = []
     for parent, children in by_parent.items():
-        last = children[0] if len(children) == 1 else f"{{{','.join(children)}}}"
+        last = children[0] if len(children) == 1 else _alternatives(children)
         patterns.append(f"{parent}.{last}" if parent else last)
     return tuple(patterns)
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    """`{q,k,v}_proj`: the words that all names end with stand once."""
+    words = [name.split("_") for name in names]
+    shared = 0
+    while all(len(parts) > shared + 1 and parts[-1 - shared] == words[0][-1 - shared] for parts in words):
+        shared += 1
+    suffix = "_" + "_".join(words[0][-shared:]) if shared else ""
+    return f"{{{','.join(name.removesuffix(suffix) for name in names)}}}{suffix}"
 
 
 def quoted(names: Iterable[str]) -> str:

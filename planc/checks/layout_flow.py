@@ -144,7 +144,9 @@ class _Walk:
             passes = clash.kind in (ClashKind.NORM_ON_SEQUENCE, ClashKind.NORM_ON_HEADS)
             return incoming if passes else Value(None, module.fqn)
         if assignment is None:
-            return self._combined(module, module.returns, wanted=None) if module.returns else incoming
+            if module.returns:
+                return self._combined(module, module.returns, wanted=None)
+            return Value(incoming.layout, module.fqn)
         if assignment.style.reduces_parameter_gradients:
             return Value(incoming.layout or wanted, module.fqn)
         return Value(normal(assignment.use.output), module.fqn)
@@ -206,17 +208,19 @@ class _Walk:
         arriving = incoming.layout
         if arriving is None:
             return None
-        values = self._arrivals(module.fqn, module.sources)
-        producers = tuple(dict.fromkeys(value.origin for value in values if value.layout == arriving))
-        if module.kind is Kind.NORM and arriving == FEATURES and not self._is_per_head(module):
-            return Clash(ClashKind.OTHER, module.fqn, WHOLE, arriving, producers)
         assignment = self.bound.styles.get(module.fqn)
         reduces = assignment is not None and assignment.style.reduces_parameter_gradients
-        # Each rank's gradient is from its own tokens, and the sum over ranks is what is due.
-        if arriving == wanted or (reduces and wanted == FEATURES and arriving == SEQUENCE):
+        needs = wanted
+        if module.kind is Kind.NORM and arriving == FEATURES and not self._is_per_head(module):
+            kind, needs = ClashKind.OTHER, WHOLE
+        elif arriving == wanted or (reduces and wanted == FEATURES and arriving == SEQUENCE):
+            # In the second case each rank's gradient is from its own tokens, and the sum is what is due.
             return None
-        kind = _clash_kind(module, arriving, wanted=wanted, reduces=reduces)
-        return Clash(kind, module.fqn, wanted, arriving, producers)
+        else:
+            kind = _clash_kind(module, arriving, wanted=wanted, reduces=reduces)
+        values = self._arrivals(module.fqn, module.sources)
+        producers = tuple(dict.fromkeys(value.origin for value in values if value.layout == arriving))
+        return Clash(kind, module.fqn, needs, arriving, producers)
 
     def _is_per_head(self, module: Module) -> bool:
         """Whether a norm works inside single heads, which stay whole when heads are divided."""

@@ -11,14 +11,16 @@ from planc.checks.clash_report import (
     labels_at,
     patterns,
     rule_spans,
+    rules_to_add,
     size_note,
 )
 from planc.checks.families import quoted
-from planc.checks.layout_flow import ClashKind
+from planc.checks.layout_flow import FEATURES, ClashKind
 from planc.checks.model import Rule, Subject
 from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.vocab import MeshDim, Replicate
+from planc.inventory.schema import Kind
+from planc.vocab import MeshDim, Placement, Replicate
 
 CODE = Code("P415", "layouts-disagree", "an activation does not arrive in the layout that is needed")
 
@@ -45,10 +47,19 @@ def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
             f"it is combined with {partners} on the way into {meeting}",
             *size_note(subject, group.producers),
         ),
-        help=f"let {culprits} leave {needs}: `output = {needs}`"
-        if spans and _takes(subject, group.producers[0], "output")
-        else f"give both the same layout: {needs}",
+        help=_combined_help(subject, group),
     )
+
+
+def _combined_help(subject: Subject, group: ClashGroup) -> str:
+    producer, partner = group.producers[0], subject.bound.styles.get(group.partners[0])
+    module = subject.inventory.get(producer)
+    is_bare_linear = (
+        module is not None and module.kind is Kind.LINEAR and producer not in subject.bound.styles
+    )
+    if is_bare_linear and partner is not None:
+        return rules_to_add(subject, group.producers, partner.style.name)
+    return _leave(subject, producer, group.first.needs)
 
 
 def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
@@ -59,7 +70,7 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
     names = quoted(patterns(subject, group.consumers))
     return CODE.at(
         span,
-        f"takes {needs}, gets {arriving}" if spans else f"no rule names {names}, which get {arriving}",
+        f"takes {needs}, gets {arriving}" if spans else f"no rule names {names}, which gets {arriving}",
         secondary=(
             *labels_at(spans[1:], "and here", apart_from=span),
             *labels_at(rule_spans(subject, group.producers), f"this leaves {arriving}", apart_from=span),
@@ -74,26 +85,37 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
 
 def _help(subject: Subject, group: ClashGroup) -> str:
     needs, arriving = group.first.needs, group.first.arriving
-    consumer, producer = group.consumers[0], group.producers[0]
+    consumer, leave = group.consumers[0], _leave(subject, group.producers[0], needs)
     if group.style is None:
-        return f"add a rule for it that takes {arriving}, or gather before it"
+        head = subject.inventory.head
+        action = f"prepare_input(input = {arriving}, desired = {needs})"
+        if head is not None and consumer == head.fqn:
+            action = f"colwise(input = {arriving}, output = Shard(-1))"
+        return rules_to_add(subject, group.consumers, action)
+    if "sequence_dim" in group.style.options and arriving == FEATURES:
+        return "use `replicated_with_grad_allreduce`, which is for norms on divided heads"
     if "sequence_dim" in group.style.options:
-        return f"let {quoted(patterns(subject, [producer]))} leave {needs}, or leave this rule out"
-    if "desired" in group.style.options:
-        return f"`input = {arriving}`, or let {quoted(patterns(subject, [producer]))} leave {needs}"
-    if needs == Replicate() and _is_shared(subject, group):
-        parents = tuple(dict.fromkeys(fqn.rpartition(".")[0] for fqn in group.consumers))
-        gates = quoted(
-            f'"{pattern}" -> prepare_input(input = {arriving}, desired = {needs})'
-            for pattern in patterns(subject, parents)
-        )
-        return f"gather once for the siblings: add {gates}"
+        return f"{leave}, or leave this rule out"
+    if needs == Replicate() and _is_shared(group):
+        parents = [fqn.rpartition(".")[0] for fqn in group.consumers]
+        action = f"prepare_input(input = {arriving}, desired = {needs})"
+        return f"gather once for all: {rules_to_add(subject, parents, action)}"
     if _takes(subject, consumer, "input"):
-        return f"`input = {arriving}`, or let {quoted(patterns(subject, [producer]))} leave {needs}"
-    return f"let {quoted(patterns(subject, [producer]))} leave {needs}"
+        return f"write `input = {arriving}`, or {leave}"
+    return leave
 
 
-def _is_shared(subject: Subject, group: ClashGroup) -> bool:
+def _leave(subject: Subject, producer: str, placement: Placement) -> str:
+    """How a producer comes to leave a placement."""
+    module, names = subject.inventory.get(producer), quoted(patterns(subject, [producer]))
+    if _takes(subject, producer, "output"):
+        return f"let {names} leave {placement}: `output = {placement}`"
+    if module is not None and module.kind is Kind.EMBEDDING and producer not in subject.bound.styles:
+        return rules_to_add(subject, [producer], f"embedding_rowwise(output = {placement})")
+    return f"let {names} leave {placement}"
+
+
+def _is_shared(group: ClashGroup) -> bool:
     """Whether several consumers stand in one container, which could gather for all of them."""
     parents = [fqn.rpartition(".")[0] for fqn in group.consumers]
     return all(parents) and len(set(parents)) < len(parents)

@@ -21,12 +21,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         names = [name for name in subject.inventory.names() if name.rpartition(".")[0] == block]
         layers = [name.rpartition(".")[2] for name in names if name not in inside]
         if layers and all(layer.isdecimal() for layer in layers):
-            missing = runs([int(layer) for layer in layers])
+            numbers = runs([int(layer) for layer in layers])
+            missing = f"`{block}.{numbers if len(layers) == 1 else f'{{{numbers}}}'}`"
             yield CODE.at(
                 fsdp.span,
-                f"no unit for {'the members' if len(layers) == len(names) else missing} of `{block}`",
+                f"no unit for {f'the members of `{block}`' if len(layers) == len(names) else missing}",
                 notes=("what is in no unit is gathered before the first layer, and kept to the end",),
-                help=f'add "{block}.*" -> unit',
+                help=f'add `"{block}.*" -> unit`',
             )
 
 

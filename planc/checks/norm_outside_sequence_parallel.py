@@ -33,7 +33,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             span,
             f"{names} runs on {group.first.arriving}" if spans else f"no rule names {names}",
             secondary=labels_at(
-                rule_spans(subject, group.producers),
+                rule_spans(subject, group.producers)[:1],
                 f"the sequence is divided here: {group.first.arriving}",
                 apart_from=span,
             ),

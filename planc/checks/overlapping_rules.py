@@ -16,6 +16,8 @@ _MAX_NAMES = 4
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each pair of rules, at the later one."""
+    spec = subject.plan.tensor_parallel
+    auto = spec.auto if spec else None
     pairs: dict[tuple[Span, Span], list[str]] = {}
     for conflict in subject.bound.conflicts:
         pairs.setdefault((conflict.first, conflict.second), []).append(conflict.name)
@@ -25,7 +27,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             second,
             f"also matches {quoted(shown[:_MAX_NAMES])}{more}",
-            secondary=(Label(first, "the earlier rule"),),
+            secondary=(Label(first, "`auto` covers it too" if first == auto else "the earlier rule"),),
             help="write `override` before the rule that is to win, or narrow one of the patterns",
         )
 

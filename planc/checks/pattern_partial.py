@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from planc.checks.families import family, quoted, runs
+from planc.checks.families import as_patterns, family, quoted, runs
 from planc.checks.model import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code, Diagnostic, Label
 from planc.source import Span
 from planc.vocab import MeshDim
 
@@ -14,22 +14,27 @@ CODE = Code("P220", "pattern-partial", "a rule covers only some layers of a repe
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule: its modules have no rule in other layers."""
-    found: dict[Span, list[str]] = {}
+    """One finding for all modules without a rule in the same layers, at their first rule."""
+    found: dict[tuple[int, ...], list[tuple[str, Span]]] = {}
     for name, layers in _families(subject).items():
         ruled = [span for span in layers.values() if span is not None]
-        if ruled and len(ruled) < len(layers):
-            found.setdefault(ruled[0], []).append(name)
-    for span, names in found.items():
-        layers = _families(subject)[names[0]]
-        covered = [layer for layer, rule in layers.items() if rule is not None]
-        missing = [layer for layer, rule in layers.items() if rule is None]
+        missing = tuple(layer for layer, rule in layers.items() if rule is None)
+        if ruled and missing:
+            found.setdefault(missing, []).append((name, ruled[0]))
+    for missing, modules in found.items():
+        spans = tuple(dict.fromkeys(span for _, span in modules))
+        names = quoted(as_patterns([name for name, _ in modules]))
         yield CODE.at(
-            span,
-            f"covers layers {runs(covered)} of {layers and max(layers) + 1}",
-            notes=(f"{quoted(names)} has no rule in layers {runs(missing)}, and would stay whole there",),
+            spans[0],
+            f"does not cover {_layers(missing)}",
+            secondary=tuple(Label(span, "nor does this") for span in spans[1:]),
+            notes=(f"{names} would stay whole there",),
             help="write `*` for the layer, or add a rule for the others (`replicate` keeps them whole)",
         )
+
+
+def _layers(numbers: Sequence[int]) -> str:
+    return f"layer{'s' if len(numbers) > 1 else ''} {runs(numbers)}"
 
 
 def _families(subject: Subject) -> Mapping[str, Mapping[int, Span | None]]:

@@ -23,8 +23,8 @@ _BRACE = re.compile(r"([^{}]*)\{[^{}]*\}([^{}]*)\Z")
 class Gap:
     """Where a pattern stops matching: offsets [start, end) of its text, the parent so far, the names there.
 
-    `prefix` and `suffix` surround the offsets inside their segment; `others` are choices that the brace
-    already has.
+    `around` is what surrounds the offsets inside their part, None where other braces do. `others` are choices
+    that the brace has.
     """
 
     start: int
@@ -32,40 +32,56 @@ class Gap:
     wanted: str
     parent: str
     children: tuple[str, ...]
-    prefix: str = ""
-    suffix: str = ""
+    around: tuple[str, str] | None = ("", "")
     others: tuple[str, ...] = ()
+    is_range: bool = False
+    is_container: bool = False
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each pattern without a match, or for each choice in a brace without one."""
     for selection in subject.bound.selections:
-        gaps = _choice_gaps(selection) if selection.matched else [_gap(selection)]
+        gaps = _unused_choices(selection) if selection.matched else _dead_end(selection)
         yield from (_report(selection.pattern, gap) for gap in gaps)
 
 
 def _report(pattern: Pattern, gap: Gap) -> Diagnostic:
-    where = f" under `{gap.parent}`" if gap.parent else ""
     near = _nearest(gap)
     span = pattern.source.part(gap.start, gap.end)
+    nothing = f"there is nothing below `{gap.parent}`"
     return CODE.at(
         span,
-        f"no `{gap.wanted}`{where}",
-        notes=(f"candidates: {_listed(gap.children)}",) if gap.children else ("there is nothing below it",),
+        _label(gap),
+        notes=(f"candidates: {_listed(gap.children)}" if gap.children else nothing,),
         help=f"did you mean `{near}`?" if near else None,
-        fix=Fix(span, near, is_safe=not gap.wanted[0].isdecimal()) if near else None,
+        fix=Fix(span, near, is_safe=not gap.is_range) if near else None,
     )
+
+
+def _label(gap: Gap) -> str:
+    if gap.is_container:
+        return f"`{gap.wanted}` has nothing of its own that a rule could name here"
+    if gap.parent.endswith("**"):
+        return f"no `{gap.wanted}` anywhere"
+    return f"no child `{gap.wanted}` under `{gap.parent}`" if gap.parent else f"no `{gap.wanted}`"
 
 
 def _nearest(gap: Gap) -> str | None:
     """What to write in place of the faulty part."""
-    numbers = [int(child) for child in gap.children if child.isdecimal()]
-    if gap.wanted[0].isdecimal():
-        return runs(numbers) if gap.prefix or ".." in gap.wanted else None
-    found = closest(gap.wanted, gap.children)
-    if found is None or not (found.startswith(gap.prefix) and found.endswith(gap.suffix)):
+    if gap.is_container:
+        return f"{gap.wanted}.**"
+    if gap.is_range:
+        return runs([int(child) for child in gap.children if child.isdecimal()]) or None
+    if gap.around is None or gap.wanted.isdecimal():
         return None
-    middle = found[len(gap.prefix) : len(found) - len(gap.suffix)]
+    core = gap.wanted.strip("*")
+    found = closest(core, gap.children)
+    prefix, suffix = gap.around
+    if found is None or not (found.startswith(prefix) and found.endswith(suffix)):
+        return None
+    if core != gap.wanted:
+        return gap.wanted.replace(core, found)
+    middle = found[len(prefix) : len(found) - len(suffix)]
     return middle if middle and middle not in gap.others else None
 
 
@@ -78,42 +94,56 @@ def _listed(children: Sequence[str]) -> str:
     return f"{', '.join(shown)}{more}"
 
 
-def _gap(selection: Selection) -> Gap:
-    """The first segment of a pattern that leads nowhere."""
-    pattern = selection.pattern
-    prefixes = _prefixes(selection.names)
+def _dead_end(selection: Selection) -> Iterator[Gap]:
+    """The first part of a pattern that leads nowhere; each choice of it, if it has some."""
+    pattern, prefixes = selection.pattern, _prefixes(selection.names)
     for index, (start, text) in enumerate(pattern.parts):
         if any(pattern.matches_prefix(name, index + 1) for name in prefixes):
             continue
-        children = _children(pattern, index, prefixes)
-        return Gap(start, start + len(text), text, _parent(pattern, index), children)
+        if len(pattern.segments[index].alternatives) > 1:
+            yield from _choices(pattern, index, pattern.segments[index].alternatives, prefixes)
+        else:
+            children = _children(pattern, index, prefixes)
+            yield Gap(start, start + len(text), text, _parent(pattern, index), children)
+        return
     # Every part leads somewhere, but not to a name: the pattern stops at a container.
     start, text = pattern.parts[-1]
-    last = len(pattern.parts)
-    return Gap(start, start + len(text), text, _parent(pattern, last - 1), _children(pattern, last, prefixes))
+    children = _children(pattern, len(pattern.parts), prefixes)
+    parent = _parent(pattern, len(pattern.parts) - 1)
+    yield Gap(start, start + len(text), text, parent, children, is_container=True)
 
 
-def _choice_gaps(selection: Selection) -> Iterator[Gap]:
-    """Each choice of a brace by which nothing matches; the numbers of one range together."""
+def _unused_choices(selection: Selection) -> Iterator[Gap]:
+    """Each choice of a brace by which nothing matches."""
     pattern = selection.pattern
-    if "{" not in pattern.text:
+    # What was matched shows most choices to be in use, and is a small part of all names.
+    if "{" not in pattern.text or not any(pattern.unmatched(selection.matched)):
         return
-    unmatched: dict[tuple[int, int], list[Alternative]] = {}
-    for option in pattern.unmatched(selection.names):
-        unmatched.setdefault((option.start, option.end), []).append(option)
-    for (start, end), options in unmatched.items():
-        index = next(i for i, (at, text) in enumerate(pattern.parts) if at <= start < at + max(1, len(text)))
-        children = _children(pattern, index, _prefixes(selection.names))
-        written = pattern.text[start:end]
-        if options[0].is_range:
-            missing = runs([int(option.text) for option in options if option.text.isdecimal()]) or written
-            yield Gap(start, end, missing, _parent(pattern, index), children, prefix="range")
-            continue
-        brace = _BRACE.match(pattern.parts[index][1])
-        prefix, suffix = (brace.group(1), brace.group(2)) if brace else ("", "")
-        options_here = pattern.segments[index].alternatives
-        others = tuple(pattern.text[other.start : other.end] for other in options_here)
-        yield Gap(start, end, options[0].text, _parent(pattern, index), children, prefix, suffix, others)
+    unmatched = tuple(pattern.unmatched(selection.names))
+    prefixes = _prefixes(selection.names)
+    for index, segment in enumerate(pattern.segments):
+        options = [option for option in segment.alternatives if option in unmatched]
+        yield from _choices(pattern, index, options, prefixes)
+
+
+def _choices(
+    pattern: Pattern, index: int, options: Sequence[Alternative], prefixes: Sequence[str]
+) -> Iterator[Gap]:
+    """A gap for each choice as it is written; the numbers of one range are one."""
+    by_place: dict[tuple[int, int], list[Alternative]] = {}
+    for option in options:
+        by_place.setdefault((option.start, option.end), []).append(option)
+    brace = _BRACE.match(pattern.parts[index][1])
+    around = (brace.group(1), brace.group(2)) if brace else None
+    alternatives = pattern.segments[index].alternatives
+    others = tuple(pattern.text[other.start : other.end] for other in alternatives)
+    parent, children = _parent(pattern, index), _children(pattern, index, prefixes)
+    for (start, end), same in by_place.items():
+        numbers = [int(option.text) for option in same if option.is_range and option.text.isdecimal()]
+        if numbers:
+            yield Gap(start, end, runs(numbers), parent, children, is_range=True)
+        else:
+            yield Gap(start, end, same[0].text, parent, children, around, others)
 
 
 def _parent(pattern: Pattern, index: int) -> str:
@@ -133,8 +163,11 @@ def _prefixes(names: Iterable[str]) -> tuple[str, ...]:
 def _children(pattern: Pattern, index: int, prefixes: Sequence[str]) -> tuple[str, ...]:
     """Names one step below what the first `index` parts match, each once."""
     found: dict[str, None] = {}
+    is_deep = index > 0 and pattern.segments[index - 1].depth
     for name in prefixes:
         parent, _, last = name.rpartition(".")
+        if is_deep and last.isdecimal():
+            continue  # anywhere in the model, numbers tell nothing
         if (parent == "" and index == 0) or (parent and pattern.matches_prefix(parent, index)):
             found[last] = None
     return tuple(found)

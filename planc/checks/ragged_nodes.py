@@ -21,7 +21,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     yield CODE.at(
         subject.plan.span("mesh.devices_per_node"),
         f"{world_size} ranks on nodes of {per_node} devices",
-        notes=("torch numbers ranks by nodes of equal size, and starts no others",),
+        notes=("torch builds device meshes over nodes of equal size only",),
         help=f"make the mesh {choices(whole, near=world_size)} ranks, or correct devices_per_node",
     )
 

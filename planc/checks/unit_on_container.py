@@ -23,7 +23,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 group.span,
                 f"{quoted(names)} is a module list",
                 notes=("a list has no forward, in which a unit gathers its parameters",),
-                help=f'name its members: "{names[0]}.*"',
+                help=f'name its members: `"{names[0]}.*"`',
             )
 
 

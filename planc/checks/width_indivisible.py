@@ -5,40 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.attention_heads import divided_attentions
-from planc.checks.families import families, quoted
+from planc.checks.families import as_patterns, families, quoted
 from planc.checks.legal_values import choices, divisors
 from planc.checks.model import Rule, Subject
-from planc.checks.rule_groups import by_rule
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.inventory.schema import Kind, Module, Parameter
 from planc.plan.bind import Assignment
+from planc.source import Span
 from planc.vocab import MeshDim, Shard
 
 CODE = Code("P403", "width-indivisible", "a divided parameter's size is not divisible by tp")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule and size, at `mesh.tp`. Projections of indivisible heads are left to P401."""
+    """One finding for each size, at `mesh.tp`. Projections of indivisible heads are left to P401."""
     tp = subject.plan.mesh.tp
     excused = {
         attention.fqn
         for attention, _ in divided_attentions(subject)
         if attention.num_heads % tp or attention.num_kv_heads % tp
     }
-    for span, assignments in by_rule(subject):
-        uneven: dict[int, list[str]] = {}
+    uneven: dict[int, list[Assignment]] = {}
+    for fqn, assignment in subject.bound.styles.items():
+        if fqn.rpartition(".")[0] not in excused:
+            for size in _uneven_sizes(subject, assignment):
+                uneven.setdefault(size, []).append(assignment)
+    for size, assignments in uneven.items():
+        spans: dict[Span, list[str]] = {}
         for assignment in assignments:
-            if assignment.fqn.rpartition(".")[0] not in excused:
-                for size in _uneven_sizes(subject, assignment):
-                    uneven.setdefault(size, []).append(assignment.fqn)
-        for size, fqns in uneven.items():
-            yield CODE.at(
-                subject.plan.span("mesh.tp"),
-                f"{size} over tp = {tp}",
-                secondary=(Label(span, f"divides {quoted(families(subject.inventory, fqns))}"),),
-                notes=("ranks would compute with unequal shapes",),
-                help=f"tp can be {choices(divisors(size), near=tp)}",
-            )
+            spans.setdefault(assignment.span, []).append(assignment.fqn)
+        yield CODE.at(
+            subject.plan.span("mesh.tp"),
+            f"{size} over tp = {tp}",
+            secondary=tuple(
+                Label(span, f"divides {quoted(as_patterns(families(subject.inventory, fqns)))}")
+                for span, fqns in spans.items()
+            ),
+            notes=("ranks would compute with unequal shapes",),
+            help=f"tp can be {choices(divisors(size), near=tp)}",
+        )
 
 
 def _uneven_sizes(subject: Subject, assignment: Assignment) -> set[int]:

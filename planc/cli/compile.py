@@ -39,15 +39,27 @@ def run(arguments: Namespace) -> int:
     if failure is not None:
         return failure
     assert checked.graph is not None, "a plan without errors has a graph"
-    plan, output = Path(arguments.plan), Path(arguments.output)
-    if output.resolve() == plan.resolve():
-        raise UsageError(f"{output} is the plan itself")
-    base = base_between(output.parent, plan_folder=plan.parent)
+    output = _output(Path(arguments.output), plan=Path(arguments.plan))
+    base = base_between(output.parent, plan_folder=Path(arguments.plan).parent)
     text = dump(checked.graph, sources=checked.source_digests, overrides=checked.overrides, base=base)
     try:
         write_atomically(output, text=text)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{output} cannot be written: {reason}") from error
-    print(f"{output}: plan_hash {plan_hash(checked.graph)[:12]}", file=sys.stderr)
+    except OSError as error:
+        raise UsageError(f"{arguments.output} cannot be written: {error.strerror}") from error
+    print(f"{arguments.output}: plan_hash {plan_hash(checked.graph)[:12]}", file=sys.stderr)
     return CLEAN
+
+
+def _output(path: Path, *, plan: Path) -> Path:
+    """Where to write, links resolved. UsageError for the plan itself and for what is no file: a rename onto
+    /dev/stdout would replace the device."""
+    try:
+        output = path.resolve()
+        is_replaceable = output.is_file() or not output.exists()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    if not is_replaceable:
+        raise UsageError(f"{path} is not a regular file")
+    if output == plan.resolve():
+        raise UsageError(f"{path} is the plan itself")
+    return output

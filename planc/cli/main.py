@@ -35,6 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("compile", "write a plan's execution graph as a file that runs"),
     Command("explain", "explain a code, an op, a block or a style"),
     Command("inventory", "show or save what planc knows of a model"),
+    Command("run", "run a plan on this process, or on this rank under torchrun"),
 )
 
 _DESCRIPTION = """\

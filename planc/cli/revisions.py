@@ -40,9 +40,7 @@ def read_side(
     return side_of(checked, name=name), checked
 
 
-def _artifact(
-    source: SourceFile, *, base: Path, settings: Sequence[SourceFile]
-) -> tuple[Side, Checked]:
+def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile]) -> tuple[Side, Checked]:
     if settings:
         raise UsageError(f"{source.name} is compiled: --set has nothing to work on")
     try:

@@ -105,11 +105,22 @@ def _sequence_tensors(side: Side) -> str | None:
 
 
 def _fsdp(side: Side) -> str | None:
-    op = side.op(FullyShard)
-    if op is None:
-        return None
+    return _of_all_units(side, _unit_dims)
+
+
+def _unit_dims(op: FullyShard) -> str:
     copies = f", replicas over {', '.join(op.replicate_over)}" if op.replicate_over else ""
     return f"over {', '.join(op.shard_over)}{copies}"
+
+
+def _unit_dtype(name: str) -> Callable[[Side], str | None]:
+    return lambda side: _of_all_units(side, lambda op: getattr(op, name))
+
+
+def _of_all_units(side: Side, read: Callable[[FullyShard], str | None]) -> str | None:
+    """What the units say, which in a plan is one value; all that occur, where an artifact mixes them."""
+    found = dict.fromkeys(map(read, side.ops(FullyShard)))
+    return next(iter(found), None) if len(found) < 2 else " and ".join(str(value) for value in found)
 
 
 def _tokens_per_step(side: Side) -> int | None:
@@ -151,7 +162,7 @@ def _schedule_length(side: Side) -> int | None:
 LAYOUT_FACTS: tuple[Fact, ...] = (
     Fact(Group.LAYOUT, "model", "model.hf", _model),
     *(
-        Fact(Group.LAYOUT, f"mesh.{mesh_dim}", f"mesh.{mesh_dim}", _mesh_size(mesh_dim))
+        Fact(Group.LAYOUT, f"mesh.{mesh_dim}", f"mesh.{mesh_dim}", _mesh_size(mesh_dim), "world_size")
         for mesh_dim in MESH_DIMS
     ),
     Fact(Group.LAYOUT, "fsdp", "fsdp", _fsdp),
@@ -177,8 +188,8 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.weights", "model.weights", _weights),
     Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
     Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
-    Fact(Group.NUMERICS, "fsdp.param_dtype", "fsdp.param_dtype", _of(FullyShard, "param_dtype")),
-    Fact(Group.NUMERICS, "fsdp.reduce_dtype", "fsdp.reduce_dtype", _of(FullyShard, "reduce_dtype")),
+    Fact(Group.NUMERICS, "fsdp.param_dtype", "fsdp.param_dtype", _unit_dtype("param_dtype")),
+    Fact(Group.NUMERICS, "fsdp.reduce_dtype", "fsdp.reduce_dtype", _unit_dtype("reduce_dtype")),
     Fact(Group.NUMERICS, "optimizer", "optimizer.kind", _of(BuildOptimizer, "kind")),
     Fact(Group.NUMERICS, "optimizer lr", "optimizer.kind", _of(BuildOptimizer, "lr")),
     Fact(Group.NUMERICS, "optimizer betas", "optimizer.kind", _of(BuildOptimizer, "betas")),

@@ -18,9 +18,7 @@ def render_diff_json(found: PlanDiff) -> str:
         "same_meaning": found.same_meaning,
         "old": asdict(found.old),
         "new": asdict(found.new),
-        "changes": [
-            {**asdict(change), "action": change.action.name.lower()} for change in found.changes
-        ],
+        "changes": [{**asdict(change), "action": change.action.name.lower()} for change in found.changes],
         "summary": {"changed": found.num_changed, "unchanged": found.num_unchanged},
         "diagnostics": json.loads(render_json(found.diagnostics))["diagnostics"],
     }

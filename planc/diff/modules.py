@@ -67,14 +67,17 @@ def _all_or_none(divided: Mapping[str, _Divided], *, is_added: bool, old: Side, 
 
 
 def _styles(was: _Divided | None, now: _Divided | None) -> tuple[str | None, str | None]:
-    """The styles' names, with their placements where the names alone do not tell them apart."""
+    """The styles' names, with the options that differ where the names alone do not tell them apart."""
     if was and now and was.use.style == now.use.style:
-        return _use(was.use), _use(now.use)
+        return _options(was.use, now.use), _options(now.use, was.use)
     return was.use.style if was else None, now.use.style if now else None
 
 
-def _use(use: StyleUse) -> str:
-    return f"{use.style}({use.input} -> {use.computes_on} -> {use.output}, sequence_dim {use.sequence_dim})"
+def _options(use: StyleUse, other: StyleUse) -> str:
+    """`rowwise(output = Shard(1))`: only what is not the other's."""
+    names = ("input", "computes_on", "output", "sequence_dim")
+    differing = [name for name in names if getattr(use, name) != getattr(other, name)]
+    return f"{use.style}({', '.join(f'{name} = {getattr(use, name)}' for name in differing)})"
 
 
 def _shape_change(fqn: str, divided: _Divided | None, old: Layouts | None, new: Layouts | None) -> str:

@@ -12,7 +12,6 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import BuildModel
 from planc.inventory.schema import Inventory
-from planc.lower import draft_graph
 from planc.plan.spec import Plan
 from planc.show.layout import ParameterLayout, layouts
 
@@ -89,7 +88,7 @@ def side_of(checked: Checked, *, name: str) -> Side | None:
 
     A plan that breaks rules has a draft graph, which tells what it would do.
     """
-    if checked.bound is None:
+    graph = checked.draft()
+    if graph is None:
         return None
-    graph = checked.graph or draft_graph(checked.bound)
     return Side(name, graph, checked.inventory, checked.plan, checked.diagnostics)

@@ -78,7 +78,9 @@ class Violation:
 
 def verify(graph: Graph) -> tuple[Violation, ...]:
     """Everything that is wrong with a graph; empty for a sound one."""
-    return (*_mesh(graph), *_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *_batch(graph))
+    mesh = tuple(_mesh(graph))
+    batch = () if mesh else tuple(_batch(graph))
+    return (*mesh, *_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *batch)
 
 
 def _once(graph: Graph) -> Iterator[Violation]:

@@ -73,12 +73,14 @@ def save_inventory(model_dir: Path) -> Path:
 
 
 def _digest_if_present(model_dir: Path) -> str | None:
-    if not model_dir.is_dir():
-        raise InventoryError(
-            f"{model_dir} is not a directory",
-            help="Name a local directory that holds the model's config.json; planc downloads nothing.",
-        )
-    return config_digest(read_config(model_dir)) if (model_dir / CONFIG_NAME).exists() else None
+    help = "Name a local directory that holds the model's config.json; planc downloads nothing."
+    try:
+        is_directory, has_config = model_dir.is_dir(), (model_dir / CONFIG_NAME).exists()
+    except OSError as error:  # a forbidden parent, a name too long
+        raise InventoryError(f"{model_dir} cannot be read: {error.strerror}", help=help) from error
+    if not is_directory:
+        raise InventoryError(f"{model_dir} is not a directory", help=help)
+    return config_digest(read_config(model_dir)) if has_config else None
 
 
 def _load_saved(path: Path, *, digest: str | None) -> Inventory:

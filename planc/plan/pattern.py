@@ -8,20 +8,39 @@ from dataclasses import dataclass
 
 from planc.syntax import ast
 
-MAX_ALTERNATIVES = 100_000
+MAX_ALTERNATIVES = 10_000
+"""Of one pattern, braces multiplied out."""
+
 _BRACE = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d{1,6})\.\.(\d{1,6})\Z")
-_PLAIN = re.compile(r"[A-Za-z0-9_*-]*\Z")
+_RANGE = re.compile(r"(0|[1-9][0-9]{0,5})\.\.(0|[1-9][0-9]{0,5})\Z")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_*-]")
+
+Fault = tuple[int, int, str]
+"""Offsets [start, end) in the pattern's text, and what is wrong there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
-    """One reading of a segment, with the offsets [start, end) of the brace choice it takes, if any."""
+class Choice:
+    """One choice of a brace, or one number of its range; offsets [start, end) are as written."""
 
     text: str
     start: int
     end: int
     is_range: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One reading of a segment. `choices` are what it takes of each of the segment's braces.
+
+    The offsets [start, end) are the choice's, where there is one brace, else the segment's.
+    """
+
+    text: str
+    start: int
+    end: int
+    is_range: bool = False
+    choices: tuple[Choice, ...] = ()
 
     def matches(self, name: str) -> bool:
         """Whether a name's segment fits, `*` standing for any characters. Linear in the name's length."""
@@ -49,11 +68,17 @@ class Segment:
     exact: Mapping[str, Alternative] | None = None
     """Alternatives by text, where none holds a `*`: a range of layers is looked up, not searched."""
 
-    def match(self, name: str) -> Alternative | None:
-        """The alternative that fits a name's segment."""
+    def matches(self, part: str) -> bool:
+        """Whether some alternative fits a name's part."""
         if self.exact is not None:
-            return self.exact.get(name)
-        return next((option for option in self.alternatives if option.matches(name)), None)
+            return part in self.exact
+        return any(option.matches(part) for option in self.alternatives)
+
+    def fitting(self, part: str) -> tuple[Alternative, ...]:
+        """Every alternative that fits a name's part."""
+        if self.exact is not None:
+            return (self.exact[part],) if part in self.exact else ()
+        return tuple(option for option in self.alternatives if option.matches(part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,64 +89,108 @@ class Pattern:
     source: ast.Text
     segments: tuple[Segment, ...]
 
-    def match(self, name: str) -> tuple[Alternative, ...] | None:
-        """The alternatives by which `name` matches, or None."""
-        return _match(self.segments, name.split("."))
-
     def matches(self, name: str) -> bool:
-        return self.match(name) is not None
+        return _matches(self.segments, name.split("."))
 
     @property
     def parts(self) -> tuple[tuple[int, str], ...]:
         """(offset, text) of each segment, as written."""
         return tuple(_split(self.text))
 
+    @property
+    def num_alternatives(self) -> int:
+        return sum(len(segment.alternatives) for segment in self.segments)
+
     def matches_prefix(self, name: str, num_segments: int) -> bool:
         """Whether the first segments of the pattern match a whole name."""
-        return _match(self.segments[:num_segments], name.split(".")) is not None
+        return _matches(self.segments[:num_segments], name.split("."))
 
     def select(self, names: Sequence[str]) -> tuple[str, ...]:
         """The names that match, in their order."""
         return tuple(name for name in names if self.matches(name))
 
     def unmatched(self, names: Sequence[str]) -> Iterator[Alternative]:
-        """Brace alternatives by which no name matches."""
-        used = {option for name in names for option in self.match(name) or ()}
+        """For each choice in a brace by which no name matches, the first alternative that takes it."""
+        unused = {
+            choice
+            for segment in self.segments
+            for option in segment.alternatives
+            for choice in option.choices
+        }
+        for name in self.select(names):
+            parts = name.split(".")
+            for segment, part in _taken(self.segments, parts):
+                for option in segment.fitting(part):
+                    unused.difference_update(option.choices)
         for segment in self.segments:
-            if len(segment.alternatives) > 1:
-                yield from (option for option in segment.alternatives if option not in used)
+            for option in segment.alternatives:
+                if len(segment.alternatives) > 1 and not unused.isdisjoint(option.choices):
+                    unused.difference_update(option.choices)
+                    yield option
 
 
-def _match(segments: Sequence[Segment], parts: Sequence[str]) -> tuple[Alternative, ...] | None:
+def _matches(segments: Sequence[Segment], parts: Sequence[str]) -> bool:
     """Greedy matching with one point of return, as for `*` in file globs: no exponential case."""
-    taken: list[Alternative] = []
     at_segment = at_part = 0
-    back: tuple[int, int, int] | None = None
+    back: tuple[int, int] | None = None
     while at_part < len(parts):
         segment = segments[at_segment] if at_segment < len(segments) else None
         if segment is not None and segment.depth:
-            back = (at_segment, at_part, len(taken))
+            back = (at_segment, at_part)
             at_segment += 1
-            continue
-        option = segment.match(parts[at_part]) if segment is not None else None
-        if option is not None:
-            taken.append(option)
+        elif segment is not None and segment.matches(parts[at_part]):
             at_segment, at_part = at_segment + 1, at_part + 1
         elif back is not None:
-            back = (back[0], back[1] + 1, back[2])
+            back = (back[0], back[1] + 1)
             at_segment, at_part = back[0] + 1, back[1]
-            del taken[back[2] :]
         else:
-            return None
-    while at_segment < len(segments) and segments[at_segment].depth:
-        at_segment += 1
-    return tuple(taken) if at_segment == len(segments) else None
+            return False
+    return all(segment.depth for segment in segments[at_segment:])
 
 
-def parse_pattern(source: ast.Text) -> Pattern | tuple[int, int, str]:
+def _taken(segments: Sequence[Segment], parts: Sequence[str]) -> Iterator[tuple[Segment, str]]:
+    """Each (segment, part) that meet in some way of matching a name that is known to match.
+
+    With one `**` or none there is one way. With more, those ways are found from both ends.
+    """
+    depths = [index for index, segment in enumerate(segments) if segment.depth]
+    if len(depths) < 2:
+        head = depths[0] if depths else len(segments)
+        tail = segments[head + 1 :]
+        yield from zip(segments[:head], parts[:head], strict=True)
+        yield from zip(tail, parts[len(parts) - len(tail) :], strict=True)
+        return
+    fits = [[not s.depth and s.matches(part) for part in parts] for s in segments]
+    before = _reachable(segments, fits, len(parts))
+    after = _reachable(segments[::-1], [row[::-1] for row in fits[::-1]], len(parts))
+    for i, segment in enumerate(segments):
+        for j, part in enumerate(parts):
+            if before[i][j] and fits[i][j] and after[len(segments) - i - 1][len(parts) - j - 1]:
+                yield segment, part
+
+
+def _reachable(
+    segments: Sequence[Segment], fits: Sequence[Sequence[bool]], num_parts: int
+) -> list[list[bool]]:
+    """[i][j]: whether the first i segments can match the first j parts."""
+    table = [[j == 0 for j in range(num_parts + 1)]]
+    for segment, row in zip(segments, fits, strict=True):
+        previous, current = table[-1], []
+        for j in range(num_parts + 1):
+            if segment.depth:
+                current.append(previous[j] or (j > 0 and current[j - 1]))
+            else:
+                current.append(j > 0 and previous[j - 1] and row[j - 1])
+        table.append(current)
+    return table
+
+
+def parse_pattern(source: ast.Text) -> Pattern | Fault:
     """A pattern, or the offsets and the reason of what is wrong with it."""
+    fault = _brace_fault(source.value)
+    if fault is not None:
+        return fault
     segments: list[Segment] = []
-    total = 0
     for start, text in _split(source.value):
         if text == "**":
             segments.append(Segment((), depth=True))
@@ -129,11 +198,25 @@ def parse_pattern(source: ast.Text) -> Pattern | tuple[int, int, str]:
         segment = _segment(text, start)
         if isinstance(segment, tuple):
             return segment
-        total += len(segment.alternatives)
-        if total > MAX_ALTERNATIVES:
-            return (start, start + len(text), f"more than {MAX_ALTERNATIVES} alternatives")
         segments.append(segment)
-    return Pattern(source.value, source, tuple(segments))
+    pattern = Pattern(source.value, source, tuple(segments))
+    if pattern.num_alternatives > MAX_ALTERNATIVES:
+        return (0, len(source.value), f"more than {MAX_ALTERNATIVES} alternatives")
+    return pattern
+
+
+def _brace_fault(text: str) -> Fault | None:
+    opened: int | None = None
+    for offset, character in enumerate(text):
+        if character == "{":
+            if opened is not None:
+                return (offset, offset + 1, "braces do not nest")
+            opened = offset
+        elif character == "}":
+            if opened is None:
+                return (offset, offset + 1, "`}` closes nothing")
+            opened = None
+    return (opened, opened + 1, "this brace is never closed") if opened is not None else None
 
 
 def _split(text: str) -> Iterator[tuple[int, str]]:
@@ -147,44 +230,82 @@ def _split(text: str) -> Iterator[tuple[int, str]]:
     yield start, text[start:]
 
 
-def _segment(text: str, start: int) -> Segment | tuple[int, int, str]:
-    options = [Alternative("", start, start + len(text))]
+def _segment(text: str, start: int) -> Segment | Fault:
+    """A segment whose braces are known to be paired."""
+    whole = (start, start + max(1, len(text)))
+    if not text:
+        return (*whole, "a name is missing here")
+    options: list[tuple[str, tuple[Choice, ...]]] = [("", ())]
     position = 0
     for brace in _BRACE.finditer(text):
         literal = text[position : brace.start()]
-        choices = _choices(brace.group(1), start + brace.start(1))
+        choices = _literal_fault(literal, start + position) or _choices(
+            brace.group(1), start + brace.start(1)
+        )
         if isinstance(choices, tuple):
             return choices
         if len(options) * len(choices) > MAX_ALTERNATIVES:
-            return (start, start + len(text), f"more than {MAX_ALTERNATIVES} alternatives")
+            return (*whole, f"more than {MAX_ALTERNATIVES} alternatives")
         options = [
-            Alternative(option.text + literal + choice.text, choice.start, choice.end, choice.is_range)
-            for option in options
+            (f"{read}{literal}{choice.text}", (*taken, choice))
+            for read, taken in options
             for choice in choices
         ]
         position = brace.end()
-    options = [
-        Alternative(option.text + text[position:], option.start, option.end, option.is_range) for option in options
-    ]
-    for option in options:
-        if not _PLAIN.match(option.text) or "**" in option.text or not option.text:
-            return (start, start + max(1, len(text)), "not a name, `*`, `**`, `{a,b}` or `{0..3}`")
-    has_star = any("*" in option.text for option in options)
-    return Segment(tuple(options), exact=None if has_star else {option.text: option for option in options})
+    literal = text[position:]
+    fault = _literal_fault(literal, start + position)
+    if fault is not None:
+        return fault
+    alternatives = tuple(_alternative(read + literal, taken, whole) for read, taken in options)
+    if any("**" in option.text for option in alternatives):
+        return (*whole, "`**` stands alone between dots")
+    exact = {option.text: option for option in alternatives}
+    if len(exact) < len(alternatives):
+        return (*whole, "two choices read the same")
+    return Segment(alternatives, exact=None if any("*" in read for read in exact) else exact)
 
 
-def _choices(body: str, start: int) -> list[Alternative] | tuple[int, int, str]:
-    if match := _RANGE.match(body):
-        low, high = int(match.group(1)), int(match.group(2))
-        if low > high or high - low >= MAX_ALTERNATIVES:
-            return (start, start + len(body), "a range goes up: {0..3}")
-        return [Alternative(str(n), start, start + len(body), is_range=True) for n in range(low, high + 1)]
-    choices = []
-    for part in re.finditer(r"[^,]+|(?<=,)(?=,)|^(?=,)|(?<=,)$|^$", body):
-        text = part.group().strip()
-        lead = len(part.group()) - len(part.group().lstrip())
-        at = start + part.start() + lead
+def _alternative(text: str, choices: tuple[Choice, ...], whole: tuple[int, int]) -> Alternative:
+    if len(choices) == 1:
+        (only,) = choices
+        return Alternative(text, only.start, only.end, only.is_range, choices)
+    return Alternative(text, *whole, choices=choices)
+
+
+def _literal_fault(text: str, start: int) -> Fault | None:
+    strange = _NOT_IN_A_NAME.search(text)
+    if strange is None:
+        return None
+    return (start + strange.start(), start + strange.end(), f"`{strange.group()}` is in no module's name")
+
+
+def _choices(body: str, start: int) -> list[Choice] | Fault:
+    """What stands between braces: `a,b`, or a range alone."""
+    if ".." in body:
+        return _numbers(body, start)
+    choices: list[Choice] = []
+    offset = start
+    for part in body.split(","):
+        text = part.strip(" ")
+        at = offset + len(part) - len(part.lstrip(" "))
+        offset += len(part) + 1
         if not text:
             return (at, at + 1, "an empty alternative")
-        choices.append(Alternative(text, at, at + len(text)))
+        fault = _literal_fault(text, at)
+        if fault is not None:
+            return fault
+        choices.append(Choice(text, at, at + len(text)))
     return choices
+
+
+def _numbers(body: str, start: int) -> list[Choice] | Fault:
+    end = start + len(body)
+    match = _RANGE.match(body)
+    if match is None:
+        return (start, end, "a range is two numbers and stands alone in its braces: {0..3}")
+    low, high = int(match.group(1)), int(match.group(2))
+    if low > high:
+        return (start, end, f"a range goes up: {{{high}..{low}}}")
+    if high - low >= MAX_ALTERNATIVES:
+        return (start, end, f"a range has at most {MAX_ALTERNATIVES} numbers")
+    return [Choice(str(number), start, end, is_range=True) for number in range(low, high + 1)]

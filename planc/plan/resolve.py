@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import PurePath
 from typing import Any, TypeVar
 
 from planc.diagnostics import Diagnostic, Label, has_errors
+from planc.diagnostics.suggest import closest
 from planc.plan import codes, spec
 from planc.plan.overrides import Override
 from planc.plan.params import resolve_params
@@ -61,6 +62,8 @@ class Written:
     rules: list[ast.Rule] = field(default_factory=list)
     directives: dict[str, Span] = field(default_factory=dict)
     on: tuple[MeshDim, ...] = ()
+    mistyped: set[str] = field(default_factory=set)
+    """Keys that an unknown key was most likely meant to be: they are not missing as well."""
 
 
 @dataclass(slots=True)
@@ -144,6 +147,7 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
             case ast.Setting(name, value, _, span):
                 if name.text not in names:
                     scope.unknown(codes.UNKNOWN_KEY, name, names, text=f"`{kind}` has no key `{name.text}`")
+                    found.mistyped.update(filter(None, [closest(name.text, names)]))
                 elif name.text in found.values:
                     first = Label(found.values[name.text][1], "first given here")
                     scope.report(codes.DUPLICATE, span, f"`{name.text}` is given twice", secondary=(first,))
@@ -199,23 +203,23 @@ def _apply(targets: Sequence[Override], written: dict[str, Written], resolver: R
         block = written.setdefault(kind, Written(assignment.span))
         resolver.spans.setdefault(kind, assignment.span)
         before = block.values[name][2] if name in block.values else ()
-        if name in block.values:
-            _note_params(block.values[name][0], resolver.scope)
+        for ref in _refs(block.values[name][0]) if name in block.values else ():
+            resolver.scope.lookup(ref)  # the plan does read the parameters of what is replaced
         step = OriginStep(override.kind, assignment.span, override.text)
         block.values[name] = (assignment.value, assignment.span, (step, *before))
 
 
-def _note_params(value: ast.Value, scope: Scope) -> None:
-    """Counts the parameters of a value that an override replaces as used: the plan does read them."""
+def _refs(value: ast.Value) -> Iterator[ast.Ref]:
+    """The bare words in a value, some of which name parameters."""
     match value:
         case ast.Ref():
-            scope.lookup(value)
+            yield value
         case ast.Call(_, arguments, _):
             for argument in arguments:
-                _note_params(argument.value, scope)
+                yield from _refs(argument.value)
         case ast.Items(values, _):
             for item in values:
-                _note_params(item, scope)
+                yield from _refs(item)
 
 
 def _record(kind: str, shape: Shape, written: Written | None, resolver: Resolver) -> Any:
@@ -243,6 +247,8 @@ def _record(kind: str, shape: Shape, written: Written | None, resolver: Resolver
 def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> Any:
     """One setting's value, its origin and span noted; MISSING after a report."""
     if spec_field.name not in written.values:
+        if spec_field.name in written.mistyped:
+            return MISSING
         if spec_field.metadata["default"] is MISSING:
             block = path.partition(".")[0]
             resolver.scope.report(codes.MISSING, written.span, f"`{block}` needs `{spec_field.name}`")
@@ -251,10 +257,12 @@ def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> 
         return spec_field.metadata["default"]
     value, span, steps = written.values[spec_field.name]
     converted = type_of(spec_field).convert(value, resolver.scope)
-    found, labels = resolver.scope.lookup(value)
-    via = [OriginStep("parameter", found.span, label.text.split("`")[1]) for label in labels]
-    for label in labels:
-        via.extend(resolver.scope.params[label.text.split("`")[1]].via)
+    via: list[OriginStep] = []
+    for ref in _refs(value):
+        found, labels = resolver.scope.lookup(ref)
+        names = [label.text.split("`")[1] for label in labels]
+        via.extend(OriginStep("parameter", found.span, name) for name in names)
+        via.extend(step for name in names for step in resolver.scope.params[name].via)
     resolver.origins[path] = (*steps, *via)
     resolver.spans[path] = span
     return MISSING if converted is None else None if converted is NONE else converted

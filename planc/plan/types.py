@@ -44,6 +44,7 @@ def keys(record: type[Any]) -> tuple[Field[Any], ...]:
 
 
 def wrong_type(wanted: ValueType, value: ast.Value, scope: Scope, labels: tuple[Label, ...]) -> None:
+    """Reports that a value is of another type."""
     scope.report(codes.WRONG_TYPE, value.span, f"expected {wanted.describe()}", secondary=labels)
 
 
@@ -55,7 +56,8 @@ class Int:
     def convert(self, value: ast.Value, scope: Scope) -> int | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Number) or isinstance(value.value, float):
-            return wrong_type(self, value, scope, labels)
+            wrong_type(self, value, scope, labels)
+            return None
         if value.unit is not None:
             scope.report(codes.WRONG_UNIT, value.unit.span, "this value has no unit", secondary=labels)
             return None
@@ -76,7 +78,8 @@ class Float:
     def convert(self, value: ast.Value, scope: Scope) -> float | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Number):
-            return wrong_type(self, value, scope, labels)
+            wrong_type(self, value, scope, labels)
+            return None
         if value.unit is not None:
             scope.report(codes.WRONG_UNIT, value.unit.span, "this value has no unit", secondary=labels)
             return None
@@ -94,7 +97,8 @@ class Text:
     def convert(self, value: ast.Value, scope: Scope) -> str | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Text):
-            return wrong_type(self, value, scope, labels)
+            wrong_type(self, value, scope, labels)
+            return None
         if not value.value:
             scope.report(codes.OUT_OF_RANGE, value.span, "this string is empty", secondary=labels)
             return None
@@ -111,7 +115,10 @@ class Text:
 class Bool:
     def convert(self, value: ast.Value, scope: Scope) -> bool | None:
         value, labels = scope.lookup(value)
-        return value.value if isinstance(value, ast.Bool) else wrong_type(self, value, scope, labels)
+        if isinstance(value, ast.Bool):
+            return value.value
+        wrong_type(self, value, scope, labels)
+        return None
 
     def describe(self) -> str:
         return "true or false"
@@ -129,7 +136,8 @@ class Choice:
     def convert(self, value: ast.Value, scope: Scope) -> StrEnum | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Ref):
-            return wrong_type(self, value, scope, labels)
+            wrong_type(self, value, scope, labels)
+            return None
         names = tuple(self.choices)
         if value.name.text not in names:
             scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}")
@@ -153,7 +161,8 @@ class Quantity:
     def convert(self, value: ast.Value, scope: Scope) -> int | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Number):
-            return wrong_type(self, value, scope, labels)
+            wrong_type(self, value, scope, labels)
+            return None
         if value.unit is None:
             text = f"write the unit: {value.text} {next(iter(self.units))}"
             scope.report(codes.WRONG_UNIT, value.span, text, secondary=labels)
@@ -218,7 +227,8 @@ class List:
     def convert(self, value: ast.Value, scope: Scope) -> tuple[Any, ...] | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Items) or self.length not in (None, len(value.values)):
-            return wrong_type(self, value, scope, labels)
+            wrong_type(self, value, scope, labels)
+            return None
         converted = tuple(self.of.convert(item, scope) for item in value.values)
         return None if None in converted else converted
 
@@ -244,9 +254,11 @@ class Variant:
             case ast.Call(name, arguments, _):
                 pass
             case _:
-                return wrong_type(self, value, scope, labels)
+                wrong_type(self, value, scope, labels)
+                return None
         if name.text not in self.cases:
-            scope.unknown(codes.UNKNOWN_ACTION, name, tuple(self.cases), text=f"expected {self.describe()}")
+            text = f"`{name.text}` is not known here"
+            scope.unknown(codes.UNKNOWN_ACTION, name, tuple(self.cases), text=text)
             return None
         return convert_arguments(self.cases[name.text], name, arguments, scope)
 

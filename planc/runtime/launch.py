@@ -55,14 +55,14 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
     return Launch(rank, world_size, local_rank, environment["MASTER_ADDR"], port, agent)
 
 
-def require_world_size(launch: Launch, *, wanted: int, mesh: str, plan: str) -> None:
+def require_world_size(launch: Launch, *, wanted: int, mesh: str, start_with: str) -> None:
     """RunError unless exactly the mesh's number of processes was started."""
     if launch.world_size == wanted:
         return
     was = f"{launch.world_size} process{'es' if launch.world_size != 1 else ''}"
     raise RunError(
         f"the mesh {mesh} needs {wanted} processes, but {was} {'were' if launch.world_size != 1 else 'was'} started",
-        help=f"torchrun --nproc-per-node {wanted} -m planc.run {plan}",
+        help=f"start it with: {start_with}",
     )
 
 

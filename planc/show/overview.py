@@ -7,28 +7,42 @@ from collections.abc import Iterator
 from math import prod
 
 from planc.graph.graph import Graph
+from planc.graph.ops import FullyShard, ShardTensorParallel
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import facts
 from planc.plan.spec import CheckpointSpec, Weights
 from planc.plan.types import type_of
 from planc.show.layout import layouts
 from planc.show.table import plural
+from planc.vocab import Shard
 
 Row = tuple[str, str]
 
 
 def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
     """What a successful `check` says: mesh, parameters, modules and units, batch."""
-    plan, found = bound.plan, facts(bound.plan, bound.inventory)
+    found = facts(bound.plan, bound.inventory)
     dims = " x ".join(f"{mesh_dim} {size}" for mesh_dim, size in graph.mesh if size > 1) or "one rank"
     yield "mesh", f"{dims}, world size {found['world_size']:_}"
     local = sum(prod(parameter.local_shape) for parameter in layouts(graph, bound.inventory))
     yield "parameters", f"{found['parameters']:_}, of which rank 0 holds {local:_}"
-    divided = sum(bool(assignment.style.parameters) for assignment in bound.styles.values())
-    units = f", {plural(len(bound.units) + 1, 'fsdp unit')}" if plan.fsdp else ""
-    yield "modules", f"{divided} divided over tp{units}"
+    yield "modules", f"{_num_divided(graph)} divided over tp, {plural(_num_units(graph), 'fsdp unit')}"
     accumulation = found["gradient_accumulation"]
     yield "batch", f"{found['tokens_per_step']:_} tokens per step, gradient accumulation {accumulation}"
+
+
+def _num_divided(graph: Graph) -> int:
+    """Modules of which a rank holds a part; a norm under sequence parallelism stays whole."""
+    return sum(
+        len(op.modules)
+        for op in graph.setup
+        if isinstance(op, ShardTensorParallel)
+        if any(isinstance(placement, Shard) for _, placement in op.parameters)
+    )
+
+
+def _num_units(graph: Graph) -> int:
+    return sum(len(op.groups) for op in graph.setup if isinstance(op, FullyShard))
 
 
 def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:

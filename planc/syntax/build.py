@@ -32,7 +32,10 @@ class Builder:
         match tree.data:
             case "param":
                 return ast.Param(
-                    self._name(parts[0]), self._type(_tree(parts[1])), self._value(_tree(parts[2])), self._span(tree)
+                    self._name(parts[0]),
+                    self._type(_tree(parts[1])),
+                    self._value(_tree(parts[2])),
+                    self._span(tree),
                 )
             case "block":
                 return self._block(tree)

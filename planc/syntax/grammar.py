@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 
 from lark import Lark, Token
+from lark.lark import PostLex
 
 _WHEEL_COPY = "plan.lark"
 
@@ -20,10 +21,10 @@ def grammar_text() -> str:
     return (Path(__file__).parents[2] / "grammar" / "plan.lark").read_text(encoding="utf-8")
 
 
-class BracketNewlines:
-    """Drops newline tokens inside ( ) and [ ], so that a list may span lines without the grammar saying so."""
+class BracketNewlines(PostLex):
+    """Drops newline tokens inside ( ) and [ ]: a list may span lines without the grammar saying so."""
 
-    always_accept = ("_NEWLINE",)
+    always_accept: Iterable[str] = ("_NEWLINE",)
 
     def process(self, stream: Iterator[Token]) -> Iterator[Token]:
         depth = 0
@@ -47,5 +48,5 @@ def parser() -> Lark:
         start=["start", "assignment"],
         propagate_positions=True,
         maybe_placeholders=True,
-        postlex=BracketNewlines(),  # type: ignore[arg-type]  # Lark types it as its own abstract class
+        postlex=BracketNewlines(),
     )

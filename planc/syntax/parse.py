@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lark import Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
@@ -14,14 +15,26 @@ from planc.syntax import ast, codes
 from planc.syntax.build import Builder
 from planc.syntax.grammar import parser
 
-MAX_CHARACTERS = 1_000_000
+MAX_CHARACTERS = 250_000
 MAX_DEPTH = 64
 MAX_DIGITS = 32
+_MAX_WANTED = 6
 
 _BRACKETS = re.compile(r'"[^"\n]*"|#[^\n]*|[{}()\[\]]|\n')
-_DIGITS = re.compile(r'"[^"\n]*"|#[^\n]*|[0-9][0-9_]{%d,}' % MAX_DIGITS)
-# Control characters, byte-order mark, and the bidi and zero-width marks that make text read as something else.
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]")
+_DIGITS = re.compile(rf'"[^"\n]*"|#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9_]{{{MAX_DIGITS},}}')
+# What makes text read as something else than it is: control characters (a lone carriage return among them),
+# line separators, bidi marks, zero-width and tag characters, the byte-order mark, halves of surrogate pairs.
+_FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]|\r(?!\n)"
+)
+_CHARACTER_HELP = {
+    "'": 'strings stand in double quotes: "..."',
+    ";": "a statement ends with its line, or with a comma",
+    "/": 'a path is a string: "..."',
+    "\\": "a list or a call may go over several lines as it is",
+}
+_ASSIGNMENT_HELP = 'write `name=value`, as in `mesh.tp=4` or `model.hf="models/llama"` (quotes included)'
 
 _TOKEN_NAMES = {
     "_NEWLINE": "end of line",
@@ -58,7 +71,9 @@ def parse(source: SourceFile) -> tuple[ast.PlanFile | None, tuple[Diagnostic, ..
 def parse_assignment(source: SourceFile) -> tuple[ast.Assignment | None, tuple[Diagnostic, ...]]:
     """The tree of one `path = value` from the command line."""
     tree, problems = _tree(source, "assignment")
-    return (Builder(source.name).assignment(tree) if tree is not None else None), problems
+    if tree is None:
+        return None, tuple(replace(problem, help=_ASSIGNMENT_HELP) for problem in problems)
+    return Builder(source.name).assignment(tree), ()
 
 
 def _tree(source: SourceFile, start: str) -> tuple[Tree[Token] | None, tuple[Diagnostic, ...]]:
@@ -81,10 +96,10 @@ def _budget(source: SourceFile) -> tuple[Diagnostic, ...]:
         text = f"{len(source.text)} characters; a plan has at most {MAX_CHARACTERS}"
         return (codes.TOO_LARGE.at(source.start(), text),)
     if match := _FORBIDDEN.search(source.text):
-        text = f"U+{ord(match.group()):04X} is not allowed, in comments neither"
+        text = f"U+{ord(match.group()):04X} is not allowed, not even in a comment or a string"
         return (codes.NOT_TEXT.at(_span(source, match.start(), 1), text, help="remove the character"),)
     for match in _DIGITS.finditer(source.text):
-        if match.group()[0] not in '"#':
+        if match.group()[0].isdigit():
             text = f"more than {MAX_DIGITS} digits"
             return (codes.NUMBER_TOO_LONG.at(_span(source, match.start(), MAX_DIGITS), text),)
     depth = 0
@@ -105,27 +120,33 @@ def _span(source: SourceFile, offset: int, length: int) -> Span:
 def _unexpected_character(source: SourceFile, error: UnexpectedCharacters) -> Diagnostic:
     span = Span(source.name, error.line, error.column, error.line, error.column + 1)
     if error.char == '"':
-        return codes.UNEXPECTED_CHARACTER.at(span, "this string does not end on its line", help='close it with `"`')
+        text = "this string does not end on its line"
+        return codes.UNEXPECTED_CHARACTER.at(span, text, help='close it with `"`')
     if not error.char.isascii():
         help = "identifiers and digits are ASCII; other characters belong in strings and comments"
         return codes.UNEXPECTED_CHARACTER.at(span, f"U+{ord(error.char):04X} `{error.char}`", help=help)
-    return codes.UNEXPECTED_CHARACTER.at(span, f"`{error.char}` has no meaning here")
+    text = f"`{error.char}` has no meaning here"
+    return codes.UNEXPECTED_CHARACTER.at(span, text, help=_CHARACTER_HELP.get(error.char))
 
 
 def _unexpected_token(source: SourceFile, error: UnexpectedToken) -> Diagnostic:
     token = error.token
     if token.type == "$END":
         return _unexpected_end(source)
-    end_column = token.column + max(1, len(token.rstrip("\n"))) if token.type != "_NEWLINE" else token.column + 1
-    span = Span(source.name, token.line, token.column, token.line, end_column)
-    found = "end of line" if token.type == "_NEWLINE" else f"`{token}`"
-    wanted = _wanted(error.accepts or error.expected)
-    return codes.UNEXPECTED_TOKEN.at(span, f"found {found}", help=f"expected {wanted}" if wanted else None)
+    is_newline = token.type == "_NEWLINE"
+    span = Span(
+        source.name, token.line, token.column, token.line, token.column + (1 if is_newline else len(token))
+    )
+    found = "end of line" if is_newline else f"`{token}`"
+    return codes.UNEXPECTED_TOKEN.at(span, f"found {found}", help=_wanted(error.accepts or error.expected))
 
 
-def _wanted(terminals: set[str]) -> str:
+def _wanted(terminals: set[str]) -> str | None:
+    """What could have stood here, where that is short enough to help."""
     names = sorted({_TOKEN_NAMES.get(name, f"`{name.lower()}`") for name in terminals})
-    return _or(names) if len(names) <= 6 else ""
+    if 0 < len(names) <= _MAX_WANTED:
+        return f"expected {_or(names)}"
+    return "a setting is written `key = value`" if "EQUAL" in terminals else None
 
 
 def _or(names: Sequence[str]) -> str:

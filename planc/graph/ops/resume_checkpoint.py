@@ -17,6 +17,6 @@ class ResumeCheckpoint(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.MODEL, Resource.OPTIMIZER, Resource.SCHEDULE),
+            reads=(Resource.MODEL, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
             writes=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
         )

@@ -8,6 +8,7 @@ from typing import Any
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import Accumulate, FullyShard, ShardContext, ShardTensorParallel
 from planc.graph.ops.attach_attention import AttachAttention
+from planc.vocab import MeshDim
 
 _DIM_FIELDS = ("over", "count_over", "vocab_over")
 
@@ -28,13 +29,20 @@ def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
     if isinstance(op, Accumulate):
         return replace(op, body=tuple(_trim_dims(inner, graph) for inner in op.body))
     if isinstance(op, FullyShard):
-        dims = (*op.shard_over, *op.replicate_over)
-        is_idle = all(graph.size(dim) == 1 for dim in dims)
-        return None if is_idle and op.param_dtype is None and op.reduce_dtype is None else op
-    trimmed = _trim_dims(op, graph)
+        return _trim_shard(op, graph)
+    trimmed: AnyOp = _trim_dims(op, graph)
     if isinstance(trimmed, ShardTensorParallel) and not trimmed.over:
         return None
     return trimmed
+
+
+def _trim_shard(op: FullyShard, graph: Graph) -> FullyShard | None:
+    """Sharding over one rank is only worth its dtypes; it keeps one dim then, since it needs a mesh."""
+    shard = tuple(dim for dim in op.shard_over if graph.size(dim) > 1)
+    replicate = tuple(dim for dim in op.replicate_over if graph.size(dim) > 1)
+    if not shard and not replicate and op.param_dtype is None and op.reduce_dtype is None:
+        return None
+    return replace(op, shard_over=shard or (MeshDim.DP_SHARD,), replicate_over=replicate)
 
 
 def _trim_dims(op: Any, graph: Graph) -> Any:

@@ -70,7 +70,8 @@ class TorchBackend:
         self.session.observer.started(first_step=first_step, num_steps=self.session.graph.num_steps)
 
     def describe_rank(self) -> str:
-        rank, places = self.session.launch.rank, []
+        rank = self.session.launch.rank
+        places: list[str] = []
         for mesh_dim, size in reversed(self.session.graph.mesh):
             rank, place = divmod(rank, size)
             if size > 1:

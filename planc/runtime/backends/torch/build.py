@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -29,6 +31,7 @@ def build_model(session: Session, op: BuildModel, position: Position) -> None:
     model.config.use_cache = False
     model.train()
     session.model_digest = op.config_digest
+    session.vocab_size = model.config.vocab_size
     session._model = model
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     session.observer.noted(f"model: {op.architecture}, {num_parameters:,} parameters, {op.dtype}")
@@ -38,5 +41,6 @@ def attach_attention(session: Session, op: AttachAttention, position: Position) 
     """Registers attention for this run's cp group and makes the model use it."""
     group = session.submesh(op.over[0]).get_group() if op.over else None
     name = register_attention(op.kind, group=group, balance=op.balance, name="planc")  # type: ignore[arg-type]
-    # The setter checks names against transformers' own kernels; the registry takes ours.
-    session.model.config._attn_implementation = name
+    # Every attention module looks the name up in the config that it shares with the model.
+    config: Any = session.model.config
+    config._attn_implementation = name

@@ -72,7 +72,8 @@ def global_norm(gradients: Iterable[Tensor], *, device: torch.device) -> float:
 
 
 def _sum_of_squares(tensor: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(tensor, dtype=torch.float64).square()
+    norm: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
+    return norm.square()
 
 
 def local_of(tensor: Tensor) -> Tensor:

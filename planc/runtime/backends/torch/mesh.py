@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import DistError, HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from planc.graph.ops import InitMesh
@@ -45,7 +46,7 @@ def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, diges
     RunError if they differ, or if a rank does not come.
     """
     if launch.world_size == 1:
-        store: dist.Store = dist.HashStore()
+        store: Store = HashStore()
     else:
         store = _tcp_store(launch)
         _agree(store, launch, digest)
@@ -60,14 +61,14 @@ def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, diges
     )
 
 
-def _tcp_store(launch: Launch) -> dist.Store:
+def _tcp_store(launch: Launch) -> Store:
     assert launch.address is not None and launch.port is not None
     is_host = launch.rank == 0 and not launch.agent_hosts_store
     try:
-        store = dist.TCPStore(
+        store = TCPStore(
             launch.address, launch.port, is_master=is_host, timeout=_STORE_TIMEOUT, wait_for_workers=False
         )
-    except (RuntimeError, dist.DistError) as error:
+    except (RuntimeError, DistError) as error:
         raise RunError(
             f"rank {launch.rank} cannot reach {launch.address}:{launch.port}: {str(error).splitlines()[0]}",
             code=ExitCode.COMMUNICATION,
@@ -75,27 +76,27 @@ def _tcp_store(launch: Launch) -> dist.Store:
             is_shared=False,
         ) from error
     # Attempts of one torchrun share its agent's store, so that each needs its own keys.
-    return dist.PrefixStore(f"planc/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return PrefixStore(f"planc/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def _agree(store: dist.Store, launch: Launch, digest: str) -> None:
+def _agree(store: Store, launch: Launch, digest: str) -> None:
     """RunError on every rank if one of them holds another graph."""
     store.set(f"digest/{launch.rank}", digest)
     if launch.rank == 0:
         store.set("verdict", _verdict(store, launch, digest))
     try:
         verdict = store.get("verdict").decode()
-    except (RuntimeError, dist.DistError):
+    except (RuntimeError, DistError):
         verdict = "rank 0 did not answer in time"
     if verdict:
         raise RunError(verdict, help="start every rank with the same plan and the same settings")
 
 
-def _verdict(store: dist.Store, launch: Launch, digest: str) -> str:
+def _verdict(store: Store, launch: Launch, digest: str) -> str:
     for rank in range(1, launch.world_size):
         try:
             found = store.get(f"digest/{rank}").decode()
-        except (RuntimeError, dist.DistError):
+        except (RuntimeError, DistError):
             return f"rank {rank} did not come within {_STORE_TIMEOUT.seconds} s"
         if found != digest:
             return f"rank {rank} has another graph ({found[:12]}) than rank 0 ({digest[:12]})"
@@ -113,6 +114,6 @@ def fsdp_mesh(session: Session, *, shard_over: tuple[MeshDim, ...], replicate_ov
     """The mesh that `fully_shard` takes: [replicate,] shard, the shard dims flattened into one."""
     names = tuple(mesh_dim.value for mesh_dim in shard_over)
     shard: DeviceMesh = session.mesh[names] if len(names) == 1 else flatten_mesh(session.mesh[names], "_".join(names))
-    replicate = [session.submesh(mesh_dim) for mesh_dim in replicate_over if session.graph.size(mesh_dim) > 1]
+    replicate = [session.submesh(mesh_dim) for mesh_dim in replicate_over]
     meshes: DeviceMesh = concatenate_meshes([*replicate, shard]) if replicate else shard
     return meshes

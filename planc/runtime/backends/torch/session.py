@@ -63,6 +63,7 @@ class Session:
     _loader: BatchLoader | None = None
     model_digest: str = ""
     seed: int = 0
+    vocab_size: int = 0
     data_fingerprint: str = ""
     completed_steps: int = 0
     batch: list[MicroBatch] = field(default_factory=list)

@@ -31,7 +31,7 @@ def _recompute(module: nn.Module) -> None:
     def forward(*arguments: Any, **keywords: Any) -> Any:
         return checkpoint(inner, *arguments, use_reentrant=False, **keywords)
 
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
 
 
 def shard_fully(session: Session, op: FullyShard, position: Position) -> None:

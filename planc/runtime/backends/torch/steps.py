@@ -41,8 +41,7 @@ def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
     session.is_vocab_parallel = bool(op.vocab_over)
     if op.vocab_over:
         (mesh_dim,) = op.vocab_over
-        vocab_size = session.model.config.vocab_size  # type: ignore[union-attr]
-        shape = torch.Size((*logits.shape[:-1], vocab_size))
+        shape = torch.Size((*logits.shape[:-1], session.vocab_size))
         stride = (shape[1] * shape[2], shape[2], 1)
         logits = DTensor.from_local(
             logits, session.submesh(mesh_dim), (Shard(-1),), run_check=False, shape=shape, stride=stride
@@ -62,7 +61,7 @@ def backward(session: Session, op: Backward, position: Position) -> None:
         session.model.set_requires_gradient_sync(position.is_last_micro_step)
     assert session.loss is not None
     with _loss_context(session):
-        session.loss.backward()
+        session.loss.backward()  # type: ignore[no-untyped-call]
     session.loss = None
 
 

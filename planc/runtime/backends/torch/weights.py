@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def initialise(model: nn.Module, *, seed: int) -> None:
 def _draw(model: nn.Module, *, seed: int, keep_parameter: Callable[[str, Tensor], None]) -> None:
     """Initialises a fresh copy of the model module by module; buffers go straight into `model`."""
     with torch.device("meta"):
-        pristine = type(model)(model.config).to(model.dtype)  # type: ignore[arg-type,call-arg]
+        pristine = type(model)(model.config).to(model.dtype)  # type: ignore[arg-type]
     for fqn, module in pristine.named_modules():
         own_parameters = dict(module.named_parameters(recurse=False))
         own_buffers = dict(module.named_buffers(recurse=False))
@@ -103,15 +104,20 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     _refuse_misfit(folder, parameters, aliases, files)
     for name, parameter in parameters.items():
         key = name if name in files else next(alias for alias, owner in aliases.items() if owner == name)
-        entry = files[key].get_slice(key)
-        copy_block(parameter, lambda block, entry=entry: entry[block] if block else entry[...])
+        copy_block(parameter, functools.partial(_read, files[key].get_slice(key)))
+
+
+def _read(entry: Any, block: tuple[slice, ...]) -> Tensor:
+    """One block of a tensor in a file; a scalar has no dimension to slice."""
+    values: Tensor = entry[block] if block else entry[...]
+    return values
 
 
 def _open(files: dict[str, Path] | Path) -> dict[str, Any]:
     """Open safetensors handles by tensor name. Headers are read here, tensors only where sliced."""
     paths = {files} if isinstance(files, Path) else set(files.values())
     handles = {path: safe_open(path, framework="pt") for path in sorted(paths)}
-    return {key: handle for handle in handles.values() for key in handle.keys()}  # noqa: SIM118
+    return {key: handle for handle in handles.values() for key in handle.keys()}  # type: ignore[no-untyped-call]  # noqa: SIM118
 
 
 def _refuse_misfit(

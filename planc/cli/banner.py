@@ -1,0 +1,57 @@
+"""The lines around a run: what is about to run, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import AttachAttention, FullyShard, ShardTensorParallel
+from planc.runtime.run_directory import RunDirectory
+
+
+def banner(graph: Graph, *, device: str, run_folder: Path, overrides: Sequence[str]) -> str:
+    """What is about to run, before it runs: mesh, layout, folder, and where overriding values came from."""
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    ranks = f"{graph.world_size} rank{'s' if graph.world_size != 1 else ''}"
+    lines = [
+        f"planc run {graph.name}  plan_hash {plan_hash(graph)[:12]}",
+        f"  mesh       {mesh_text(graph)}  ({ranks}, {device}, {backend})",
+        *_layout(graph),
+        f"  run folder {run_folder}",
+        *(f"  override   {text}" for text in overrides),
+    ]
+    return "\n".join(lines)
+
+
+def closing(directory: RunDirectory, *, checkpoint: Path | None) -> str:
+    """Where everything is, and how far the loss has come since the run's first step."""
+    lines = ["done"]
+    losses = directory.losses()
+    if losses:
+        (first, first_loss), (last, last_loss) = losses[0], losses[-1]
+        lines.append(f"  loss       {first_loss:.4f} (step {first}) -> {last_loss:.4f} (step {last})")
+    lines.append(f"  metrics    {directory.path / 'metrics.jsonl'}")
+    if checkpoint is not None:
+        lines.append(f"  checkpoint {checkpoint}")
+    return "\n".join(lines)
+
+
+def mesh_text(graph: Graph) -> str:
+    """`dp_shard=2 tp=2`; dims of one rank are left out."""
+    return " ".join(f"{mesh_dim}={size}" for mesh_dim, size in graph.mesh if size > 1) or "of one rank"
+
+
+def launch_line(num_ranks: int, plan: Path) -> str:
+    """The command that starts a plan on one machine."""
+    return f"torchrun --nproc-per-node {num_ranks} -m planc.run {plan}"
+
+
+def _layout(graph: Graph) -> list[str]:
+    divided = sum(len(op.modules) for op in graph.setup if isinstance(op, ShardTensorParallel))
+    units = sum(len(op.groups) for op in graph.setup if isinstance(op, FullyShard))
+    attention = next(op for op in graph.setup if isinstance(op, AttachAttention))
+    lines = [f"  layout     {divided} modules divided over tp, {units} FSDP units"]
+    if attention.over:
+        lines.append(f"  context    {attention.kind} attention over cp, {attention.balance} balance")
+    return lines

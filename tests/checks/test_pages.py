@@ -1,0 +1,104 @@
+"""Every code has a page, is registered, and is what its page's failing example gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from variants import Check
+
+import planc.api
+import planc.plan.codes
+import planc.syntax.codes
+from planc.checks import RULES
+from planc.diagnostics import Code, Severity
+from planc.diagnostics.pages import page, pages
+
+PACKAGE = Path(planc.__path__[0])
+CODES: tuple[Code, ...] = (
+    *planc.syntax.codes.CODES,
+    *planc.plan.codes.CODES,
+    *planc.api.CODES,
+    *(code for rule in RULES for code in rule.codes),
+)
+WITHOUT_PLAN = ("P100", "P105", "P106")
+"""Codes of files that cannot be read, which no plan's text can show."""
+
+EXAMPLE = re.compile(r"^```plan (fails|passes)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DIRECTIVE = re.compile(r"^# (world-size|set): (.+)$", re.MULTILINE)
+
+
+def examples(code: str, outcome: str) -> list[str]:
+    text = page(code)
+    assert text is not None
+    return [match.group(2) for match in EXAMPLE.finditer(text) if match.group(1) == outcome]
+
+
+def findings(check: Check, text: str) -> list[str]:
+    """The codes of errors and warnings, under the launch that the example's comments describe."""
+    directives = DIRECTIVE.findall(text)
+    world_sizes = [int(value) for name, value in directives if name == "world-size"]
+    settings = tuple(value for name, value in directives if name == "set")
+    checked = check(text, world_size=world_sizes[0] if world_sizes else None, settings=settings)
+    return [d.code.code for d in checked.diagnostics if d.severity is not Severity.NOTE]
+
+
+def test_codes_are_unique() -> None:
+    names = [code.code for code in CODES]
+    assert len(names) == len(set(names))
+    assert len({code.name for code in CODES}) == len(CODES)
+
+
+def test_every_code_in_the_source_is_registered() -> None:
+    written = {
+        match
+        for path in PACKAGE.rglob("*.py")
+        for match in re.findall(r"\bCode\(\s*\"(P\d+)\"", path.read_text(encoding="utf-8"))
+    }
+    assert written == {code.code for code in CODES}
+
+
+def test_every_rule_file_is_registered() -> None:
+    files = {
+        path.stem
+        for path in (PACKAGE / "checks").glob("*.py")
+        if re.search(r"^RULE = Rule\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert files == {rule.check.__module__.rpartition(".")[2] for rule in RULES}
+
+
+def test_every_code_has_a_page_and_every_page_a_code() -> None:
+    assert set(pages()) == {code.code for code in CODES}
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.code)
+def test_page_is_titled_with_its_code_and_name(code: Code) -> None:
+    text = page(code.code)
+    assert text is not None
+    assert text.splitlines()[0] == f"# {code.code}: {code.name}"
+
+
+@pytest.mark.parametrize("code", WITHOUT_PLAN)
+def test_page_without_a_plan_describes_the_case(code: str) -> None:
+    text = page(code)
+    assert text is not None
+    assert "```text\n" in text
+    assert not EXAMPLE.search(text)
+
+
+WITH_PLAN = [code.code for code in CODES if code.code not in WITHOUT_PLAN]
+
+
+@pytest.mark.parametrize("code", WITH_PLAN)
+def test_failing_example_gives_exactly_its_code(code: str, check: Check) -> None:
+    for text in (found := examples(code, "fails")):
+        assert findings(check, text) == [code]
+    assert found
+
+
+@pytest.mark.parametrize("code", WITH_PLAN)
+def test_passing_example_is_clean(code: str, check: Check) -> None:
+    for text in (found := examples(code, "passes")):
+        assert findings(check, text) == []
+    assert found

@@ -1,0 +1,200 @@
+"""What the pages' examples do not show of single rules: labels, remedies, and what is left out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from variants import Check
+
+from planc.api import Checked
+from planc.diagnostics import Diagnostic
+from tests.plans import FULL
+
+WITHOUT_EXPECT = FULL[: FULL.index("expect {")]
+CP_BLOCK = """\
+context_parallel on cp {
+  rotate = ulysses
+  "input_ids" -> Shard(1)
+  "labels" -> Shard(1)
+  "position_ids" -> Shard(1)
+}
+"""
+WITH_CP = WITHOUT_EXPECT.replace("fsdp on", f"{CP_BLOCK}\nfsdp on")
+RELAXED = WITH_CP.replace("  tokens_per_step = 4096\n", "")
+"""Context parallelism, and a batch that follows from the mesh."""
+
+
+def codes(checked: Checked) -> list[str]:
+    return [diagnostic.code.code for diagnostic in checked.diagnostics]
+
+
+def only(checked: Checked, code: str) -> Diagnostic:
+    found = [diagnostic for diagnostic in checked.diagnostics if diagnostic.code.code == code]
+    assert len(found) == 1, codes(checked)
+    return found[0]
+
+
+def edited(old: str, new: str, *, text: str = FULL) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+def fixed(text: str, diagnostic: Diagnostic) -> str:
+    """The text with the diagnostic's fix made."""
+    assert diagnostic.fix is not None
+    span, lines = diagnostic.fix.span, text.split("\n")
+    line = lines[span.line - 1]
+    lines[span.line - 1] = line[: span.column - 1] + diagnostic.fix.replacement + line[span.end_column - 1 :]
+    return "\n".join(lines)
+
+
+MISTYPED = {
+    "alternative": ("{gate,up}_proj", "{gate,upp}_proj", "upp_proj"),
+    "part in the middle": ("model.layers.*.mlp.down", "model.layer.*.mlp.down", "layer"),
+    "last part": ('"model.norm" -> seq', '"model.norn" -> seq', "norn"),
+    "first part": ('"lm_head" -> col', '"lm_haed" -> col', "lm_haed"),
+    "range": ("model.layers.*.mlp.down", "model.layers.{0..5}.mlp.down", "4..5"),
+    "any depth": ('"**.*norm*"', '"**.*nrom*"', "*nrom*"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "missing"), MISTYPED.values(), ids=MISTYPED.keys())
+def test_fix_of_an_unmatched_pattern_passes(old: str, new: str, missing: str, check: Check) -> None:
+    text = edited(old, new)
+    diagnostic = only(check(text), "P203")
+    assert f"`{missing}`" in diagnostic.primary.text
+    assert codes(check(fixed(text, diagnostic))) == []
+
+
+def test_fix_that_drops_layers_is_not_safe(check: Check) -> None:
+    text = edited("model.layers.*.mlp.down", "model.layers.{0..5}.mlp.down")
+    fix = only(check(text), "P203").fix
+    assert fix is not None
+    assert not fix.is_safe
+
+
+def test_unmatched_part_lists_its_siblings(check: Check) -> None:
+    text = edited("{gate,up}_proj", "{gate,upp}_proj")
+    assert only(check(text), "P203").notes == ("candidates: gate_proj, up_proj, down_proj, act_fn",)
+
+
+def test_unmatched_pattern_for_a_container_of_parameters(check: Check) -> None:
+    text = edited('"**.*norm*" -> group', '"model.layers" -> group')
+    assert "layers" in only(check(text), "P203").primary.text
+
+
+def test_each_faulty_alternative_is_found(check: Check) -> None:
+    assert codes(check(edited("{gate,up}_proj", "{gat,upp}_proj"))) == ["P203", "P203"]
+    assert codes(check(edited("{q,k,v}_proj", "{q,kk,vv}_proj"))) == ["P203", "P203"]
+
+
+def test_rule_for_some_layers_is_fine_where_others_have_one(check: Check) -> None:
+    rule = '"model.layers.*.mlp.down_proj" -> rowwise(output = Shard(1))'
+    split = f"{rule.replace('*', '{0..2}')}\n  {rule.replace('*', '3')}"
+    assert codes(check(edited(rule, split))) == []
+
+
+def test_checkpointing_some_layers_is_fine(check: Check) -> None:
+    assert codes(check(edited('"model.layers.*" -> none', '"model.layers.{0..1}" -> full'))) == []
+
+
+def test_unmatched_pattern_of_another_block_hides_no_layout_fault(check: Check) -> None:
+    text = edited('["model.norm", "lm_head"]', '["model.nrom", "lm_head"]')
+    assert codes(check(edited('  "model.norm" -> sequence_parallel\n', "", text=text))) == ["P203", "P408"]
+
+
+def test_overlap_with_auto_points_at_auto(check: Check) -> None:
+    start, end = FULL.index("tensor_parallel on"), FULL.index("fsdp on")
+    block = 'tensor_parallel on tp {\n  auto\n  "lm_head" -> colwise\n}\n'
+    diagnostic = only(check(FULL[:start] + block + FULL[end:]), "P221")
+    assert [label.text for label in diagnostic.secondary] == ["`auto` covers it too"]
+
+
+def test_world_size_names_the_meshes_that_fit(check: Check) -> None:
+    diagnostic = only(check(FULL, world_size=6), "P301")
+    assert diagnostic.help == "start 4 ranks, or set dp_shard = 3 or tp = 3"
+
+
+def test_world_size_that_fits_is_clean(check: Check) -> None:
+    assert codes(check(FULL, world_size=4)) == []
+
+
+REMEDIES = {
+    "heads": (RELAXED, ("mesh.tp=16",), "P401", "mesh.tp"),
+    "key/value heads": (RELAXED, ("mesh.tp=8",), "P402", "mesh.tp"),
+    "sequence over tp": (RELAXED, ("data.sequence_length=255",), "P409", "data.sequence_length"),
+    "sequence over tp and cp": (
+        RELAXED.replace("tp = 2", "cp = 2, tp = 4"),
+        ("data.sequence_length=260",),
+        "P409",
+        "data.sequence_length",
+    ),
+    "sequence over cp": (
+        RELAXED.replace("tp = 2", "cp = 4"),
+        ("data.sequence_length=260",),
+        "P601",
+        "data.sequence_length",
+    ),
+    "ulysses": (RELAXED.replace("tp = 2", "cp = 2, tp = 2"), ("mesh.cp=8",), "P604", "mesh.cp"),
+    "batch": (WITHOUT_EXPECT, ("train.tokens_per_step=5000",), "P701", "train.tokens_per_step"),
+    "small batch": (WITHOUT_EXPECT, ("train.tokens_per_step=100",), "P701", "train.tokens_per_step"),
+    "positions": (RELAXED, ("data.sequence_length=4096",), "P704", "data.sequence_length"),
+}
+
+
+@pytest.mark.parametrize(("text", "settings", "code", "path"), REMEDIES.values(), ids=REMEDIES.keys())
+def test_values_in_the_help_pass(
+    text: str, settings: tuple[str, ...], code: str, path: str, check: Check
+) -> None:
+    diagnostic = only(check(text, settings=settings), code)
+    named = re.match(r"\w+ can be (?:at most )?([\d_, or]+)", diagnostic.help or "")
+    assert named
+    values = re.findall(r"[\d_]+", named.group(1))
+    assert values
+    for value in values:
+        assert code not in codes(check(text, settings=(f"{path}={value}",)))
+
+
+def test_heads_and_key_value_heads_are_one_finding(check: Check) -> None:
+    found = codes(check(RELAXED, settings=("mesh.tp=3", "data.sequence_length=258")))
+    assert "P401" in found
+    assert "P402" not in found
+
+
+def test_finding_points_into_the_override_that_caused_it(check: Check) -> None:
+    diagnostic = only(check(RELAXED, settings=("mesh.tp=8",)), "P402")
+    assert diagnostic.primary.span.file == "--set mesh.tp=8"
+
+
+def test_wrong_buffer_name_is_not_a_missing_buffer_too(check: Check) -> None:
+    text = RELAXED.replace("tp = 2", "cp = 2").replace('"labels"', '"lables"')
+    start, end = text.index("tensor_parallel on"), text.index("context_parallel on")
+    assert codes(check(text[:start] + text[end:])) == ["P203"]
+
+
+def test_broken_batch_is_not_a_broken_expectation_too(check: Check) -> None:
+    assert codes(check(edited("tokens_per_step = 4096", "tokens_per_step = 5000"))) == ["P701"]
+
+
+def test_units_inside_each_layer_count_as_units(check: Check) -> None:
+    text = edited('"model.layers.*" -> unit(', '"model.layers.*.{self_attn,mlp}" -> unit(')
+    assert codes(check(text)) == []
+
+
+def test_tied_parameters_in_the_root_are_fine(check: Check) -> None:
+    text = edited('["model.norm", "lm_head"] -> unit(', '"model.norm" -> unit(')
+    assert codes(check(text.replace("models/tiny-llama", "models/tiny-llama-tied"))) == []
+
+
+def test_nested_modules_in_one_unit_are_found(check: Check) -> None:
+    text = edited('["model.norm", "lm_head"]', '["model.norm", "model"]')
+    assert codes(check(text)) == ["P504"]
+
+
+def test_mistyped_key_is_not_a_missing_key_too(check: Check) -> None:
+    assert codes(check(edited("micro_batch = 4", "micro_batsh = 4"))) == ["P202"]
+
+
+def test_tp_within_one_node_needs_no_divisor(check: Check) -> None:
+    assert codes(check(edited("tp = 2\n", "tp = 2\n  devices_per_node = 5\n"))) == []

@@ -1,0 +1,350 @@
+"""What a change of a plan changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.api import check_source
+from planc.diagnostics import Code
+from planc.diff.differ import diff
+from planc.diff.machine import render_diff_json
+from planc.diff.markdown import render_markdown
+from planc.diff.model import Action, Change, Group, PlanDiff
+from planc.diff.side import Side, side_of
+from planc.diff.text import render_text
+from planc.graph.graph import Graph
+from planc.graph.op import Op
+from planc.graph.ops import Accumulate
+from planc.source import SourceFile
+from tests.plans import FULL, PLANS
+
+GOLDENS = Path(__file__).parent
+
+
+def _side(*edits: tuple[str, str], settings: tuple[str, ...] = (), text: str = FULL) -> Side:
+    for old, new in edits:
+        assert old in text, f"nothing to edit: {old}"
+        text = text.replace(old, new)
+    sources = [SourceFile(f"--set[{number}]", setting) for number, setting in enumerate(settings)]
+    checked = check_source(SourceFile("x.plan", text), base=PLANS, settings=sources)
+    side = side_of(checked, name="x.plan")
+    assert side is not None, checked.diagnostics
+    return side
+
+
+def _diff(*settings: str) -> PlanDiff:
+    return diff(_side(), _side(settings=settings))
+
+
+def _change(found: PlanDiff, name: str) -> Change:
+    return next(change for change in found.changes if change.name == name)
+
+
+def _names(found: PlanDiff, group: Group) -> list[str]:
+    return [change.name for change in found.changes if change.group is group]
+
+
+MESH = ("mesh.tp=4", "mesh.dp_shard=1")
+
+
+@pytest.mark.parametrize(
+    ("render", "golden"),
+    [
+        (lambda found: render_text(found, colour=False), "mesh.txt"),
+        (render_markdown, "mesh.md"),
+        (render_diff_json, "mesh.json"),
+    ],
+)
+def test_mesh_change_golden(
+    render: Callable[[PlanDiff], str], golden: str, match_golden: Callable[[Path, str], None]
+) -> None:
+    match_golden(GOLDENS / golden, render(_diff(*MESH)))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("mesh {", "# why\nmesh {"),
+        ("param lr: float = 4e-3\n", "param rate: float = 4e-3\n"),
+        ("= 4096", "= 4_096"),
+    ],
+)
+def test_refactoring_is_no_semantic_change(edit: tuple[str, str]) -> None:
+    edits = [edit, ("lr = lr", "lr = rate")] if "rate" in edit[1] else [edit]
+    found = diff(_side(), _side(*edits))
+    assert found.same_meaning
+    assert found.num_changed == 0
+    assert "no semantic change" in render_text(found, colour=False)
+
+
+def test_resharding_is_one_line_with_kv_heads() -> None:
+    change = _change(_diff("mesh.tp=4"), "30 modules resharded over tp")
+    assert change.note == "kv heads per rank 2 -> 1"
+
+
+def test_style_change_shows_local_shapes() -> None:
+    found = diff(
+        _side(), _side(('mlp.down_proj" -> rowwise(output = Shard(1))', 'mlp.down_proj" -> replicate'))
+    )
+    change = _change(found, "model.layers.{0..3}.mlp.down_proj")
+    assert (change.old, change.new) == ("rowwise", "replicate")
+    assert change.note == "weight [128, 176] -> [128, 352]"
+    assert change.place.startswith("x.plan:")
+
+
+def test_boundary_change_shows_the_placements() -> None:
+    found = diff(
+        _side(),
+        _side(
+            (
+                "colwise(input = Shard(1), output = Shard(-1))",
+                "colwise(input = Shard(1), output = Replicate())",
+            )
+        ),
+    )
+    change = _change(found, "lm_head")
+    assert change.old == "colwise(output = Shard(-1))"
+    assert change.new == "colwise(output = Replicate())"
+
+
+def test_losing_tensor_parallelism_is_one_line() -> None:
+    found = _diff("mesh.tp=1")
+    assert _names(found, Group.LAYOUT) == ["mesh.tp", "30 modules divided over tp", "parameters on rank 0"]
+    assert _change(found, "30 modules divided over tp").action is Action.REMOVE
+
+
+def test_unit_change_names_the_unit() -> None:
+    found = diff(
+        _side(),
+        _side(('"model.layers.*" -> unit(reshard_after_forward = true)', '"model.layers.{0..1}" -> unit')),
+    )
+    assert _names(found, Group.LAYOUT) == ["fsdp unit model.layers.{2..3}"]
+    assert _change(found, "fsdp unit model.layers.{2..3}").action is Action.REMOVE
+
+
+def test_recomputation_change_names_the_modules() -> None:
+    found = diff(_side(), _side(('"model.layers.*" -> none', '"model.layers.{0..1}" -> full')))
+    assert _names(found, Group.LAYOUT) == ["activation_checkpoint model.layers.{0..1}"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "action", "note"),
+    [
+        (("train.log_every=2 steps",), None, ""),
+        (("mesh.tp=1",), Action.KEEP, "reshard on load"),
+        (
+            ("model.dtype=bfloat16",),
+            Action.REPLACE,
+            "refused: parameters are float32 in one and bfloat16 in the other",
+        ),
+        (('model.hf="models/qwen3-8b"',), Action.REPLACE, "refused: 360 parameters in one model only"),
+    ],
+)
+def test_model_and_optimizer_checkpoint(settings: tuple[str, ...], action: Action | None, note: str) -> None:
+    found = _diff(*settings)
+    if action is None:
+        assert "model, optimizer" not in _names(found, Group.CHECKPOINT)
+    else:
+        change = _change(found, "model, optimizer")
+        assert (change.action, change.note) == (action, note)
+
+
+def test_model_of_other_shapes_is_refused(tmp_path: Path) -> None:
+    other = diff(
+        _side(settings=('model.hf="models/llama-3.1-8b"',)),
+        _side(settings=('model.hf="models/llama-3.1-405b"',)),
+    )
+    assert _change(other, "model, optimizer").note.startswith("refused: ")
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("mesh.dp_shard=4", ("2", "4", "dp ranks")),
+        ("data.shuffle_seed=7", (None, None, "refused: other data.shuffle_seed")),
+        ("data.sequence_length=128", (None, None, "refused: other data.sequence_length")),
+        ('data.source=text("a.txt")', (None, None, "refused: other data.source")),
+    ],
+)
+def test_data_loader_checkpoint(setting: str, expected: tuple[str | None, str | None, str]) -> None:
+    change = _change(_diff(setting), "data loader")
+    assert (change.old, change.new, change.note) == expected
+    assert change.action is Action.REPLACE
+
+
+def test_micro_batch_leaves_the_data_loader_alone() -> None:
+    found = _diff("data.micro_batch=8")
+    assert "data loader" not in _names(found, Group.CHECKPOINT)
+    assert _change(found, "tokens/step").action is Action.KEEP
+
+
+@pytest.mark.parametrize("setting", ["mesh.tp=1", "mesh.dp_shard=1", "data.micro_batch=8"])
+def test_other_sums_are_not_bitwise_comparable(setting: str) -> None:
+    assert _change(_diff(setting), "reduction order").note == "not bitwise comparable"
+
+
+def test_logging_keeps_sums_comparable() -> None:
+    assert _names(_diff("train.log_every=2 steps"), Group.NUMERICS) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        (("size=4",), "x.plan:15 (param size, --set size=4)"),
+        (("mesh.tp=4",), "--set mesh.tp=4"),
+    ],
+)
+def test_place_names_the_parameter_and_what_set_it(settings: tuple[str, ...], place: str) -> None:
+    edits = [("tp = 2", "tp = size"), ("param lr", "param size: int = 2\nparam lr")]
+    found = diff(_side(*edits), _side(*edits, settings=settings))
+    assert _change(found, "mesh.tp").place == place
+
+
+def test_place_names_a_parameter_inside_a_call() -> None:
+    assert _change(_diff("lr=1e-3"), "optimizer lr").place == "x.plan:49 (param lr, --set lr=1e-3)"
+
+
+def test_weight_decay_names_the_parameters() -> None:
+    found = diff(_side(), _side(('"**.*norm*" -> group', '"model.norm" -> group')))
+    assert _names(found, Group.NUMERICS) == [
+        "weight_decay model.layers.{0..3}.input_layernorm.weight",
+        "weight_decay model.layers.{0..3}.post_attention_layernorm.weight",
+    ]
+
+
+def test_broken_expectation_stands_at_the_change_that_breaks_it() -> None:
+    new = _side(settings=("data.micro_batch=8",))
+    assert new.plan is not None
+    expectation = next(one for one in new.plan.expectations if one.subject == "gradient_accumulation")
+    finding = Code("P999", "broken", "an expectation is broken").at(expectation.subject_span)
+    found = diff(_side(), replace(new, diagnostics=(finding,)))
+    (broken,) = _change(found, "gradient_accumulation").breaks
+    assert (broken.code, broken.place) == ("P999", f"x.plan:{expectation.span.line}")
+    text = render_text(found, colour=False)
+    assert "ERRORS" not in text
+    assert text.endswith("1 error.\n")
+
+
+def test_plan_that_breaks_a_rule_is_compared_all_the_same() -> None:
+    found = _diff("mesh.tp=8")
+    assert found.new.num_errors > 0
+    assert _change(found, "mesh.tp").new == "8"
+    assert "[P402]" in render_text(found, colour=False)
+
+
+def test_same_side_twice_counts_only_unchanged() -> None:
+    found = diff(_side(), _side())
+    assert (found.num_changed, found.changes) == (0, ())
+    assert found.num_unchanged > 30
+
+
+def test_json_has_every_change() -> None:
+    found = _diff(*MESH)
+    document = json.loads(render_diff_json(found))
+    assert [change["name"] for change in document["changes"]] == [change.name for change in found.changes]
+    assert {change["action"] for change in document["changes"]} >= {"change", "remove", "replace", "keep"}
+
+
+def test_names_cannot_steer_a_terminal_or_a_table() -> None:
+    graph = _side().graph
+    odd = replace(
+        graph,
+        setup=tuple(
+            _with(op, "path", "a\x1b[2J|b") if op.name == "model.build" else op for op in graph.setup
+        ),
+    )
+    found = diff(Side("old", graph), Side("new", odd))
+    assert "\x1b" not in render_text(found, colour=False)
+    assert "a\\\\x1b\\[2J\\|b" in render_markdown(found)
+
+
+DERIVED = frozenset(
+    {
+        "over",
+        "count_over",
+        "vocab_over",
+        "vocab_size",
+        "architecture",
+        "mesh.init.sizes",
+        "weights.materialise",
+    }
+)
+"""Fields that follow from others, so that in a plan they never change alone."""
+
+ALL_BLOCKS = _side(
+    ("dp_shard = 2", "dp_shard = 2\n  cp = 2"),
+    ("tokens_per_step", "log_every = 2 steps\n  tokens_per_step"),
+    ('"model.layers.*" -> none', '"model.layers.*" -> full'),
+    (
+        "replicate_on = dp_replicate",
+        "replicate_on = dp_replicate\n  param_dtype = bfloat16\n  reduce_dtype = float32",
+    ),
+    (
+        "data {",
+        'context_parallel on cp {\n  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}\n\ndata {',
+    ),
+).graph
+
+
+def _op_fields() -> list[tuple[int, str]]:
+    return [
+        (index, op_field.name)
+        for index, op in enumerate(ALL_BLOCKS.ops())
+        for op_field in fields(op)
+        if op_field.name not in {"op", "span", "body", *DERIVED}
+        if f"{op.name}.{op_field.name}" not in DERIVED
+    ]
+
+
+def _with(op: Op, name: str, value: object) -> Op:
+    return replace(op, **{name: value})  # type: ignore[arg-type]  # the field is chosen at run time
+
+
+def _other(value: Any) -> Any:
+    """Another value of the same type."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return f"x{value}"
+        case None:
+            return "x"
+        case tuple():
+            return value[:-1] if value else ("x",)
+        case _:
+            return replace(value, style="other")
+
+
+def _replace_op(graph: Graph, index: int, changed: Op) -> Graph:
+    ops = list(graph.ops())
+    target = ops[index]
+
+    def swap(op: Op) -> Op:
+        if op is target:
+            return changed
+        if isinstance(op, Accumulate):
+            return replace(op, body=tuple(swap(inner) for inner in op.body))  # type: ignore[misc]
+        return op
+
+    return replace(
+        graph,
+        setup=tuple(map(swap, graph.setup)),
+        step=tuple(map(swap, graph.step)),
+        save=tuple(map(swap, graph.save)),
+    )
+
+
+@pytest.mark.parametrize(("index", "name"), _op_fields())
+def test_no_change_of_a_graph_goes_unsaid(index: int, name: str) -> None:
+    op = list(ALL_BLOCKS.ops())[index]
+    changed = _replace_op(ALL_BLOCKS, index, _with(op, name, _other(getattr(op, name))))
+    found = diff(Side("old", ALL_BLOCKS), Side("new", changed))
+    assert [change.name for change in found.changes if change.name != "graph"], (op.name, name)

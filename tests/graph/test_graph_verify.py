@@ -1,0 +1,149 @@
+"""The verifier finds what is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.api import check_source
+from planc.graph import ops
+from planc.graph.graph import Graph
+from planc.graph.op import Op, Stage
+from planc.graph.verify import verify
+from planc.source import SourceFile
+from planc.vocab import MeshDim
+from tests.plans import FULL, PLANS, canonical_plans, checked
+
+
+def _sound() -> Graph:
+    graph = check_source(SourceFile("full.plan", FULL), base=PLANS).graph
+    assert graph is not None
+    return graph
+
+
+def _edit(sequence: str, change: Callable[[list[Op]], list[Op]]) -> Callable[[Graph], Graph]:
+    """A graph with one of its sequences changed."""
+
+    def edit(graph: Graph) -> Graph:
+        changed: dict[str, Any] = {sequence: tuple(change(list(getattr(graph, sequence))))}
+        return replace(graph, **changed)
+
+    return edit
+
+
+def _without(sequence: str, kind: type[Op]) -> Callable[[Graph], Graph]:
+    return _edit(sequence, lambda found: [op for op in found if not isinstance(op, kind)])
+
+
+def _twice(sequence: str, kind: type[Op]) -> Callable[[Graph], Graph]:
+    return _edit(sequence, lambda found: [copy for op in found for copy in [op] * (1 + isinstance(op, kind))])
+
+
+def _last(sequence: str, kind: type[Op]) -> Callable[[Graph], Graph]:
+    """Ops of a kind moved to the end."""
+    return _edit(sequence, lambda found: sorted(found, key=lambda op: isinstance(op, kind)))
+
+
+def _first(sequence: str, is_first: Callable[[Op], bool]) -> Callable[[Graph], Graph]:
+    return _edit(sequence, lambda found: sorted(found, key=lambda op: not is_first(op)))
+
+
+def _body(change: Callable[[list[Op]], list[Op]]) -> Callable[[Graph], Graph]:
+    def body(op: ops.Accumulate) -> Any:
+        return tuple(change(list(op.body)))
+
+    def edit(step: list[Op]) -> list[Op]:
+        return [replace(op, body=body(op)) if isinstance(op, ops.Accumulate) else op for op in step]
+
+    return _edit("step", edit)
+
+
+def _each(sequence: str, kind: type[Op], **fields: Any) -> Callable[[Graph], Graph]:
+    return _edit(
+        sequence, lambda found: [replace(op, **fields) if isinstance(op, kind) else op for op in found]
+    )
+
+
+def _with_mesh(mesh: tuple[tuple[MeshDim, int], ...]) -> Callable[[Graph], Graph]:
+    """Another mesh, of which mesh.init knows."""
+
+    def change(graph: Graph) -> Graph:
+        return replace(_each("setup", ops.InitMesh, sizes=mesh)(graph), mesh=mesh)
+
+    return change
+
+
+ONE_EACH = tuple((mesh_dim, 1) for mesh_dim in MeshDim)
+
+PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
+    "no mesh": (_without("setup", ops.InitMesh), "mesh.init comes first, once"),
+    "mesh last": (_last("setup", ops.InitMesh), "mesh.init comes first, once"),
+    "two meshes": (_twice("setup", ops.InitMesh), "mesh.init comes first, once"),
+    "another mesh": (_each("setup", ops.InitMesh, sizes=ONE_EACH), "its sizes are not the graph's"),
+    "mesh without tp": (_with_mesh(ONE_EACH[:-1]), "communicates over tp, which the mesh has not"),
+    "mesh inside out": (_with_mesh(ONE_EACH[::-1]), "names every dim once, outermost first"),
+    "empty mesh dim": (_with_mesh((*ONE_EACH[:-1], (MeshDim.TP, 0))), "has at least one rank"),
+    "tp after fsdp": (_last("setup", ops.ShardTensorParallel), "stage TENSOR_PARALLEL comes after"),
+    "fsdp after the weights": (_last("setup", ops.FullyShard), "stage FULLY_SHARD comes after"),
+    "optimizer before sharding": (
+        _first("setup", lambda op: isinstance(op, ops.InitMesh | ops.BuildOptimizer)),
+        "stage BUILD comes after OPTIMIZER",
+    ),
+    "step op in setup": (_edit("setup", lambda found: [*found, ops.StepOptimizer()]), "is no setup op"),
+    "setup op in step": (
+        _edit("step", lambda found: [*found, ops.MaterialiseWeights()]),
+        "does not belong to stage STEP",
+    ),
+    "step op in save": (
+        _edit("save", lambda found: [*found, ops.StepOptimizer()]),
+        "does not belong to stage SAVE",
+    ),
+    "no weights": (_without("setup", ops.InitWeights), "reads weights, which nothing has written"),
+    "no memory": (
+        _without("setup", ops.MaterialiseWeights),
+        "needs weights.materialise once, has it 0 times",
+    ),
+    "no data": (_without("setup", ops.OpenData), "reads data, which nothing has written"),
+    "no batch": (_without("step", ops.NextBatch), "reads batch, which nothing has written"),
+    "clip after the step": (_last("step", ops.ClipGradients), "reads clipped_gradients, which nothing"),
+    "no clip": (_without("step", ops.ClipGradients), "reads clipped_gradients, which nothing"),
+    "no sync": (_without("step", ops.SyncGradients), "reads synced_gradients, which nothing"),
+    "no step": (_without("step", ops.StepOptimizer), "needs optimizer.step once, has it 0 times"),
+    "two steps": (_twice("step", ops.StepOptimizer), "needs optimizer.step once, has it 2 times"),
+    "two batches": (_twice("step", ops.NextBatch), "needs batch.next once, has it 2 times"),
+    "no loop": (_without("step", ops.Accumulate), "needs accumulate once, has it 0 times"),
+    "no backward": (
+        _body(lambda body: [op for op in body if not isinstance(op, ops.Backward)]),
+        "reads gradients, which nothing",
+    ),
+    "backward before loss": (_body(lambda body: body[::-1]), "reads loss, which nothing has written"),
+    "root unit first": (
+        _first("setup", lambda op: op.stage < Stage.FULLY_SHARD or getattr(op, "groups", ()) == (("",),)),
+        "comes after a unit that holds it",
+    ),
+    "batch does not close": (_each("setup", ops.OpenData, global_batch=15), "is not the global batch 15"),
+    "accumulation does not close": (_each("step", ops.Accumulate, times=3), "is not the global batch 16"),
+}
+
+
+@pytest.mark.parametrize(("plant", "text"), PLANTED.values(), ids=PLANTED)
+def test_planted_violation_is_found(plant: Callable[[Graph], Graph], text: str) -> None:
+    violations = verify(plant(_sound()))
+    assert any(text in str(violation) for violation in violations), violations
+
+
+@pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
+def test_canonical_plans_have_sound_graphs(path: Path) -> None:
+    graph = checked(path).graph
+    assert graph is not None
+    assert verify(graph) == ()
+
+
+def test_every_op_is_registered_once_under_its_own_name() -> None:
+    names = [op.__dataclass_fields__["op"].default for op in ops.OPS]
+    assert len(set(names)) == len(names)
+    assert {op.__name__ for op in ops.OPS} == {op.__name__ for op in Op.__subclasses__()}

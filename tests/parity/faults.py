@@ -1,0 +1,50 @@
+"""Bugs planted on purpose: a table that cannot fail proves nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from planc.graph.op import Op
+from planc.graph.ops import ComputeLoss, StepOptimizer, SyncGradients
+from planc.runtime.backends.torch.session import Session
+
+Fault = Callable[[Session, Op], None]
+
+
+def norm_gradients_not_reduced(session: Session, op: Op) -> None:
+    """Before gradients are synced, each rank's partial sum passes for the sum."""
+    if not isinstance(op, SyncGradients):
+        return
+    for name, parameter in session.model.named_parameters():
+        gradient = parameter.grad
+        if "norm" in name and isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+            parameter.grad = DTensor.from_local(
+                gradient.to_local(), gradient.device_mesh, parameter.placements, run_check=False
+            )
+
+
+def labels_shifted_after_sharding(session: Session, op: Op) -> None:
+    """Each rank's labels move by one within its own positions, as when shifting comes after sharding."""
+    if isinstance(op, ComputeLoss) and session.local_batch is not None:
+        rolled = torch.roll(session.local_batch.labels, 1, dims=1)
+        session.local_batch = dataclasses.replace(session.local_batch, labels=rolled)
+
+
+def replicas_drift(session: Session, op: Op) -> None:
+    """One rank's copy of the last norm moves by one part in a million before the last step."""
+    if isinstance(op, StepOptimizer) and dist.get_rank() == 1:
+        parameter = session.model.get_parameter("model.norm.weight")
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        with torch.no_grad():
+            local.mul_(1 + 1e-6)
+
+
+FAULTS: Mapping[str, Fault] = {
+    fault.__name__: fault
+    for fault in (norm_gradients_not_reduced, labels_shifted_after_sharding, replicas_drift)
+}
