@@ -10,27 +10,38 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from planc.checks import Subject, run_checks
-from planc.diagnostics import Code, Diagnostic, has_errors
+from planc.checks import RULES, Subject, run_checks, suppressions
+from planc.checks.suppressions import suppress
+from planc.diagnostics import Code, Diagnostic, has_errors, in_order
 from planc.graph.graph import Graph
 from planc.inventory.load import InventoryError, load_inventory
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
+from planc.plan import codes as plan_codes
 from planc.plan.bind import BoundPlan, bind
 from planc.plan.overrides import Override, parse_override
 from planc.plan.resolve import resolve
 from planc.plan.spec import Plan
 from planc.source import SourceFile
+from planc.syntax import codes as syntax_codes
 from planc.syntax.codes import NOT_TEXT, TOO_LARGE
 from planc.syntax.parse import MAX_CHARACTERS, parse
 
 NO_FILE = Code("P100", "no-file", "cannot read the plan")
 NO_MODEL = Code("P216", "no-model", "cannot read the model")
 
-CODES = (NO_FILE, NO_MODEL)
+CODES: tuple[Code, ...] = (
+    NO_FILE,
+    NO_MODEL,
+    *syntax_codes.CODES,
+    *plan_codes.CODES,
+    *(code for rule in RULES for code in rule.codes),
+    *suppressions.CODES,
+)
+"""Every code that checking a plan can give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +92,7 @@ def read_source(path: Path) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
         return None, (NOT_TEXT.at(nowhere, f"byte {error.start} is no UTF-8", help="save it as UTF-8"),)
 
 
-def check_plan(
-    path: Path, *, settings: Sequence[SourceFile] = (), world_size: int | None = None
-) -> Checked:
+def check_plan(path: Path, *, settings: Sequence[SourceFile] = (), world_size: int | None = None) -> Checked:
     """A plan with everything that follows from it, up to its graph, and all findings on the way.
 
     `settings` are overrides as sources: one `path=value` each, named for where they come from.
@@ -97,12 +106,28 @@ def check_plan(
 def check_source(
     source: SourceFile, *, base: Path, settings: Sequence[SourceFile] = (), world_size: int | None = None
 ) -> Checked:
-    """As `check_plan`, for a text whose relative paths start at `base`."""
+    """As `check_plan`, for a text whose relative paths start at `base`.
+
+    Findings are in the order of the text, without those that a comment suppresses.
+    """
+    checked = _check(source, base=base, settings=settings, world_size=world_size)
+    known = {code.code: code for code in CODES}
+    diagnostics = in_order(suppress(source, checked.diagnostics, known=known))
+    graph = None if checked.bound is None or has_errors(diagnostics) else compile_graph(checked.bound)
+    return replace(checked, diagnostics=diagnostics, graph=graph)
+
+
+def _check(
+    source: SourceFile, *, base: Path, settings: Sequence[SourceFile], world_size: int | None
+) -> Checked:
+    """All findings in the order of the phases, and everything but the graph."""
     sources = {source.name: source, **{setting.name: setting for setting in settings}}
     diagnostics: list[Diagnostic] = []
     overrides: list[Override] = []
     for setting in settings:
-        override, problems = parse_override(setting, kind="set" if setting.name.startswith("--set") else "environment")
+        override, problems = parse_override(
+            setting, kind="set" if setting.name.startswith("--set") else "environment"
+        )
         diagnostics.extend(problems)
         overrides.extend([override] if override else [])
     file, problems = parse(source)
@@ -121,8 +146,8 @@ def check_source(
         return Checked(sources, tuple(diagnostics), texts, plan)
     bound = bind(plan, inventory)
     diagnostics.extend(run_checks(Subject(bound, world_size)))
-    graph = None if has_errors(diagnostics) else compile_graph(bound)
     digest = hashlib.sha256(source.text.encode()).hexdigest()
+    digests = ((Path(source.name).name, digest),)
     return Checked(
-        sources, tuple(diagnostics), texts, plan, inventory, bound, graph, ((Path(source.name).name, digest),)
+        sources, tuple(diagnostics), texts, plan, inventory, bound, source_digests=digests
     )

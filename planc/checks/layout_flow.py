@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from planc.checks.families import family
 from planc.inventory.schema import Attention, Inventory, Kind, Module
-from planc.plan.bind import BoundPlan
+from planc.plan.bind import Assignment, BoundPlan
 from planc.styles import StyleUse
 from planc.vocab import Placement, Replicate, Shard
 
@@ -78,9 +78,13 @@ def layout_flow(bound: BoundPlan) -> Flow:
 
 
 def normal(placement: Placement) -> Placement:
-    """The layout that a placement means: `Shard(2)` of [batch, sequence, features] is `Shard(-1)`, and after
-    the view to heads it is whole heads, which are the same ranks' features."""
-    return FEATURES if placement == Shard(2) else placement
+    """The layout that a placement of [batch, sequence, features] means, by its usual name.
+
+    After the view to heads, `Shard(2)` is whole heads, which are the same ranks' features.
+    """
+    if isinstance(placement, Shard):
+        return {2: FEATURES, -2: SEQUENCE}.get(placement.tensor_dim, placement)
+    return placement
 
 
 def _gates(bound: BoundPlan) -> dict[str, StyleUse]:
@@ -213,8 +217,10 @@ class _Walk:
         needs = wanted
         if module.kind is Kind.NORM and arriving == FEATURES and not self._is_per_head(module):
             kind, needs = ClashKind.OTHER, WHOLE
-        elif arriving == wanted or (reduces and wanted == FEATURES and arriving == SEQUENCE):
-            # In the second case each rank's gradient is from its own tokens, and the sum is what is due.
+        elif arriving == wanted and assignment is not None and _leaves_gradients_partial(assignment):
+            computed_on = normal(assignment.use.computes_on)
+            return Clash(ClashKind.OTHER, module.fqn, WHOLE, computed_on, (module.fqn,))
+        elif arriving == wanted:
             return None
         else:
             kind = _clash_kind(module, arriving, wanted=wanted, reduces=reduces)
@@ -237,6 +243,13 @@ class _Walk:
 
     def _family(self, fqn: str) -> str:
         return family(self.bound.inventory, fqn)
+
+
+def _leaves_gradients_partial(assignment: Assignment) -> bool:
+    """Whether whole parameters meet a part of the activations, and nothing sums their gradients."""
+    style = assignment.style
+    on_part = normal(assignment.use.computes_on) != WHOLE
+    return on_part and not style.parameters and not style.reduces_parameter_gradients
 
 
 def _clash_kind(module: Module, arriving: Placement, *, wanted: Placement, reduces: bool) -> ClashKind:

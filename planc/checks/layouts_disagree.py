@@ -15,7 +15,7 @@ from planc.checks.clash_report import (
     size_note,
 )
 from planc.checks.families import quoted
-from planc.checks.layout_flow import FEATURES, ClashKind
+from planc.checks.layout_flow import FEATURES, SEQUENCE, ClashKind
 from planc.checks.model import Rule, Subject
 from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
@@ -68,6 +68,13 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
     spans = rule_spans(subject, group.consumers)
     span = spans[0] if spans else block_span(subject)
     names = quoted(patterns(subject, group.consumers))
+    if group.first.consumer in group.producers:
+        return CODE.at(
+            span,
+            f"runs {names} on {arriving}",
+            notes=("its parameters are whole, and nothing would sum their gradients over tp",),
+            help=_help(subject, group),
+        )
     return CODE.at(
         span,
         f"takes {needs}, gets {arriving}" if spans else f"no rule names {names}, which gets {arriving}",
@@ -86,12 +93,16 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
 def _help(subject: Subject, group: ClashGroup) -> str:
     needs, arriving = group.first.needs, group.first.arriving
     consumer, leave = group.consumers[0], _leave(subject, group.producers[0], needs)
+    if consumer in group.producers:
+        return f"write `desired = {needs}`, or divide the module's parameters with another style"
     if group.style is None:
         head = subject.inventory.head
         action = f"prepare_input(input = {arriving}, desired = {needs})"
         if head is not None and consumer == head.fqn:
             action = f"colwise(input = {arriving}, output = Shard(-1))"
         return rules_to_add(subject, group.consumers, action)
+    if group.style.reduces_parameter_gradients and arriving == SEQUENCE:
+        return "use `sequence_parallel`, which is for norms on a divided sequence"
     if "sequence_dim" in group.style.options and arriving == FEATURES:
         return "use `replicated_with_grad_allreduce`, which is for norms on divided heads"
     if "sequence_dim" in group.style.options:

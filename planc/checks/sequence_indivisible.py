@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.checks.layout_flow import SEQUENCE, normal
 from planc.checks.legal_values import choices, multiples_around
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
-from planc.vocab import MeshDim, Shard
+from planc.styles import StyleUse
+from planc.vocab import MeshDim
 
 CODE = Code("P409", "sequence-indivisible", "the sequence is not divisible by tp")
 
@@ -18,14 +20,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     A rank of context parallelism holds `sequence_length / cp` tokens, which tp divides further.
     """
     mesh, length = subject.plan.mesh, subject.plan.data.sequence_length
-    dividing = next(
-        (
-            assignment
-            for assignment in subject.bound.styles.values()
-            if Shard(1) in (assignment.use.input, assignment.use.computes_on, assignment.use.output)
-        ),
-        None,
-    )
+    dividing = next((one for one in subject.bound.styles.values() if _divides_sequence(one.use)), None)
     cp = mesh.cp if subject.plan.context_parallel else 1
     if dividing is None or length % cp or (length // cp) % mesh.tp == 0:
         return
@@ -38,6 +33,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         notes=("ranks with unequal shards would abort in the first all-gather",),
         help=f"sequence_length can be {choices(multiples_around(length, of=multiple), near=length)}",
     )
+
+
+def _divides_sequence(use: StyleUse) -> bool:
+    return SEQUENCE in (normal(use.input), normal(use.computes_on), normal(use.output))
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP)

@@ -30,6 +30,7 @@ class Command:
 
 COMMANDS: tuple[Command, ...] = (
     Command("check", "find every fault of a plan before it runs"),
+    Command("fmt", "lay out plans in the one way there is"),
     Command("show", "show what a plan means: layout, mesh, origins, graph"),
     Command("diff", "say what a change of a plan changes"),
     Command("compile", "write a plan's execution graph as a file that runs"),

@@ -1,14 +1,250 @@
-"""`planc run`."""
+"""`planc run`: a plan, or an artifact of one, on this rank.
+
+Every rank compiles the plan itself; ranks compare the graph's hash before they do anything together.
+"""
 
 from __future__ import annotations
 
-from argparse import Namespace
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from planc.run import DESCRIPTION, EPILOG, add_arguments, leave, run_command
+from planc.cli.banner import banner, closing, launch_line, mesh_text
+from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import InitMesh, ResumeCheckpoint
+from planc.runtime import interpreter
+from planc.runtime.checkpoints.layout import committed_steps
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.launch import Launch, read_launch, require_free_port, require_world_size
+from planc.runtime.observer import Observer, Silent
+from planc.runtime.run_directory import RunDirectory
 
-__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
+DESCRIPTION = "Run a plan, or a compiled plan, on this process's rank."
+EPILOG = """examples:
+  torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan
+  python -m planc.run plans/quickstart.plan --set mesh.dp_shard=1 --set mesh.tp=1
+
+exit codes: 0 done, 2 bad input, 4 storage, 5 numerics, 6 communication, 7 corrupt checkpoint.
+They are also in the run folder's status.json, since torchrun returns 1 for every failure."""
+
+_FIRST_WORD_SECONDS = 2.0
+"""How long other ranks wait for rank 0 to report an error that all of them have."""
+_TURN_SECONDS = 0.5
+"""How much longer each further rank of a node waits, so that one of them speaks."""
 
 
-def run(arguments: Namespace) -> int:
-    """A run's exit code; see `planc.run`."""
-    return leave(run_command(arguments))
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What is run: the graph, where its relative paths start, and what it was made from."""
+
+    graph: Graph
+    base: Path
+    sources: tuple[tuple[str, str], ...]
+    overrides: tuple[str, ...]
+
+    def artifact(self, folder: Path) -> str:
+        """The artifact's text for a file in `folder`."""
+        base = base_between(folder, plan_folder=self.base)
+        return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
+
+
+class PlanRefused(RunError):
+    """The plan has errors; the message is all of them, rendered."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, help="a .plan file, or an artifact of `planc compile`")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="override a param or a setting"
+    )
+    parser.add_argument("--run-dir", type=Path, help="where results go (default: runs/<plan's name>)")
+    parser.add_argument(
+        "--stop-after", type=int, metavar="STEP", help="end early, after this step, and save as the plan says"
+    )
+    parser.add_argument(
+        "--sample-ids", action="store_true", help="write each step's sample ids into metrics.jsonl"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="planc.run",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The exit code of a run; a failed rank does not return."""
+    return _leave(_run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    launch = Launch(rank=_rank_hint())
+    directory: RunDirectory | None = None
+    try:
+        launch = read_launch(os.environ)
+        compiled = _compile(arguments, launch)
+        graph = compiled.graph
+        require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=launch_line(graph.world_size, arguments.plan))
+        require_free_port(launch)
+        path = arguments.run_dir or Path("runs") / graph.name
+        directory = RunDirectory(path)
+        _execute(compiled, launch, directory, arguments)
+    except RunError as error:
+        _report(error, launch, directory)
+        return error.code
+    except KeyboardInterrupt:
+        return 130
+    return ExitCode.DONE
+
+
+def _compile(arguments: argparse.Namespace, launch: Launch) -> Compiled:
+    """The plan compiled; rank 0 prints its warnings. PlanRefused if it has errors."""
+    if arguments.plan.suffix == ".json":
+        return _load(arguments.plan, arguments.set)
+    # Reached lazily: a compiled artifact runs without the front end.
+    from planc.api import check_plan
+    from planc.cli.settings import settings_from
+    from planc.diagnostics.human import HumanRenderer
+
+    settings, errors = settings_from(arguments.set, os.environ)
+    if errors:
+        raise RunError("; ".join(errors))
+    checked = check_plan(arguments.plan, settings=settings, world_size=launch.world_size)
+    renderer = HumanRenderer(checked.sources, colour=sys.stderr.isatty() and "NO_COLOR" not in os.environ)
+    findings = renderer.render(checked.diagnostics)
+    if checked.graph is None:
+        if checked.plan is not None and checked.plan.mesh.world_size != launch.world_size:
+            findings += f"\nstart it with: {launch_line(checked.plan.mesh.world_size, arguments.plan)}"
+        raise PlanRefused(findings)
+    if launch.rank == 0 and checked.diagnostics:
+        print(findings, file=sys.stderr)
+    return Compiled(checked.graph, arguments.plan.parent, checked.source_digests, checked.overrides)
+
+
+def _load(path: Path, settings: Sequence[str]) -> Compiled:
+    """A compiled artifact, which takes no more settings."""
+    if settings:
+        raise RunError("a compiled plan takes no --set", help="compile the plan again with the setting")
+    try:
+        artifact = load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from error
+    except ArtifactError as error:
+        raise RunError(f"{path}: {error}", help="compile the plan again") from error
+    return Compiled(graph_of(artifact), path.parent / artifact.base, artifact.sources, artifact.overrides)
+
+
+def _execute(
+    compiled: Compiled, launch: Launch, directory: RunDirectory, arguments: argparse.Namespace
+) -> None:
+    """Runs the graph on the torch backend."""
+    # Imported here, after everything that can be refused without seconds of imports has been.
+    import torch.distributed as dist
+
+    from planc.runtime.backends.torch.backend import TorchBackend
+    from planc.runtime.backends.torch.mesh import choose_device, connect
+    from planc.runtime.backends.torch.session import Paths, Session
+
+    graph = compiled.graph
+    digest = plan_hash(graph)
+    init = graph.setup[0]
+    assert isinstance(init, InitMesh), "verified graphs start with mesh.init"
+    device = choose_device(init.backend, launch)
+    connect(launch, device=device, timeout_seconds=init.timeout_seconds, digest=digest)
+    display = None
+    observer: Observer = Silent()
+    try:
+        if launch.rank == 0:
+            from planc.cli.progress import RunDisplay
+
+            directory.prepare(compiled.artifact(directory.path))
+            observer = display = RunDisplay(directory)
+            print(banner(graph, device=device.type, run_folder=directory.path, overrides=compiled.overrides), flush=True)
+        paths = Paths(base=compiled.base, run=directory.path)
+        _refuse_old_checkpoints(graph, paths.checkpoints)
+        session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
+        last = interpreter.run(graph, TorchBackend(session), stop_after=arguments.stop_after)
+        if display is not None:
+            display.close()
+            directory.write_status("done", code=ExitCode.DONE, step=last, plan_hash=digest)
+            print(closing(directory, checkpoint=display.checkpoint), flush=True)
+    finally:
+        if display is not None:
+            display.close()
+        # A failing rank must not wait for the others, which may hang in a collective without it.
+        if sys.exc_info()[0] is None:
+            dist.destroy_process_group()
+
+
+def _refuse_old_checkpoints(graph: Graph, checkpoints: Path) -> None:
+    """RunError if a run that starts anew would meet an earlier run's checkpoints."""
+    resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
+    if graph.save and not resumes and committed_steps(checkpoints):
+        raise RunError(
+            f"{checkpoints} holds checkpoints of an earlier run, and the plan does not resume",
+            help="choose another --run-dir, or set checkpoint.resume = latest",
+        )
+
+
+def _rank_hint() -> int:
+    """The rank for deciding who reports, before the environment has been read strictly."""
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _report(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
+    """One error for a person: from rank 0 where all ranks fail alike, else from the rank that failed."""
+    if launch.rank == 0 and directory is not None and directory.path.is_dir():
+        # A full disk may be the very failure; it must not hide behind a second one.
+        with contextlib.suppress(OSError):
+            directory.write_status("failed", code=error.code, error=error.message)
+    if error.is_shared and launch.rank != 0:
+        # torchrun ends all ranks when the first one leaves, so this one lets rank 0 speak. If it is still
+        # there after that, rank 0 has not failed, and nobody else will say why.
+        time.sleep(_FIRST_WORD_SECONDS + _TURN_SECONDS * launch.local_rank)
+    text = _error_text(error)
+    print(text, file=sys.stderr)
+    _tell_torchrun(text)
+    if os.environ.get("PLANC_DEBUG"):
+        traceback.print_exception(error)
+    sys.stderr.flush()
+
+
+def _error_text(error: RunError) -> str:
+    if isinstance(error, PlanRefused):
+        return error.message
+    where = f"{error.span}: " if error.span else ""
+    help = f"\nhelp: {error.help}" if error.help else ""
+    return f"planc: error: {where}{error.message}{help}"
+
+
+def _tell_torchrun(text: str) -> None:
+    """Puts an error where torchrun looks for it, so that its summary ends with the reason, not with a link."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        # The format of torch.distributed.elastic.multiprocessing.errors.ErrorHandler.
+        record = {"message": {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}}
+        with contextlib.suppress(OSError):
+            Path(path).write_text(json.dumps(record), encoding="utf-8")
+
+
+def _leave(code: int) -> int:
+    """`code`; a failed rank ends here at once, since threads of a broken process group could keep it alive."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        os._exit(code)
+    return code

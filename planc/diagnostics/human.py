@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planc.diagnostics.model import Diagnostic, Label, Severity
+from planc.diagnostics.visible import num_cells, visible
 from planc.source import SourceFile, Span
 
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
@@ -35,9 +36,9 @@ class HumanRenderer:
         for index, group in enumerate(groups):
             arrow = "-->" if index == 0 else ":::"
             start = diagnostic.primary.span if index == 0 else group[0].span
-            lines.append(f"{' ' * width}{self._paint(arrow, '34')} {start}")
+            lines.append(f"{' ' * width}{self._paint(arrow, '34')} {visible(str(start))}")
             lines.extend(self._snippet(group, width, diagnostic.primary, colour))
-        lines.extend(f"{' ' * width} = {note}" for note in diagnostic.notes)
+        lines.extend(f"{' ' * width} = {visible(note)}" for note in diagnostic.notes)
         lines.append(self._help(diagnostic))
         return "\n".join(lines) + "\n"
 
@@ -47,35 +48,42 @@ class HumanRenderer:
             more = f"{'safe' if diagnostic.fix.is_safe else 'unsafe'} fix; {more}"
         if diagnostic.help is None:
             return f"{self._paint('help', '1;32')}: {more}"
-        return f"{self._paint('help', '1;32')}: {diagnostic.help}  ({more})"
+        return f"{self._paint('help', '1;32')}: {visible(diagnostic.help)}  ({more})"
 
     def _snippet(self, group: Sequence[Label], width: int, primary: Label, colour: str) -> Iterable[str]:
         gutter = self._paint(" " * width + " |", "34")
         source = self.sources.get(group[0].span.file)
         if source is None:
-            yield from (f"{gutter} {label.text}" for label in group if label.text)
+            yield from (f"{gutter} {visible(label.text)}" for label in group if label.text)
             return
         yield gutter
         texts = source.lines
         shown = 0
         for label in sorted(group, key=lambda label: (label.span.line, label is not primary)):
-            text = texts[label.span.line - 1].expandtabs(1).rstrip("\r")[:_MAX_LINE_CHARACTERS]
             if label.span.line != shown:
+                line = visible(texts[label.span.line - 1].expandtabs(1).rstrip("\r"))
+                start = _window_start(label.span)
+                text = line[start : start + _MAX_LINE_CHARACTERS]
                 yield f"{self._paint(f'{label.span.line:>{width}} |', '34')} {text}".rstrip()
                 shown = label.span.line
-            mark = "^" if label is primary else "-"
-            caret = mark * _caret_width(label.span, text)
+            indent, caret = _marks(label.span, text, start, "^" if label is primary else "-")
             paint = colour if label is primary else "34"
-            indent = " " * (label.span.column - 1)
-            yield f"{gutter} {indent}{self._paint(f'{caret} {label.text}'.rstrip(), paint)}"
+            yield f"{gutter} {indent}{self._paint(f'{caret} {visible(label.text)}'.rstrip(), paint)}"
 
     def _paint(self, text: str, code: str) -> str:
         return f"\033[{code}m{text}\033[0m" if self.colour else text
 
 
-def _caret_width(span: Span, line: str) -> int:
-    end = span.end_column if span.end_line == span.line else len(line) + 1
-    return max(1, min(end, len(line) + 1) - span.column)
+def _window_start(span: Span) -> int:
+    """How many characters of a long line are left out before its window, so that the span is in view."""
+    return max(0, span.column - _MAX_LINE_CHARACTERS // 2) if span.column > _MAX_LINE_CHARACTERS else 0
+
+
+def _marks(span: Span, text: str, start: int, mark: str) -> tuple[str, str]:
+    """The space and the marks under a span, for a line shown from character `start` on."""
+    first = min(max(0, span.column - 1 - start), len(text))
+    end = span.end_column - 1 - start if span.end_line == span.line else len(text)
+    return " " * num_cells(text[:first]), mark * max(1, num_cells(text[first : max(first, end)]))
 
 
 def _by_place(labels: Sequence[Label]) -> list[list[Label]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planc.diagnostics.model import Diagnostic, Label, Severity
+from planc.diagnostics.visible import visible
 
 FORMAT_VERSION = 1
 
@@ -24,13 +25,18 @@ def render_json(diagnostics: Sequence[Diagnostic]) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
+def render_json_lines(diagnostics: Sequence[Diagnostic]) -> str:
+    """One JSON object a line and finding, as in `diagnostics` of the document."""
+    return "".join(json.dumps(_entry(diagnostic)) + "\n" for diagnostic in diagnostics)
+
+
 def render_concise(diagnostics: Sequence[Diagnostic]) -> str:
     """One line a finding: `file:line:column: severity[code] summary: particulars`."""
     lines = []
     for diagnostic in diagnostics:
         text = f": {diagnostic.primary.text}" if diagnostic.primary.text else ""
         head = f"{diagnostic.primary.span}: {diagnostic.severity}[{diagnostic.code.code}]"
-        lines.append(f"{head} {diagnostic.code.summary}{text}\n")
+        lines.append(visible(f"{head} {diagnostic.code.summary}{text}") + "\n")
     return "".join(lines)
 
 

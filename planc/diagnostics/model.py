@@ -78,3 +78,8 @@ class Code:
 def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
     """Whether any finding forbids going on."""
     return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
+
+
+def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """By file, line and column; findings on one span keep their order."""
+    return tuple(sorted(diagnostics, key=lambda diagnostic: diagnostic.primary.span))

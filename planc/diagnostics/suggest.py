@@ -6,19 +6,20 @@ from collections.abc import Iterable
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that `name` is most likely a slip of, or None when nothing is near.
+    """The candidate that `name` is most likely a slip of, or None when nothing is near or two are as near.
 
-    The budget is one edit per three characters, so that short names do not match everything.
+    The budget is one edit per three characters, so that short names do not match everything. Case is free.
     """
-    budget = max(1, len(name) // 3)
-    best: tuple[int, str] | None = None
+    budget = len(name) // 3
+    near: dict[str, int] = {}
     for candidate in candidates:
         if abs(len(candidate) - len(name)) > budget:
             continue
         distance = _edit_distance(name.lower(), candidate.lower())
-        if distance <= budget and (best is None or (distance, candidate) < best):
-            best = (distance, candidate)
-    return best[1] if best else None
+        if distance <= budget:
+            near[candidate] = distance
+    best = [candidate for candidate, distance in near.items() if distance == min(near.values())]
+    return best[0] if len(best) == 1 else None
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
@@ -28,7 +29,7 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def _edit_distance(left: str, right: str) -> int:
-    """Insertions, deletions, substitutions and adjacent swaps between two words (optimal string alignment)."""
+    """Insertions, deletions, substitutions and adjacent swaps (optimal string alignment)."""
     before: list[int] = []
     previous = list(range(len(right) + 1))
     for i, a in enumerate(left, 1):

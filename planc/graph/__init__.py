@@ -1,1 +1,1 @@
-"""The execution graph: typed ops with effects, verified after every pass, hashed, written as text and JSON."""
+"""The execution graph: typed ops with effects, verified after every pass, hashed, as text and as JSON."""

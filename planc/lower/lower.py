@@ -206,7 +206,9 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     everything = tuple(MeshDim)
     tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
     yield NextBatch(count_over=_SAMPLE_DIMS, span=plan.span("data"))
-    yield Accumulate(times=gradient_accumulation(plan), body=tuple(_micro_step(bound)), span=plan.span("train"))
+    yield Accumulate(
+        times=gradient_accumulation(plan), body=tuple(_micro_step(bound)), span=plan.span("train")
+    )
     yield SyncGradients(over=tp, span=plan.span("optimizer"))
     clip = plan.optimizer.clip_grad_norm
     yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
@@ -218,7 +220,9 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
 
 def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLoss | Backward]:
     plan, cp = bound.plan, bound.plan.context_parallel
-    fsdp = (*((plan.fsdp.replicate_on,) if plan.fsdp.replicate_on else ()), *plan.fsdp.on) if plan.fsdp else ()
+    fsdp = (
+        (*((plan.fsdp.replicate_on,) if plan.fsdp.replicate_on else ()), *plan.fsdp.on) if plan.fsdp else ()
+    )
     model = plan.span("model")
     head = bound.inventory.head
     style = bound.styles.get(head.fqn) if head else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from planc.inventory.schema import Inventory, Module
+from planc.inventory.schema import Inventory
 from planc.plan.pattern import Pattern, parse_pattern
-from planc.plan.spec import FullCheckpointing, PatternRule, Plan, StyleAction, Unit
+from planc.plan.spec import FullCheckpointing, Group, PatternRule, Plan, StyleAction, Unit
 from planc.source import Span
 from planc.styles import BY_NAME, Boundary, Style, StyleUse
 from planc.styles.model import use
@@ -117,17 +117,41 @@ def _choose(
     conflicts: list[Conflict],
     selections: list[Selection],
 ) -> dict[str, PatternRule[T]]:
-    """The rule that each name gets, in the order of `names`. A later rule must agree, or say `override`."""
+    """The rule that each name gets, in the order of `names`."""
+    matched = [(rule, _select(rule, names, selections)) for rule in rules]
+    return _decide(matched, names, conflicts)
+
+
+def _decide(
+    matched: Sequence[tuple[PatternRule[T], Sequence[str]]],
+    names: Sequence[str],
+    conflicts: list[Conflict],
+    *,
+    meaning: Callable[[PatternRule[T]], object] = lambda rule: rule.action,
+) -> dict[str, PatternRule[T]]:
+    """Each name's rule: an overriding one before the others. Those that then remain must mean the same.
+
+    The order of the rules plays no part: which of several equal ones is taken goes by their texts.
+    """
+    by_name: dict[str, list[PatternRule[T]]] = {}
+    for rule, found in matched:
+        for name in found:
+            by_name.setdefault(name, []).append(rule)
     chosen: dict[str, PatternRule[T]] = {}
-    for rule in rules:
-        for name in _select(rule, names, selections):
-            earlier = chosen.get(name)
-            if earlier is None or rule.override:
-                if earlier is None or not earlier.override or rule.override:
-                    chosen[name] = rule
-            elif earlier.action != rule.action and not earlier.override:
-                conflicts.append(Conflict(name, earlier.span, rule.span))
-    return {name: chosen[name] for name in names if name in chosen}
+    for name in names:
+        rules = by_name.get(name)
+        if rules is None:
+            continue
+        rules = [rule for rule in rules if rule.override] or rules
+        chosen[name] = min(rules, key=_texts)
+        other = next((rule for rule in rules[1:] if meaning(rule) != meaning(rules[0])), None)
+        if other is not None:
+            conflicts.append(Conflict(name, rules[0].span, other.span))
+    return chosen
+
+
+def _texts(rule: PatternRule[Any]) -> tuple[str, ...]:
+    return tuple(pattern.text for pattern in rule.patterns)
 
 
 def _styles(
@@ -157,13 +181,13 @@ def _auto(inventory: Inventory, unknown: list[tuple[str, str]]) -> Iterator[tupl
     """The model's own tensor-parallel plan, in planc's styles."""
     nowhere = Span("", 1, 1, 1, 1)
     for text, name in inventory.tp_plan:
-        pattern = parse_own(text, nowhere)
-        for fqn in pattern.select(inventory.names()):
+        matched = parse_own(text, nowhere).select(inventory.names())
+        style = BY_NAME.get(name)
+        if style is None:
+            unknown.extend([(text, name)] if matched else [])
+            continue
+        for fqn in matched:
             module = inventory.get(fqn)
-            style = BY_NAME.get(name)
-            if style is None:
-                unknown.append((text, name))
-                break
             if module is not None and module.parameters:
                 yield fqn, style
 
@@ -182,7 +206,8 @@ def _units(
     selections: list[Selection],
 ) -> tuple[UnitGroup, ...]:
     """One group for each module that a pattern matches; a list of patterns makes a single group."""
-    chosen = _choose(rules, names, conflicts, selections)
+    matched = [(rule, _select(rule, names, selections)) for rule in rules]
+    chosen = _decide(matched, names, conflicts, meaning=_grouping)
     groups: list[UnitGroup] = []
     for rule in rules:
         members = tuple(name for name in names if chosen.get(name) is rule)
@@ -190,37 +215,35 @@ def _units(
             groups.extend([UnitGroup(members, rule.action, rule.span)] if members else [])
         else:
             groups.extend(UnitGroup((name,), rule.action, rule.span) for name in members)
-    # The model's order, not the rules': the order in which a plan lists its rules never matters.
+    # The model's order, not the rules': the order in which a plan lists its rules never matters. Deeper units
+    # first, since fully_shard gives a module what no unit inside it has taken.
     order = {name: index for index, name in enumerate(names)}
-    return tuple(sorted(groups, key=lambda group: order[group.fqns[0]]))
+    return tuple(sorted(groups, key=lambda group: (-_depth(group), order[group.fqns[0]])))
+
+
+def _depth(group: UnitGroup) -> int:
+    return max(fqn.count(".") for fqn in group.fqns)
+
+
+def _grouping(rule: PatternRule[Unit]) -> object:
+    """What a unit rule means for a module. Of overriding lists, also with which others it is gathered."""
+    return rule.action, _texts(rule) if rule.override and len(rule.patterns) > 1 else ()
 
 
 def _weight_decay(
     plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
 ) -> Mapping[str, tuple[float, Span]]:
     """A group's pattern names parameters, or modules and so all the parameters that they own."""
-    owners: dict[str, tuple[str, ...]] = {}
-    for fqn, module, _ in inventory.parameters():
-        owners[fqn] = (fqn, module.fqn)
-    found: dict[str, tuple[float, Span]] = {}
-    by_rule: dict[str, PatternRule[Any]] = {}
+    owners = {fqn: (fqn, module.fqn) for fqn, module, _ in inventory.parameters()}
+    candidates = tuple(dict.fromkeys(name for names in owners.values() for name in names))
+    matched: list[tuple[PatternRule[Group], Sequence[str]]] = []
     for rule in plan.optimizer.rules:
-        matched: list[str] = []
+        found: dict[str, None] = {}
         for pattern in rule.patterns:
-            hits = tuple(fqn for fqn, names in owners.items() if any(pattern.matches(name) for name in names))
-            candidates = tuple(dict.fromkeys(name for names in owners.values() for name in names))
+            fitting = set(pattern.select(candidates))
+            hits = tuple(fqn for fqn, names in owners.items() if not fitting.isdisjoint(names))
             selections.append(Selection(pattern, candidates, hits))
-            matched.extend(hits)
-        for fqn in matched:
-            earlier = by_rule.get(fqn)
-            if earlier is not None and earlier.action != rule.action and not (rule.override or earlier.override):
-                conflicts.append(Conflict(fqn, earlier.span, rule.span))
-            elif earlier is None or rule.override or not earlier.override:
-                by_rule[fqn] = rule
-                found[fqn] = (rule.action.weight_decay, rule.span)
-    return found
-
-
-def owned_parameters(module: Module) -> tuple[str, ...]:
-    """The fqns of the parameters that a module owns directly."""
-    return tuple(f"{module.fqn}.{parameter.name}" for parameter in module.parameters)
+            found.update(dict.fromkeys(hits))
+        matched.append((rule, tuple(found)))
+    chosen = _decide(matched, tuple(owners), conflicts)
+    return {fqn: (rule.action.weight_decay, rule.span) for fqn, rule in chosen.items()}

@@ -7,6 +7,17 @@ from collections.abc import Mapping
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
 
+COUNTS = (
+    "world_size",
+    "dp_size",
+    "gradient_accumulation",
+    "tokens_per_step",
+    "sequences_per_step",
+    "total_tokens",
+    "parameters",
+)
+"""The facts that are plain numbers, so that a unit beside one would be wrong."""
+
 
 def sequences_per_micro_step(plan: Plan) -> int:
     """Sequences of one forward over all data-parallel ranks."""

@@ -2,69 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from planc.diagnostics import Diagnostic, Label
 from planc.plan import codes
 from planc.plan.overrides import Override
-from planc.plan.scope import OriginStep, ParamValue, Scope
-from planc.plan.types import Bool, Float, Int, Text, ValueType
+from planc.plan.scalars import Bool, Float, Int, Text, ValueType, wrong_type
+from planc.plan.scope import OriginStep, ParamValue, Scope, references
 from planc.syntax import ast
 
 _TYPE_NAMES = ("int", "float", "string", "bool")
+_WORDS = ("true", "false", "none", "auto", "on", "override", "param")
+"""Words that a reader would take for the language's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Parameters by name with their values, the names of faulty ones, and the overrides of anything else."""
+
+    values: Mapping[str, ParamValue]
+    broken: frozenset[str]
+    other_overrides: tuple[Override, ...]
 
 
 def resolve_params(
     file: ast.PlanFile, overrides: Sequence[Override]
-) -> tuple[Mapping[str, ParamValue], tuple[Override, ...], tuple[Diagnostic, ...]]:
-    """Parameters by name with their values, the overrides that name something else, and findings."""
+) -> tuple[Params, tuple[Diagnostic, ...]]:
+    """The parameters of a file under the overrides, and findings."""
     scope = Scope({})
-    params: dict[str, ParamValue] = {}
+    values: dict[str, ParamValue] = {}
+    types: dict[str, ValueType] = {}
+    broken: set[str] = set()
     for param in (statement for statement in file.statements if isinstance(statement, ast.Param)):
         name = param.name.text
-        if name in params:
-            first = Label(params[name].param.name.span, "first given here")
+        if name in values:
+            first = Label(values[name].param.name.span, "first given here")
             scope.report(codes.DUPLICATE, param.name.span, f"a second parameter `{name}`", secondary=(first,))
-        elif _check(param, param.default, scope):
-            params[name] = ParamValue(param, param.default, ())
+            continue
+        wanted = _type(param, scope)
+        found = _convert(param.default, wanted, scope) if wanted is not None else None
+        values[name] = ParamValue(param, found or param.default, ())
+        if found is not None and wanted is not None:
+            types[name] = wanted
+        else:
+            broken.add(name)
     rest: list[Override] = []
     for override in overrides:
         target = override.assignment.target.text
-        if target not in params:
+        if target not in values:
             rest.append(override)
-        elif _check(params[target].param, override.assignment.value, scope):
+        elif target in types:
+            new = _convert(override.assignment.value, types[target], scope)
+            before = values[target]
             step = OriginStep(override.kind, override.assignment.span, override.text)
-            params[target] = ParamValue(
-                params[target].param, override.assignment.value, (*params[target].via, step)
-            )
-    return params, tuple(rest), tuple(scope.diagnostics)
+            values[target] = ParamValue(before.param, new or before.value, (*before.via, step))
+    kept = {name: value for name, value in values.items() if name not in broken}
+    return Params(kept, frozenset(broken), tuple(rest)), tuple(scope.diagnostics)
 
 
-def _check(param: ast.Param, value: ast.Value, scope: Scope) -> bool:
-    """Whether `value` is of the parameter's type, in its range; reports where it is not."""
-    wanted = _type(param.type, scope)
-    return wanted is not None and wanted.convert(value, scope) is not None
+def used_names(file: ast.PlanFile, overrides: Sequence[Override]) -> frozenset[str]:
+    """Every bare word that stands where a value is read, in the file and in what overrides it."""
+    values = (override.assignment.value for override in overrides)
+    blocks = (value for block in file.statements for value in _values(block))
+    return frozenset(ref.name.text for value in (*values, *blocks) for ref in references(value))
 
 
-def _type(written: ast.ParamType, scope: Scope) -> ValueType | None:
-    name = written.name.text
-    low = written.low.value if written.low else None
-    high = written.high.value if written.high else None
-    if written.low is not None and name not in ("int", "float"):
-        scope.report(codes.WRONG_ARGUMENTS, written.name.span, f"`{name}` has no range")
-        return None
-    match name:
-        case "int":
-            if isinstance(low, float) or isinstance(high, float):
-                scope.report(codes.WRONG_TYPE, written.name.span, "the range of an int is of integers")
-                return None
-            return Int(low, high)
-        case "float":
-            return Float(low, high)
-        case "string":
-            return Text()
-        case "bool":
-            return Bool()
+def _values(statement: ast.Statement) -> Iterator[ast.Value]:
+    match statement:
+        case ast.Block(body=body):
+            for inner in body:
+                yield from _values(inner)
+        case ast.Setting(value=value) | ast.Comparison(value=value):
+            yield value
+        case ast.Rule(action=action):
+            yield action
         case _:
-            scope.unknown(codes.UNKNOWN_NAME, written.name, _TYPE_NAMES, text="not a parameter type")
-            return None
+            return
+
+
+def _convert(value: ast.Value, wanted: ValueType, scope: Scope) -> ast.Value | None:
+    """The value as its type has it, or None after a report: `1` of a float parameter is a float."""
+    if isinstance(value, ast.Ref) and isinstance(wanted, Int | Float):
+        help = "write it out: a parameter's value names no other parameter"
+        wrong_type(wanted, value, scope, (), help=help)
+        return None
+    converted = wanted.convert(value, scope)
+    if converted is None:
+        return None
+    return replace(value, value=converted) if isinstance(value, ast.Number) else value
+
+
+def _type(param: ast.Param, scope: Scope) -> ValueType | None:
+    """The type with its range, or None after a report."""
+    written = param.type
+    name = written.name.text
+    if param.name.text in _WORDS:
+        text = f"`{param.name.text}` already means something in a plan"
+        scope.report(codes.DUPLICATE, param.name.span, text, help="choose another name")
+        return None
+    if name not in _TYPE_NAMES:
+        scope.unknown(codes.UNKNOWN_NAME, written.name, _TYPE_NAMES, text="not a parameter type")
+        return None
+    if written.low is None or written.high is None:
+        types: dict[str, ValueType] = {"int": Int(), "float": Float(), "string": Text(), "bool": Bool()}
+        return types[name]
+    return _range(written.name, written.low, written.high, scope)
+
+
+def _range(name: ast.Name, low: ast.Number, high: ast.Number, scope: Scope) -> ValueType | None:
+    if name.text not in ("int", "float"):
+        scope.report(codes.WRONG_ARGUMENTS, name.span, f"a {name.text} has no range")
+        return None
+    bounds: ValueType = Int() if name.text == "int" else Float()
+    if any(bounds.convert(bound, scope) is None for bound in (low, high)):
+        return None
+    if low.value > high.value:
+        help = f"write {high.text}..{low.text}"
+        scope.report(codes.OUT_OF_RANGE, low.span.to(high.span), "this range is empty", help=help)
+        return None
+    if isinstance(low.value, int) and isinstance(high.value, int) and name.text == "int":
+        return Int(low.value, high.value)
+    return Float(low.value, high.value)

@@ -175,7 +175,8 @@ def _reachable(
     """[i][j]: whether the first i segments can match the first j parts."""
     table = [[j == 0 for j in range(num_parts + 1)]]
     for segment, row in zip(segments, fits, strict=True):
-        previous, current = table[-1], []
+        previous = table[-1]
+        current: list[bool] = []
         for j in range(num_parts + 1):
             if segment.depth:
                 current.append(previous[j] or (j > 0 and current[j - 1]))

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, assert_never
 
 from planc.diagnostics import Diagnostic, Label, has_errors
 from planc.diagnostics.suggest import closest
 from planc.plan import codes, spec
+from planc.plan.expectations import resolve_expectations
 from planc.plan.overrides import Override
-from planc.plan.params import resolve_params
-from planc.plan.pattern import Pattern, parse_pattern
-from planc.plan.scope import OriginStep, Scope
-from planc.plan.types import BYTES, NONE, SECONDS, STEPS, Variant, keys, type_of
+from planc.plan.params import resolve_params, used_names
+from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
+from planc.plan.scalars import listed
+from planc.plan.scope import OriginStep, Scope, references
+from planc.plan.types import NONE, Variant, keys, type_of
 from planc.source import Span
 from planc.styles import Boundary
 from planc.syntax import ast
 from planc.vocab import MeshDim
 
-Record = TypeVar("Record")
+PATTERN_HELP = "a part is a name, `*`, `**`, `{a,b}` or `{0..3}`"
+MAX_PLAN_ALTERNATIVES = 20 * MAX_ALTERNATIVES
+"""Of all patterns of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,9 @@ BLOCKS: Mapping[str, Shape] = {
         spec.TensorParallelSpec, actions=spec.STYLE_ACTIONS, directives=("auto",), on=(MeshDim.TP,)
     ),
     "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=(MeshDim.DP_SHARD, MeshDim.CP)),
-    "context_parallel": Shape(spec.ContextParallelSpec, actions={"Shard": spec.BufferShard}, on=(MeshDim.CP,)),
+    "context_parallel": Shape(
+        spec.ContextParallelSpec, actions={"Shard": spec.BufferShard}, on=(MeshDim.CP,)
+    ),
     "activation_checkpoint": Shape(
         spec.ActivationCheckpointSpec, actions={"full": spec.FullCheckpointing, "none": spec.NoCheckpointing}
     ),
@@ -73,22 +79,24 @@ class Resolver:
     scope: Scope
     origins: dict[str, tuple[OriginStep, ...]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
+    num_alternatives: int = 0
 
 
 def resolve(
     file: ast.PlanFile, *, overrides: Sequence[Override] = ()
 ) -> tuple[spec.Plan | None, tuple[Diagnostic, ...]]:
     """The plan that a file and its overrides mean, or everything that keeps them from meaning one."""
-    params, targets, problems = resolve_params(file, overrides)
-    resolver = Resolver(Scope(params, list(problems)))
+    params, problems = resolve_params(file, overrides)
+    resolver = Resolver(Scope(params.values, params.broken, list(problems)))
     resolver.spans[""] = Span(file.file, 1, 1, 1, 1)
     written = _collect(file, resolver)
-    _apply(targets, written, resolver)
-    expectations = _expectations(file, resolver.scope)
+    _apply(params.other_overrides, written, resolver)
+    expectations = resolve_expectations(file, resolver.scope)
     records = {kind: _record(kind, shape, written.get(kind), resolver) for kind, shape in BLOCKS.items()}
     _report_missing(file, written, resolver.scope)
-    for name, value in params.items():
-        if name not in resolver.scope.used_params:
+    used = used_names(file, overrides)
+    for name, value in params.values.items():
+        if name not in used:
             resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, f"`{name}` is never used")
     diagnostics = tuple(resolver.scope.diagnostics)
     if has_errors(diagnostics):
@@ -109,7 +117,9 @@ def _report_missing(file: ast.PlanFile, written: Mapping[str, Written], scope: S
     for kind, shape in BLOCKS.items():
         if shape.required and kind not in written:
             start = Span(file.file, 1, 1, 1, 1)
-            scope.report(codes.MISSING, start, f"the plan has no `{kind}` block", help=f"add `{kind} {{ ... }}`")
+            scope.report(
+                codes.MISSING, start, f"the plan has no `{kind}` block", help=f"add `{kind} {{ ... }}`"
+            )
 
 
 def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
@@ -120,10 +130,13 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
         if isinstance(statement, ast.Param):
             continue
         if not isinstance(statement, ast.Block):
-            scope.report(codes.MISPLACED, statement.span, "only blocks and params stand at the top level")
+            text = "only blocks and params stand at the top level"
+            scope.report(codes.MISPLACED, statement.span, text, help=_home(statement))
             continue
         kind = statement.kind.text
         if kind == "expect":
+            _no_label(statement, scope)
+            _mesh_dims(statement, Shape(spec.Expectation), scope)
             continue
         if kind not in BLOCKS:
             scope.unknown(codes.UNKNOWN_BLOCK, statement.kind, (*BLOCKS, "expect"), text=f"no block `{kind}`")
@@ -139,14 +152,17 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
     scope, kind = resolver.scope, block.kind.text
     found = Written(block.kind.span, on=_mesh_dims(block, shape, scope))
     resolver.spans[kind] = block.kind.span
-    if block.label is not None:
-        scope.report(codes.MISPLACED, block.label.span, f"`{kind}` takes no label")
-    names = tuple(spec_field.name for spec_field in keys(shape.record))
+    _no_label(block, scope)
+    names = _names(shape)
     for statement in block.body:
         match statement:
-            case ast.Setting(name, value, _, span):
+            case ast.Setting(name, value, override, span):
+                if override:
+                    help = "remove `override`: only rules overlap"
+                    scope.report(codes.MISPLACED, span, "a setting overrides nothing", help=help)
                 if name.text not in names:
-                    scope.unknown(codes.UNKNOWN_KEY, name, names, text=f"`{kind}` has no key `{name.text}`")
+                    text = f"`{kind}` has no key `{name.text}`"
+                    scope.unknown(codes.UNKNOWN_KEY, name, names, text=text, help=_home(statement))
                     found.mistyped.update(filter(None, [closest(name.text, names)]))
                 elif name.text in found.values:
                     first = Label(found.values[name.text][1], "first given here")
@@ -155,13 +171,48 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
                     found.values[name.text] = (value, span, (OriginStep("written", span, ""),))
             case ast.Rule() if shape.actions is not None:
                 found.rules.append(statement)
+            case ast.Directive(name) if name.text in found.directives:
+                first = Label(found.directives[name.text], "first given here")
+                scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is given twice", secondary=(first,))
             case ast.Directive(name) if name.text in shape.directives:
                 found.directives[name.text] = name.span
+            case ast.Directive(name) if name.text in names:
+                text, help = f"`{name.text}` has no value", f"write `{name.text} = ...`"
+                scope.report(codes.MISPLACED, name.span, text, help=help)
             case ast.Directive(name) if shape.directives:
                 scope.unknown(codes.MISPLACED, name, shape.directives, text=f"not a word of `{kind}`")
             case _:
-                scope.misplaced(statement, f"`{kind}`")
+                scope.report(codes.MISPLACED, statement.span, f"not inside `{kind}`", help=_home(statement))
     return found
+
+
+def _no_label(block: ast.Block, scope: Scope) -> None:
+    if block.label is not None:
+        scope.report(codes.MISPLACED, block.label.span, f"`{block.kind.text}` takes no label")
+
+
+def _home(statement: ast.Statement) -> str | None:
+    """Where a misplaced statement belongs."""
+    match statement:
+        case ast.Setting(name):
+            homes = [kind for kind, shape in BLOCKS.items() if name.text in _names(shape)]
+            return f"`{name.text}` belongs in {listed(f'`{kind}`' for kind in homes)}" if homes else None
+        case ast.Comparison():
+            return "a setting takes `=`; assertions stand in `expect`"
+        case ast.Rule():
+            homes = [kind for kind, shape in BLOCKS.items() if shape.actions is not None]
+            return f"rules stand in {listed(f'`{kind}`' for kind in homes)}"
+        case ast.Param() | ast.Block():
+            return "it stands at the top level, outside every block"
+        case ast.Directive():
+            return None
+        case _:
+            assert_never(statement)
+
+
+def _names(shape: Shape) -> tuple[str, ...]:
+    """The keys of a block."""
+    return tuple(spec_field.name for spec_field in keys(shape.record))
 
 
 def _mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, ...]:
@@ -169,13 +220,17 @@ def _mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, .
     wanted = " or ".join(shape.on)
     if shape.on and not block.on:
         text = f"`{block.kind.text}` says which mesh dims it works on"
-        scope.report(codes.MISSING, block.kind.span, text, help=f"write `{block.kind.text} on {shape.on[0]} {{`")
+        scope.report(
+            codes.MISSING, block.kind.span, text, help=f"write `{block.kind.text} on {shape.on[0]} {{`"
+        )
     found: list[MeshDim] = []
     for name in block.on:
         if not shape.on:
             scope.report(codes.MISPLACED, name.span, f"`{block.kind.text}` works on no mesh dim")
         elif name.text not in tuple(MeshDim):
-            scope.unknown(codes.UNKNOWN_MESH_DIM, name, tuple(shape.on), text=f"the mesh has no dim `{name.text}`")
+            scope.unknown(
+                codes.UNKNOWN_MESH_DIM, name, tuple(shape.on), text=f"the mesh has no dim `{name.text}`"
+            )
         elif name.text not in shape.on:
             scope.report(codes.UNKNOWN_MESH_DIM, name.span, f"`{block.kind.text}` works on {wanted} only")
         elif name.text in found:
@@ -190,36 +245,37 @@ def _apply(targets: Sequence[Override], written: dict[str, Written], resolver: R
     for override in targets:
         assignment = override.assignment
         kind, _, name = assignment.target.text.partition(".")
-        names = tuple(spec_field.name for spec_field in keys(BLOCKS[kind].record)) if kind in BLOCKS else ()
-        if name not in names:
-            candidates = tuple(f"{k}.{f.name}" for k, shape in BLOCKS.items() for f in keys(shape.record))
-            text = "neither a parameter nor a setting of the plan"
-            resolver.scope.unknown(codes.UNKNOWN_TARGET, assignment.target, candidates, text=text)
+        if kind not in BLOCKS or name not in _names(BLOCKS[kind]):
+            _unknown_target(assignment.target, resolver.scope)
             continue
         if kind not in written and BLOCKS[kind].on:
-            text = f"the plan has no `{kind}` block to set this in"
-            resolver.scope.report(codes.UNKNOWN_TARGET, assignment.target.span, text)
+            text, help = f"the plan has no `{kind}` block to set this in", "add the block to the plan"
+            resolver.scope.report(codes.UNKNOWN_TARGET, assignment.target.span, text, help=help)
             continue
         block = written.setdefault(kind, Written(assignment.span))
         resolver.spans.setdefault(kind, assignment.span)
         before = block.values[name][2] if name in block.values else ()
-        for ref in _refs(block.values[name][0]) if name in block.values else ():
-            resolver.scope.lookup(ref)  # the plan does read the parameters of what is replaced
         step = OriginStep(override.kind, assignment.span, override.text)
         block.values[name] = (assignment.value, assignment.span, (step, *before))
 
 
-def _refs(value: ast.Value) -> Iterator[ast.Ref]:
-    """The bare words in a value, some of which name parameters."""
-    match value:
-        case ast.Ref():
-            yield value
-        case ast.Call(_, arguments, _):
-            for argument in arguments:
-                yield from _refs(argument.value)
-        case ast.Items(values, _):
-            for item in values:
-                yield from _refs(item)
+def _unknown_target(target: ast.Name, scope: Scope) -> None:
+    """Reports an override of nothing; the right key with another block or none is most likely."""
+    if target.text in scope.broken:
+        return
+    text = "neither a parameter nor a setting of the plan"
+    settings = [(kind, name) for kind, shape in BLOCKS.items() for name in _names(shape)]
+    same_key = [f"`{kind}.{name}`" for kind, name in settings if name == target.text.rpartition(".")[2]]
+    if same_key:
+        help = f"did you mean {listed(same_key)}?"
+        scope.report(codes.UNKNOWN_TARGET, target.span, text, help=help)
+        return
+    names = _names(BLOCKS[target.text]) if target.text in BLOCKS else ()
+    help = "a setting is named with its block, as in `mesh.tp`"
+    if names:
+        help = f"`{target.text}` has the settings {listed(names)}"
+    candidates = (*scope.params, *(f"{kind}.{name}" for kind, name in settings))
+    scope.unknown(codes.UNKNOWN_TARGET, target, candidates, text=text, help=help)
 
 
 def _record(kind: str, shape: Shape, written: Written | None, resolver: Resolver) -> Any:
@@ -235,7 +291,7 @@ def _record(kind: str, shape: Shape, written: Written | None, resolver: Resolver
             continue
         values[spec_field.name] = value
     if shape.actions is not None:
-        values["rules"] = _rules(written.rules, shape.actions, resolver.scope)
+        values["rules"] = _rules(written.rules, shape.actions, resolver)
         values["span"] = written.span
     if shape.on:
         values["on"] = written.on
@@ -258,23 +314,24 @@ def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> 
     value, span, steps = written.values[spec_field.name]
     converted = type_of(spec_field).convert(value, resolver.scope)
     via: list[OriginStep] = []
-    for ref in _refs(value):
-        found, labels = resolver.scope.lookup(ref)
-        names = [label.text.split("`")[1] for label in labels]
-        via.extend(OriginStep("parameter", found.span, name) for name in names)
-        via.extend(step for name in names for step in resolver.scope.params[name].via)
+    for ref in references(value):
+        name = ref.name.text
+        if name in resolver.scope.params:
+            param = resolver.scope.params[name]
+            via.extend((OriginStep("parameter", param.value.span, name), *param.via))
     resolver.origins[path] = (*steps, *via)
     resolver.spans[path] = span
     return MISSING if converted is None else None if converted is NONE else converted
 
 
 def _rules(
-    rules: Sequence[ast.Rule], actions: Mapping[str, type[Any]], scope: Scope
+    rules: Sequence[ast.Rule], actions: Mapping[str, type[Any]], resolver: Resolver
 ) -> tuple[spec.PatternRule[Any], ...]:
     found: list[spec.PatternRule[Any]] = []
     for rule in rules:
-        action = Variant(actions).convert(rule.action, scope)
-        patterns = [_pattern(text, scope) for text in rule.patterns]
+        action = Variant(actions).convert(rule.action, resolver.scope)
+        patterns = [_pattern(text, resolver) for text in rule.patterns]
+        _report_repeats(rule, resolver.scope)
         if action is None:
             continue
         if hasattr(action, "style"):
@@ -285,41 +342,26 @@ def _rules(
     return tuple(found)
 
 
-def _pattern(text: ast.Text, scope: Scope) -> Pattern | None:
-    parsed = parse_pattern(text)
-    if isinstance(parsed, Pattern):
-        return parsed
-    start, end, reason = parsed
-    scope.report(codes.BAD_PATTERN, text.part(start, end), reason)
-    return None
+def _report_repeats(rule: ast.Rule, scope: Scope) -> None:
+    seen: dict[str, Span] = {}
+    for pattern in rule.patterns:
+        first = Label(seen.setdefault(pattern.value, pattern.span), "first given here")
+        if first.span != pattern.span:
+            scope.report(codes.DUPLICATE, pattern.span, "this pattern is listed twice", secondary=(first,))
 
 
-def _expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expectation, ...]:
-    found = []
-    blocks = (block for block in file.statements if isinstance(block, ast.Block) and block.kind.text == "expect")
-    for statement in (statement for block in blocks for statement in block.body):
-        if not isinstance(statement, ast.Comparison):
-            scope.misplaced(statement, "`expect`")
-            continue
-        value, labels = scope.lookup(statement.value)
-        if not isinstance(value, ast.Number):
-            scope.report(codes.WRONG_TYPE, value.span, "expected a number", secondary=labels)
-            continue
-        subject = statement.subject
-        number = _in_base_unit(value, scope)
-        if number is not None:
-            found.append(
-                spec.Expectation(subject.text, statement.operator, number, subject.span, statement.span)
-            )
-    return tuple(found)
-
-
-def _in_base_unit(number: ast.Number, scope: Scope) -> int | float | None:
-    """Steps, seconds or bytes, whichever the unit belongs to."""
-    if number.unit is None:
-        return number.value
-    units = {**STEPS, **SECONDS, **BYTES}
-    if number.unit.text not in units:
-        scope.unknown(codes.WRONG_UNIT, number.unit, tuple(units), text="not a unit")
+def _pattern(text: ast.Text, resolver: Resolver) -> Pattern | None:
+    """The pattern, or None after a report. Past the budget the rest is left unread: one report says so."""
+    if resolver.num_alternatives > MAX_PLAN_ALTERNATIVES:
         return None
-    return number.value * units[number.unit.text]
+    parsed = parse_pattern(text)
+    if not isinstance(parsed, Pattern):
+        start, end, reason = parsed
+        resolver.scope.report(codes.BAD_PATTERN, text.part(start, end), reason, help=PATTERN_HELP)
+        return None
+    resolver.num_alternatives += parsed.num_alternatives
+    if resolver.num_alternatives > MAX_PLAN_ALTERNATIVES:
+        reason = f"up to here the plan's patterns have more than {MAX_PLAN_ALTERNATIVES} alternatives"
+        resolver.scope.report(codes.BAD_PATTERN, text.span, reason)
+        return None
+    return parsed

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from planc.diagnostics import Code, Diagnostic, Fix, Label
 from planc.diagnostics.suggest import closest
-from planc.plan import codes
 from planc.source import Span
 from planc.syntax import ast
+
+_MAX_LISTED = 16
+_MIN_SAFE_CHARACTERS = 4
+"""A slip in a shorter word leaves too little to be sure of what was meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +35,26 @@ class OriginStep:
 
 @dataclass(slots=True)
 class Scope:
-    """Parameters by name, and the findings so far. Lives for one resolve."""
+    """Parameters by name, and the findings so far. Lives for one resolve.
+
+    `broken` are the names of parameters whose own definition is at fault: what uses them is not judged.
+    """
 
     params: Mapping[str, ParamValue]
+    broken: frozenset[str] = frozenset()
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    used_params: set[str] = field(default_factory=set)
+    _unjudged: set[Span] = field(default_factory=set)
 
     def lookup(self, value: ast.Value) -> tuple[ast.Value, tuple[Label, ...]]:
         """The value behind a parameter's name, with a label on the place that named it."""
-        labels: tuple[Label, ...] = ()
-        while isinstance(value, ast.Ref) and value.name.text in self.params:
-            name = value.name.text
-            labels = (*labels, Label(value.span, f"`{name}` is used here"))
-            if name in {label.text.split("`")[1] for label in labels[:-1]}:
-                return value, labels  # a parameter that names itself is reported by whoever wanted a value
-            self.used_params.add(name)
-            value = self.params[name].value
-        return value, labels
+        if not isinstance(value, ast.Ref):
+            return value, ()
+        name = value.name.text
+        if name in self.broken:
+            self._unjudged.add(value.span)
+        if name not in self.params:
+            return value, ()
+        return self.params[name].value, (Label(value.span, f"`{name}` is used here"),)
 
     def report(
         self,
@@ -60,13 +66,33 @@ class Scope:
         help: str | None = None,
         fix: Fix | None = None,
     ) -> None:
-        self.diagnostics.append(code.at(span, text, secondary=secondary, help=help, fix=fix))
+        if span not in self._unjudged:
+            self.diagnostics.append(code.at(span, text, secondary=secondary, help=help, fix=fix))
 
-    def unknown(self, code: Code, name: ast.Name, candidates: tuple[str, ...], *, text: str) -> None:
-        """Reports a name that is none of `candidates`, offering the nearest."""
+    def unknown(
+        self, code: Code, name: ast.Name, candidates: tuple[str, ...], *, text: str, help: str | None = None
+    ) -> None:
+        """Reports a name that is none of `candidates`; offers the nearest, else `help`, else all of them."""
         near = closest(name.text, candidates)
-        help = f"did you mean `{near}`?" if near else f"one of: {', '.join(candidates)}"
-        self.report(code, name.span, text, help=help, fix=Fix(name.span, near, is_safe=True) if near else None)
+        if near is not None:
+            fix = Fix(name.span, near, is_safe=len(near) >= _MIN_SAFE_CHARACTERS)
+            self.report(code, name.span, text, help=f"did you mean `{near}`?", fix=fix)
+            return
+        if help is None and 0 < len(candidates) <= _MAX_LISTED:
+            help = f"one of: {', '.join(candidates)}"
+        self.report(code, name.span, text, help=help)
 
-    def misplaced(self, statement: ast.Statement, where: str) -> None:
-        self.report(codes.MISPLACED, statement.span, f"not inside {where}")
+
+def references(value: ast.Value) -> Iterator[ast.Ref]:
+    """Every bare word in a value, in the order of the text."""
+    match value:
+        case ast.Ref():
+            yield value
+        case ast.Call(_, arguments, _):
+            for argument in arguments:
+                yield from references(argument.value)
+        case ast.Items(values, _):
+            for item in values:
+                yield from references(item)
+        case _:
+            return

@@ -4,6 +4,8 @@ Each field says how it is written, its default and what it is; parsing, defaults
 and the documentation all read these fields, so that none of them can drift.
 """
 
+# ruff: noqa: RUF009  key() is dataclasses.field() with metadata.
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,23 +14,9 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from planc.plan.pattern import Pattern
+from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Quantity, Text
 from planc.plan.scope import OriginStep
-from planc.plan.types import (
-    SECONDS,
-    STEPS,
-    Bool,
-    Choice,
-    Float,
-    Int,
-    List,
-    Optional,
-    Placement,
-    Quantity,
-    Rest,
-    Text,
-    Variant,
-    key,
-)
+from planc.plan.types import List, Optional, Placement, Rest, Variant, key
 from planc.source import Span
 from planc.styles import STYLES, Boundary
 from planc.styles.model import Style
@@ -63,7 +51,9 @@ class ModelSpec:
     """The model, its weights and its arithmetic."""
 
     hf: str = key(Text(), doc="a local folder with a config.json, beside the plan or absolute")
-    weights: Weights = key(Choice(Weights), default=Weights.RANDOM, doc="random initialisation, or safetensors")
+    weights: Weights = key(
+        Choice(Weights), default=Weights.RANDOM, doc="random initialisation, or safetensors"
+    )
     seed: int = key(Int(0), default=0, doc="seeds initialisation and dropout; never depends on the mesh")
     dtype: DType = key(Choice(DType), default=DType.FLOAT32, doc="the dtype parameters are stored in")
     attention: AttentionKernel = key(
@@ -168,8 +158,12 @@ class FsdpSpec:
     replicate_on: MeshDim | None = key(
         Optional(Choice(MeshDim)), default=None, doc="the mesh dim that holds whole replicas (HSDP)"
     )
-    param_dtype: DType | None = key(Optional(Choice(DType)), default=None, doc="the dtype of compute and gathers")
-    reduce_dtype: DType | None = key(Optional(Choice(DType)), default=None, doc="the dtype gradients are summed in")
+    param_dtype: DType | None = key(
+        Optional(Choice(DType)), default=None, doc="the dtype of compute and gathers"
+    )
+    reduce_dtype: DType | None = key(
+        Optional(Choice(DType)), default=None, doc="the dtype gradients are summed in"
+    )
 
 
 class Rotate(StrEnum):
@@ -257,12 +251,15 @@ class DataSpec:
     """Text, tokens, and how they become batches."""
 
     source: TextFiles | JsonLines | PythonStdlib = key(
-        Variant({"text": TextFiles, "jsonl": JsonLines, "python_stdlib": PythonStdlib}), doc="where text comes from"
+        Variant({"text": TextFiles, "jsonl": JsonLines, "python_stdlib": PythonStdlib}),
+        doc="where text comes from",
     )
     sequence_length: int = key(Int(1, 2**24), doc="tokens of one sequence")
     micro_batch: int = key(Int(1, 2**20), doc="sequences of one forward on one data-parallel rank")
     tokenizer: ByteTokenizer | FileTokenizer = key(
-        Variant({"bytes": ByteTokenizer, "file": FileTokenizer}), default=ByteTokenizer(), doc="text to tokens"
+        Variant({"bytes": ByteTokenizer, "file": FileTokenizer}),
+        default=ByteTokenizer(),
+        doc="text to tokens",
     )
     packing: Packing = key(
         Choice(Packing), default=Packing.ATTEND, doc="attend: documents share sequences and see each other"
@@ -273,7 +270,9 @@ class DataSpec:
 @dataclass(frozen=True, slots=True)
 class AdamW:
     lr: float = key(Float(0.0), doc="peak learning rate")
-    betas: tuple[float, float] = key(List(Float(0.0, 0.999999), 2), default=(0.9, 0.999), doc="moment decay rates")
+    betas: tuple[float, float] = key(
+        List(Float(0.0, 0.999999), 2), default=(0.9, 0.999), doc="moment decay rates"
+    )
     eps: float = key(Float(0.0), default=1e-8, doc="added to the denominator")
     weight_decay: float = key(Float(0.0), default=0.01, doc="decoupled weight decay")
 
@@ -315,7 +314,9 @@ class OptimizerSpec:
     rules: tuple[PatternRule[Group], ...]
     span: Span
     kind: AdamW = key(Variant({"adamw": AdamW}), doc="the optimizer")
-    clip_grad_norm: float | None = key(Optional(Float(1e-12)), default=None, doc="largest global gradient norm")
+    clip_grad_norm: float | None = key(
+        Optional(Float(1e-12)), default=None, doc="largest global gradient norm"
+    )
     schedule: Cosine | Linear | Constant = key(
         Variant({"cosine": Cosine, "linear": Linear, "constant": Constant}),
         default=Constant(warmup=0),
@@ -339,8 +340,12 @@ class CheckpointSpec:
     save_every: int | None = key(Optional(Quantity(STEPS, low=1)), default=None, doc="steps between saves")
     save_last: bool = key(Bool(), default=True, doc="save after the last step too")
     keep_last: int = key(Int(1), default=3, doc="how many checkpoints stay")
-    mode: CheckpointMode = key(Choice(CheckpointMode), default=CheckpointMode.SYNC, doc="training waits for a save")
-    resume: Resume = key(Choice(Resume), default=Resume.LATEST, doc="latest: continue where the run's folder stops")
+    mode: CheckpointMode = key(
+        Choice(CheckpointMode), default=CheckpointMode.SYNC, doc="training waits for a save"
+    )
+    resume: Resume = key(
+        Choice(Resume), default=Resume.LATEST, doc="latest: continue where the run's folder stops"
+    )
 
 
 @dataclass(frozen=True, slots=True)

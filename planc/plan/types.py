@@ -1,31 +1,16 @@
-"""The types a setting can have: each accepts a written value, describes itself, and renders a value back."""
+"""The types that are made of others: lists, calls, placements, and how a spec declares its keys."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from planc import vocab
-from planc.diagnostics import Label
 from planc.plan import codes
+from planc.plan.scalars import Int, ValueType, listed, wrong_type
 from planc.plan.scope import Scope
 from planc.syntax import ast
-
-
-class ValueType(Protocol):
-    """Accepts written values of one kind."""
-
-    def convert(self, value: ast.Value, scope: Scope) -> Any:
-        """The value, or None after reporting why not."""
-
-    def describe(self) -> str:
-        """`an integer from 1 up`, for messages and pages."""
-
-    def render(self, value: Any) -> str:
-        """The text that converts to `value`."""
 
 
 def key(type: ValueType, *, default: Any = MISSING, doc: str, positional: bool = False) -> Any:
@@ -43,156 +28,6 @@ def keys(record: type[Any]) -> tuple[Field[Any], ...]:
     return tuple(spec_field for spec_field in fields(record) if "type" in spec_field.metadata)
 
 
-def wrong_type(wanted: ValueType, value: ast.Value, scope: Scope, labels: tuple[Label, ...]) -> None:
-    """Reports that a value is of another type."""
-    scope.report(codes.WRONG_TYPE, value.span, f"expected {wanted.describe()}", secondary=labels)
-
-
-@dataclass(frozen=True, slots=True)
-class Int:
-    low: int | None = None
-    high: int | None = None
-
-    def convert(self, value: ast.Value, scope: Scope) -> int | None:
-        value, labels = scope.lookup(value)
-        if not isinstance(value, ast.Number) or isinstance(value.value, float):
-            wrong_type(self, value, scope, labels)
-            return None
-        if value.unit is not None:
-            scope.report(codes.WRONG_UNIT, value.unit.span, "this value has no unit", secondary=labels)
-            return None
-        return value.value if _in_range(self, value, scope, labels) else None
-
-    def describe(self) -> str:
-        return f"an integer{_range(self.low, self.high)}"
-
-    def render(self, value: int) -> str:
-        return f"{value:_}" if abs(value) >= 10_000 else str(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Float:
-    low: float | None = None
-    high: float | None = None
-
-    def convert(self, value: ast.Value, scope: Scope) -> float | None:
-        value, labels = scope.lookup(value)
-        if not isinstance(value, ast.Number):
-            wrong_type(self, value, scope, labels)
-            return None
-        if value.unit is not None:
-            scope.report(codes.WRONG_UNIT, value.unit.span, "this value has no unit", secondary=labels)
-            return None
-        return float(value.value) if _in_range(self, value, scope, labels) else None
-
-    def describe(self) -> str:
-        return f"a number{_range(self.low, self.high)}"
-
-    def render(self, value: float) -> str:
-        return repr(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    def convert(self, value: ast.Value, scope: Scope) -> str | None:
-        value, labels = scope.lookup(value)
-        if not isinstance(value, ast.Text):
-            wrong_type(self, value, scope, labels)
-            return None
-        if not value.value:
-            scope.report(codes.OUT_OF_RANGE, value.span, "this string is empty", secondary=labels)
-            return None
-        return value.value
-
-    def describe(self) -> str:
-        return "a string"
-
-    def render(self, value: str) -> str:
-        return f'"{value}"'
-
-
-@dataclass(frozen=True, slots=True)
-class Bool:
-    def convert(self, value: ast.Value, scope: Scope) -> bool | None:
-        value, labels = scope.lookup(value)
-        if isinstance(value, ast.Bool):
-            return value.value
-        wrong_type(self, value, scope, labels)
-        return None
-
-    def describe(self) -> str:
-        return "true or false"
-
-    def render(self, value: bool) -> str:
-        return "true" if value else "false"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A bare word out of a closed set."""
-
-    choices: type[StrEnum]
-
-    def convert(self, value: ast.Value, scope: Scope) -> StrEnum | None:
-        value, labels = scope.lookup(value)
-        if not isinstance(value, ast.Ref):
-            wrong_type(self, value, scope, labels)
-            return None
-        names = tuple(self.choices)
-        if value.name.text not in names:
-            scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}")
-            return None
-        return self.choices(value.name.text)
-
-    def describe(self) -> str:
-        return " or ".join(self.choices)
-
-    def render(self, value: StrEnum) -> str:
-        return str(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """A number with a unit; the value is an integer in the first unit."""
-
-    units: Mapping[str, int]
-    low: int = 0
-
-    def convert(self, value: ast.Value, scope: Scope) -> int | None:
-        value, labels = scope.lookup(value)
-        if not isinstance(value, ast.Number):
-            wrong_type(self, value, scope, labels)
-            return None
-        if value.unit is None:
-            text = f"write the unit: {value.text} {next(iter(self.units))}"
-            scope.report(codes.WRONG_UNIT, value.span, text, secondary=labels)
-            return None
-        if value.unit.text not in self.units:
-            scope.unknown(codes.WRONG_UNIT, value.unit, tuple(self.units), text=f"expected {self.describe()}")
-            return None
-        amount = value.value * self.units[value.unit.text]
-        if amount != int(amount) or amount < self.low:
-            text = f"expected a whole number of {next(iter(self.units))} from {self.low} up"
-            scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels)
-            return None
-        return int(amount)
-
-    def describe(self) -> str:
-        return f"a number of {', '.join(self.units)}"
-
-    def render(self, value: int) -> str:
-        unit = max((u for u in self.units if value % self.units[u] == 0), key=lambda u: self.units[u])
-        return f"{value // self.units[unit]:_} {unit}"
-
-
-STEPS = {"steps": 1, "step": 1}
-SECONDS = {"s": 1, "min": 60, "h": 3600}
-BYTES = {
-    **{"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
-    **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Optional:
     """A value or the word `none`."""
@@ -200,8 +35,7 @@ class Optional:
     inner: ValueType
 
     def convert(self, value: ast.Value, scope: Scope) -> Any:
-        found, _ = scope.lookup(value)
-        if isinstance(found, ast.Ref) and found.name.text == "none":
+        if isinstance(value, ast.Ref) and value.name.text == "none":
             return NONE
         return self.inner.convert(value, scope)
 
@@ -233,8 +67,8 @@ class List:
         return None if None in converted else converted
 
     def describe(self) -> str:
-        number = f"{self.length} " if self.length else ""
-        return f"a list of {number}[{self.of.describe()}]"
+        number = f" of {self.length}" if self.length else ""
+        return f"a list{number}, each {self.of.describe()}"
 
     def render(self, value: tuple[Any, ...]) -> str:
         return f"[{', '.join(self.of.render(item) for item in value)}]"
@@ -242,19 +76,21 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One of several records, written as a call: `cosine(warmup = 10 steps)`, or bare when nothing is given."""
+    """One of several records, written as a call: `cosine(warmup = 10 steps)`, or bare when nothing is given.
+
+    As with a choice, no parameter stands for the name.
+    """
 
     cases: Mapping[str, type[Any]]
 
     def convert(self, value: ast.Value, scope: Scope) -> Any:
-        value, labels = scope.lookup(value)
         match value:
             case ast.Ref(name):
                 arguments: tuple[ast.Argument, ...] = ()
             case ast.Call(name, arguments, _):
                 pass
             case _:
-                wrong_type(self, value, scope, labels)
+                wrong_type(self, value, scope, ())
                 return None
         if name.text not in self.cases:
             text = f"`{name.text}` is not known here"
@@ -263,7 +99,7 @@ class Variant:
         return convert_arguments(self.cases[name.text], name, arguments, scope)
 
     def describe(self) -> str:
-        return " or ".join(self.cases)
+        return listed(self.cases)
 
     def render(self, value: Any) -> str:
         name = next(name for name, case in self.cases.items() if case is type(value))
@@ -277,7 +113,12 @@ class Rest:
     of: ValueType
 
     def convert(self, value: ast.Value, scope: Scope) -> tuple[Any, ...] | None:
-        assert isinstance(value, ast.Items)
+        assert isinstance(value, ast.Items), "only a call's positional arguments reach this type"
+        if not value.values:
+            scope.report(
+                codes.WRONG_ARGUMENTS, value.span, f"at least one argument is needed: {self.of.describe()}"
+            )
+            return None
         converted = tuple(self.of.convert(item, scope) for item in value.values)
         return None if None in converted else converted
 
@@ -306,53 +147,64 @@ class Placement:
 def convert_arguments(
     record: type[Any], name: ast.Name, arguments: tuple[ast.Argument, ...], scope: Scope
 ) -> Any:
-    """An instance of `record` from a call's arguments, or None after reporting."""
+    """An instance of `record` from a call's arguments, or None after reporting all that is wrong."""
     known = {spec_field.name: spec_field for spec_field in keys(record)}
-    given = _assign(known, name, arguments, scope)
-    if given is None:
-        return None
+    given, is_sound = _assign(known, name, arguments, scope)
     converted: dict[str, Any] = {}
     for spec_field in known.values():
         if spec_field.name in given:
             value = type_of(spec_field).convert(given[spec_field.name], scope)
-            if value is None:
-                return None
+            is_sound = is_sound and value is not None
             converted[spec_field.name] = None if value is NONE else value
-        elif spec_field.metadata["default"] is MISSING:
-            scope.report(codes.WRONG_ARGUMENTS, name.span, f"`{spec_field.name}` is required")
-            return None
-        else:
+        elif spec_field.metadata["default"] is not MISSING:
             converted[spec_field.name] = spec_field.metadata["default"]
-    return record(**converted)
+        elif is_sound:
+            # After another finding this argument may be there, under a name with a slip in it.
+            scope.report(codes.WRONG_ARGUMENTS, name.span, f"`{spec_field.name}` is required")
+            is_sound = False
+    return record(**converted) if is_sound else None
 
 
 def _assign(
     known: Mapping[str, Field[Any]], name: ast.Name, arguments: tuple[ast.Argument, ...], scope: Scope
-) -> dict[str, ast.Value] | None:
-    """Arguments by field name; positional ones go to the positional field."""
+) -> tuple[dict[str, ast.Value], bool]:
+    """Arguments by field name, positional ones under the positional field; and whether all were sound."""
     positional = next((f for f in known.values() if f.metadata["positional"]), None)
     loose = [argument for argument in arguments if argument.name is None]
+    named = [(argument.name, argument) for argument in arguments if argument.name is not None]
+    takes_rest = positional is not None and isinstance(type_of(positional), Rest)
     given: dict[str, ast.Value] = {}
-    if positional and isinstance(type_of(positional), Rest):
-        given[positional.name] = ast.Items(tuple(argument.value for argument in loose), name.span)
+    if positional is not None and takes_rest:
+        if loose or all(written.text != positional.name for written, _ in named):
+            given[positional.name] = ast.Items(tuple(argument.value for argument in loose), name.span)
         loose = []
-    elif positional and loose:
+    elif positional is not None and loose:
         given[positional.name] = loose.pop(0).value
+    is_sound = not loose
     for argument in loose:
-        scope.report(codes.WRONG_ARGUMENTS, argument.span, f"`{name.text}` takes this argument by name")
-        return None
-    for argument in arguments:
-        if argument.name is None:
-            continue
-        if argument.name.text not in known:
+        scope.report(codes.WRONG_ARGUMENTS, argument.span, _too_many(name, known, positional))
+    for written, argument in named:
+        if written.text not in known:
             text = f"`{name.text}` has no such argument" if known else f"`{name.text}` takes no arguments"
-            scope.unknown(codes.WRONG_ARGUMENTS, argument.name, tuple(known), text=text)
-            return None
-        if argument.name.text in given:
+            scope.unknown(codes.WRONG_ARGUMENTS, written, tuple(known), text=text)
+        elif takes_rest and positional is not None and written.text == positional.name:
+            help = f"write `{name.text}(...)` without `{written.text} =`"
+            scope.report(codes.WRONG_ARGUMENTS, argument.span, "this argument has no name", help=help)
+        elif written.text in given:
             scope.report(codes.DUPLICATE, argument.span, "this argument is given twice")
-            return None
-        given[argument.name.text] = argument.value
-    return given
+        else:
+            given[written.text] = argument.value
+            continue
+        is_sound = False
+    return given, is_sound
+
+
+def _too_many(name: ast.Name, known: Mapping[str, Field[Any]], positional: Field[Any] | None) -> str:
+    if not known:
+        return f"`{name.text}` takes no arguments"
+    if positional is not None:
+        return f"`{name.text}` takes one argument without a name"
+    return f"`{name.text}` takes its arguments by name: {listed(known)}"
 
 
 def render_call(name: str, record: Any) -> str:
@@ -370,24 +222,3 @@ class ShardWritten:
 
 
 PLACEMENT_CASES: Mapping[str, type[Any]] = {"Shard": ShardWritten, "Replicate": vocab.Replicate}
-
-
-def _range(low: float | None, high: float | None) -> str:
-    match low, high:
-        case None, None:
-            return ""
-        case _, None:
-            return f" from {low} up"
-        case None, _:
-            return f" up to {high}"
-        case _:
-            return f" from {low} to {high}"
-
-
-def _in_range(wanted: Int | Float, value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> bool:
-    low_ok = wanted.low is None or value.value >= wanted.low
-    high_ok = wanted.high is None or value.value <= wanted.high
-    if low_ok and high_ok and math.isfinite(value.value) and abs(value.value) < 2**63:
-        return True
-    scope.report(codes.OUT_OF_RANGE, value.span, f"expected {wanted.describe()}", secondary=labels)
-    return False

@@ -79,8 +79,14 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
 
 def _exit_code(error: Exception) -> ExitCode:
     """Lost peers show as RuntimeErrors of the communication library; only their text tells them apart."""
+    if isinstance(error, ConnectionError | TimeoutError):
+        return ExitCode.COMMUNICATION
+    if isinstance(error, OSError):
+        return ExitCode.STORAGE
     text = str(error)
-    is_communication = any(sign in text for sign in ("gloo", "NCCL", "Connection closed", "Timed out", "timed out"))
+    is_communication = any(
+        sign in text for sign in ("gloo", "NCCL", "Connection closed", "Timed out", "timed out")
+    )
     return ExitCode.COMMUNICATION if is_communication else ExitCode.INTERNAL
 
 

@@ -50,7 +50,8 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
             raise RunError(f"{name} is not set", help="torchrun sets it; with other launchers, export it")
     port = _count(environment, "MASTER_PORT")
     if not 0 < port < 65536:
-        raise RunError(f"MASTER_PORT = {port} is no port", help="ports are 1 to 65535")
+        free = "torchrun finds a free port with --standalone, not with --master-port 0"
+        raise RunError(f"MASTER_PORT = {port} is no port", help="ports are 1 to 65535" if port else free)
     agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return Launch(rank, world_size, local_rank, environment["MASTER_ADDR"], port, agent)
 
@@ -59,9 +60,9 @@ def require_world_size(launch: Launch, *, wanted: int, mesh: str, start_with: st
     """RunError unless exactly the mesh's number of processes was started."""
     if launch.world_size == wanted:
         return
-    was = f"{launch.world_size} process{'es' if launch.world_size != 1 else ''}"
+    was = "1 process was" if launch.world_size == 1 else f"{launch.world_size} processes were"
     raise RunError(
-        f"the mesh {mesh} needs {wanted} processes, but {was} {'were' if launch.world_size != 1 else 'was'} started",
+        f"the mesh {mesh} needs {wanted} processes, but {was} started",
         help=f"start it with: {start_with}",
     )
 

@@ -17,7 +17,9 @@ def config_digest(folder: Path) -> str:
     try:
         return hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
     except OSError as error:
-        raise RunError(f"{folder / 'config.json'}: {error.strerror}", help="check model.hf in the plan") from error
+        raise RunError(
+            f"{folder / 'config.json'}: {error.strerror}", help="check model.hf in the plan"
+        ) from error
 
 
 def weight_files(folder: Path) -> dict[str, Path] | Path:
@@ -40,7 +42,7 @@ def _from_index(folder: Path, index: Path) -> dict[str, Path]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = {str(key): str(name) for key, name in weight_map.items()}
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise RunError(f"{index} is no safetensors index: {error}", help="restore the file") from error
     for name in sorted(set(names.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):

@@ -32,11 +32,11 @@ class RunDirectory:
             ) from error
 
     def truncate_metrics(self, *, last_step: int) -> None:
-        """Drops the lines of steps that a resumed run does again."""
+        """Drops the lines of steps that a resumed run does again, and one that a crash cut short."""
         path = self.path / "metrics.jsonl"
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if line and json.loads(line)["step"] <= last_step]
+            kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= last_step]
             self._replace("metrics.jsonl", "".join(f"{line}\n" for line in kept))
 
     def losses(self) -> list[tuple[int, float]]:

@@ -6,7 +6,7 @@ from planc.vocab import Replicate, Shard
 
 EMBEDDING_ROWWISE = Style(
     name="embedding_rowwise",
-    doc="Divides an embedding table by vocabulary rows; each rank looks up its own and the results are summed.",
+    doc="Divides an embedding table by vocabulary rows; each looks up its own, and the results are summed.",
     kinds=(Kind.EMBEDDING,),
     parameters={"weight": Shard(0)},
     computes_on=Replicate(),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planc.inventory.schema import Kind
-from planc.vocab import Placement, Replicate, Shard
+from planc.vocab import Placement, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +70,3 @@ def use(style: Style, boundary: Boundary) -> StyleUse:
         boundary.output or (computes_on if "desired" in style.options else style.output),
         sequence_dim,
     )
-
-

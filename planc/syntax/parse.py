@@ -21,7 +21,7 @@ MAX_DIGITS = 32
 _MAX_WANTED = 6
 
 _BRACKETS = re.compile(r'"[^"\n]*"|#[^\n]*|[{}()\[\]]|\n')
-_DIGITS = re.compile(rf'"[^"\n]*"|#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9_]{{{MAX_DIGITS},}}')
+_DIGITS = re.compile(rf'"[^"\n]*"|#[^\n]*|(?<![0-9])[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9_]{{{MAX_DIGITS},}}')
 # What makes text read as something else than it is: control characters (a lone carriage return among them),
 # line separators, bidi marks, zero-width and tag characters, the byte-order mark, halves of surrogate pairs.
 _FORBIDDEN = re.compile(
@@ -34,6 +34,7 @@ _CHARACTER_HELP = {
     "/": 'a path is a string: "..."',
     "\\": "a list or a call may go over several lines as it is",
 }
+_GRAMMATICAL = (codes.UNEXPECTED_CHARACTER, codes.UNEXPECTED_TOKEN, codes.UNEXPECTED_END)
 _ASSIGNMENT_HELP = 'write `name=value`, as in `mesh.tp=4` or `model.hf="models/llama"` (quotes included)'
 
 _TOKEN_NAMES = {
@@ -72,7 +73,10 @@ def parse_assignment(source: SourceFile) -> tuple[ast.Assignment | None, tuple[D
     """The tree of one `path = value` from the command line."""
     tree, problems = _tree(source, "assignment")
     if tree is None:
-        return None, tuple(replace(problem, help=_ASSIGNMENT_HELP) for problem in problems)
+        return None, tuple(
+            replace(problem, help=_ASSIGNMENT_HELP) if problem.code in _GRAMMATICAL else problem
+            for problem in problems
+        )
     return Builder(source.name).assignment(tree), ()
 
 

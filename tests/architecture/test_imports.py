@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "vocab": set(),
     "diagnostics": {"source", "vocab"},
     "syntax": {"source", "vocab", "diagnostics"},
+    "fmt": {"source", "vocab", "diagnostics", "syntax"},
     "inventory": {"source", "vocab", "diagnostics"},
     "styles": {"source", "vocab", "inventory.schema"},
     "graph": {"source", "vocab", "diagnostics", "styles"},
@@ -31,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
 """What each part may import besides itself. `api`, `cli`, `run` and `__main__` stand above all."""
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "torch": ("planc/runtime/backends/torch/", "planc/inventory/probe.py", "planc/run.py"),
+    "torch": ("planc/runtime/backends/torch/", "planc/inventory/probe.py", "planc/cli/run.py"),
     "transformers": ("planc/runtime/backends/torch/", "planc/inventory/probe.py"),
     "safetensors": ("planc/runtime/backends/torch/",),
     "tokenizers": ("planc/runtime/data/tokenizers.py",),

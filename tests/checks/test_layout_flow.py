@@ -20,6 +20,7 @@ DOWN = '  "model.layers.*.mlp.down_proj" -> rowwise(output = Shard(1))\n'
 NORM = '  "model.norm" -> sequence_parallel\n'
 HEAD = '  "lm_head" -> colwise(input = Shard(1), output = Shard(-1))\n'
 RULES = EMBEDDING + NORMS + GATES + HEADS + OUT + UP + DOWN + NORM + HEAD
+MLP_DOWN = '  "model.layers.*.mlp.down_proj" ->'
 DIVIDED = "(output = Shard(1))"
 QK_NORMS = '  "model.layers.*.self_attn.{q,k}_norm" -> '
 
@@ -165,6 +166,17 @@ FAULTS = {
         "P415",
         "leave this rule out",
     ),
+    "norm on a sequence with the style for heads": (
+        edited(NORM, '  "model.norm" -> replicated_with_grad_allreduce\n'),
+        "P415",
+        "use `sequence_parallel`",
+    ),
+    "whole parameters on parts of the sequence": (
+        edited(UP + DOWN, f"{MLP_DOWN} prepare_input(input = Replicate(), desired = Shard(1))\n"),
+        "P415",
+        "desired = Replicate()",
+    ),
+    "head leaves its features under another name": (edited("Shard(-1)", "Shard(2)"), "P410", "Shard(-1)"),
     "head leaves parts of the sequence": (
         edited("output = Shard(-1)", "output = Shard(1)"),
         "P410",

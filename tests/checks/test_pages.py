@@ -8,20 +8,13 @@ from pathlib import Path
 import pytest
 from variants import Check
 
-import planc.api
-import planc.plan.codes
-import planc.syntax.codes
+import planc
+from planc.api import CODES
 from planc.checks import RULES
 from planc.diagnostics import Code, Severity
 from planc.diagnostics.pages import page, pages
 
 PACKAGE = Path(planc.__path__[0])
-CODES: tuple[Code, ...] = (
-    *planc.syntax.codes.CODES,
-    *planc.plan.codes.CODES,
-    *planc.api.CODES,
-    *(code for rule in RULES for code in rule.codes),
-)
 WITHOUT_PLAN = ("P100", "P105", "P106")
 """Codes of files that cannot be read, which no plan's text can show."""
 

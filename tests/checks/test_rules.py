@@ -9,6 +9,7 @@ from variants import Check
 
 from planc.api import Checked
 from planc.diagnostics import Diagnostic
+from planc.plan.facts import COUNTS
 from tests.plans import FULL
 
 WITHOUT_EXPECT = FULL[: FULL.index("expect {")]
@@ -87,6 +88,11 @@ def test_unmatched_pattern_for_a_container_of_parameters(check: Check) -> None:
 def test_each_faulty_alternative_is_found(check: Check) -> None:
     assert codes(check(edited("{gate,up}_proj", "{gat,upp}_proj"))) == ["P203", "P203"]
     assert codes(check(edited("{q,k,v}_proj", "{q,kk,vv}_proj"))) == ["P203", "P203"]
+
+
+def test_choice_of_a_second_brace_is_found(check: Check) -> None:
+    text = edited("{q,k,v}_proj", "{q,k}_{proj,nrom}")
+    assert "`q_nrom`" in only(check(text), "P203").primary.text
 
 
 def test_rule_for_some_layers_is_fine_where_others_have_one(check: Check) -> None:
@@ -175,6 +181,12 @@ def test_wrong_buffer_name_is_not_a_missing_buffer_too(check: Check) -> None:
 
 def test_broken_batch_is_not_a_broken_expectation_too(check: Check) -> None:
     assert codes(check(edited("tokens_per_step = 4096", "tokens_per_step = 5000"))) == ["P701"]
+
+
+@pytest.mark.parametrize("fact", COUNTS)
+def test_broken_expectation_says_how_the_fact_comes_about(fact: str, check: Check) -> None:
+    diagnostic = only(check(edited("world_size == 4", f"{fact} == 1")), "P702")
+    assert diagnostic.notes[0].startswith(f"{fact} = ")
 
 
 def test_units_inside_each_layer_count_as_units(check: Check) -> None:

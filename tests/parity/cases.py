@@ -78,6 +78,8 @@ class Case:
     recomputes: bool = False
     micro_batch: int | None = None
     """None takes the whole global batch at once."""
+    settings: tuple[str, ...] = ()
+    """Overrides, as `--set` takes them."""
 
     @property
     def name(self) -> str:
@@ -191,7 +193,8 @@ def make_workspace(folder: Path) -> Path:
 def compile_case(case: Case, *, workspace: Path, saves: bool = False) -> Graph:
     """The graph of a case's plan, through every check. ValueError with the findings if there are errors."""
     source = SourceFile("parity.plan", plan_text(case, saves=saves))
-    checked = check_source(source, base=workspace, world_size=case.world_size)
+    settings = [SourceFile(f"--set[{index}]", text) for index, text in enumerate(case.settings)]
+    checked = check_source(source, base=workspace, settings=settings, world_size=case.world_size)
     if checked.graph is None:
         raise ValueError(f"{case.name}: {'; '.join(map(str, checked.diagnostics))}")
     return checked.graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +16,13 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
-from planc.graph.ops import InitWeights, SyncGradients
+from planc.graph.ops import InitWeights, LoadWeights, SyncGradients
 from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.backends.torch.mesh import connect
 from planc.runtime.backends.torch.session import Paths, Session
 from planc.runtime.interpreter import Position, run
 from planc.runtime.launch import read_launch
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import Observer, StepMetrics
 from tests.parity.faults import FAULTS
 
 Digests = dict[str, str]
@@ -65,7 +66,7 @@ class Recorder:
         if self.fault is not None:
             self.fault(self.session, op)
         self.backend.execute(op, position)
-        if isinstance(op, InitWeights):
+        if isinstance(op, InitWeights | LoadWeights):
             whole = whole_tensors(dict(self.session.model.named_parameters()))
             self.record.initial = {name: digest(tensor) for name, tensor in whole.items()}
         if isinstance(op, SyncGradients) and position.step == 1:
@@ -101,16 +102,20 @@ class Metrics:
     def noted(self, text: str) -> None: ...
 
 
-def train_rank(rank: int, world_size: int, task: Task) -> Record:
-    """This rank's record of the task; the launch comes from the environment, as under torchrun."""
+def open_session(task: Task, observer: Observer) -> Session:
+    """A session in the launch that the environment describes, as under torchrun."""
     launch = read_launch(os.environ)
     device = torch.device("cpu")
-    connect(launch, device=device, timeout_seconds=60, digest=plan_hash(task.graph))
-    metrics = Metrics()
+    hashed = plan_hash(task.graph)
+    connect(launch, device=device, timeout_seconds=60, digest=hashed)
     paths = Paths(base=task.base, run=task.run_folder)
-    session = Session(
-        task.graph, plan_hash(task.graph), launch, paths, metrics, device, reports_sample_ids=True
-    )
+    return Session(task.graph, hashed, launch, paths, observer, device, reports_sample_ids=True)
+
+
+def train_rank(rank: int, world_size: int, task: Task) -> Record:
+    """This rank's record of the task."""
+    metrics = Metrics()
+    session = open_session(task, metrics)
     recorder = Recorder(session, fault=task.fault)
     run(task.graph, recorder, stop_after=task.stop_after)
     record = recorder.record
@@ -143,7 +148,7 @@ def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefi
     for name, tensor in tensors.items():
         place = ""
         if isinstance(tensor, DTensor):
-            coordinate = tensor.device_mesh.get_coordinate() or []
+            coordinate: Sequence[int] = tensor.device_mesh.get_coordinate() or ()
             sharded = [
                 f"{index}:{at}"
                 for index, (at, placement) in enumerate(zip(coordinate, tensor.placements, strict=True))

@@ -51,7 +51,7 @@ def train_reference(model_name: str, *, workspace: Path) -> Training:
     for step in range(cases.NUM_STEPS):
         sample_ids = data.order.sample_ids(step * cases.GLOBAL_BATCH, count=cases.GLOBAL_BATCH)
         loss = _loss(model, data, sample_ids)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if step == 0:
             gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), cases.MAX_NORM)))

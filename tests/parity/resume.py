@@ -54,7 +54,7 @@ class ResumeRow:
 
 def pairs(shapes: Sequence[Case] = SHAPES) -> tuple[tuple[Case, tuple[Case, ...]], ...]:
     """Every shape with those that it is resumed on: itself, and the next of its model."""
-    found = []
+    found: list[tuple[Case, tuple[Case, ...]]] = []
     for model in dict.fromkeys(case.model for case in shapes):
         ring = [case for case in shapes if case.model == model]
         found.extend((saver, (saver, other)) for saver, other in pairwise([*ring, ring[0]]))
@@ -80,9 +80,7 @@ def resume_rows(
 
 def _train(case: Case, *, workspace: Path, run_folder: Path) -> list[Record]:
     graph = compile_case(case, workspace=workspace, saves=True)
-    return run_ranks(
-        train_rank, case.world_size, Task(graph, workspace, run_folder), init=False
-    )
+    return run_ranks(train_rank, case.world_size, Task(graph, workspace, run_folder), init=False)
 
 
 def _row(

@@ -58,6 +58,7 @@ OPS: tuple[type[Op], ...] = (
 )
 
 __all__ = [
+    "OPS",
     "Accumulate",
     "AttachAttention",
     "Backward",
@@ -75,7 +76,6 @@ __all__ = [
     "Log",
     "MaterialiseWeights",
     "NextBatch",
-    "OPS",
     "OpenData",
     "ReduceMetrics",
     "ResumeCheckpoint",

@@ -13,7 +13,9 @@ from planc.vocab import MeshDim
 class Backward(Op):
     op: Literal["backward"] = "backward"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Runs the backward pass; sharded units reduce their gradients on the last micro step."
+    summary: ClassVar[str] = (
+        "Runs the backward pass; sharded units reduce their gradients on the last micro step."
+    )
     over: tuple[MeshDim, ...]
 
     def effects(self) -> Effects:

@@ -13,7 +13,9 @@ from planc.vocab import MeshDim
 class ClipGradients(Op):
     op: Literal["grads.clip"] = "grads.clip"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Measures the global gradient norm, each distinct element once, and scales down to `max_norm`."
+    summary: ClassVar[str] = (
+        "Measures the global gradient norm, each distinct element once, and scales down to `max_norm`."
+    )
     max_norm: float | None
     """None measures only."""
     over: tuple[MeshDim, ...]

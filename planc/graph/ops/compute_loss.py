@@ -19,5 +19,7 @@ class ComputeLoss(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.LOGITS, Resource.LOCAL_BATCH), writes=(Resource.LOSS,), communicates=self.vocab_over
+            reads=(Resource.LOGITS, Resource.LOCAL_BATCH),
+            writes=(Resource.LOSS,),
+            communicates=self.vocab_over,
         )

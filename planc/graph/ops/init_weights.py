@@ -12,7 +12,9 @@ from planc.graph.op import Effects, Op, Resource, Stage
 class InitWeights(Op):
     op: Literal["weights.init"] = "weights.init"
     stage: ClassVar[Stage] = Stage.LOAD
-    summary: ClassVar[str] = "Draws initial weights, each tensor from its own seed: equal bit for bit on every mesh."
+    summary: ClassVar[str] = (
+        "Draws initial weights, each tensor from its own seed: equal bit for bit on every mesh."
+    )
     seed: int
 
     def effects(self) -> Effects:

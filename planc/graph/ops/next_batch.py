@@ -13,8 +13,12 @@ from planc.vocab import MeshDim
 class NextBatch(Op):
     op: Literal["batch.next"] = "batch.next"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Takes this rank's micro-batches of the step and counts the step's target tokens over all ranks."
+    summary: ClassVar[str] = (
+        "Takes this rank's micro-batches of the step and counts the step's target tokens over all ranks."
+    )
     count_over: tuple[MeshDim, ...]
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.DATA,), writes=(Resource.DATA, Resource.BATCH), communicates=self.count_over)
+        return Effects(
+            reads=(Resource.DATA,), writes=(Resource.DATA, Resource.BATCH), communicates=self.count_over
+        )

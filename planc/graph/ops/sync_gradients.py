@@ -13,7 +13,9 @@ from planc.vocab import MeshDim
 class SyncGradients(Op):
     op: Literal["grads.sync"] = "grads.sync"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Sums what is still partial, so that every gradient has its parameter's placement."
+    summary: ClassVar[str] = (
+        "Sums what is still partial, so that every gradient has its parameter's placement."
+    )
     over: tuple[MeshDim, ...]
 
     def effects(self) -> Effects:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from datetime import timedelta
 
@@ -19,6 +20,7 @@ from planc.runtime.launch import Launch
 from planc.vocab import MeshDim
 
 _STORE_TIMEOUT = timedelta(seconds=60)
+_PARTING_TIMEOUT = timedelta(seconds=5)
 
 
 def choose_device(backend: str, launch: Launch) -> torch.device:
@@ -89,7 +91,17 @@ def _agree(store: Store, launch: Launch, digest: str) -> None:
     except (RuntimeError, DistError):
         verdict = "rank 0 did not answer in time"
     if verdict:
+        _part(store, launch)
         raise RunError(verdict, help="start every rank with the same plan and the same settings")
+
+
+def _part(store: Store, launch: Launch) -> None:
+    """Returns once every rank has its verdict: the store ends with rank 0, if rank 0 hosts it."""
+    # A store that is gone already leaves nothing to wait for.
+    with contextlib.suppress(RuntimeError, DistError):
+        store.set(f"seen/{launch.rank}", "")
+        if launch.rank == 0:
+            store.wait([f"seen/{rank}" for rank in range(launch.world_size)], _PARTING_TIMEOUT)
 
 
 def _verdict(store: Store, launch: Launch, digest: str) -> str:
@@ -110,10 +122,14 @@ def init_mesh(session: Session, op: InitMesh, position: Position) -> None:
     session._mesh = init_device_mesh(session.device.type, sizes, mesh_dim_names=names)
 
 
-def fsdp_mesh(session: Session, *, shard_over: tuple[MeshDim, ...], replicate_over: tuple[MeshDim, ...]) -> DeviceMesh:
+def fsdp_mesh(
+    session: Session, *, shard_over: tuple[MeshDim, ...], replicate_over: tuple[MeshDim, ...]
+) -> DeviceMesh:
     """The mesh that `fully_shard` takes: [replicate,] shard, the shard dims flattened into one."""
     names = tuple(mesh_dim.value for mesh_dim in shard_over)
-    shard: DeviceMesh = session.mesh[names] if len(names) == 1 else flatten_mesh(session.mesh[names], "_".join(names))
+    shard: DeviceMesh = (
+        session.mesh[names] if len(names) == 1 else flatten_mesh(session.mesh[names], "_".join(names))
+    )
     replicate = [session.submesh(mesh_dim) for mesh_dim in replicate_over]
     meshes: DeviceMesh = concatenate_meshes([*replicate, shard]) if replicate else shard
     return meshes

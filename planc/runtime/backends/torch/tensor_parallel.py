@@ -69,7 +69,11 @@ def placement(of: vocab.Placement) -> Shard | Replicate | Partial:
 
 class PrepareInput(ParallelStyle):
     """Redistributes a module's hidden states before it runs: its first positional argument, or the
-    `hidden_states` keyword. PyTorch's PrepareModuleInput wants to be told which of the two a model uses."""
+    `hidden_states` keyword. PyTorch's PrepareModuleInput wants to be told which of the two a model uses.
+
+    The module receives a DTensor, so that the gradients of all the linear layers that read it are added up
+    while they are partial, and reduced once.
+    """
 
     def __init__(self, input_layout: Any, desired_layout: Any) -> None:
         super().__init__()
@@ -79,7 +83,7 @@ class PrepareInput(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def redistribute(tensor: Tensor) -> Tensor:
             sharded = DTensor.from_local(tensor, device_mesh, (self.input_layout,), run_check=False)
-            return sharded.redistribute(placements=(self.desired_layout,)).to_local()
+            return sharded.redistribute(placements=(self.desired_layout,))
 
         def prepare(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             if arguments and isinstance(arguments[0], torch.Tensor):

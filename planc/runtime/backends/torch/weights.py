@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -116,8 +116,15 @@ def _read(entry: Any, block: tuple[slice, ...]) -> Tensor:
 def _open(files: dict[str, Path] | Path) -> dict[str, Any]:
     """Open safetensors handles by tensor name. Headers are read here, tensors only where sliced."""
     paths = {files} if isinstance(files, Path) else set(files.values())
-    handles = {path: safe_open(path, framework="pt") for path in sorted(paths)}
-    return {key: handle for handle in handles.values() for key in handle.keys()}  # type: ignore[no-untyped-call]  # noqa: SIM118
+    handles = [_open_file(path) for path in sorted(paths)]
+    return {key: handle for handle in handles for key in handle.keys()}  # noqa: SIM118
+
+
+def _open_file(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path} is no safetensors file: {error}", help="restore the file") from error
 
 
 def _refuse_misfit(

@@ -1,0 +1,146 @@
+"""Suppression comments: `# planc: ignore[P802] reason`, at the end of the finding's line or alone above it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from planc.diagnostics import Code, Diagnostic, Fix, Severity, has_errors
+from planc.diagnostics.suggest import did_you_mean
+from planc.source import SourceFile, Span
+from planc.syntax.comments import Comment, comments
+
+MALFORMED = Code("P901", "malformed-suppression", "this comment to planc says nothing that planc reads")
+SUPPRESSED_ERROR = Code("P902", "suppressed-error", "an error cannot be suppressed")
+UNUSED = Code("P903", "unused-suppression", "this comment suppresses nothing", Severity.WARNING)
+
+CODES = (MALFORMED, SUPPRESSED_ERROR, UNUSED)
+
+# Whatever starts like this is meant for planc, so that a slip in the rest is not taken for prose.
+_TO_PLANC = re.compile(r"#+\s*planc\s*:\s*")
+_IGNORE = re.compile(r"ignore\s*\[(?P<codes>[^\]]*)\](?P<reason>.*)")
+_HELP = "write `# planc: ignore[P802] reason`"
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """`codes` are not reported on `line` of the comment's file. `codes_span` is what stands in the brackets."""
+
+    comment: Comment
+    codes: tuple[str, ...]
+    codes_span: Span
+    line: int
+
+    def covers(self, diagnostic: Diagnostic) -> bool:
+        span = diagnostic.primary.span
+        is_here = (span.file, span.line) == (self.comment.span.file, self.line)
+        return is_here and diagnostic.code.code in self.codes
+
+
+def suppress(
+    source: SourceFile, diagnostics: Sequence[Diagnostic], *, known: Mapping[str, Code]
+) -> tuple[Diagnostic, ...]:
+    """The findings that no comment in `source` suppresses, and what is wrong with its comments.
+
+    An unused comment is reported only for a plan without errors: an error may hide what it is for.
+    """
+    suppressions, problems = read_suppressions(source, known=known)
+    remaining = [one for one in diagnostics if not any(found.covers(one) for found in suppressions)]
+    if not has_errors((*remaining, *problems)):
+        used = frozenset(
+            (found.comment.span, one.code.code)
+            for one in diagnostics
+            for found in suppressions
+            if found.covers(one)
+        )
+        problems = (*problems, *_unused(source, suppressions, used))
+    return (*remaining, *problems)
+
+
+def read_suppressions(
+    source: SourceFile, *, known: Mapping[str, Code]
+) -> tuple[tuple[Suppression, ...], tuple[Diagnostic, ...]]:
+    """The sound suppressions of a text, and a finding for each comment to planc that is none."""
+    every = comments(source)
+    alone = frozenset(comment.span.line for comment in every if comment.is_alone)
+    found: list[Suppression] = []
+    problems: list[Diagnostic] = []
+    for comment in every:
+        address = _TO_PLANC.match(comment.text)
+        if address is None:
+            continue
+        suppression, faults = _read(comment, address.end(), known=known, alone=alone)
+        problems.extend(faults)
+        found.extend([suppression] if suppression else [])
+    return tuple(found), tuple(problems)
+
+
+def _read(
+    comment: Comment, start: int, *, known: Mapping[str, Code], alone: frozenset[int]
+) -> tuple[Suppression | None, tuple[Diagnostic, ...]]:
+    match = _IGNORE.fullmatch(comment.text, start)
+    if match is None:
+        is_ignore = re.match(r"ignore\b", comment.text[start:])
+        text = "a code in brackets is missing" if is_ignore else "only `ignore[CODE] reason` is known"
+        return None, (MALFORMED.at(comment.span, text, help=_HELP),)
+    if not re.search(r"\w", match["reason"]):
+        return None, (MALFORMED.at(comment.span, "the reason is missing", help=_HELP),)
+    listed = tuple(re.finditer(r"[^\s,]+", match["codes"]))
+    if not listed:
+        return None, (MALFORMED.at(comment.span, "a code in brackets is missing", help=_HELP),)
+    problems = tuple(
+        problem
+        for word in listed
+        if (problem := _code_problem(word.group(), _part(comment, word.span(), match.start("codes")), known))
+    )
+    codes = tuple(word.group() for word in listed)
+    line = comment.span.line
+    if comment.is_alone:
+        line = next(number for number in range(line, line + len(alone) + 1) if number not in alone)
+    suppression = Suppression(comment, codes, _part(comment, match.span("codes"), 0), line)
+    return (None if problems else suppression), problems
+
+
+def _code_problem(word: str, span: Span, known: Mapping[str, Code]) -> Diagnostic | None:
+    code = known.get(word)
+    if code is None:
+        help = did_you_mean(word, known) or "`planc explain` lists all codes"
+        return MALFORMED.at(span, f"`{word}` is no code", help=help)
+    if code.severity is Severity.ERROR:
+        help = "put right what it reports, and remove the comment"
+        return SUPPRESSED_ERROR.at(span, f"{word} is an error: {code.summary}", help=help)
+    return None
+
+
+def _part(comment: Comment, place: tuple[int, int], offset: int) -> Span:
+    """The span of some characters of the comment's text, counted from `offset`."""
+    line, column = comment.span.line, comment.span.column + offset
+    return Span(comment.span.file, line, column + place[0], line, column + place[1])
+
+
+def _unused(
+    source: SourceFile, suppressions: Iterable[Suppression], used: frozenset[tuple[Span, str]]
+) -> Iterator[Diagnostic]:
+    for suppression in suppressions:
+        kept = [code for code in suppression.codes if (suppression.comment.span, code) in used]
+        idle = [code for code in suppression.codes if code not in kept]
+        if not idle:
+            continue
+        # Under other settings the plan may have the finding, so that only its author can say.
+        fix = (
+            Fix(suppression.codes_span, ", ".join(kept), is_safe=False)
+            if kept
+            else Fix(_removal(source, suppression.comment), "", is_safe=False)
+        )
+        text = f"no {' or '.join(idle)} on line {suppression.line}"
+        yield UNUSED.at(suppression.comment.span, text, help="remove what is not needed", fix=fix)
+
+
+def _removal(source: SourceFile, comment: Comment) -> Span:
+    """What goes with a comment: the space before it, or the whole line where it stands alone."""
+    span, lines = comment.span, source.lines
+    if comment.is_alone and span.line < len(lines):
+        return Span(span.file, span.line, 1, span.line + 1, 1)
+    before = lines[span.line - 1][: span.column - 1].rstrip()
+    return Span(span.file, span.line, len(before) + 1, span.line, span.end_column)

@@ -1,0 +1,54 @@
+"""The `expect` blocks of a plan."""
+
+from __future__ import annotations
+
+from planc.diagnostics import Label
+from planc.plan import codes, spec
+from planc.plan.facts import COUNTS
+from planc.plan.scalars import BYTES, MAX_INTEGER, SECONDS, STEPS, Float, wrong_type
+from planc.plan.scope import Scope
+from planc.syntax import ast
+
+
+def resolve_expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expectation, ...]:
+    """What the `expect` blocks assert; each block adds to the others."""
+    found = []
+    blocks = (
+        block for block in file.statements if isinstance(block, ast.Block) and block.kind.text == "expect"
+    )
+    for statement in (statement for block in blocks for statement in block.body):
+        if not isinstance(statement, ast.Comparison):
+            help = "an expectation compares: `world_size == 8`"
+            scope.report(codes.MISPLACED, statement.span, "not inside `expect`", help=help)
+            continue
+        value, labels = scope.lookup(statement.value)
+        if not isinstance(value, ast.Number):
+            wrong_type(Float(), value, scope, labels)
+            continue
+        subject = statement.subject
+        number = _in_base_unit(value, subject, scope, labels)
+        if number is not None:
+            found.append(
+                spec.Expectation(subject.text, statement.operator, number, subject.span, statement.span)
+            )
+    return tuple(found)
+
+
+def _in_base_unit(
+    number: ast.Number, subject: ast.Name, scope: Scope, labels: tuple[Label, ...]
+) -> int | float | None:
+    """Steps, seconds or bytes, whichever the unit belongs to."""
+    if not abs(number.value) <= MAX_INTEGER:
+        scope.report(codes.OUT_OF_RANGE, number.span, "too large a number", secondary=labels)
+        return None
+    if number.unit is None:
+        return number.value
+    if subject.text in COUNTS:
+        text, help = f"`{subject.text}` has no unit", f"write {number.text}"
+        scope.report(codes.WRONG_UNIT, number.unit.span, text, secondary=labels, help=help)
+        return None
+    units = {**STEPS, **SECONDS, **BYTES}
+    if number.unit.text not in units:
+        scope.unknown(codes.WRONG_UNIT, number.unit, tuple(units), text="not a unit")
+        return None
+    return number.value * units[number.unit.text]

@@ -1,0 +1,267 @@
+"""The types of single values: each accepts what is written, describes itself, and renders a value back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any, Protocol
+
+from planc.diagnostics import Fix, Label
+from planc.diagnostics.suggest import closest
+from planc.plan import codes
+from planc.plan.scope import Scope
+from planc.syntax import ast
+
+MAX_INTEGER = 2**63 - 1
+
+
+class ValueType(Protocol):
+    """Accepts written values of one kind."""
+
+    def convert(self, value: ast.Value, scope: Scope) -> Any:
+        """The value, or None after reporting why not."""
+
+    def describe(self) -> str:
+        """`an integer from 1 up`, for messages and pages."""
+
+    def render(self, value: Any) -> str:
+        """The text that converts to `value`."""
+
+
+def wrong_type(
+    wanted: ValueType,
+    value: ast.Value,
+    scope: Scope,
+    labels: tuple[Label, ...],
+    *,
+    help: str | None = None,
+    fix: Fix | None = None,
+) -> None:
+    """Reports a value of another type; a bare word is most often a parameter's name with a slip in it."""
+    if help is None and isinstance(value, ast.Ref):
+        near = closest(value.name.text, scope.params)
+        help = f"did you mean `{near}`?" if near else f"there is no parameter `{value.name.text}`"
+    text = f"expected {wanted.describe()}"
+    scope.report(codes.WRONG_TYPE, value.span, text, secondary=labels, help=help, fix=fix)
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    low: int | None = None
+    high: int | None = None
+
+    def convert(self, value: ast.Value, scope: Scope) -> int | None:
+        value, labels = scope.lookup(value)
+        if not isinstance(value, ast.Number) or isinstance(value.value, float):
+            wrong_type(self, value, scope, labels, help=self._hint(value))
+            return None
+        if _has_unit(value, scope, labels) or not _in_range(self, value, scope, labels):
+            return None
+        return value.value
+
+    def describe(self) -> str:
+        return f"an integer{_range(self.low, self.high)}"
+
+    def render(self, value: int) -> str:
+        return f"{value:_}" if abs(value) >= 10_000 else str(value)
+
+    def _hint(self, value: ast.Value) -> str | None:
+        """What a whole number in other clothes should have been."""
+        match value:
+            case ast.Number(float(number)) if number.is_integer() and abs(number) <= MAX_INTEGER:
+                return f"write {int(number)}"
+            case ast.Text(text) if text.isascii() and text.isdecimal():
+                return "write the number without quotes"
+            case _:
+                return None
+
+
+@dataclass(frozen=True, slots=True)
+class Float:
+    low: float | None = None
+    high: float | None = None
+
+    def convert(self, value: ast.Value, scope: Scope) -> float | None:
+        value, labels = scope.lookup(value)
+        if not isinstance(value, ast.Number):
+            wrong_type(self, value, scope, labels)
+            return None
+        if _has_unit(value, scope, labels) or not _in_range(self, value, scope, labels):
+            return None
+        return float(value.value)
+
+    def describe(self) -> str:
+        return f"a number{_range(self.low, self.high)}"
+
+    def render(self, value: float) -> str:
+        return repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        value, labels = scope.lookup(value)
+        if not isinstance(value, ast.Text):
+            help = f'a string stands in quotes: "{value.name.text}"' if isinstance(value, ast.Ref) else None
+            wrong_type(self, value, scope, labels, help=help)
+            return None
+        if not value.value.strip():
+            scope.report(codes.OUT_OF_RANGE, value.span, "this string is empty", secondary=labels)
+            return None
+        return value.value
+
+    def describe(self) -> str:
+        return "a string"
+
+    def render(self, value: str) -> str:
+        return f'"{value}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Bool:
+    def convert(self, value: ast.Value, scope: Scope) -> bool | None:
+        value, labels = scope.lookup(value)
+        if not isinstance(value, ast.Bool):
+            word = value.name.text.lower() if isinstance(value, ast.Ref) else ""
+            wrong_type(
+                self, value, scope, labels, help=f"write {word}" if word in ("true", "false") else None
+            )
+            return None
+        return value.value
+
+    def describe(self) -> str:
+        return "true or false"
+
+    def render(self, value: bool) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A bare word out of a closed set. No parameter stands for it, so that its words mean one thing."""
+
+    choices: type[StrEnum]
+
+    def convert(self, value: ast.Value, scope: Scope) -> StrEnum | None:
+        names = tuple(self.choices)
+        if isinstance(value, ast.Ref):
+            if value.name.text in names:
+                return self.choices(value.name.text)
+            help = "a parameter cannot stand for this word" if value.name.text in scope.params else None
+            scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}", help=help)
+            return None
+        if isinstance(value, ast.Text) and value.value in names:
+            fix = Fix(value.span, value.value, is_safe=True)
+            wrong_type(self, value, scope, (), help="write it without quotes", fix=fix)
+        else:
+            wrong_type(self, value, scope, ())
+        return None
+
+    def describe(self) -> str:
+        return listed(self.choices)
+
+    def render(self, value: StrEnum) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number with a unit; the value is an integer in the first unit."""
+
+    units: Mapping[str, int]
+    low: int = 0
+
+    def convert(self, value: ast.Value, scope: Scope) -> int | None:
+        value, labels = scope.lookup(value)
+        if not isinstance(value, ast.Number):
+            wrong_type(self, value, scope, labels)
+            return None
+        if value.unit is None:
+            help = f"write {' or '.join(f'`{value.text} {unit}`' for unit in self._names())}"
+            scope.report(codes.WRONG_UNIT, value.span, "the unit is missing", secondary=labels, help=help)
+            return None
+        if value.unit.text not in self.units:
+            scope.unknown(codes.WRONG_UNIT, value.unit, self._names(), text=f"expected {self.describe()}")
+            return None
+        written = _exact(value)
+        amount = written * self.units[value.unit.text] if written is not None else None
+        if amount is None or amount.denominator != 1 or not self.low <= amount <= MAX_INTEGER:
+            text = f"expected a whole number of {next(iter(self.units))} from {self.low} up"
+            scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels)
+            return None
+        return int(amount)
+
+    def describe(self) -> str:
+        return f"a number of {listed(self._names())}"
+
+    def render(self, value: int) -> str:
+        unit = max((u for u in self.units if value % self.units[u] == 0), key=lambda u: self.units[u])
+        return f"{value // self.units[unit]:_} {unit}"
+
+    def _names(self) -> tuple[str, ...]:
+        """The units, each size once: `step` is only how one of `steps` is spelt."""
+        return tuple(unit for unit, size in self.units.items() if unit == self._first(size))
+
+    def _first(self, size: int) -> str:
+        return next(unit for unit, other in self.units.items() if other == size)
+
+
+STEPS = {"steps": 1, "step": 1}
+SECONDS = {"s": 1, "min": 60, "h": 3600}
+_DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+BYTES = _DECIMAL | _BINARY
+
+
+def _exact(number: ast.Number) -> Fraction | None:
+    """The number as written, so that 0.55 h is 1,980 s; None beyond what a float holds, as 1e999 is."""
+    mantissa = number.text.lower().partition("e")[0]
+    if number.value == 0 and not mantissa.strip("-0_."):
+        return Fraction(0)
+    if number.value == 0 or not math.isfinite(number.value):
+        return None
+    return Fraction(number.text.replace("_", ""))
+
+
+def listed(names: Iterable[str]) -> str:
+    """`a, b or c`."""
+    words = [str(name) for name in names]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _has_unit(value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> bool:
+    if value.unit is None:
+        return False
+    help = f"write {value.text}"
+    scope.report(codes.WRONG_UNIT, value.unit.span, "this value has no unit", secondary=labels, help=help)
+    return True
+
+
+def _in_range(wanted: Int | Float, value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> bool:
+    low_ok = wanted.low is None or value.value >= wanted.low
+    high_ok = wanted.high is None or value.value <= wanted.high
+    is_held = abs(value.value) <= MAX_INTEGER if isinstance(value.value, int) else math.isfinite(value.value)
+    if low_ok and high_ok and is_held:
+        return True
+    text = f"expected {wanted.describe()}" if is_held else "too large a number"
+    scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels)
+    return False
+
+
+def _range(low: float | None, high: float | None) -> str:
+    match low, high:
+        case None, None:
+            return ""
+        case _, None:
+            return f" from {_bound(low)} up"
+        case None, _:
+            return f" up to {_bound(high)}"
+        case _:
+            return f" from {_bound(low)} to {_bound(high)}"
+
+
+def _bound(number: float | None) -> str:
+    return str(number).removesuffix(".0")

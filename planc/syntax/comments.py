@@ -1,0 +1,33 @@
+"""The comments of a plan, which the parser drops."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from planc.source import SourceFile, Span
+
+# A string comes first, so that its `#` starts no comment. One that does not end on its line is no string.
+_STRING_OR_COMMENT = re.compile(r'"[^"\n]*"|#[^\n]*')
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """`text` starts with `#` and has no space at its end. `is_alone` when nothing else stands on the line."""
+
+    text: str
+    span: Span
+    is_alone: bool
+
+
+def comments(source: SourceFile) -> tuple[Comment, ...]:
+    """Every comment in the order of the text, whether or not the rest of it parses."""
+    found: list[Comment] = []
+    for number, line in enumerate(source.lines, 1):
+        for match in _STRING_OR_COMMENT.finditer(line):
+            if match.group().startswith("#"):
+                text = match.group().rstrip()
+                start = match.start() + 1
+                span = Span(source.name, number, start, number, start + len(text))
+                found.append(Comment(text, span, not line[: match.start()].strip()))
+    return tuple(found)

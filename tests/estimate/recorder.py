@@ -1,0 +1,132 @@
+"""What one rank really sends: the collectives of one training step, seen below DTensor and FSDP."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from planc.graph.op import Op
+from planc.graph.ops import Log, StepOptimizer
+from planc.runtime.backends.torch.backend import TorchBackend
+from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.interpreter import Position, run
+from planc.runtime.observer import Silent
+from tests.parity.ranks import Task, open_session
+
+Call = tuple[str, tuple[int, ...], int]
+"""(kind, ranks of the group, bytes of this rank's input)."""
+
+KINDS: Mapping[str, str] = {
+    "all_gather_into_tensor": "all_gather",
+    "_allgather_base_": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "all_reduce": "all_reduce",
+    "allreduce_": "all_reduce",
+    "all_to_all_single": "all_to_all",
+    "alltoall_base_": "all_to_all",
+}
+"""Ops of the namespaces `_c10d_functional` and `c10d`, by what they do."""
+
+FREE = ("wait_tensor", "_wrap_tensor_autograd", "monitored_barrier_", "barrier")
+
+
+class Recorder(TorchDispatchMode):
+    """Notes every collective. One that it does not know fails the test instead of going uncounted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[Call] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # A DTensor's op comes back here as what it does on this rank.
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        namespace, _, name = func._schema.name.partition("::")
+        if namespace in ("_c10d_functional", "c10d", "_c10d_functional_autograd") and name not in FREE:
+            self._note(name, (*args, *(kwargs or {}).values()))
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        # c10d's in-place forms take the output first, and an all-reduce takes a list.
+        if name == "allreduce_":
+            tensors = arguments[0]
+        sent = tensors[1] if name in ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_") else tensors[0]
+        group = next(filter(None, map(_group, arguments)))
+        ranks = tuple(dist.get_process_group_ranks(group))
+        self.calls[KINDS[name], ranks, sent.numel() * sent.element_size()] += 1
+
+
+def _group(argument: object) -> dist.ProcessGroup | None:
+    if isinstance(argument, str):
+        try:
+            return dist.distributed_c10d._resolve_process_group(argument)
+        except (RuntimeError, ValueError):
+            return None  # the reduce op, `sum`
+    if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
+        return dist.ProcessGroup.unbox(argument)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One rank's second step, and what it holds after it."""
+
+    calls: Mapping[str, Counter[Call]]
+    """By the graph op that made them."""
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+
+class Recording(TorchBackend):
+    """Runs as ever, and listens to the second step: the first one makes the optimizer's state."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.calls: dict[str, Counter[Call]] = {}
+        self.gradient_bytes = 0
+
+    def execute(self, op: Op, position: Position) -> None:
+        # Logging is not part of every step.
+        if position.step != 2 or isinstance(op, Log):
+            super().execute(op, position)
+            return
+        if isinstance(op, StepOptimizer):
+            self.gradient_bytes = _bytes_of(p.grad for p in self.session.model.parameters())
+        with Recorder() as recorder:
+            super().execute(op, position)
+        self.calls.setdefault(op.name, Counter()).update(recorder.calls)
+
+
+def _bytes_of(tensors: Iterable[Tensor | None]) -> int:
+    local = [local_of(tensor) for tensor in tensors if tensor is not None]
+    return sum(tensor.numel() * tensor.element_size() for tensor in local)
+
+
+def record_rank(rank: int, world_size: int, task: Task) -> Recorded:
+    """What this rank sends in the second step, and what it holds then."""
+    session = open_session(task, Silent())
+    backend = Recording(session)
+    run(task.graph, backend, stop_after=2)
+    states = session.optimizer.state.values()
+    recorded = Recorded(
+        calls=backend.calls,
+        parameter_bytes=_bytes_of(session.model.parameters()),
+        gradient_bytes=backend.gradient_bytes,
+        optimizer_bytes=_bytes_of(tensor for state in states for tensor in state.values()),
+    )
+    dist.destroy_process_group()
+    return recorded

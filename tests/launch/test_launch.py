@@ -1,0 +1,230 @@
+"""A run as a user starts it: real processes, what they print, what they return."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from planc.graph.artifact import dump
+from tests.parity.cases import TP2_DP2, Case, compile_case, make_workspace, plan_text
+from tests.parity.reference import train_reference
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TP_SIZE",
+    "DP_SIZE",
+    "CP_SIZE",
+)
+FOUR_RANKS = Case("TP2·DP2", "", TP2_DP2)
+TWO_RANKS = Case("DP2", "", {"dp_shard": 2})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a process ended; `seconds` is its wall time."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_workspace(tmp_path_factory.mktemp("launch") / "workspace")
+    (folder / "four.plan").write_text(plan_text(FOUR_RANKS), encoding="utf-8")
+    (folder / "two.plan").write_text(plan_text(TWO_RANKS, saves=True), encoding="utf-8")
+    (folder / "one.plan").write_text(plan_text(Case("1")), encoding="utf-8")
+    artifact = dump(compile_case(FOUR_RANKS, workspace=folder), sources=(), overrides=())
+    (folder / "four.json").write_text(artifact, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def no_torch(tmp_path: Path) -> Path:
+    """A folder whose `torch` refuses to be imported."""
+    folder = tmp_path / "no_torch"
+    folder.mkdir()
+    (folder / "torch.py").write_text("raise SystemExit('torch was imported')\n")
+    return folder
+
+
+def start(
+    *command: str, environment: Mapping[str, str] | None = None, first_on_path: Path | None = None
+) -> Outcome:
+    """A command run to its end, without what this process inherited from a launcher."""
+    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    path = os.pathsep.join(str(folder) for folder in (first_on_path, ROOT) if folder)
+    settings = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environment or {})}
+    began = time.monotonic()
+    done = subprocess.run(command, env=inherited | settings, capture_output=True, text=True, timeout=120)
+    return Outcome(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+
+def without_torch(*arguments: str, no_torch: Path, environment: Mapping[str, str] | None = None) -> Outcome:
+    """`python -m planc.run` where importing torch would end it."""
+    return start(
+        sys.executable, "-m", "planc.run", *arguments, environment=environment, first_on_path=no_torch
+    )
+
+
+def torchrun(num_ranks: int, *arguments: str) -> Outcome:
+    launcher = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={num_ranks}",
+    )
+    return start(*launcher, "-m", "planc.run", *arguments)
+
+
+def test_a_wrong_number_of_ranks_is_one_error_without_a_traceback_of_planc(workspace: Path) -> None:
+    outcome = torchrun(2, str(workspace / "four.plan"))
+    assert outcome.code == 1, "torchrun's own code for every failure"
+    own, _, summary = outcome.stderr.partition("torch/distributed/elastic")
+    assert own.count("error[P301]") == 1
+    assert f"torchrun --nproc-per-node 4 -m planc.run {workspace / 'four.plan'}" in own
+    assert "planc/run.py" not in outcome.stderr
+    assert "exitcode  : 2" in summary.partition("Root Cause")[2]
+    assert outcome.seconds < 10
+
+
+def test_torchruns_summary_ends_with_the_reason(workspace: Path) -> None:
+    outcome = torchrun(2, str(workspace / "four.json"))
+    root_cause = outcome.stderr.partition("Root Cause")[2]
+    assert "the mesh dp_shard=2 tp=2 needs 4 processes, but 2 processes were started" in root_cause
+
+
+@pytest.mark.parametrize("optimise", [(), ("-O",)], ids=["", "python -O"])
+@pytest.mark.parametrize("plan", ["four.plan", "four.json"])
+def test_one_process_for_four_ranks_names_the_command(
+    plan: str, optimise: tuple[str, ...], workspace: Path, no_torch: Path
+) -> None:
+    path = str(workspace / plan)
+    outcome = start(sys.executable, *optimise, "-m", "planc.run", path, first_on_path=no_torch)
+    assert outcome.code == 2
+    assert f"start it with: torchrun --nproc-per-node 4 -m planc.run {path}" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert outcome.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"RANK": "0"}, "RANK is set, but WORLD_SIZE and LOCAL_RANK are not"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+            "RANK and WORLD_SIZE are set, but LOCAL_RANK is not",
+        ),
+        ({"RANK": "\N{ARABIC-INDIC DIGIT ZERO}", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}, "is not a number"),
+    ],
+)
+def test_half_a_launch_ends_at_once(
+    environment: dict[str, str], message: str, workspace: Path, no_torch: Path
+) -> None:
+    outcome = without_torch(str(workspace / "four.plan"), no_torch=no_torch, environment=environment)
+    assert outcome.code == 2
+    assert outcome.stderr.count("\n") == 2
+    assert outcome.stderr.startswith("planc: error: ")
+    assert f"{message}\nhelp: " in outcome.stderr
+
+
+def test_a_taken_port_is_named_with_a_free_one(workspace: Path, no_torch: Path, taken_port: int) -> None:
+    environment = {
+        "RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(taken_port),
+    }
+    outcome = without_torch(str(workspace / "four.plan"), no_torch=no_torch, environment=environment)
+    assert outcome.code == 2
+    assert f"cannot listen on MASTER_PORT = {taken_port}: Address already in use" in outcome.stderr
+    free = re.search(r"choose another port: (\d+) is free", outcome.stderr)
+    assert free is not None
+    assert int(free[1]) != taken_port
+
+
+def without_torchrun(*commands: tuple[str, ...]) -> list[Outcome]:
+    """One process a rank, as a cluster's own launcher starts them; `commands` holds each rank's arguments."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    world = {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    def start_rank(rank: int) -> Outcome:
+        environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return start(sys.executable, "-m", "planc.run", *commands[rank], environment=environment)
+
+    with ThreadPoolExecutor(len(commands)) as threads:
+        return list(threads.map(start_rank, range(len(commands))))
+
+
+def test_ranks_with_different_plans_are_refused(workspace: Path, tmp_path: Path) -> None:
+    command = (str(workspace / "two.plan"), "--run-dir", str(tmp_path / "run"))
+    for outcome in without_torchrun(command, (*command, "--set", "model.seed=8")):
+        assert outcome.code == 2
+        assert outcome.stderr.startswith("planc: error: rank 1 has another graph")
+        assert outcome.stderr.count("\n") == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_that_explode_end_the_run_with_its_own_code(workspace: Path, tmp_path: Path) -> None:
+    command = (
+        *(str(workspace / "two.plan"), "--run-dir", str(tmp_path / "run")),
+        *("--set", "optimizer.kind=adamw(lr = 1.0e30)"),
+    )
+    for outcome in without_torchrun(command, command):
+        assert outcome.code == 5
+        assert "the gradient norm is nan at step 2; no weight was changed" in outcome.stderr
+        assert "Traceback" not in outcome.stderr
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("failed", 5)
+
+
+def test_a_run_of_one_process_goes_on_under_torchrun_as_if_it_had_never_stopped(
+    workspace: Path, tmp_path: Path
+) -> None:
+    arguments = (str(workspace / "two.plan"), "--run-dir", str(tmp_path / "run"), "--sample-ids")
+    alone = ("--set", "mesh.dp_shard=1", "--stop-after", "2")
+    first = start(sys.executable, "-m", "planc.run", *arguments, *alone)
+    second = torchrun(2, *arguments, "--stop-after", "4")
+    for outcome in (first, second):
+        assert (outcome.code, outcome.stderr) == (0, "")
+        assert "Warning" not in outcome.stdout
+    assert "resumed from" not in first.stdout
+    place = tmp_path / "run" / "checkpoints" / "step-2"
+    assert f"resumed from {place} (the plan changed since: dp_shard 1 -> 2)" in second.stdout
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    reference = train_reference("llama", workspace=workspace)
+    assert [line["loss"] for line in lines] == pytest.approx(reference.losses[:4], rel=1e-5)
+    assert [line["grad_norm"] for line in lines] == pytest.approx(reference.grad_norms[:4], rel=1e-5)
+    assert [line["learning_rate"] for line in lines] == pytest.approx(reference.learning_rates[:4], rel=1e-12)
+    assert [tuple(line["sample_ids"]) for line in lines] == list(reference.sample_ids[:4])
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], status["exit_code"], status["step"]) == ("done", 0, 4)

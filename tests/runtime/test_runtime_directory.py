@@ -1,0 +1,114 @@
+"""A run's folder: status, metrics, and what a resumed run keeps of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.observer import StepMetrics
+from planc.runtime.run_directory import RunDirectory
+
+
+def metrics(step: int, *, sample_ids: tuple[int, ...] = ()) -> StepMetrics:
+    return StepMetrics(
+        step=step,
+        loss=5.0 / step,
+        grad_norm=1.5,
+        learning_rate=1e-3,
+        tokens=512,
+        tokens_per_second=1000.0,
+        seconds=0.5,
+        memory_bytes=2**20,
+        sample_ids=sample_ids,
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    directory = RunDirectory(tmp_path / "runs" / "a")
+    directory.prepare("{}")
+    return directory
+
+
+def lines(directory: RunDirectory) -> list[dict[str, object]]:
+    text = (directory.path / "metrics.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def status(directory: RunDirectory) -> dict[str, object]:
+    found: dict[str, object] = json.loads((directory.path / "status.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_preparing_makes_the_folder_and_stores_the_plan(tmp_path: Path) -> None:
+    RunDirectory(tmp_path / "a" / "b").prepare('{"plan": 1}')
+    assert (tmp_path / "a" / "b" / "plan.json").read_text() == '{"plan": 1}'
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError) as caught:
+        RunDirectory(tmp_path / "file" / "run").prepare("{}")
+    assert caught.value.code is ExitCode.STORAGE
+    assert caught.value.help is not None
+    assert "--run-dir" in caught.value.help
+
+
+def test_each_step_is_one_line(directory: RunDirectory) -> None:
+    directory.append_metrics(metrics(1))
+    directory.append_metrics(metrics(2))
+    assert [line["step"] for line in lines(directory)] == [1, 2]
+    assert lines(directory)[0] == {
+        "step": 1,
+        "loss": 5.0,
+        "grad_norm": 1.5,
+        "learning_rate": 1e-3,
+        "tokens": 512,
+        "tokens_per_second": 1000.0,
+        "seconds": 0.5,
+        "memory_bytes": 2**20,
+    }
+
+
+def test_sample_ids_are_written_when_there_are_any(directory: RunDirectory) -> None:
+    directory.append_metrics(metrics(1, sample_ids=(4, 2)))
+    assert lines(directory)[0]["sample_ids"] == [4, 2]
+
+
+def test_a_resumed_run_drops_the_steps_that_it_does_again(directory: RunDirectory) -> None:
+    for step in range(1, 6):
+        directory.append_metrics(metrics(step))
+    directory.truncate_metrics(last_step=3)
+    assert [line["step"] for line in lines(directory)] == [1, 2, 3]
+
+
+def test_a_line_cut_short_by_a_crash_is_dropped(directory: RunDirectory) -> None:
+    directory.append_metrics(metrics(1))
+    path = directory.path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 2, "lo', encoding="utf-8")
+    directory.truncate_metrics(last_step=1)
+    assert [line["step"] for line in lines(directory)] == [1]
+
+
+def test_a_first_run_has_nothing_to_drop(directory: RunDirectory) -> None:
+    directory.truncate_metrics(last_step=0)
+    assert not (directory.path / "metrics.jsonl").exists()
+
+
+def test_the_status_of_a_failed_run_holds_code_and_reason(directory: RunDirectory) -> None:
+    directory.write_status("failed", code=ExitCode.NUMERICS, error="nan")
+    assert status(directory) == {"state": "failed", "exit_code": 5, "error": "nan"}
+
+
+def test_a_running_run_has_no_exit_code(directory: RunDirectory) -> None:
+    directory.write_status("running", step=3)
+    assert status(directory) == {"state": "running", "exit_code": None, "step": 3}
+
+
+def test_nothing_temporary_stays(directory: RunDirectory) -> None:
+    directory.write_status("running", step=3)
+    assert sorted(os.listdir(directory.path)) == ["plan.json", "status.json"]

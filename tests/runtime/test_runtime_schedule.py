@@ -1,0 +1,84 @@
+"""The learning rate over the steps, against torch's own schedulers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
+
+from planc.graph.ops import BuildSchedule
+from planc.runtime.schedule import learning_rate_factor
+
+NUM_STEPS = 20
+
+
+def schedule(
+    kind: str, *, warmup_steps: int = 0, min_factor: float = 0.0, num_steps: int = NUM_STEPS
+) -> BuildSchedule:
+    return BuildSchedule(kind=kind, warmup_steps=warmup_steps, min_factor=min_factor, num_steps=num_steps)
+
+
+def factors(of: BuildSchedule) -> list[float]:
+    """The factor of each step, from step 1."""
+    return [learning_rate_factor(of, step=step) for step in range(1, of.num_steps + 1)]
+
+
+def torch_factors(kind: str, *, warmup_steps: int, min_factor: float) -> list[float]:
+    """The rates that torch's schedulers give an optimizer with learning rate 1."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    decay_steps = NUM_STEPS - warmup_steps
+    warmup = LinearLR(optimizer, start_factor=1 / warmup_steps, total_iters=warmup_steps - 1)
+    decay: LRScheduler
+    if kind == "cosine":
+        decay = CosineAnnealingLR(optimizer, T_max=decay_steps, eta_min=min_factor)
+    else:
+        decay = LinearLR(optimizer, start_factor=1.0, end_factor=min_factor, total_iters=decay_steps)
+    scheduler = SequentialLR(optimizer, [warmup, decay], milestones=[warmup_steps - 1])
+    found = []
+    for _ in range(NUM_STEPS):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+@pytest.mark.parametrize("warmup_steps", [2, 5, 19])
+@pytest.mark.parametrize("min_factor", [0.0, 0.1, 1.0])
+def test_warmup_and_decay_are_those_of_torch(kind: str, warmup_steps: int, min_factor: float) -> None:
+    expected = torch_factors(kind, warmup_steps=warmup_steps, min_factor=min_factor)
+    found = factors(schedule(kind, warmup_steps=warmup_steps, min_factor=min_factor))
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_warmup_rises_by_equal_parts_to_the_peak() -> None:
+    assert factors(schedule("constant", warmup_steps=4))[:6] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_constant_without_warmup_is_the_peak_from_the_first_step() -> None:
+    assert factors(schedule("constant")) == [1.0] * NUM_STEPS
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+def test_the_last_step_has_the_smallest_factor(kind: str) -> None:
+    found = factors(schedule(kind, warmup_steps=3, min_factor=0.1))
+    assert math.isclose(found[-1], 0.1)
+    assert min(found[3:]) == found[-1]
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
+def test_steps_after_the_last_keep_its_factor(kind: str) -> None:
+    of = schedule(kind, warmup_steps=3, min_factor=0.1)
+    assert learning_rate_factor(of, step=NUM_STEPS + 7) == learning_rate_factor(of, step=NUM_STEPS)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+def test_warmup_as_long_as_the_run_never_decays(kind: str) -> None:
+    assert factors(schedule(kind, warmup_steps=NUM_STEPS))[-1] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
+def test_a_run_of_one_step_has_a_rate(kind: str) -> None:
+    assert factors(schedule(kind, min_factor=0.5, num_steps=1))[0] in (0.5, 1.0)
