@@ -148,6 +148,4 @@ def _check(
     diagnostics.extend(run_checks(Subject(bound, world_size)))
     digest = hashlib.sha256(source.text.encode()).hexdigest()
     digests = ((Path(source.name).name, digest),)
-    return Checked(
-        sources, tuple(diagnostics), texts, plan, inventory, bound, source_digests=digests
-    )
+    return Checked(sources, tuple(diagnostics), texts, plan, inventory, bound, source_digests=digests)

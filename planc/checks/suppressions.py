@@ -1,4 +1,4 @@
-"""Suppression comments: `# planc: ignore[P802] reason`, at the end of the finding's line or alone above it."""
+"""Suppression comments: `# planc: ignore[P802] reason`, at the end of a finding's line or alone above it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HELP = "write `# planc: ignore[P802] reason`"
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """`codes` are not reported on `line` of the comment's file. `codes_span` is what stands in the brackets."""
+    """`codes` are not reported on `line` of the comment's file. `codes_span` is what the brackets hold."""
 
     comment: Comment
     codes: tuple[str, ...]

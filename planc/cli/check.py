@@ -2,60 +2,136 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from planc.api import Checked
-from planc.cli import plans
-from planc.diagnostics.machine import render_concise, render_json
+from planc.cli import fixing, plans
+from planc.cli.exits import FINDINGS, UsageError
+from planc.diagnostics.formats import FORMATS
+from planc.diagnostics.report import PlanFindings, Report
 from planc.graph.graph import plan_hash
 from planc.show.overview import essence
 from planc.show.table import render_table
+from planc.source import SourceFile
 
 DESCRIPTION = """\
 Find every fault of a plan before it runs: syntax, names, types, and all rules against the model's
-structure. Reads no weights and needs no torch where the model's inventory is at hand."""
+structure. Reads no weights and needs no torch where the model's inventory is at hand.
+
+A comment `# planc: ignore[P802] reason` at the end of a line, or alone above it, keeps a warning from
+being reported there. Errors cannot be suppressed."""
 
 EPILOG = """\
 examples:
   planc check llama.plan
   planc check plans/*.plan --output-format concise
-  planc check llama.plan --set mesh.tp=4 --world-size 64"""
+  planc check llama.plan --set mesh.tp=4 --world-size 64
+  planc check llama.plan --diff
+  planc check llama.plan --fix"""
+
+FULL = "full"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("plans", nargs="+", metavar="PLAN")
     plans.add_set_argument(parser)
     plans.add_world_size_argument(parser)
-    parser.add_argument("--output-format", choices=("full", "concise", "json"), default="full")
+    names = (FULL, *(listed.name for listed in FORMATS))
+    parser.add_argument(
+        "--output-format", choices=names, default=FULL, metavar="FORMAT", help=f"{', '.join(names)}"
+    )
+    parser.add_argument(
+        "--fix", action="store_true", help="write safe fixes into the plans; report what remains"
+    )
+    parser.add_argument("--diff", action="store_true", help="print the fixes as a diff and write nothing")
+    parser.add_argument(
+        "--unsafe-fixes", action="store_true", help="with --fix or --diff: the unsafe ones too"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan as it is after any fixes."""
+
+    path: str
+    checked: Checked
+    seconds: float
+    fixed: fixing.FixedPlan | None = None
 
 
 def run(arguments: Namespace) -> int:
-    """0 for clean plans, 1 for errors in any, 2 where one could not be read."""
+    """0 for clean plans, 1 for errors in any or a diff, 2 where one could not be read."""
+    if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
+        raise UsageError("--unsafe-fixes goes with --fix or --diff")
+    if arguments.diff and arguments.output_format != FULL:
+        raise UsageError("--diff prints a diff, and so goes without --output-format")
     settings = plans.settings(arguments)
-    found: list[Checked] = []
+    found: list[_Found] = []
     for path in arguments.plans:
-        started = time.perf_counter()
+        found.append(_check(path, arguments, settings))
+        if arguments.diff:
+            _print_diff(found[-1])
+        elif arguments.output_format == FULL:
+            _print_full(found[-1])
+    for renderer in FORMATS:
+        if renderer.name == arguments.output_format:
+            sys.stdout.write(renderer.render(_report(found, settings)))
+    code = plans.exit_code([diagnostic for one in found for diagnostic in one.checked.diagnostics])
+    has_diff = arguments.diff and any(one.fixed and one.fixed.is_changed for one in found)
+    return max(code, FINDINGS) if has_diff else code
+
+
+def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _Found:
+    started = time.perf_counter()
+    if not (arguments.fix or arguments.diff):
         checked = plans.check(path, settings=settings, world_size=arguments.world_size)
-        found.append(checked)
-        if arguments.output_format == "full":
-            _print_full(path, checked, seconds=time.perf_counter() - started)
-    diagnostics = [diagnostic for checked in found for diagnostic in checked.diagnostics]
-    match arguments.output_format:
-        case "concise":
-            sys.stdout.write(render_concise(diagnostics))
-        case "json":
-            sys.stdout.write(render_json(diagnostics))
-    return plans.exit_code(diagnostics)
+        return _Found(path, checked, time.perf_counter() - started)
+    fixed = fixing.fix_plan(
+        path, settings=settings, world_size=arguments.world_size, with_unsafe=arguments.unsafe_fixes
+    )
+    if not arguments.diff:
+        fixing.write(fixed)
+    _say_fixed(fixed, is_written=not arguments.diff)
+    return _Found(path, fixed.checked, time.perf_counter() - started, fixed)
 
 
-def _print_full(path: str, checked: Checked, *, seconds: float) -> None:
-    sys.stdout.write(plans.render_findings(checked, colour=plans.wants_colour(sys.stdout)))
+def _say_fixed(fixed: fixing.FixedPlan, *, is_written: bool) -> None:
+    said = []
+    if fixed.num_fixed:
+        said.append(f"{'fixed' if is_written else 'would fix'} {plans.findings(fixed.num_fixed)}")
+    if fixed.num_unsafe:
+        said.append(f"{plans.findings(fixed.num_unsafe)} left with an unsafe fix: see --unsafe-fixes --diff")
+    if said:
+        print(f"planc: {fixed.path}: {'; '.join(said)}", file=sys.stderr)
+
+
+def _print_diff(found: _Found) -> None:
+    assert found.fixed is not None, "a diff needs fixes"
+    sys.stdout.write(found.fixed.diff())
+    sys.stderr.write(plans.render_findings(found.checked, stream=sys.stderr))
+
+
+def _print_full(found: _Found) -> None:
+    checked = found.checked
+    sys.stdout.write(plans.render_findings(checked, stream=sys.stdout))
     if checked.bound is None or checked.graph is None:
         return
     rows = [*essence(checked.bound, checked.graph)]
     if checked.overrides:
         rows.append(("settings", ", ".join(checked.overrides)))
-    sys.stdout.write(f"{path} is sound, plan_hash {plan_hash(checked.graph)[:12]}, in {seconds:.2f} s\n")
+    digest = plan_hash(checked.graph)[:12]
+    sys.stdout.write(f"{found.path} is sound, plan_hash {digest}, in {found.seconds:.2f} s\n")
     sys.stdout.write(render_table(rows, indent="  "))
+
+
+def _report(found: Sequence[_Found], settings: Sequence[SourceFile]) -> Report:
+    names = tuple(setting.name for setting in settings)
+    return Report(
+        tuple(PlanFindings(one.path, one.checked.diagnostics, one.checked.sources, names) for one in found),
+        root=os.getcwd(),
+    )

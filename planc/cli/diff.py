@@ -44,12 +44,12 @@ def run(arguments: Namespace) -> int:
     settings, _ = settings_from(arguments.set, {})
     old, old_checked = read_side(arguments.old, settings=(), world_size=None)
     if old is None:
-        sys.stderr.write(plans.render_findings(old_checked, colour=plans.wants_colour(sys.stderr)))
+        sys.stderr.write(plans.render_findings(old_checked, stream=sys.stderr))
         print(f"planc: error: {arguments.old} is too broken to compare", file=sys.stderr)
         return COULD_NOT_RUN
     new, new_checked = read_side(arguments.new, settings=settings, world_size=arguments.world_size)
     if new is None:
-        sys.stderr.write(plans.render_findings(new_checked, colour=plans.wants_colour(sys.stderr)))
+        sys.stderr.write(plans.render_findings(new_checked, stream=sys.stderr))
         print(f"planc: error: {arguments.new} is too broken to compare", file=sys.stderr)
         return plans.exit_code(new_checked.diagnostics)
     found = diff(old, new)

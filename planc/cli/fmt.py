@@ -54,7 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """0 once formatted; 1 for a plan that does not parse, or would change under --check or --diff; 2 unread."""
+    """0 once formatted; 1 for a plan that does not parse, or that --check or --diff changes; 2 unread."""
     if STDIN in arguments.plans and len(arguments.plans) > 1:
         raise UsageError("- (stdin) goes with no other file")
     is_dry = arguments.check or arguments.diff
@@ -63,7 +63,7 @@ def run(arguments: Namespace) -> int:
         formatted = _format_stdin() if path == STDIN else _format_file(Path(path))
         if formatted.diagnostics:
             found = Checked({formatted.source.name: formatted.source}, formatted.diagnostics)
-            sys.stderr.write(plans.render_findings(found, colour=plans.wants_colour(sys.stderr)))
+            sys.stderr.write(plans.render_findings(found, stream=sys.stderr))
             codes.append(plans.exit_code(formatted.diagnostics))
         if is_dry and formatted.would_change:
             _show(formatted, diff=arguments.diff)

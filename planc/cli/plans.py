@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from planc.api import NO_FILE, Checked, check_plan
 from planc.cli.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
@@ -60,7 +61,7 @@ def check(path: str, *, settings: Sequence[SourceFile], world_size: int | None =
 def require_sound(checked: Checked) -> int | None:
     """None for a plan without errors; else the exit code, after its findings went to stderr."""
     if checked.diagnostics:
-        sys.stderr.write(render_findings(checked, colour=wants_colour(sys.stderr)))
+        sys.stderr.write(render_findings(checked, stream=sys.stderr))
     return None if checked.ok else exit_code(checked.diagnostics)
 
 
@@ -72,14 +73,38 @@ def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
     return FINDINGS if errors else CLEAN
 
 
-def render_findings(checked: Checked, *, colour: bool) -> str:
-    """The findings as a person reads them, a blank line at the end; empty without any."""
+def render_findings(checked: Checked, *, stream: TextIO) -> str:
+    """The findings as a person reads them on `stream`, a blank line at the end; empty without any."""
     if not checked.diagnostics:
         return ""
-    return HumanRenderer(checked.sources, colour=colour).render(checked.diagnostics) + "\n"
+    renderer = HumanRenderer(
+        checked.sources,
+        colour=wants_colour(stream),
+        width=terminal_width(stream),
+        encoding=stream.encoding,
+    )
+    return renderer.render(checked.diagnostics) + "\n"
 
 
-def wants_colour(stream: object) -> bool:
-    """Whether a stream is a terminal whose owner has not declined colour (https://no-color.org)."""
-    isatty = getattr(stream, "isatty", None)
-    return bool(isatty and isatty()) and not os.environ.get("NO_COLOR")
+def findings(number: int) -> str:
+    """`1 finding`, `2 findings`."""
+    return f"{number} finding{'s' if number != 1 else ''}"
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """The cells of a terminal's line: `$COLUMNS`, else what it says itself. None for what is no terminal."""
+    if not stream.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    if re.fullmatch("[1-9][0-9]{0,4}", columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except OSError:  # a terminal that does not know
+        return None
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that can show colour and whose owner has not declined it
+    (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

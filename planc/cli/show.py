@@ -10,10 +10,11 @@ from typing import Any
 
 from planc.cli import plans
 from planc.cli.exits import CLEAN, UsageError
+from planc.estimate.layout import layouts
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.text import to_mermaid, to_text
 from planc.plan.bind import BoundPlan
-from planc.show.layout import layout_data, layout_text, layouts
+from planc.show.layout import layout_data, layout_text
 from planc.show.mesh import mesh_data, mesh_text
 from planc.show.origin import origin_data, origin_text
 from planc.show.overview import overview

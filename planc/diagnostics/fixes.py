@@ -19,7 +19,7 @@ class Fixed:
 
 
 def is_fixable(diagnostic: Diagnostic, *, with_unsafe: bool) -> bool:
-    """Whether a finding has a fix that may be applied: a safe one, or any where unsafe ones are wanted too."""
+    """Whether a finding has a fix that may be applied: a safe one, or any where unsafe ones are wanted."""
     return diagnostic.fix is not None and (diagnostic.fix.is_safe or with_unsafe)
 
 

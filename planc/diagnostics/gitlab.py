@@ -22,7 +22,9 @@ def render_gitlab(report: Report) -> str:
             identity = fingerprint(report, plan, diagnostic)
             number = seen[identity]
             seen[identity] += 1
-            entries.append(_entry(report, plan, diagnostic, identity if number == 0 else f"{identity}-{number}"))
+            entries.append(
+                _entry(report, plan, diagnostic, identity if number == 0 else f"{identity}-{number}")
+            )
     return json.dumps(entries, indent=2) + "\n"
 
 

@@ -6,19 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planc.diagnostics.model import Diagnostic, Label, Severity
-from planc.diagnostics.visible import num_cells, visible
-from planc.source import SourceFile, Span
+from planc.diagnostics.visible import encodable, visible
+from planc.diagnostics.window import window
+from planc.source import SourceFile
 
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
-_MAX_LINE_CHARACTERS = 200
+_MAX_LINE_CELLS = 200
+_MIN_LINE_CELLS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class HumanRenderer:
-    """Renders against the texts in `sources`; a label on an unknown source shows its position only."""
+    """Renders against the texts in `sources`; a label on an unknown source shows its position only.
+
+    `width` is the terminal's, for lines of a plan that are longer; without one they are cut where nobody
+    would read on. `encoding` is the stream's: what it lacks is shown as `?`.
+    """
 
     sources: Mapping[str, SourceFile]
     colour: bool = False
+    width: int | None = None
+    encoding: str = "utf-8"
 
     def render(self, diagnostics: Sequence[Diagnostic]) -> str:
         """All diagnostics, blank lines between, then the count."""
@@ -36,9 +44,9 @@ class HumanRenderer:
         for index, group in enumerate(groups):
             arrow = "-->" if index == 0 else ":::"
             start = diagnostic.primary.span if index == 0 else group[0].span
-            lines.append(f"{' ' * width}{self._paint(arrow, '34')} {visible(str(start))}")
+            lines.append(f"{' ' * width}{self._paint(arrow, '34')} {self._shown(str(start))}")
             lines.extend(self._snippet(group, width, diagnostic.primary, colour))
-        lines.extend(f"{' ' * width} = {visible(note)}" for note in diagnostic.notes)
+        lines.extend(f"{' ' * width} = {self._shown(note)}" for note in diagnostic.notes)
         lines.append(self._help(diagnostic))
         return "\n".join(lines) + "\n"
 
@@ -48,42 +56,35 @@ class HumanRenderer:
             more = f"{'safe' if diagnostic.fix.is_safe else 'unsafe'} fix; {more}"
         if diagnostic.help is None:
             return f"{self._paint('help', '1;32')}: {more}"
-        return f"{self._paint('help', '1;32')}: {visible(diagnostic.help)}  ({more})"
+        return f"{self._paint('help', '1;32')}: {self._shown(diagnostic.help)}  ({more})"
 
     def _snippet(self, group: Sequence[Label], width: int, primary: Label, colour: str) -> Iterable[str]:
         gutter = self._paint(" " * width + " |", "34")
         source = self.sources.get(group[0].span.file)
         if source is None:
-            yield from (f"{gutter} {visible(label.text)}" for label in group if label.text)
+            yield from (f"{gutter} {self._shown(label.text)}" for label in group if label.text)
             return
         yield gutter
         texts = source.lines
-        shown = 0
+        max_cells = max(_MIN_LINE_CELLS, self.width - width - 3) if self.width else _MAX_LINE_CELLS
+        number, shown = 0, window("", first=0, max_cells=max_cells)
         for label in sorted(group, key=lambda label: (label.span.line, label is not primary)):
-            if label.span.line != shown:
-                line = visible(texts[label.span.line - 1].expandtabs(1).rstrip("\r"))
-                start = _window_start(label.span)
-                text = line[start : start + _MAX_LINE_CHARACTERS]
-                yield f"{self._paint(f'{label.span.line:>{width}} |', '34')} {text}".rstrip()
-                shown = label.span.line
-            indent, caret = _marks(label.span, text, start, "^" if label is primary else "-")
+            span, first = label.span, label.span.column - 1
+            if span.line != number or not shown.has(first):
+                number = span.line
+                line = self._shown(texts[number - 1].rstrip("\r").expandtabs(1))
+                shown = window(line, first=first, max_cells=max_cells)
+                yield f"{self._paint(f'{number:>{width}} |', '34')} {shown.text}".rstrip()
+            end = span.end_column - 1 if span.end_line == span.line else len(shown.line)
+            indent, marks = shown.marks(first, end, "^" if label is primary else "-")
             paint = colour if label is primary else "34"
-            yield f"{gutter} {indent}{self._paint(f'{caret} {visible(label.text)}'.rstrip(), paint)}"
+            yield f"{gutter} {indent}{self._paint(f'{marks} {self._shown(label.text)}'.rstrip(), paint)}"
+
+    def _shown(self, text: str) -> str:
+        return encodable(visible(text), self.encoding)
 
     def _paint(self, text: str, code: str) -> str:
         return f"\033[{code}m{text}\033[0m" if self.colour else text
-
-
-def _window_start(span: Span) -> int:
-    """How many characters of a long line are left out before its window, so that the span is in view."""
-    return max(0, span.column - _MAX_LINE_CHARACTERS // 2) if span.column > _MAX_LINE_CHARACTERS else 0
-
-
-def _marks(span: Span, text: str, start: int, mark: str) -> tuple[str, str]:
-    """The space and the marks under a span, for a line shown from character `start` on."""
-    first = min(max(0, span.column - 1 - start), len(text))
-    end = span.end_column - 1 - start if span.end_line == span.line else len(text)
-    return " " * num_cells(text[:first]), mark * max(1, num_cells(text[first : max(first, end)]))
 
 
 def _by_place(labels: Sequence[Label]) -> list[list[Label]]:

@@ -12,6 +12,11 @@ def visible(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
+def encodable(text: str, encoding: str) -> str:
+    """The text with `?` for each character that the encoding lacks, so that columns stay where they are."""
+    return text.encode(encoding, "replace").decode(encoding)
+
+
 def num_cells(text: str) -> int:
     """Columns of a terminal that the text takes: two for a wide character, none for a combining one."""
     if text.isascii():

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from planc.diff.model import Action, Change, Group
 from planc.diff.side import Side
+from planc.estimate.layout import ParameterLayout
 from planc.graph.ops import BuildOptimizer, CheckpointActivations, FullyShard, ShardTensorParallel
 from planc.graph.text import summarise
-from planc.show.layout import ParameterLayout
 from planc.show.table import format_bytes, format_shape, plural
 from planc.source import Span
 from planc.styles.model import StyleUse

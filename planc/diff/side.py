@@ -8,12 +8,12 @@ from typing import TypeVar
 from planc.api import Checked
 from planc.diagnostics import Diagnostic, Severity
 from planc.diff.model import BrokenExpectation, Version
+from planc.estimate.layout import ParameterLayout, layouts
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import BuildModel
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
-from planc.show.layout import ParameterLayout, layouts
 
 AnOp = TypeVar("AnOp", bound=Op)
 

@@ -9,7 +9,8 @@ from planc.fmt.build import build
 from planc.fmt.comments import comments_of
 from planc.fmt.document import render
 from planc.source import SourceFile, Span
-from planc.syntax.parse import parse
+from planc.syntax.codes import TOO_LARGE
+from planc.syntax.parse import MAX_CHARACTERS, parse
 
 WIDTH = 100
 """Columns of a line; what has no place to break may be longer."""
@@ -27,6 +28,9 @@ def format_source(source: SourceFile) -> tuple[str | None, tuple[Diagnostic, ...
         return None, problems
     comments = comments_of(source.text)
     text = render(build(file, comments=comments), width=WIDTH)
+    if len(text) > MAX_CHARACTERS:
+        label = f"{len(text)} characters once formatted; a plan has at most {MAX_CHARACTERS}"
+        return None, (TOO_LARGE.at(source.start(), label),)
     again, _ = parse(SourceFile(source.name, text))
     if again is None or tree_without_spans(again) != tree_without_spans(file):
         raise AssertionError(f"formatting would change what {source.name} means")

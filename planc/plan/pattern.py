@@ -44,6 +44,8 @@ class Alternative:
 
     def matches(self, name: str) -> bool:
         """Whether a name's segment fits, `*` standing for any characters. Linear in the name's length."""
+        if self.text == "*":
+            return True
         head, *middle = self.text.split("*")
         if not middle:
             return self.text == name
@@ -131,6 +133,10 @@ class Pattern:
 
 def _matches(segments: Sequence[Segment], parts: Sequence[str]) -> bool:
     """Greedy matching with one point of return, as for `*` in file globs: no exponential case."""
+    # The last parts of names differ most: asking for them first turns most names down at once.
+    last = segments[-1] if segments else None
+    if last is None or not (last.depth or last.matches(parts[-1])):
+        return False
     at_segment = at_part = 0
     back: tuple[int, int] | None = None
     while at_part < len(parts):

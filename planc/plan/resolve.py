@@ -23,7 +23,7 @@ from planc.syntax import ast
 from planc.vocab import MeshDim
 
 PATTERN_HELP = "a part is a name, `*`, `**`, `{a,b}` or `{0..3}`"
-MAX_PLAN_ALTERNATIVES = 20 * MAX_ALTERNATIVES
+MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 """Of all patterns of a plan."""
 
 

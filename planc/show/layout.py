@@ -1,119 +1,12 @@
-"""What each rank holds of every parameter: tensor parallelism first, then FSDP on what that leaves."""
+"""The layout of every parameter, as a table and as data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
-from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel
+from planc.estimate.layout import ParameterLayout
 from planc.graph.text import fold
-from planc.inventory.schema import Inventory
 from planc.show.table import format_bytes, format_shape, render_table
-from planc.vocab import DType, MeshDim, Placement, Replicate, Shard, local_shape
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterLayout:
-    """One parameter's placements and shapes.
-
-    `placements` lists the mesh dims of more than one rank; FSDP's dims stand together, since it divides over
-    all of them at once. `tp_shape` is what tensor parallelism leaves on its first rank, `local_shape` what
-    rank 0 keeps of that, `last_shape` what the last rank keeps: smaller where the division is uneven.
-    """
-
-    fqn: str
-    module: str
-    shape: Shape
-    placements: tuple[tuple[tuple[MeshDim, ...], Placement], ...]
-    tp_shape: Shape
-    local_shape: Shape
-    last_shape: Shape
-    dtype: DType
-
-    @property
-    def local_bytes(self) -> int:
-        """Bytes on rank 0, which holds the most: chunks shrink towards the last rank."""
-        return prod(self.local_shape) * self.dtype.size_bytes
-
-    @property
-    def total_bytes(self) -> int:
-        return prod(self.shape) * self.dtype.size_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Division:
-    """What the graph's ops say of all parameters."""
-
-    tensor_parallel: Mapping[tuple[str, str], tuple[MeshDim, Placement]]
-    """By module and local parameter name."""
-    shard_over: tuple[MeshDim, ...]
-
-
-def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
-    """Every parameter of the model in its order, tied ones once.
-
-    The arithmetic is DTensor's and FSDP2's: `fully_shard` chunks tensor dim 0 of the tensor that tensor
-    parallelism left on the rank, not of the whole one.
-    """
-    division = _division(graph)
-    dtype = next(op.dtype for op in graph.setup if isinstance(op, BuildModel))
-    return tuple(
-        _layout(graph, division, module=module.fqn, name=parameter.name, shape=parameter.shape, dtype=dtype)
-        for _, module, parameter in inventory.parameters()
-    )
-
-
-def _division(graph: Graph) -> _Division:
-    tensor_parallel = {
-        (module, name): (mesh_dim, placement)
-        for op in graph.setup
-        if isinstance(op, ShardTensorParallel)
-        for module in op.modules
-        for name, placement in op.parameters
-        for mesh_dim in op.over
-    }
-    shard_over = next((op.shard_over for op in graph.setup if isinstance(op, FullyShard)), ())
-    return _Division(tensor_parallel, shard_over)
-
-
-def _layout(
-    graph: Graph, division: _Division, *, module: str, name: str, shape: Shape, dtype: DType
-) -> ParameterLayout:
-    tp_dim, tp_placement = division.tensor_parallel.get((module, name), (MeshDim.TP, Replicate()))
-    tp_size = graph.size(tp_dim)
-    fsdp_size = prod(graph.size(mesh_dim) for mesh_dim in division.shard_over)
-    first = local_shape(shape, tp_placement, parts=tp_size, index=0)
-    last = local_shape(shape, tp_placement, parts=tp_size, index=tp_size - 1)
-    return ParameterLayout(
-        fqn=f"{module}.{name}" if module else name,
-        module=module,
-        shape=shape,
-        placements=tuple(_placements(graph, division, tp_placement)),
-        tp_shape=first,
-        local_shape=local_shape(first, Shard(0), parts=fsdp_size, index=0),
-        last_shape=local_shape(last, Shard(0), parts=fsdp_size, index=fsdp_size - 1),
-        dtype=dtype,
-    )
-
-
-def _placements(
-    graph: Graph, division: _Division, tp_placement: Placement
-) -> Iterator[tuple[tuple[MeshDim, ...], Placement]]:
-    sharding = tuple(mesh_dim for mesh_dim in division.shard_over if graph.size(mesh_dim) > 1)
-    for mesh_dim, size in graph.mesh:
-        if size == 1:
-            continue
-        if mesh_dim is MeshDim.TP:
-            yield (mesh_dim,), tp_placement
-        elif mesh_dim not in sharding:
-            yield (mesh_dim,), Replicate()
-        elif mesh_dim is sharding[0]:
-            yield sharding, Shard(0)
 
 
 def layout_text(parameters: tuple[ParameterLayout, ...]) -> str:

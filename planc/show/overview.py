@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from math import prod
 
+from planc.estimate.layout import layouts
 from planc.graph.graph import Graph
 from planc.graph.ops import FullyShard, ShardTensorParallel
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import facts
 from planc.plan.spec import CheckpointSpec, Weights
 from planc.plan.types import type_of
-from planc.show.layout import layouts
 from planc.show.table import plural
 from planc.vocab import Shard
 

@@ -24,10 +24,14 @@ ALLOWED: dict[str, set[str]] = {
     "graph": {"source", "vocab", "diagnostics", "styles"},
     "plan": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory.schema"},
     "checks": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory.schema", "plan"},
+    "estimate": {"source", "vocab", "styles", "inventory.schema", "graph"},
     "lower": {"source", "vocab", "diagnostics", "styles", "inventory.schema", "plan", "graph"},
     "runtime": {"source", "vocab", "diagnostics", "styles", "graph"},
-    "show": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "api"},
-    "diff": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "api", "show"},
+    "show": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "estimate", "api"},
+    "diff": {
+        *("source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "estimate"),
+        *("api", "show"),
+    },
 }
 """What each part may import besides itself. `api`, `cli`, `run` and `__main__` stand above all."""
 

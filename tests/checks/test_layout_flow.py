@@ -199,7 +199,7 @@ def test_fault_over_one_rank_is_none(rules: str, check: Check) -> None:
 
 
 def test_two_faults_give_two_findings(check: Check) -> None:
-    assert codes(check(with_rules(edited(NORM, "").replace(DOWN, "")))) == ["P406", "P408"]
+    assert codes(check(with_rules(edited(NORM, "").replace(DOWN, "")))) == ["P408", "P406"]
 
 
 def test_finding_counts_the_modules(check: Check) -> None:

@@ -107,7 +107,7 @@ def test_checkpointing_some_layers_is_fine(check: Check) -> None:
 
 def test_unmatched_pattern_of_another_block_hides_no_layout_fault(check: Check) -> None:
     text = edited('["model.norm", "lm_head"]', '["model.nrom", "lm_head"]')
-    assert codes(check(edited('  "model.norm" -> sequence_parallel\n', "", text=text))) == ["P203", "P408"]
+    assert codes(check(edited('  "model.norm" -> sequence_parallel\n', "", text=text))) == ["P408", "P203"]
 
 
 def test_overlap_with_auto_points_at_auto(check: Check) -> None:

@@ -18,13 +18,13 @@ OPTIONAL_BREAK = ""
 NAMES = st.sampled_from(["a", "lr", "_x1", "mesh", "reshard_after_forward", "n" * 60])
 NUMBERS = st.sampled_from(["0", "-1", "1_048_576", "3e-4", "-0.50", "1E+05"])
 STRINGS = st.text('ab.*{}[]#,() é"\t', max_size=12).map(lambda text: '"' + text.replace('"', "") + '"')
-COMMENTS = st.text('ab.*{}[]#,() é"\t', max_size=8).map(lambda text: f"#{text}".rstrip())
+REMARKS = st.text('ab.*{}[]#,() é"\t', max_size=8).map(str.rstrip)
 BLANKS = st.sampled_from(["", "", " ", "\t", "   "])
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A plan's text, and the comments that went into it, in order."""
+    """A plan's text, and the comments that went into it, in order: `#0: ...`, `#1: ...`."""
 
     text: str
     comments: tuple[str, ...]
@@ -122,7 +122,7 @@ def written_plans(draw: st.DrawFn) -> Written:
         gap_pieces = [draw(BLANKS)]
         for _ in range(newlines + draw(st.sampled_from([0, 0, 0, 1, 3]))):
             if draw(st.booleans()):
-                comments.append(draw(COMMENTS))
+                comments.append(f"#{len(comments)}:{draw(REMARKS)}")
                 gap_pieces.append(comments[-1] + draw(BLANKS))
             gap_pieces.append("\n" + draw(BLANKS))
         return "".join(gap_pieces)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from planc.graph.graph import Graph
 from planc.inventory.schema import Inventory
-from planc.show.layout import ParameterLayout, layout_text, layouts
+from planc.estimate.layout import ParameterLayout, layouts
+from planc.show.layout import layout_text
 from planc.vocab import MeshDim, Replicate, Shard
 from tests.plans import FULL, checked, write_plan
 

@@ -1,0 +1,143 @@
+"""What a micro step keeps for its backward pass, from the recorded data flow.
+
+The rules follow the modules of transformers run eagerly, and count what autograd saves; b is the size of a
+compute element, T the rank's tokens, divided by tp where a norm runs on a divided sequence.
+
+    norm        4 w + b w        transformers' RMSNorm squares in float32, then scales in the compute dtype
+    linear      b w_in           once for layers that read the same input (q, k and v; gate and up)
+    linear between two linears   b w_out of each that feeds it, and b w_in of the activated one if two do
+    attention   b (q + 2 k) + a  queries, keys and values of the kernel; a is its log-sum-exp, 4 bytes a head
+    checkpointed module          b h: its input alone; the rest comes back for one module at a time
+
+For an unfused 8B layer these rules give 49 h, and 52 h with the repeated key-value heads that an allocation
+trace of it had. Dropped: indices, masks, rotary tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planc.estimate.rank_work import SEQUENCE, RankWork, ancestors
+from planc.inventory.schema import Attention, Kind, Module
+from planc.vocab import DType, Replicate
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Bytes of one micro step. `recomputed` is the most that one checkpointed module brings back."""
+
+    kept: int
+    recomputed: int
+
+
+def activations(work: RankWork) -> Activations:
+    """What is kept, and what recomputing adds for a while."""
+    kept = 0
+    again: dict[str, int] = {}
+    for fqn, num_bytes in _saved(work):
+        region = next((name for name in (fqn, *ancestors(fqn)) if name in work.checkpointed), None)
+        if region is None:
+            kept += num_bytes
+        else:
+            again[region] = again.get(region, 0) + num_bytes
+    kept += sum(_region_input(work, fqn) for fqn in again)
+    return Activations(kept, max(again.values(), default=0))
+
+
+def _region_input(work: RankWork, fqn: str) -> int:
+    """A checkpointed module keeps its input as it arrives behind its own hooks."""
+    use = work.styles.get(fqn)
+    is_whole = use is not None and use.computes_on == Replicate()
+    tokens = _tokens(work, is_divided=work.divides_sequence and not is_whole)
+    return tokens * work.inventory.hidden_size * work.compute_dtype.size_bytes
+
+
+def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
+    """(module, bytes) for everything that autograd saves where nothing is computed again."""
+    attentions = {attention.fqn: attention for attention in work.inventory.attentions}
+    inputs: set[tuple[str, tuple[str, ...]]] = set()
+    for module in work.inventory.modules:
+        match module.kind:
+            case Kind.NORM:
+                yield module.fqn, _norm(work, module)
+            case Kind.LINEAR:
+                key = module.fqn.rpartition(".")[0], module.sources
+                if key not in inputs:
+                    yield module.fqn, _linear_input(work, module)
+                inputs.add(key)
+                if not any(ancestor in attentions for ancestor in ancestors(module.fqn)):
+                    yield module.fqn, _between(work, module)
+        if module.fqn in attentions:
+            yield module.fqn, _attention(work, attentions[module.fqn])
+
+
+def _tokens(work: RankWork, *, is_divided: bool) -> int:
+    return -(-work.num_tokens // work.tp) if is_divided else work.num_tokens
+
+
+def _norm(work: RankWork, module: Module) -> int:
+    """A norm behind a single linear layer normalises that layer's heads, each by the same weight."""
+    use = work.styles.get(module.fqn)
+    tokens = _tokens(work, is_divided=use is not None and use.computes_on == SEQUENCE)
+    feeding = [source for source in map(work.module, module.sources) if source.kind is Kind.LINEAR]
+    if len(module.sources) == 1 and feeding:
+        width = _local_width(work, feeding[0], 0)
+    else:
+        width = sum(parameter.num_elements for parameter in module.parameters if parameter.name == "weight")
+    return tokens * width * (4 + work.compute_dtype.size_bytes)
+
+
+def _local_width(work: RankWork, module: Module, tensor_dim: int) -> int:
+    shape = work.tp_shape(module)
+    return shape[tensor_dim] if shape else 0
+
+
+def _linear_input(work: RankWork, module: Module) -> int:
+    return work.num_tokens * _local_width(work, module, 1) * work.compute_dtype.size_bytes
+
+
+def _between(work: RankWork, module: Module) -> int:
+    """What elementwise operations between linear layers save: a gate, its activation, what it multiplies."""
+    feeding = [work.module(source) for source in module.sources]
+    if not feeding or any(source.kind is not Kind.LINEAR for source in feeding):
+        return 0
+    width = sum(_local_width(work, source, 0) for source in feeding)
+    if len(feeding) > 1:
+        width += _local_width(work, module, 1)
+    return work.num_tokens * width * work.compute_dtype.size_bytes
+
+
+def _attention(work: RankWork, attention: Attention) -> int:
+    """All-gather attention keeps the keys and values of the whole sequence."""
+    num_heads, num_kv_heads = work.heads(attention)
+    copies = work.cp if work.attention.kind == "allgather" else 1
+    features = (num_heads + 2 * num_kv_heads * copies) * attention.head_dim
+    log_sum_exp = num_heads * (8 if work.compute_dtype is DType.FLOAT64 else 4)
+    return work.num_tokens * (features * work.compute_dtype.size_bytes + log_sum_exp)
+
+
+def loss_bytes(work: RankWork) -> int:
+    """Logits and cross entropy at their peak, in its backward.
+
+    Three tensors [T, vocabulary] in the loss's dtype: log-probabilities, their gradient, the logits'
+    gradient; vocabulary-parallel loss holds a fourth (torch/distributed/tensor/parallel/loss.py). Narrow
+    logits leave a hole as large as they were, which the allocator cannot use for the wider ones.
+    """
+    head = work.inventory.head
+    width = _local_width(work, head, 0) if head and work.vocab_over else work.inventory.vocab_size
+    element, narrow = work.loss_bytes, work.compute_dtype.size_bytes
+    tensors = (4 if work.vocab_over else 3) * element
+    hole = narrow if narrow < element else 0
+    return work.num_tokens * width * (tensors + hole)
+
+
+def context_bytes(work: RankWork) -> int:
+    """Keys and values under way: a ring holds two messages, all-gather the whole sequence's once more."""
+    if not work.attention.over:
+        return 0
+    messages = {"ring": 2, "allgather": work.cp, "ulysses": 1}[work.attention.kind]
+    largest = max(
+        (work.heads(attention)[1] * attention.head_dim for attention in work.inventory.attentions), default=0
+    )
+    return messages * 2 * largest * work.num_tokens * work.compute_dtype.size_bytes

@@ -1,0 +1,121 @@
+"""What a rank sends in a step, by mesh dim."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from planc.estimate.layout import ParameterLayout
+from planc.estimate.model import Collective, Kind
+from planc.estimate.rank_work import RankWork
+from planc.estimate.tensor_parallel import tensor_parallel_collectives
+from planc.estimate.units import Unit
+from planc.graph.ops import ClipGradients, NextBatch, ReduceMetrics
+from planc.inventory.schema import Attention
+from planc.vocab import DType, MeshDim, Shard
+
+_SCALAR_BYTES = 8
+"""Counts, losses and norms travel as int64 or float64."""
+
+
+def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective, ...]:
+    """Every collective of a step, equal ones added up. Logging, saving and setup are not part of it."""
+    found: Counter[tuple[tuple[MeshDim, ...], int, Kind, str, int]] = Counter()
+    for one in (
+        *tensor_parallel_collectives(work),
+        *_fully_sharded(work, units),
+        *_context(work),
+        *_scalars(work),
+    ):
+        if one.group_size > 1 and one.count > 0 and one.input_bytes > 0:
+            found[one.over, one.group_size, one.kind, one.cause, one.input_bytes] += one.count
+    return tuple(
+        Collective(over, size, kind, cause, count, input_bytes)
+        for (over, size, kind, cause, input_bytes), count in found.items()
+    )
+
+
+def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collective]:
+    """FSDP2: gathered in every forward, and in every backward where forward resharded; reduced once a step.
+
+    The sums stay in the reduce dtype over the replicas too (torch/distributed/fsdp/_fully_shard/
+    _fsdp_collectives.py). Parameters are padded so that every rank's share is as large as rank 0's.
+    """
+    for unit in units:
+        size = _group_size(work, unit.shard_over)
+        gathered = unit.num_local * work.compute_dtype.size_bytes
+        reduced = unit.num_local * work.reduce_dtype.size_bytes
+        times = work.times * (1 + unit.reshard_after_forward)
+        yield Collective(unit.shard_over, size, Kind.ALL_GATHER, "fsdp.shard", times, gathered)
+        yield Collective(unit.shard_over, size, Kind.REDUCE_SCATTER, "fsdp.shard", 1, size * reduced)
+        replicas = _group_size(work, unit.replicate_over)
+        yield Collective(unit.replicate_over, replicas, Kind.ALL_REDUCE, "fsdp.shard", 1, reduced)
+
+
+def _group_size(work: RankWork, mesh_dims: Iterable[MeshDim]) -> int:
+    return prod(work.graph.size(mesh_dim) for mesh_dim in mesh_dims)
+
+
+def _context(work: RankWork) -> Iterator[Collective]:
+    """Keys and values over cp, for every attention module and micro step (planc/runtime/.../attention/)."""
+    if not work.attention.over:
+        return
+    for attention in work.inventory.attentions:
+        is_again = attention.fqn in work.checkpointed or work.checkpoint_around(attention.fqn) is not None
+        yield from _attention(work, attention, num_forwards=1 + is_again)
+
+
+def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> Iterator[Collective]:
+    num_heads, num_kv_heads = work.heads(attention)
+    size, element = work.cp, work.compute_dtype.size_bytes
+    head = work.num_tokens * attention.head_dim
+    key_value = 2 * num_kv_heads * head * element
+
+    def over_cp(kind: Kind, count: int, input_bytes: int) -> Collective:
+        return Collective(work.attention.over, size, kind, "attention", count * work.times, input_bytes)
+
+    match work.attention.kind:
+        case "ring":
+            yield over_cp(Kind.SEND, (size - 1) * (num_forwards + 1), key_value)
+            # Gradients travel in the accumulation dtype, and one turn further: home.
+            accumulated = 8 if work.compute_dtype is DType.FLOAT64 else 4
+            yield over_cp(Kind.SEND, size, 2 * num_kv_heads * head * accumulated)
+        case "allgather":
+            yield over_cp(Kind.ALL_GATHER, num_forwards, key_value)
+            yield over_cp(Kind.REDUCE_SCATTER, 1, size * key_value)
+        case "ulysses":
+            # Key-value heads are repeated until every rank of cp gets one.
+            sent_kv_heads = max(num_kv_heads, size)
+            yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + 1), num_heads * head * element)
+            yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + 1), sent_kv_heads * head * element)
+
+
+def _scalars(work: RankWork) -> Iterator[Collective]:
+    """Token count, loss and gradient norm: eight bytes each."""
+    for op in work.graph.step:
+        match op:
+            case NextBatch():
+                yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.count_over)
+            case ReduceMetrics():
+                yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.over)
+            case ClipGradients():
+                yield from (_scalar(work, over, op.name) for over in _norms(work))
+
+
+def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:
+    """The groups over which gradients of one placement add up their squares, one after the other."""
+    for layout in {_placement_key(work, layout): layout for layout in work.layouts.values()}.values():
+        for mesh_dims, placement in layout.placements:
+            is_divided = isinstance(placement, Shard)
+            if is_divided and (mesh_dims != (MeshDim.TP,) or layout.module in work.styles):
+                yield mesh_dims
+
+
+def _placement_key(work: RankWork, layout: ParameterLayout) -> object:
+    """What the runtime groups gradients by: the mesh that their DTensor lies on, and its placements."""
+    return layout.module in work.styles, layout.placements
+
+
+def _scalar(work: RankWork, over: tuple[MeshDim, ...], cause: str) -> Collective:
+    return Collective(over, _group_size(work, over), Kind.ALL_REDUCE, cause, 1, _SCALAR_BYTES)

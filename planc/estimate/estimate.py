@@ -1,0 +1,100 @@
+"""A graph and its model to an estimate, and the estimate's facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planc.estimate.activations import activations, context_bytes, loss_bytes
+from planc.estimate.collectives import collectives
+from planc.estimate.model import Amount, Collective, Estimate, Memory
+from planc.estimate.peak import Pieces, compute_phases, gathering_pool, peak_bytes, reducing_pool
+from planc.estimate.rank_work import RankWork, rank_work
+from planc.estimate.states import num_local_parameters, states
+from planc.estimate.units import Unit, units
+from planc.graph.graph import Graph
+from planc.inventory.schema import Inventory
+from planc.vocab import MeshDim
+
+FACTS: Mapping[str, str] = {
+    "peak_memory": "bytes that a rank reserves at the peak of a step (planc estimate)",
+    "parameters_per_rank": "elements of the parameters that rank 0 holds",
+    "tp_bytes_per_step": "bytes that a rank sends over tp in a step",
+    "fsdp_bytes_per_step": "bytes that a rank sends to gather parameters and reduce their gradients in a step",
+    "cp_bytes_per_step": "bytes that a rank sends over cp in a step, for attention",
+    "sent_bytes_per_step": "bytes that a rank sends in a step, all collectives together",
+}
+"""Names that `expect` can use, and what each is."""
+
+
+def estimate(graph: Graph, inventory: Inventory) -> Estimate:
+    """Memory and communication of the graph's rank 0. The inventory must be of the graph's model."""
+    work = rank_work(graph, inventory)
+    gathered = units(work)
+    return Estimate(_memory(work, gathered), collectives(work, units=gathered), num_local_parameters(work))
+
+
+def estimated_facts(found: Estimate) -> Mapping[str, int]:
+    """Every fact of FACTS. Bytes and elements."""
+    over_tp = (one for one in found.collectives if one.over == (MeshDim.TP,))
+    return {
+        "peak_memory": found.memory.peak.num_bytes,
+        "parameters_per_rank": found.num_local_parameters,
+        "tp_bytes_per_step": found.sent_bytes(over_tp),
+        "fsdp_bytes_per_step": found.sent_bytes(_caused(found, "fsdp.shard")),
+        "cp_bytes_per_step": found.sent_bytes(_caused(found, "attention")),
+        "sent_bytes_per_step": found.sent_bytes(),
+    }
+
+
+def _caused(found: Estimate, cause: str) -> tuple[Collective, ...]:
+    return tuple(one for one in found.collectives if one.cause == cause)
+
+
+def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
+    """What the peak is made of."""
+    parameters, optimizer, gradients = states(work)
+    kept = activations(work)
+    return Pieces(
+        states=parameters.num_bytes + optimizer.num_bytes,
+        parameters=parameters.num_bytes,
+        gradients=gradients.num_bytes,
+        activations=kept.kept,
+        recomputed=kept.recomputed,
+        loss=loss_bytes(work),
+        context=context_bytes(work),
+        units=gathered,
+        element=work.compute_dtype.size_bytes,
+        reduced=work.reduce_dtype.size_bytes,
+        accumulates=work.times > 1,
+    )
+
+
+def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
+    pieces = pieces_of(work, gathered)
+    peak, phase = peak_bytes(pieces)
+    phases = compute_phases(pieces)
+    rules = "planc/estimate/activations.py"
+    parts = (
+        *states(work),
+        _closed("activations", pieces.activations, "kept for backward by all modules", rules),
+        _closed("recomputed", pieces.recomputed, "what one checkpointed module brings back", rules),
+        _closed("loss", pieces.loss, "tensors [tokens, vocabulary] in cross entropy's backward", rules),
+        _closed("context", pieces.context, "keys and values under way over cp", "ring, all-gather, Ulysses"),
+        _closed(
+            "gradients between micro steps",
+            pieces.whole_gradients,
+            "all that a rank computes, in the reduce dtype, until the last micro step",
+            "FSDP2: set_requires_gradient_sync",
+        ),
+        _closed(
+            "gathering pool", gathering_pool(pieces), "two units in a row, gathered", "FSDP2: copy-in stream"
+        ),
+        _closed("reducing pool", reducing_pool(pieces), "sharded gradients", "FSDP2: reduce-scatter stream"),
+    )
+    formula = f"parameters + optimizer + both pools + the largest phase of the compute stream: {phase}"
+    source = ", ".join(f"{name} {num_bytes}" for name, num_bytes in phases.items())
+    return Memory(parts, Amount("peak", peak, False, formula, source), phase)
+
+
+def _closed(name: str, num_bytes: int, formula: str, source: str) -> Amount:
+    return Amount(name, num_bytes, False, formula, source)

@@ -1,0 +1,104 @@
+"""An estimate as data.
+
+Everything is per rank, and of rank 0 where ranks differ: chunks shrink towards the last rank, so rank 0
+holds and sends the most. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planc.vocab import MeshDim
+
+CONVENTION = (
+    "closed form, not calibrated; per rank (rank 0, which holds the most); memory as CUDA's caching allocator "
+    "reserves it, without context and communicators; bytes are what a ring algorithm sends"
+)
+"""What every number of an estimate stands under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Bytes, how they were computed, and where that comes from. `is_exact` ones are proven against a run."""
+
+    name: str
+    num_bytes: int
+    is_exact: bool
+    formula: str
+    source: str
+
+
+class Kind(StrEnum):
+    """What a collective does; the value is PyTorch's name."""
+
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+    ALL_TO_ALL = "all_to_all"
+    SEND = "send"
+    """To the next rank of a ring, as much coming from the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """`count` equal collectives of one step.
+
+    `over` are the mesh dims of more than one rank that form the group, `group_size` their product.
+    `input_bytes` is the tensor that this rank passes to one of them.
+    """
+
+    over: tuple[MeshDim, ...]
+    group_size: int
+    kind: Kind
+    cause: str
+    """What needs it: `tp.shard`, `fsdp.shard`, `attention`, ..."""
+    count: int
+    input_bytes: int
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that this rank sends in a step, all `count` together.
+
+        Ring algorithms on n ranks, input of B bytes (nccl-tests, PERFORMANCE.md): all-gather (n-1) B,
+        reduce-scatter and all-to-all (n-1)/n B, all-reduce 2 (n-1)/n B; a send is B. Rounded down.
+        """
+        others, size = self.group_size - 1, self.group_size
+        match self.kind:
+            case Kind.ALL_GATHER:
+                each = others * self.input_bytes
+            case Kind.REDUCE_SCATTER | Kind.ALL_TO_ALL:
+                each = others * self.input_bytes // size
+            case Kind.ALL_REDUCE:
+                each = 2 * others * self.input_bytes // size
+            case Kind.SEND:
+                each = self.input_bytes
+        return self.count * each
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a rank holds, by what it is for, and the most that it holds at once."""
+
+    parts: tuple[Amount, ...]
+    peak: Amount
+    phase: str
+    """The part of a step in which the peak is reached."""
+
+    def part(self, name: str) -> Amount:
+        return next(part for part in self.parts if part.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A plan's memory and communication, and the elements of its parameters on one rank."""
+
+    memory: Memory
+    collectives: tuple[Collective, ...]
+    num_local_parameters: int
+
+    def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
+        """Bytes sent in a step: by all collectives, or by the given ones."""
+        chosen = self.collectives if collectives is None else collectives
+        return sum(collective.sent_bytes for collective in chosen)

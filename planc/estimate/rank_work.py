@@ -1,0 +1,161 @@
+"""What one rank computes in a micro step: the sizes that every formula starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from planc.estimate.layout import ParameterLayout, layouts
+from planc.graph.graph import Graph
+from planc.graph.op import Op
+from planc.graph.ops import (
+    Accumulate,
+    AttachAttention,
+    BuildModel,
+    CheckpointActivations,
+    ComputeLoss,
+    FullyShard,
+    OpenData,
+    ShardTensorParallel,
+)
+from planc.inventory.schema import Attention, Inventory, Kind, Module
+from planc.styles import BY_NAME, StyleUse
+from planc.vocab import DType, MeshDim, Replicate, Shard
+
+AnOp = TypeVar("AnOp", bound=Op)
+
+SEQUENCE = Shard(1)
+"""Activations [batch, sequence, features], divided along the sequence."""
+FEATURES = Shard(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class RankWork:
+    """A graph and its model, with what the formulas look up.
+
+    `num_tokens` are a rank's tokens of one micro step before tensor parallelism divides any: micro_batch x
+    sequence_length / cp. `times` micro steps make a step.
+    """
+
+    graph: Graph
+    inventory: Inventory
+    layouts: Mapping[str, ParameterLayout]
+    styles: Mapping[str, StyleUse]
+    """By module fqn, where tensor parallelism divides over more than one rank."""
+    with_columns: frozenset[str]
+    """Modules around a layer that computes its own columns of an output: their heads are divided."""
+    divides_sequence: bool
+    """Whether the residual stream is divided along the sequence over tp."""
+    checkpointed: frozenset[str]
+    num_tokens: int
+    times: int
+    model_dtype: DType
+    compute_dtype: DType
+    """What activations are kept in: `fsdp.param_dtype`, else the model's."""
+    reduce_dtype: DType
+    """What gradients are summed in: `fsdp.reduce_dtype`, else the compute dtype."""
+    attention: AttachAttention
+    vocab_over: tuple[MeshDim, ...]
+
+    @property
+    def tp(self) -> int:
+        return self.graph.size(MeshDim.TP)
+
+    @property
+    def cp(self) -> int:
+        return self.graph.size(MeshDim.CP)
+
+    @property
+    def loss_bytes(self) -> int:
+        """Bytes of an element in the loss, which is never computed in less than float32."""
+        return max(4, self.compute_dtype.size_bytes)
+
+    def module(self, fqn: str) -> Module:
+        found = self.inventory.get(fqn)
+        assert found is not None, f"{fqn} is a module of this inventory"
+        return found
+
+    def tp_shape(self, module: Module) -> tuple[int, ...] | None:
+        """What tensor parallelism leaves of a module's weight; None where it has none."""
+        found = self.layouts.get(f"{module.fqn}.weight") or self._owner(f"{module.fqn}.weight")
+        return found.tp_shape if found else None
+
+    def _owner(self, fqn: str) -> ParameterLayout | None:
+        owner = next((tie[0] for tie in self.inventory.ties if fqn in tie), None)
+        return self.layouts.get(owner) if owner else None
+
+    def checkpoint_around(self, fqn: str) -> str | None:
+        """The module around this one that is computed again in backward."""
+        return next((ancestor for ancestor in ancestors(fqn) if ancestor in self.checkpointed), None)
+
+    def gate(self, module: Module) -> str | None:
+        """The container that redistributes this module's input: the nearest that what feeds it is outside of."""
+        for ancestor in ancestors(module.fqn):
+            use = self.styles.get(ancestor)
+            if use is not None and use.style == "prepare_input":
+                is_fed_inside = any(source.startswith(f"{ancestor}.") for source in module.sources)
+                return None if is_fed_inside else ancestor
+        return None
+
+    def heads(self, attention: Attention) -> tuple[int, int]:
+        """Query heads and key-value heads on this rank; divided where a layer inside computes columns."""
+        parts = self.tp if attention.fqn in self.with_columns else 1
+        return -(-attention.num_heads // parts), -(-attention.num_kv_heads // parts)
+
+
+def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
+    """The work of a graph's rank 0. The inventory must be of the graph's model."""
+    ops = tuple(graph.ops())
+    build, data = _first(ops, BuildModel), _first(ops, OpenData)
+    attention, loop, loss = _first(ops, AttachAttention), _first(ops, Accumulate), _first(ops, ComputeLoss)
+    unit = next((op for op in ops if isinstance(op, FullyShard)), None)
+    compute = unit.param_dtype if unit and unit.param_dtype else build.dtype
+    styles = _styles(ops)
+    return RankWork(
+        graph=graph,
+        inventory=inventory,
+        layouts={layout.fqn: layout for layout in layouts(graph, inventory)},
+        styles=styles,
+        with_columns=frozenset(
+            ancestor
+            for fqn, use in styles.items()
+            if use.output == FEATURES and use.computes_on == Replicate()
+            for ancestor in ancestors(fqn)
+        ),
+        divides_sequence=any(
+            use.output == SEQUENCE and BY_NAME[use.style].kinds == (Kind.EMBEDDING,) for use in styles.values()
+        ),
+        checkpointed=frozenset(
+            fqn for op in ops if isinstance(op, CheckpointActivations) for fqn in op.modules
+        ),
+        num_tokens=data.micro_batch * data.sequence_length // graph.size(MeshDim.CP),
+        times=loop.times,
+        model_dtype=build.dtype,
+        compute_dtype=compute,
+        reduce_dtype=unit.reduce_dtype if unit and unit.reduce_dtype else compute,
+        attention=attention,
+        vocab_over=loss.vocab_over,
+    )
+
+
+def _styles(ops: tuple[Op, ...]) -> dict[str, StyleUse]:
+    return {
+        fqn: op.use
+        for op in ops
+        if isinstance(op, ShardTensorParallel) and op.over and op.use.style != "replicate"
+        for fqn in op.modules
+    }
+
+
+def _first(ops: tuple[Op, ...], kind: type[AnOp]) -> AnOp:
+    found = next((op for op in ops if isinstance(op, kind)), None)
+    assert found is not None, f"every graph has a {kind.__name__}"
+    return found
+
+
+def ancestors(fqn: str) -> Iterator[str]:
+    """The modules around a module, innermost first, without the root."""
+    while "." in fqn:
+        fqn = fqn.rpartition(".")[0]
+        yield fqn

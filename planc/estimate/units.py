@@ -1,0 +1,63 @@
+"""FSDP units: which parameters each gathers, and what that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from planc.estimate.layout import ParameterLayout
+from planc.estimate.rank_work import RankWork, ancestors
+from planc.graph.ops import FullyShard
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One group of `fully_shard`.
+
+    `num_elements` are the parameters that tensor parallelism leaves on a rank, gathered; `num_local` are the
+    rank's own, with the padding that makes all ranks' equal.
+    """
+
+    modules: tuple[str, ...]
+    num_elements: int
+    num_local: int
+    reshard_after_forward: bool
+    shard_over: tuple[MeshDim, ...]
+    replicate_over: tuple[MeshDim, ...]
+
+
+def units(work: RankWork) -> tuple[Unit, ...]:
+    """The units in the order in which forward gathers them: the root, then the modules' own."""
+    owner = {fqn: op_group for op_group in _groups(work) for fqn in op_group[1]}
+    parameters: dict[tuple[str, ...], list[ParameterLayout]] = {}
+    for layout in work.layouts.values():
+        names = (layout.module, *ancestors(layout.module), "")
+        group = next((owner[name][1] for name in names if name in owner), None)
+        if group is not None:
+            parameters.setdefault(group, []).append(layout)
+    found = [
+        Unit(
+            modules=group,
+            num_elements=sum(prod(layout.tp_shape) for layout in parameters[group]),
+            num_local=sum(prod(layout.local_shape) for layout in parameters[group]),
+            reshard_after_forward=op.reshard_after_forward,
+            shard_over=_more_than_one(work, op.shard_over),
+            replicate_over=_more_than_one(work, op.replicate_over),
+        )
+        for op, group in _groups(work)
+        if group in parameters
+    ]
+    order = {name: index for index, name in enumerate(("", *work.inventory.names()))}
+    return tuple(sorted(found, key=lambda unit: min(order[name] for name in unit.modules)))
+
+
+def _groups(work: RankWork) -> Iterator[tuple[FullyShard, tuple[str, ...]]]:
+    for op in work.graph.setup:
+        if isinstance(op, FullyShard):
+            yield from ((op, group) for group in op.groups)
+
+
+def _more_than_one(work: RankWork, mesh_dims: tuple[MeshDim, ...]) -> tuple[MeshDim, ...]:
+    return tuple(mesh_dim for mesh_dim in mesh_dims if work.graph.size(mesh_dim) > 1)
