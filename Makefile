@@ -26,9 +26,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 quickstart: install
 	rm -rf $(RUN_DIR)
 	$(BIN)/planc check plans/quickstart.plan --world-size 4
-	$(BIN)/torchrun --nproc-per-node 4 --master-addr 127.0.0.1 --master-port 0 \
+	$(BIN)/torchrun --standalone --nproc-per-node 4 \
 		-m planc.run plans/quickstart.plan --run-dir $(RUN_DIR) --stop-after 40
-	$(BIN)/torchrun --nproc-per-node 4 --master-addr 127.0.0.1 --master-port 0 \
+	$(BIN)/torchrun --standalone --nproc-per-node 4 \
 		-m planc.run plans/quickstart.plan --run-dir $(RUN_DIR)
 
 test: install lint

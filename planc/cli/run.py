@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from planc.cli.banner import banner, closing, launch_line, mesh_text
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
@@ -67,14 +68,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--run-dir", type=Path, help="where results go (default: runs/<plan's name>)")
     parser.add_argument(
-        "--stop-after", type=int, metavar="STEP", help="end early, after this step, and save as the plan says"
+        "--stop-after", type=_step, metavar="STEP", help="end early, after this step, and save as the plan says"
     )
     parser.add_argument(
         "--sample-ids", action="store_true", help="write each step's sample ids into metrics.jsonl"
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _step(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:18])):
+        raise ValueError(text)
+    return int(text)
+
+
+_step.__name__ = "step"  # argparse names the type by it: invalid step value
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(
         prog="planc.run",
         description=DESCRIPTION,
@@ -82,12 +92,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
-    return run(parser.parse_args(argv))
+    run(parser.parse_args(argv))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """The exit code of a run; a failed rank does not return."""
-    return _leave(_run(arguments))
+def run(arguments: argparse.Namespace) -> NoReturn:
+    """Runs a plan and ends the process with the run's exit code."""
+    _leave(_run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -97,7 +107,8 @@ def _run(arguments: argparse.Namespace) -> int:
         launch = read_launch(os.environ)
         compiled = _compile(arguments, launch)
         graph = compiled.graph
-        require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=launch_line(graph.world_size, arguments.plan))
+        start_with = launch_line(graph.world_size, arguments.plan)
+        require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=start_with)
         require_free_port(launch)
         path = arguments.run_dir or Path("runs") / graph.name
         directory = RunDirectory(path)
@@ -106,7 +117,12 @@ def _run(arguments: argparse.Namespace) -> int:
         _report(error, launch, directory)
         return error.code
     except KeyboardInterrupt:
-        return 130
+        _record(RunError("interrupted", code=ExitCode.INTERRUPTED), launch, directory)
+        return ExitCode.INTERRUPTED
+    except Exception:
+        # A bug of planc's own. It must not leave the process to the interpreter's end, which may hang.
+        traceback.print_exc()
+        return ExitCode.INTERNAL
     return ExitCode.DONE
 
 
@@ -172,7 +188,10 @@ def _execute(
 
             directory.prepare(compiled.artifact(directory.path))
             observer = display = RunDisplay(directory)
-            print(banner(graph, device=device.type, run_folder=directory.path, overrides=compiled.overrides), flush=True)
+            print(
+                banner(graph, device=device.type, run_folder=directory.path, overrides=compiled.overrides),
+                flush=True,
+            )
         paths = Paths(base=compiled.base, run=directory.path)
         _refuse_old_checkpoints(graph, paths.checkpoints)
         session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
@@ -207,10 +226,7 @@ def _rank_hint() -> int:
 
 def _report(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
     """One error for a person: from rank 0 where all ranks fail alike, else from the rank that failed."""
-    if launch.rank == 0 and directory is not None and directory.path.is_dir():
-        # A full disk may be the very failure; it must not hide behind a second one.
-        with contextlib.suppress(OSError):
-            directory.write_status("failed", code=error.code, error=error.message)
+    _record(error, launch, directory)
     if error.is_shared and launch.rank != 0:
         # torchrun ends all ranks when the first one leaves, so this one lets rank 0 speak. If it is still
         # there after that, rank 0 has not failed, and nobody else will say why.
@@ -223,6 +239,14 @@ def _report(error: RunError, launch: Launch, directory: RunDirectory | None) -> 
     sys.stderr.flush()
 
 
+def _record(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
+    """Puts a failure into the run folder's status.json."""
+    if launch.rank == 0 and directory is not None and directory.path.is_dir():
+        # A full disk may be the very failure; it must not hide behind a second one.
+        with contextlib.suppress(OSError):
+            directory.write_status("failed", code=error.code, error=error.message)
+
+
 def _error_text(error: RunError) -> str:
     if isinstance(error, PlanRefused):
         return error.message
@@ -232,7 +256,7 @@ def _error_text(error: RunError) -> str:
 
 
 def _tell_torchrun(text: str) -> None:
-    """Puts an error where torchrun looks for it, so that its summary ends with the reason, not with a link."""
+    """Puts an error where torchrun looks for it, so that its summary ends with the reason."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         # The format of torch.distributed.elastic.multiprocessing.errors.ErrorHandler.
@@ -241,10 +265,12 @@ def _tell_torchrun(text: str) -> None:
             Path(path).write_text(json.dumps(record), encoding="utf-8")
 
 
-def _leave(code: int) -> int:
-    """`code`; a failed rank ends here at once, since threads of a broken process group could keep it alive."""
+def _leave(code: int) -> NoReturn:
+    """Ends the process at once, past the interpreter's own end.
+
+    A broken process group's threads could keep a failed rank alive. And a thread of a sound one that frees a
+    tensor while the interpreter ends aborts the process: on a busy machine, one finished run in ten.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    if code:
-        os._exit(code)
-    return code
+    os._exit(code)

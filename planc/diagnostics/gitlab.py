@@ -37,7 +37,7 @@ def fingerprint(report: Report, plan: PlanFindings, diagnostic: Diagnostic) -> s
     span = diagnostic.primary.span
     place = report.path(span.file) if plan.is_in_file(span) else f"{report.path(plan.file)} {span.file}"
     parts = (diagnostic.code.code, place, plan.line_of(span), diagnostic.primary.text)
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _entry(report: Report, plan: PlanFindings, diagnostic: Diagnostic, identity: str) -> dict[str, Any]:

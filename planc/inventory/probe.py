@@ -98,7 +98,7 @@ def _causal_lm_names(model_type: object) -> tuple[str, ...]:
 def _build(config: PreTrainedConfig, *, model_class: type[PreTrainedModel]) -> PreTrainedModel:
     # grouped_mm, the kernel of experts, takes bfloat16 only; shapes do not depend on the dtype.
     with _refusals_of(model_class), torch.device("meta"):
-        model: PreTrainedModel = model_class._from_config(  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = model_class._from_config(
             config, dtype=torch.bfloat16, attn_implementation=_ATTENTION
         )
     model.train(False)

@@ -17,6 +17,8 @@ class ExitCode(IntEnum):
     NUMERICS = 5
     COMMUNICATION = 6
     CORRUPT_CHECKPOINT = 7
+    INTERRUPTED = 130
+    """Ended by Ctrl-C, as a shell reports it."""
 
 
 class RunError(Exception):

@@ -10,6 +10,8 @@ from planc.graph.op import Op
 from planc.graph.ops import Accumulate, SaveCheckpoint
 from planc.runtime.errors import ExitCode, OpFailure, RunError
 
+_LOST_PEER = "another rank ended or stopped answering; what it printed says why"
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -74,7 +76,9 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
     except Exception as error:
         where = f"step {position.step}, " if position.step else ""
         text = f"{type(error).__name__} in op `{op.name}` ({where}{backend.describe_rank()}): {error}"
-        raise OpFailure(text, code=_exit_code(error), span=op.span, is_shared=False) from error
+        code = _exit_code(error)
+        help = _LOST_PEER if code is ExitCode.COMMUNICATION else None
+        raise OpFailure(text, code=code, help=help, span=op.span, is_shared=False) from error
 
 
 def _exit_code(error: Exception) -> ExitCode:

@@ -1,4 +1,4 @@
-"""SARIF, held against a schema of the part that planc writes (beside this file) and against its own references."""
+"""SARIF, held against a schema of the part that planc writes, beside this file, and against itself."""
 
 from __future__ import annotations
 

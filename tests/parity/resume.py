@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,7 +33,7 @@ SHAPES: tuple[Case, ...] = (
     Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied"),
     Case("1", "tied", model="llama-tied"),
 )
-"""Each is resumed on itself and on the next one with the same model; the last of a model on its first."""
+"""Each is resumed on itself and on every other with the same model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +52,11 @@ class ResumeRow:
 
 
 def pairs(shapes: Sequence[Case] = SHAPES) -> tuple[tuple[Case, tuple[Case, ...]], ...]:
-    """Every shape with those that it is resumed on: itself, and the next of its model."""
-    found: list[tuple[Case, tuple[Case, ...]]] = []
-    for model in dict.fromkeys(case.model for case in shapes):
-        ring = [case for case in shapes if case.model == model]
-        found.extend((saver, (saver, other)) for saver, other in pairwise([*ring, ring[0]]))
-    return tuple(found)
+    """Every shape with those that it is resumed on: itself first, then all others of its model."""
+    return tuple(
+        (saver, (saver, *(other for other in shapes if other.model == saver.model and other != saver)))
+        for saver in shapes
+    )
 
 
 def resume_rows(

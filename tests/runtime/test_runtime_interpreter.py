@@ -183,6 +183,12 @@ def test_the_exit_code_tells_lost_peers_and_full_disks_from_bugs(error: Exceptio
     assert failure(error).code is code
 
 
+def test_a_lost_peer_sends_the_reader_to_that_peer() -> None:
+    error = failure(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
+    assert error.help is not None
+    assert "another rank" in error.help
+
+
 def test_an_interrupt_is_no_failure_of_an_op() -> None:
     class Interrupted(NullBackend):
         def execute(self, op: Op, position: Position) -> None:

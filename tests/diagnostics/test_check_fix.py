@@ -1,0 +1,201 @@
+"""`planc check --fix`, `--diff`, and the formats on the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from planc.cli import plans
+from planc.cli.main import main
+from planc.diagnostics.formats import FORMATS
+from tests.plans import TINY, write_plan
+
+SAFE = [("steps = 10", "stepz = 10")]
+UNUSED = [("steps = 10", "steps = 10  # planc: ignore[P707] why")]
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TP_SIZE", "DP_SIZE", "CP_SIZE", "NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_fix_writes_and_reports_what_remains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_plan(tmp_path, text=TINY, edits=[*SAFE, ("tp = 2", "tp = 8")])
+    assert main(["check", str(path), "--fix"]) == 1
+    out, err = capsys.readouterr()
+    assert path.read_text() == TINY.replace("tp = 2", "tp = 8")
+    assert "P402" in out and "P202" not in out
+    assert err == f"planc: {path}: fixed 1 finding\n"
+
+
+def test_fix_uncovers_and_fixes_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = TINY.replace('"models/tiny-llama"', '"models/tiny-llama"\n  attention = sdpa')
+    path = write_plan(tmp_path, text=text, edits=[("attention = sdpa", 'atention = "sdpa"')])
+    assert main(["check", str(path), "--fix"]) == 0
+    assert path.read_text() == text
+    assert "fixed 2 findings" in capsys.readouterr().err
+
+
+def test_fixed_plan_has_nothing_more_to_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_plan(tmp_path, text=TINY, edits=SAFE)
+    main(["check", str(path), "--fix"])
+    before = path.stat()
+    capsys.readouterr()
+    assert main(["check", str(path), "--fix", "--unsafe-fixes"]) == 0
+    assert capsys.readouterr().err == ""
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_unsafe_fixes_wait_until_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_plan(tmp_path, text=TINY, edits=UNUSED)
+    assert main(["check", str(path), "--fix"]) == 0
+    assert "ignore[P707]" in path.read_text()
+    assert "1 finding left with an unsafe fix" in capsys.readouterr().err
+    assert main(["check", str(path), "--fix", "--unsafe-fixes"]) == 0
+    assert path.read_text() == TINY
+
+
+@pytest.mark.parametrize("options", [["--diff"], ["--diff", "--fix"]])
+def test_diff_writes_nothing_and_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    path = write_plan(tmp_path, text=TINY, edits=SAFE)
+    before = path.read_text()
+    assert main(["check", str(path), *options]) == 1
+    out, err = capsys.readouterr()
+    assert path.read_text() == before
+    assert out.startswith(f"--- {path}\n+++ {path}\n@@ ")
+    assert "\n-  stepz = 10\n+  steps = 10\n" in out
+    assert "would fix 1 finding" in err
+
+
+def test_diff_of_a_clean_plan_is_empty_and_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(write_plan(tmp_path, text=TINY)), "--diff"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_diff_is_a_patch_that_gives_what_fix_writes(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    newline: str,
+    end: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_plan(tmp_path)
+    text = TINY.rstrip("\n").replace("steps = 10\n}", "stepz = 10 }") + end
+    path.write_bytes(text.replace("\n", newline).encode())
+    assert main(["check", "x.plan", "--diff"]) == 1
+    patch = capsys.readouterr().out
+    other = tmp_path / "patched"
+    other.mkdir()
+    (other / "x.plan").write_bytes(path.read_bytes())
+    subprocess.run(["git", "apply", "-p0"], input=patch.encode(), cwd=other, check=True)
+    assert main(["check", "x.plan", "--fix"]) == 0
+    assert (other / "x.plan").read_bytes() == path.read_bytes()
+    assert path.read_bytes() == text.replace("stepz", "steps").replace("\n", newline).encode()
+
+
+def test_fix_never_touches_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_plan(tmp_path, text=TINY)
+    assert main(["check", str(path), "--fix", "--unsafe-fixes", "--set", "train.stepz=5"]) == 1
+    assert path.read_text() == TINY
+    assert "fixed" not in capsys.readouterr().err
+
+
+def test_fix_keeps_permissions_and_links(tmp_path: Path) -> None:
+    path = write_plan(tmp_path, text=TINY, edits=SAFE)
+    path.chmod(0o640)
+    link = tmp_path / "link.plan"
+    link.symlink_to(path)
+    assert main(["check", str(link), "--fix"]) == 0
+    assert link.is_symlink()
+    assert path.read_text() == TINY
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["link.plan", "models", "x.plan"]
+
+
+def test_fix_of_what_cannot_be_read_is_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(tmp_path / "no.plan"), "--fix"]) == 2
+    assert main(["check", str(tmp_path / "no.plan"), "--diff"]) == 2
+    assert "P100" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--unsafe-fixes"], ["--diff", "--output-format", "json"]])
+def test_options_that_say_nothing_are_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert main(["check", str(write_plan(tmp_path, text=TINY)), *options]) == 2
+    assert "planc: error: --" in capsys.readouterr().err
+
+
+def test_fix_leaves_machine_formats_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_plan(tmp_path, text=TINY, edits=[*SAFE, ("tp = 2", "tp = 8")])
+    assert main(["check", str(path), "--fix", "--output-format", "json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert {entry["code"] for entry in document["diagnostics"]} == {"P402"}
+
+
+@pytest.mark.parametrize("name", [listed.name for listed in FORMATS])
+def test_several_plans_are_one_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_plan(tmp_path, name="a.plan", text=TINY, edits=SAFE)
+    write_plan(tmp_path, name="b.plan", text=TINY, edits=SAFE)
+    assert main(["check", str(tmp_path / "a.plan"), "./b.plan", "--output-format", name]) == 1
+    out = capsys.readouterr().out
+    assert out.count("unknown key") >= 2
+    assert "a.plan" in out and "b.plan" in out
+    if name in ("gitlab", "sarif", "github", "junit"):
+        assert str(tmp_path) not in out
+
+
+class Screen(io.TextIOWrapper):
+    """A stream that says that it is a terminal."""
+
+    def __init__(self, *, is_terminal: bool = True) -> None:
+        super().__init__(io.BytesIO(), encoding="ascii")
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "colour"),
+    [("NO_COLOR", "1", False), ("NO_COLOR", "", True), ("TERM", "dumb", False), ("TERM", "xterm", True)],
+)
+def test_colour_is_for_terminals_whose_owner_wants_it(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, colour: bool
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert plans.wants_colour(Screen()) is colour
+    assert plans.wants_colour(Screen(is_terminal=False)) is False
+
+
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("", None), ("0", None), ("x", None)])
+def test_width_is_the_terminals(monkeypatch: pytest.MonkeyPatch, columns: str, width: int | None) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert plans.terminal_width(Screen()) == width
+    assert plans.terminal_width(Screen(is_terminal=False)) is None
+
+
+def test_width_of_a_real_terminal_is_what_it_says() -> None:
+    primary, secondary = os.openpty()
+    with os.fdopen(primary, "rb", buffering=0), os.fdopen(secondary, "w") as stream:
+        subprocess.run(["stty", "cols", "72", "rows", "20"], stdin=stream, check=True)
+        assert plans.terminal_width(stream) == 72
