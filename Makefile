@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-slow parity bench lint goldens clean
+.PHONY: help install quickstart test test-slow parity bench fuzz lint goldens clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-slow   the long suites"
 	@echo "make parity      every launch shape against one process, as a table"
 	@echo "make bench       measure start-up times, as ratios"
+	@echo "make fuzz        search for plans that make planc raise, FUZZ_MINUTES=30 long"
 	@echo "make goldens     regenerate golden files; read the diff before you commit it"
 
 install: $(VENV)/.installed
@@ -27,9 +28,10 @@ quickstart: install
 	rm -rf $(RUN_DIR)
 	$(BIN)/planc check plans/quickstart.plan --world-size 4
 	$(BIN)/torchrun --standalone --nproc-per-node 4 \
-		-m planc.run plans/quickstart.plan --run-dir $(RUN_DIR) --stop-after 40
+		-m planc.run plans/quickstart.plan --run-dir $(RUN_DIR) --stop-after 60
 	$(BIN)/torchrun --standalone --nproc-per-node 4 \
 		-m planc.run plans/quickstart.plan --run-dir $(RUN_DIR)
+	$(BIN)/python examples/loss_curve.py $(RUN_DIR)
 
 test: install lint
 	$(BIN)/python -m pytest
@@ -43,13 +45,17 @@ parity: install
 bench: install
 	$(BIN)/python tests/bench/startup.py
 
+fuzz: install
+	$(BIN)/python -m tests.robustness.fuzz
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 goldens: install
-	$(BIN)/python -m pytest --update-goldens tests/ui tests/graph tests/diff tests/show
+	$(BIN)/python -m pytest --update-goldens tests/ui tests/graph tests/diff tests/show tests/fmt \
+		tests/review tests/highlight tests/cli
 
 clean:
 	rm -rf $(VENV) runs build dist

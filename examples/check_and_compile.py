@@ -1,6 +1,6 @@
 """Checks a plan from Python, says what is wrong with it, and prints its execution graph.
 
-    python examples/check_and_compile.py plans/quickstart.plan
+python examples/check_and_compile.py plans/quickstart.plan
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """`python -m planc`."""
 
-import sys
-
-from planc.cli.main import main
+from planc.cli.main import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -15,22 +15,27 @@ from pathlib import Path
 
 from planc.checks import RULES, Subject, run_checks, suppressions
 from planc.checks.suppressions import suppress
-from planc.diagnostics import Code, Diagnostic, has_errors, in_order
+from planc.diagnostics import Code, Diagnostic, Label, has_errors, in_order
 from planc.graph.graph import Graph
 from planc.inventory.load import InventoryError, load_inventory
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
 from planc.plan import codes as plan_codes
 from planc.plan.bind import BoundPlan, bind
+from planc.plan.include import Load
+from planc.plan.link import Linked, link
 from planc.plan.overrides import Override, parse_override
+from planc.plan.partial import findings_of
 from planc.plan.resolve import resolve
 from planc.plan.spec import Plan
-from planc.source import SourceFile
+from planc.source import SourceFile, Span
 from planc.syntax import codes as syntax_codes
+from planc.syntax.budget import LARGE_HELP, MAX_CHARACTERS
 from planc.syntax.codes import NOT_TEXT, TOO_LARGE
-from planc.syntax.parse import MAX_CHARACTERS, parse
+from planc.syntax.parse import read
 
 NO_FILE = Code("P100", "no-file", "cannot read the plan")
+_NO_FILE_HELP = "a relative path starts at the folder in which planc runs"
 NO_MODEL = Code("P216", "no-model", "cannot read the model")
 
 CODES: tuple[Code, ...] = (
@@ -56,6 +61,8 @@ class Checked:
     bound: BoundPlan | None = None
     graph: Graph | None = None
     source_digests: tuple[tuple[str, str], ...] = field(default=())
+    included: Mapping[str, Span] = field(default_factory=dict)
+    """Files that the plan extends or imports, by the name of their source: the statement that names each."""
 
     @property
     def ok(self) -> bool:
@@ -79,17 +86,29 @@ def read_source(path: Path) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
     try:
         status = path.stat()
     except OSError as error:
-        return None, (NO_FILE.at(nowhere, f"{name}: {error.strerror}"),)
+        return None, (NO_FILE.at(nowhere, f"{name}: {error.strerror}", help=_NO_FILE_HELP),)
     if not stat.S_ISREG(status.st_mode):
-        return None, (NO_FILE.at(nowhere, f"{name} is not a regular file"),)
+        return None, (NO_FILE.at(nowhere, f"{name} is not a regular file", help="name a plan's file"),)
     if status.st_size > 4 * MAX_CHARACTERS:
-        return None, (TOO_LARGE.at(nowhere, f"{status.st_size} bytes"),)
+        return None, (TOO_LARGE.at(nowhere, f"{status.st_size} bytes", help=LARGE_HELP),)
     try:
-        return SourceFile(name, path.read_bytes().decode("utf-8").replace("\r\n", "\n")), ()
+        content = path.read_bytes()
     except OSError as error:
-        return None, (NO_FILE.at(nowhere, f"{name}: {error.strerror}"),)
+        return None, (NO_FILE.at(nowhere, f"{name}: {error.strerror}", help=_NO_FILE_HELP),)
+    try:
+        return SourceFile(name, content.decode("utf-8").replace("\r\n", "\n")), ()
     except UnicodeDecodeError as error:
-        return None, (NOT_TEXT.at(nowhere, f"byte {error.start} is no UTF-8", help="save it as UTF-8"),)
+        return None, (_not_utf8(name, content, error.start),)
+
+
+def _not_utf8(name: str, content: bytes, offset: int) -> Diagnostic:
+    """The first byte at which a file stops being UTF-8; what stands before it is."""
+    before = content[:offset].decode("utf-8")
+    line, column = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
+    span = Span(name, line, column, line, column + 1)
+    is_utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    text = "this is UTF-16" if is_utf16 else f"byte {offset} is no UTF-8"
+    return NOT_TEXT.at(span, text, help="save the file as UTF-8")
 
 
 def check_plan(path: Path, *, settings: Sequence[SourceFile] = (), world_size: int | None = None) -> Checked:
@@ -104,21 +123,74 @@ def check_plan(path: Path, *, settings: Sequence[SourceFile] = (), world_size: i
 
 
 def check_source(
-    source: SourceFile, *, base: Path, settings: Sequence[SourceFile] = (), world_size: int | None = None
+    source: SourceFile,
+    *,
+    base: Path,
+    settings: Sequence[SourceFile] = (),
+    world_size: int | None = None,
+    load: Load | None = None,
 ) -> Checked:
     """As `check_plan`, for a text whose relative paths start at `base`.
 
-    Findings are in the order of the text, without those that a comment suppresses.
+    Files that the plan includes are read by `load`, or else from `base`. Findings are in the order of the
+    text, without those that a comment suppresses.
     """
-    checked = _check(source, base=base, settings=settings, world_size=world_size)
-    known = {code.code: code for code in CODES}
-    diagnostics = in_order(suppress(source, checked.diagnostics, known=known))
+    load = load or local_files(base, plan=source.name)
+    checked = _check(source, base=base, settings=settings, world_size=world_size, load=load)
+    diagnostics = in_order(_with_way(one, checked.included) for one in _suppressed(source, checked))
     graph = None if checked.bound is None or has_errors(diagnostics) else compile_graph(checked.bound)
     return replace(checked, diagnostics=diagnostics, graph=graph)
 
 
+def local_files(base: Path, *, plan: str) -> Load:
+    """Reads what `plan` includes from `base`, the top plan's folder, out of which no link may lead."""
+
+    def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
+        file = base / path
+        try:
+            is_below = file.resolve(strict=True).is_relative_to(base.resolve(strict=True))
+        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+            reason = error.strerror if isinstance(error, OSError) else "links lead in a circle"
+            help = "a path starts at the folder of the file that writes it"
+            return None, (plan_codes.CANNOT_INCLUDE.at(span, f"{path}: {reason}", help=help),)
+        if not is_below:
+            text, help = f"{path} is a link that leads out of it", "put the file itself there"
+            return None, (plan_codes.NOT_BELOW_ROOT.at(span, text, help=help),)
+        source, problems = read_source(file)
+        if source is None:
+            return None, tuple(_at_include(problem, path, span) for problem in problems)
+        return SourceFile(str(Path(plan).parent / path), source.text), ()
+
+    return load
+
+
+def _at_include(problem: Diagnostic, path: str, span: Span) -> Diagnostic:
+    """A finding about a whole file, at the statement that names the file."""
+    code = plan_codes.CANNOT_INCLUDE if problem.code is NO_FILE else problem.code
+    return replace(problem, code=code, primary=Label(span, f"{path}: {problem.primary.text}"))
+
+
+def _with_way(diagnostic: Diagnostic, included: Mapping[str, Span]) -> Diagnostic:
+    """A finding in an included file says how the file comes in."""
+    file = diagnostic.primary.span.file
+    if file not in included:
+        return diagnostic
+    span = included[file]
+    return replace(diagnostic, notes=(*diagnostic.notes, f"{file} comes in at {span.file}:{span.line}"))
+
+
+def _suppressed(source: SourceFile, checked: Checked) -> tuple[Diagnostic, ...]:
+    """The findings that no comment suppresses. In an included file a comment may be for another plan."""
+    known = {code.code: code for code in CODES}
+    diagnostics: Sequence[Diagnostic] = checked.diagnostics
+    for name in checked.included:
+        found = suppress(checked.sources[name], diagnostics, known=known)
+        diagnostics = [one for one in found if one.code is not suppressions.UNUSED]
+    return suppress(source, diagnostics, known=known)
+
+
 def _check(
-    source: SourceFile, *, base: Path, settings: Sequence[SourceFile], world_size: int | None
+    source: SourceFile, *, base: Path, settings: Sequence[SourceFile], world_size: int | None, load: Load
 ) -> Checked:
     """All findings in the order of the phases, and everything but the graph."""
     sources = {source.name: source, **{setting.name: setting for setting in settings}}
@@ -130,22 +202,56 @@ def _check(
         )
         diagnostics.extend(problems)
         overrides.extend([override] if override else [])
-    file, problems = parse(source)
-    diagnostics.extend(problems)
-    texts = tuple(override.text for override in overrides)
+    reading = read(source)
+    file = reading.file
+    diagnostics.extend(reading.problems)
+    if reading.recovered is not None:
+        diagnostics.extend(findings_of(reading.recovered, source))
+    found = Checked(sources, tuple(diagnostics), tuple(override.text for override in overrides))
     if file is None or has_errors(diagnostics):
-        return Checked(sources, tuple(diagnostics), texts)
-    plan, problems = resolve(file, overrides=overrides)
-    diagnostics.extend(problems)
-    if plan is None:
-        return Checked(sources, tuple(diagnostics), texts)
+        return found
+    linked, problems = link(file, load=load)
+    found = _with_files(found, source, linked, problems)
+    if linked.file is None:
+        return found
+    plan, problems = resolve(linked.file, overrides=(*linked.overrides, *overrides), links=linked.links)
+    found = replace(found, diagnostics=(*found.diagnostics, *problems))
+    if plan is None or has_errors(found.diagnostics):
+        return found
+    return _against_model(replace(found, plan=plan), plan, base=base, world_size=world_size)
+
+
+def _with_files(
+    found: Checked, source: SourceFile, linked: Linked, problems: Sequence[Diagnostic]
+) -> Checked:
+    included = linked.sources
+    texts = {Path(source.name).name: source.text, **{path: one.text for path, one in included.items()}}
+    digests = tuple((path, hashlib.sha256(text.encode()).hexdigest()) for path, text in texts.items())
+    return replace(
+        found,
+        sources={**found.sources, **{one.name: one for one in included.values()}},
+        diagnostics=(*found.diagnostics, *problems),
+        included=linked.included,
+        source_digests=digests,
+    )
+
+
+def _against_model(found: Checked, plan: Plan, *, base: Path, world_size: int | None) -> Checked:
+    """A plan without fault in itself, held against its model."""
     try:
         inventory = load_inventory(base / plan.model.hf, cache_dir=cache_dir()).inventory
     except InventoryError as error:
-        diagnostics.append(NO_MODEL.at(plan.span("model.hf"), error.message, help=error.help))
-        return Checked(sources, tuple(diagnostics), texts, plan)
+        problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=error.help)
+        return replace(found, diagnostics=(*found.diagnostics, problem))
     bound = bind(plan, inventory)
-    diagnostics.extend(run_checks(Subject(bound, world_size)))
-    digest = hashlib.sha256(source.text.encode()).hexdigest()
-    digests = ((Path(source.name).name, digest),)
-    return Checked(sources, tuple(diagnostics), texts, plan, inventory, bound, source_digests=digests)
+    problems = run_checks(Subject(bound, world_size, lambda: _estimated(bound)))
+    diagnostics = (*found.diagnostics, *problems)
+    return replace(found, diagnostics=diagnostics, inventory=inventory, bound=bound)
+
+
+def _estimated(bound: BoundPlan) -> Mapping[str, int]:
+    """The facts that take an estimate, of a plan that may break rules."""
+    # Most plans expect nothing of this kind, and a check should not wait for the import.
+    from planc.estimate.estimate import estimate, estimated_facts
+
+    return estimated_facts(estimate(draft_graph(bound), bound.inventory))

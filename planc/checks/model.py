@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from planc.checks.layout_flow import Flow, layout_flow
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Inventory
 from planc.plan.bind import BoundPlan
+from planc.plan.facts import facts
 from planc.plan.spec import Plan
 from planc.vocab import MeshDim
 
@@ -18,11 +19,13 @@ from planc.vocab import MeshDim
 class Subject:
     """A plan held against its model, and the world size of the launch where it is known.
 
-    Not slotted, since the layout flow is worked out once, when the first rule asks for it.
+    `estimated` gives the facts that take an estimate. Not slotted, since these and the layout flow are worked
+    out once, when the first rule asks for them.
     """
 
     bound: BoundPlan
     world_size: int | None = None
+    estimated: Callable[[], Mapping[str, int]] = dict
 
     @property
     def plan(self) -> Plan:
@@ -31,6 +34,13 @@ class Subject:
     @property
     def inventory(self) -> Inventory:
         return self.bound.inventory
+
+    @cached_property
+    def facts(self) -> Mapping[str, int]:
+        """Every fact that an expectation can name; an estimate is made only where the others do not do."""
+        known = facts(self.plan, self.inventory)
+        is_enough = all(expectation.subject in known for expectation in self.plan.expectations)
+        return known if is_enough else {**known, **self.estimated()}
 
     @cached_property
     def flow(self) -> Flow:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
-import traceback
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import NoReturn
 
 from planc import __version__
 from planc.cli.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
@@ -25,17 +26,22 @@ class Command:
 
     def module(self) -> ModuleType:
         """Imported only for the command that runs: `check` must not wait for what others need."""
-        return import_module(f"planc.cli.{self.name}")
+        return import_module(f"planc.cli.{self.name.replace('-', '_')}")
 
 
 COMMANDS: tuple[Command, ...] = (
     Command("check", "find every fault of a plan before it runs"),
     Command("fmt", "lay out plans in the one way there is"),
     Command("show", "show what a plan means: layout, mesh, origins, graph"),
+    Command("estimate", "say what a plan needs: memory per rank, bytes sent per step"),
     Command("diff", "say what a change of a plan changes"),
+    Command("review", "say what a branch changes in all plans: a comment for its reviewers"),
     Command("compile", "write a plan's execution graph as a file that runs"),
     Command("explain", "explain a code, an op, a block or a style"),
     Command("inventory", "show or save what planc knows of a model"),
+    Command("schema", "print the JSON Schema of what planc writes"),
+    Command("git-setup", "teach a repository's git to show changes of plans"),
+    Command("completions", "print a script that completes command lines in a shell"),
     Command("run", "run a plan on this process, or on this rank under torchrun"),
 )
 
@@ -52,6 +58,13 @@ examples:
 
 exit codes: 0 clean; 1 findings, or a difference with diff --exit-code; 2 could not run.
 TP_SIZE, DP_SIZE and CP_SIZE in the environment set mesh.tp, mesh.dp_shard and mesh.cp; --set wins."""
+
+
+def entry() -> NoReturn:
+    """Runs the command that the process was started for."""
+    # A command is over before garbage would matter; looking for it costs a tenth of a check.
+    gc.disable()
+    sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,8 +106,7 @@ def _run(argv: Sequence[str]) -> int:
 
 def _parser(command: Command | None, module: ModuleType | None) -> ArgumentParser:
     """The parser of all commands, of which only the chosen one has its arguments."""
-    debug = ArgumentParser(add_help=False, argument_default=SUPPRESS)
-    debug.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
+    debug = _debug_parser()
     parser = ArgumentParser(
         "planc",
         description=_DESCRIPTION,
@@ -121,6 +133,20 @@ def _parser(command: Command | None, module: ModuleType | None) -> ArgumentParse
     return parser
 
 
+def command_parsers() -> Iterator[tuple[Command, ArgumentParser]]:
+    """Every command with a parser of its arguments, for what describes them all."""
+    for command in COMMANDS:
+        parser = ArgumentParser(f"planc {command.name}", parents=[_debug_parser()], allow_abbrev=False)
+        command.module().add_arguments(parser)
+        yield command, parser
+
+
+def _debug_parser() -> ArgumentParser:
+    debug = ArgumentParser(add_help=False, argument_default=SUPPRESS)
+    debug.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
+    return debug
+
+
 def _formatter(prog: str) -> RawDescriptionHelpFormatter:
     return RawDescriptionHelpFormatter(prog, max_help_position=28)
 
@@ -133,6 +159,8 @@ def _never_fail_to_encode(stream: object) -> None:
 
 def _report_bug(error: Exception, *, is_debug: bool) -> int:
     if is_debug or os.environ.get("PLANC_DEBUG"):
+        import traceback  # slow to import, and rarely wanted
+
         traceback.print_exception(error)
     first_line = str(error).partition("\n")[0]
     print(

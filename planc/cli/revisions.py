@@ -1,21 +1,30 @@
-"""OLD and NEW of `planc diff`: a plan, a compiled artifact, or a plan in another git revision."""
+"""OLD and NEW of `planc diff`: plans, artifacts, other git revisions' plans, runs and checkpoints."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from planc.api import Checked, cache_dir, check_source, read_source
 from planc.cli.exits import UsageError
+from planc.cli.git import git
+from planc.diagnostics import Diagnostic
 from planc.diff.side import Side, side_of
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
+from planc.graph.graph import plan_hash
 from planc.inventory.load import InventoryError, load_inventory
 from planc.inventory.schema import Inventory
-from planc.source import SourceFile
+from planc.plan.codes import CANNOT_INCLUDE
+from planc.plan.include import Load
+from planc.runtime.checkpoints.errors import CheckpointError
+from planc.runtime.checkpoints.layout import step_of
+from planc.runtime.checkpoints.verify import read_manifest
+from planc.source import SourceFile, Span
 
 GIT_PREFIX = "git:"
+PLAN_NAME = "plan.json"
+"""The compiled plan in a run's folder."""
 
 
 def read_side(
@@ -23,10 +32,14 @@ def read_side(
 ) -> tuple[Side | None, Checked]:
     """The side that `name` names, None for a plan too broken to compare; and its findings.
 
-    UsageError for what git or the artifact reader refuses.
+    UsageError for what git, the artifact reader or the checkpoint reader refuses.
     """
+    if Path(name).is_dir():
+        return _stored(Path(name), settings=settings), Checked({}, ())
+    files: Load | None = None
     if name.startswith(GIT_PREFIX):
         source, base = _from_git(name)
+        files = _git_files(name)
     else:
         path = Path(name)
         found, problems = read_source(path)
@@ -35,12 +48,35 @@ def read_side(
         source, base = found, path.parent
     # No plan starts with a brace, and every artifact does.
     if source.text.lstrip().startswith("{"):
-        return _artifact(source, base=base, settings=settings)
-    checked = check_source(source, base=base, settings=settings, world_size=world_size)
+        return _artifact(source, base=base, settings=settings), Checked({}, ())
+    checked = check_source(source, base=base, settings=settings, world_size=world_size, load=files)
     return side_of(checked, name=name), checked
 
 
-def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile]) -> tuple[Side, Checked]:
+def read_version(
+    name: str, *, path: str, settings: Sequence[SourceFile], world_size: int | None
+) -> tuple[Side | None, Checked]:
+    """As `read_side`, for the file `name` that holds another version of the plan at `path`.
+
+    Relative paths start at the folder of `path`. Git does not say which revision a version is of: a
+    side whose plan includes files says that they were read as they are here now.
+    """
+    source, problems = read_source(Path(name))
+    if source is None:
+        return None, Checked({}, problems)
+    source = SourceFile(path, source.text)
+    checked = check_source(source, base=Path(path).parent, settings=settings, world_size=world_size)
+    side = side_of(checked, name=path)
+    if side is not None and checked.included and not _is_same_file(name, path):
+        side = replace(side, note="what it includes is read as it is here now")
+    return side, checked
+
+
+def _is_same_file(name: str, path: str) -> bool:
+    return Path(path).exists() and Path(name).samefile(path)
+
+
+def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile]) -> Side:
     if settings:
         raise UsageError(f"{source.name} is compiled: --set has nothing to work on")
     try:
@@ -48,7 +84,32 @@ def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile])
     except ArtifactError as error:
         raise UsageError(f"{source.name}: {error}") from error
     side = Side(source.name, graph_of(artifact))
-    return replace(side, inventory=_inventory(artifact, side, base=base)), Checked({}, ())
+    return replace(side, inventory=_inventory(artifact, side, base=base))
+
+
+def _stored(folder: Path, *, settings: Sequence[SourceFile]) -> Side:
+    """The plan that a run's folder, or the run of a checkpoint, keeps. The side's note says if the checkpoint
+    was saved by another plan: a run that went on under a changed plan keeps the last one alone."""
+    is_checkpoint = step_of(folder.resolve()) is not None
+    run = folder.resolve().parents[1] if is_checkpoint else folder
+    source, problems = read_source(run / PLAN_NAME)
+    if source is None:
+        what = "checkpoint's run" if is_checkpoint else "folder"
+        raise UsageError(f"{folder}: the {what} keeps no plan: {problems[0].primary.text}")
+    side = _artifact(source, base=run, settings=settings)
+    return replace(side, name=str(folder), note=_saved_by(folder, side) if is_checkpoint else "")
+
+
+def _saved_by(checkpoint: Path, side: Side) -> str:
+    """Empty where the stored plan is the one that saved the checkpoint."""
+    try:
+        saved = read_manifest(checkpoint).plan_hash
+    except CheckpointError as error:
+        raise UsageError(f"{checkpoint}: {error.message}") from error
+    stored = plan_hash(side.graph)
+    if saved == stored:
+        return ""
+    return f"saved by plan {saved[:7]}; compared is the run's {PLAN_NAME}, {stored[:7]}, which came later"
 
 
 def _inventory(artifact: Artifact, side: Side, *, base: Path) -> Inventory | None:
@@ -65,21 +126,25 @@ def _from_git(name: str) -> tuple[SourceFile, Path]:
     revision, colon, path = name.removeprefix(GIT_PREFIX).partition(":")
     if not colon or not revision or not path or revision.startswith("-"):
         raise UsageError(f"{name}: write git:REVISION:PATH")
-    content = _git("cat-file", "blob", f"{revision}:{path}")
+    content = git("cat-file", "blob", f"{revision}:{path}")
     # As git has it: ./ starts at the current folder, anything else at the top of the working tree.
     is_relative = path.startswith(("./", "../"))
-    top = Path() if is_relative else Path(_git("rev-parse", "--show-toplevel").decode().rstrip("\n"))
+    top = Path() if is_relative else Path(git("rev-parse", "--show-toplevel").decode().rstrip("\n"))
     try:
         return SourceFile(name, content.decode().replace("\r\n", "\n")), (top / path).parent
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8 text") from error
 
 
-def _git(*arguments: str) -> bytes:
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, check=False)
-    except FileNotFoundError as error:
-        raise UsageError("git is not installed") from error
-    if done.returncode != 0:
-        raise UsageError(f"git: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout
+def _git_files(name: str) -> Load:
+    """Reads what a plan of another revision includes, from that revision."""
+    folder = name[: name.rfind("/") + 1] or name[: name.rfind(":") + 1]
+
+    def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
+        full = f"{folder}{path}"
+        try:
+            return _from_git(full)[0], ()
+        except UsageError as error:
+            return None, (CANNOT_INCLUDE.at(span, str(error)),)
+
+    return load

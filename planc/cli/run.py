@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--run-dir", type=Path, help="where results go (default: runs/<plan's name>)")
     parser.add_argument(
-        "--stop-after", type=_step, metavar="STEP", help="end early, after this step, and save as the plan says"
+        "--stop-after", type=_step, metavar="STEP", help="end early, after this step; save as the plan says"
     )
     parser.add_argument(
         "--sample-ids", action="store_true", help="write each step's sample ids into metrics.jsonl"
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _step(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text[:18])):
+    if not (text.isascii() and text.isdecimal() and int(text[:18]) > 0):
         raise ValueError(text)
     return int(text)
 
@@ -97,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: argparse.Namespace) -> NoReturn:
     """Runs a plan and ends the process with the run's exit code."""
+    # Off for the short commands (planc.cli.main); training needs it.
+    gc.enable()
     _leave(_run(arguments))
 
 

@@ -8,6 +8,7 @@ from planc.diff.consequences import compare_checkpoints, compare_reduction_order
 from planc.diff.facts import BATCH_FACTS, KEY_FACTS, LAYOUT_FACTS, NUMERICS_FACTS, RUN_FACTS, compare
 from planc.diff.model import Action, Change, Group, PlanDiff
 from planc.diff.modules import compare_recomputation, compare_styles, compare_units, compare_weight_decay
+from planc.diff.resources import PEAK, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
 
 
@@ -35,6 +36,7 @@ def _compare(old: Side, new: Side) -> Iterator[Change]:
     yield from compare_styles(old, new)
     yield from compare_units(old, new)
     yield from compare_recomputation(old, new)
+    yield from compare_resources(old, new)
     yield from compare_checkpoints(old, new, facts=batch)
     yield from batch
     yield from compare(NUMERICS_FACTS, old, new)
@@ -47,6 +49,8 @@ def _is_shown(change: Change, changed: set[Group]) -> bool:
     """Changes always; of the rest what readers look for beside a change that could have touched it."""
     if change.action is not Action.KEEP:
         return True
+    if change.note == UNKNOWN:
+        return bool(changed)
     if change.name == "model, optimizer":
         return Group.LAYOUT in changed or Group.CHECKPOINT in changed
-    return change.name in KEY_FACTS and change.group in changed
+    return change.name in (*KEY_FACTS, PEAK, TOTAL) and change.group in changed

@@ -54,7 +54,7 @@ def compare(facts: tuple[Fact, ...], old: Side, new: Side) -> Iterator[Change]:
         action = Action.ADD if before is None else Action.REMOVE if after is None else Action.CHANGE
         place = (old if after is None else new).place(fact.path)
         broken = new.broken(fact.expectation) if fact.expectation else ()
-        yield Change(fact.group, action, fact.name, before, after, place=place, breaks=broken)
+        yield Change(fact.group, action, fact.name, before, after, place=place, findings=broken)
 
 
 def _text(value: Any) -> str | None:

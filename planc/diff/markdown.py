@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.diff.model import Change, Group, PlanDiff
-from planc.diff.text import broken, count, error_lines, heading, middle
+from planc.diff.text import consequence, count, error_lines, heading, middle
 from planc.show.table import printable
 
 
 def render_markdown(found: PlanDiff) -> str:
     """The heading as a title, a table for each group that changed, the count."""
-    lines = [f"### {_escape(heading(found))}", ""]
+    lines = [f"### {escape(heading(found))}", ""]
     if found.same_meaning:
         lines.extend(["No semantic change.", ""])
     else:
@@ -19,7 +19,7 @@ def render_markdown(found: PlanDiff) -> str:
             lines.extend(_group(group, [change for change in found.changes if change.group is group]))
     problems = list(error_lines(found))
     if problems:
-        lines.extend(["**Errors**", "", *(f"- {_escape(line.strip())}" for line in problems[1:]), ""])
+        lines.extend(["**Errors**", "", *(f"- {escape(line.strip())}" for line in problems[1:]), ""])
     lines.append(count(found))
     return "\n".join(lines) + "\n"
 
@@ -27,19 +27,19 @@ def render_markdown(found: PlanDiff) -> str:
 def _group(group: Group, changes: list[Change]) -> Iterator[str]:
     if not changes:
         return
-    yield f"**{group.name.capitalize()}**"
+    yield f"**{group.heading.capitalize()}**"
     yield ""
     yield "| | what | change | where |"
     yield "|---|---|---|---|"
     for change in changes:
         mark = f"`{change.action}`" if change.action else ""
-        where = "; ".join(part for part in (*map(broken, change.breaks), change.place) if part)
-        cells = [mark, *map(_escape, (change.name, middle(change), where))]
+        where = "; ".join(part for part in (*map(consequence, change.findings), change.place) if part)
+        cells = [mark, *map(escape, (change.name, middle(change), where))]
         yield f"| {' | '.join(cells)} |"
     yield ""
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Text that Markdown takes literally, and that cannot end a table cell."""
     text = printable(text)
     for character in "\\|*_<>[]`":

@@ -12,10 +12,19 @@ class Group(StrEnum):
     """What a change has consequences for, in the order in which a reviewer asks."""
 
     LAYOUT = "layout"
+    MEMORY = "memory"
+    COMMUNICATION = "communication"
     CHECKPOINT = "checkpoint"
     BATCH = "batch"
     NUMERICS = "numerics"
     RUN = "run"
+
+    @property
+    def heading(self) -> str:
+        """As a heading says it."""
+        return {Group.MEMORY: "memory per rank", Group.COMMUNICATION: "communication per step, per rank"}.get(
+            self, self.value
+        )
 
 
 class Action(StrEnum):
@@ -31,12 +40,13 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenExpectation:
-    """An `expect` of the new plan that a change breaks."""
+class Finding:
+    """A finding on the new plan that a change brings up; `breaks` where it is an expectation's."""
 
     code: str
     severity: str
     place: str
+    breaks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class Change:
     new: str | None = None
     note: str = ""
     place: str = ""
-    breaks: tuple[BrokenExpectation, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,8 @@ class Version:
     plan_hash: str
     world_size: int
     num_errors: int
+    note: str = ""
+    """What a reader must know of where it came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,10 @@ class PlanDiff:
     def same_meaning(self) -> bool:
         """Whether only comments, order, layout or parameters differ."""
         return self.old.plan_hash == self.new.plan_hash
+
+    def differs_in(self, group: Group) -> bool:
+        """Whether anything of a group differs, or does not carry over."""
+        return any(change.group is group and change.action is not Action.KEEP for change in self.changes)
 
     @property
     def num_changed(self) -> int:

@@ -10,7 +10,7 @@ from planc.diff.side import Side
 from planc.estimate.layout import ParameterLayout
 from planc.graph.ops import BuildOptimizer, CheckpointActivations, FullyShard, ShardTensorParallel
 from planc.graph.text import summarise
-from planc.show.table import format_bytes, format_shape, plural
+from planc.show.table import format_shape, plural
 from planc.source import Span
 from planc.styles.model import StyleUse
 from planc.vocab import MeshDim, Placement, Shard
@@ -128,7 +128,7 @@ def _kv_heads(old: Side, new: Side) -> str:
 
 
 def compare_units(old: Side, new: Side) -> Iterator[Change]:
-    """FSDP units that came, went, or reshard otherwise, then what a rank holds of the parameters.
+    """FSDP units that came, went, or reshard otherwise.
 
     Where FSDP as a whole came or went, its own line says so, and its units say nothing more.
     """
@@ -145,7 +145,6 @@ def compare_units(old: Side, new: Side) -> Iterator[Change]:
         names = [*summarise(singles), *(", ".join(summarise(unit)) for unit in units if len(unit) > 1)]
         for name in names:
             yield Change(Group.LAYOUT, action, f"fsdp unit {name}", was, now)
-    yield from _parameter_bytes(old, new)
 
 
 def _units(side: Side) -> dict[tuple[str, ...], str]:
@@ -155,17 +154,6 @@ def _units(side: Side) -> dict[tuple[str, ...], str]:
         option = f"reshard_after_forward {str(op.reshard_after_forward).lower()}"
         units |= {tuple(fqn or "<root>" for fqn in group): option for group in op.groups}
     return units
-
-
-def _parameter_bytes(old: Side, new: Side) -> Iterator[Change]:
-    old_layouts, new_layouts = old.layouts(), new.layouts()
-    if old_layouts is None or new_layouts is None:
-        return
-    was, now = (
-        sum(parameter.local_bytes for parameter in found.values()) for found in (old_layouts, new_layouts)
-    )
-    action = Action.KEEP if was == now else Action.CHANGE
-    yield Change(Group.LAYOUT, action, "parameters on rank 0", format_bytes(was), format_bytes(now))
 
 
 def compare_recomputation(old: Side, new: Side) -> Iterator[Change]:

@@ -7,13 +7,16 @@ from typing import TypeVar
 
 from planc.api import Checked
 from planc.diagnostics import Diagnostic, Severity
-from planc.diff.model import BrokenExpectation, Version
+from planc.diff.model import Finding, Version
+from planc.estimate.estimate import estimate
 from planc.estimate.layout import ParameterLayout, layouts
+from planc.estimate.model import Estimate
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import BuildModel
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
+from planc.source import Span
 
 AnOp = TypeVar("AnOp", bound=Op)
 
@@ -22,7 +25,8 @@ AnOp = TypeVar("AnOp", bound=Op)
 class Side:
     """A plan or a compiled artifact.
 
-    `plan` is None for an artifact; `inventory` is None where the model is not here.
+    `plan` is None for an artifact; `inventory` is None where the model is not here. `note` says what a reader
+    must know of where it came from.
     """
 
     name: str
@@ -30,6 +34,7 @@ class Side:
     inventory: Inventory | None = None
     plan: Plan | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
+    note: str = ""
 
     def op(self, kind: type[AnOp]) -> AnOp | None:
         """The first op of a kind."""
@@ -50,9 +55,13 @@ class Side:
             return None
         return {parameter.fqn: parameter for parameter in layouts(self.graph, self.inventory)}
 
+    def estimate(self) -> Estimate | None:
+        """Memory and communication, or None where the model is not here."""
+        return None if self.inventory is None else estimate(self.graph, self.inventory)
+
     def version(self) -> Version:
         num_errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in self.diagnostics)
-        return Version(self.name, plan_hash(self.graph), self.graph.world_size, num_errors)
+        return Version(self.name, plan_hash(self.graph), self.graph.world_size, num_errors, self.note)
 
     def place(self, path: str) -> str:
         """Where `mesh.tp` is set: `llama.plan:7 (param tp_size)`; empty for a default or an artifact."""
@@ -65,22 +74,34 @@ class Side:
         via = [f"param {step.text}" if step.kind == "parameter" else step.text for step in steps[1:]]
         return f"{span.file}:{span.line}" + (f" ({', '.join(via)})" if via else "")
 
-    def broken(self, subject: str) -> tuple[BrokenExpectation, ...]:
+    def broken(self, subject: str) -> tuple[Finding, ...]:
         """The expectations on a fact that the checks found broken."""
         expectations = self.plan.expectations if self.plan else ()
         return tuple(
-            BrokenExpectation(
-                finding.code.code, str(finding.severity), f"{expectation.span.file}:{expectation.span.line}"
-            )
+            _finding(diagnostic, breaks=True)
             for expectation in expectations
-            for finding in self.diagnostics
-            if expectation.subject == subject and _is_about(finding, expectation.span.line)
-            if finding.primary.span.file == expectation.span.file
+            for diagnostic in self.diagnostics
+            if expectation.subject == subject and diagnostic.severity is Severity.ERROR
+            if _line(diagnostic.primary.span) == _line(expectation.span)
         )
 
+    def found(self, code: str) -> tuple[Finding, ...]:
+        """The findings of a code, each place once."""
+        found = (
+            _finding(diagnostic, breaks=False)
+            for diagnostic in self.diagnostics
+            if diagnostic.code.code == code
+        )
+        return tuple(dict.fromkeys(found))
 
-def _is_about(finding: Diagnostic, line: int) -> bool:
-    return finding.primary.span.line == line and finding.severity is Severity.ERROR
+
+def _finding(diagnostic: Diagnostic, *, breaks: bool) -> Finding:
+    span = diagnostic.primary.span
+    return Finding(diagnostic.code.code, str(diagnostic.severity), f"{span.file}:{span.line}", breaks)
+
+
+def _line(span: Span) -> tuple[str, int]:
+    return span.file, span.line
 
 
 def side_of(checked: Checked, *, name: str) -> Side | None:

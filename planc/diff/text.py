@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Severity
-from planc.diff.model import Action, BrokenExpectation, Change, Group, PlanDiff
-from planc.show.table import plural, printable
+from planc.diff.model import Action, Change, Finding, Group, PlanDiff
+from planc.show.table import SIZE_UNITS, plural, printable
 
 _COLOURS = {Action.ADD: "32", Action.CHANGE: "33", Action.REMOVE: "31", Action.REPLACE: "35"}
 _MAX_NAME_WIDTH = 44
@@ -36,13 +37,14 @@ def heading(found: PlanDiff) -> str:
     )
     broken = "   (the old plan does not check)" if old.num_errors else ""
     hashes = f"{old.plan_hash[:7]} -> {new.plan_hash[:7]}"
-    return printable(f"planc diff  {names}  {hashes}   world size {sizes}{broken}")
+    notes = "".join(f"   ({side.name}: {side.note})" for side in (old, new) if side.note)
+    return printable(f"planc diff  {names}  {hashes}   world size {sizes}{broken}{notes}")
 
 
 def _group(group: Group, changes: list[Change], *, colour: bool) -> Iterator[str]:
     if not changes:
         return
-    yield group.name
+    yield group.heading.upper()
     width = min(_MAX_NAME_WIDTH, max(len(change.name) for change in changes))
     middles = [middle(change) for change in changes]
     middle_width = min(_MAX_NAME_WIDTH, max(len(text) for text in middles))
@@ -50,7 +52,7 @@ def _group(group: Group, changes: list[Change], *, colour: bool) -> Iterator[str
         mark = f"{change.action:>3}"
         if colour and change.action in _COLOURS:
             mark = f"\033[{_COLOURS[change.action]}m{mark}\033[0m"
-        tail = "  ".join(part for part in (*map(broken, change.breaks), change.place) if part)
+        tail = "  ".join(part for part in (*map(consequence, change.findings), change.place) if part)
         row = f"{change.name:<{width}}  {text:<{middle_width}}  {tail}"
         yield f"{mark} {printable(row)}".rstrip()
 
@@ -67,20 +69,25 @@ def middle(change: Change) -> str:
         case same, other if same == other:
             values = f"{same}   unchanged"
         case before, after:
-            values = f"{before} -> {after}"
+            values = f"{_without_unit_of(after, before)} -> {after}"
     return "  ".join(part for part in (values, change.note) if part)
 
 
-def broken(expectation: BrokenExpectation) -> str:
-    """``breaks `expect`, llama.plan:91 [P702 error]``."""
-    return f"breaks `expect`, {expectation.place} [{expectation.code} {expectation.severity}]"
+def _without_unit_of(other: str, text: str) -> str:
+    """`41.2` of `41.2 GiB` beside `38.9 GiB`."""
+    number, _, unit = text.rpartition(" ")
+    return number if unit in SIZE_UNITS and other.endswith(f" {unit}") else text
+
+
+def consequence(finding: Finding) -> str:
+    """``breaks `expect`, llama.plan:91 [P702 error]``, or `[P412 warning]`."""
+    code = f"[{finding.code} {finding.severity}]"
+    return f"breaks `expect`, {finding.place} {code}" if finding.breaks else code
 
 
 def error_lines(found: PlanDiff) -> Iterator[str]:
     """The new plan's errors that no change above mentions, one line each."""
-    mentioned = {
-        (expectation.code, expectation.place) for change in found.changes for expectation in change.breaks
-    }
+    mentioned = {(finding.code, finding.place) for change in found.changes for finding in change.findings}
     rest = [
         finding
         for finding in errors(found)
@@ -98,7 +105,8 @@ def errors(found: PlanDiff) -> tuple[Diagnostic, ...]:
 
 
 def count(found: PlanDiff) -> str:
-    """`Diff: 5 changed, 30 unchanged. 1 error.`"""
-    num_errors = len(errors(found))
-    ending = f" {plural(num_errors, 'error')}." if num_errors else ""
+    """`Diff: 5 changed, 30 unchanged. 1 error, 1 warning.`"""
+    severities = Counter(finding.severity for finding in found.diagnostics)
+    parts = [plural(severities[severity], str(severity)) for severity in Severity if severities[severity]]
+    ending = f" {', '.join(parts)}." if parts else ""
     return f"Diff: {found.num_changed} changed, {found.num_unchanged} unchanged.{ending}"

@@ -3,14 +3,15 @@
 The rules follow the modules of transformers run eagerly, and count what autograd saves; b is the size of a
 compute element, T the rank's tokens, divided by tp where a norm runs on a divided sequence.
 
-    norm        4 w + b w        transformers' RMSNorm squares in float32, then scales in the compute dtype
+    norm        4 w + b w + 4    transformers' RMSNorm squares in float32, then scales in the compute dtype
     linear      b w_in           once for layers that read the same input (q, k and v; gate and up)
     linear between two linears   b w_out of each that feeds it, and b w_in of the activated one if two do
-    attention   b (q + 2 k) + a  queries, keys and values of the kernel; a is its log-sum-exp, 4 bytes a head
+    attention   b (q + 2 k) + a  queries, keys and values of the kernel; a is its log-sum-exp, 4 bytes a head;
+                                 over cp b q more, since its output reaches the next layer as a copy
     checkpointed module          b h: its input alone; the rest comes back for one module at a time
 
-For an unfused 8B layer these rules give 49 h, and 52 h with the repeated key-value heads that an allocation
-trace of it had. Dropped: indices, masks, rotary tables.
+For an unfused 8B layer these rules give 49 h. Dropped, as small or shared by all layers: token ids and rotary
+tables. Tests hold the rules against what autograd saves, exactly.
 """
 
 from __future__ import annotations
@@ -84,8 +85,14 @@ def _norm(work: RankWork, module: Module) -> int:
     if len(module.sources) == 1 and feeding:
         width = _local_width(work, feeding[0], 0)
     else:
-        width = sum(parameter.num_elements for parameter in module.parameters if parameter.name == "weight")
-    return tokens * width * (4 + work.compute_dtype.size_bytes)
+        width = _weight_width(module)
+    # One reciprocal root, in float32, for each vector that is normalised.
+    num_vectors = width // max(1, _weight_width(module))
+    return tokens * (width * (4 + work.compute_dtype.size_bytes) + 4 * num_vectors)
+
+
+def _weight_width(module: Module) -> int:
+    return sum(parameter.num_elements for parameter in module.parameters if parameter.name == "weight")
 
 
 def _local_width(work: RankWork, module: Module, tensor_dim: int) -> int:
@@ -112,7 +119,8 @@ def _attention(work: RankWork, attention: Attention) -> int:
     """All-gather attention keeps the keys and values of the whole sequence."""
     num_heads, num_kv_heads = work.heads(attention)
     copies = work.cp if work.attention.kind == "allgather" else 1
-    features = (num_heads + 2 * num_kv_heads * copies) * attention.head_dim
+    outputs = 1 if work.attention.over else 0
+    features = (num_heads * (1 + outputs) + 2 * num_kv_heads * copies) * attention.head_dim
     log_sum_exp = num_heads * (8 if work.compute_dtype is DType.FLOAT64 else 4)
     return work.num_tokens * (features * work.compute_dtype.size_bytes + log_sum_exp)
 

@@ -10,20 +10,10 @@ from planc.estimate.model import Amount, Collective, Estimate, Memory
 from planc.estimate.peak import Pieces, compute_phases, gathering_pool, peak_bytes, reducing_pool
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.states import num_local_parameters, states
-from planc.estimate.units import Unit, units
+from planc.estimate.units import Unit, num_gradients, units
 from planc.graph.graph import Graph
 from planc.inventory.schema import Inventory
 from planc.vocab import MeshDim
-
-FACTS: Mapping[str, str] = {
-    "peak_memory": "bytes that a rank reserves at the peak of a step (planc estimate)",
-    "parameters_per_rank": "elements of the parameters that rank 0 holds",
-    "tp_bytes_per_step": "bytes that a rank sends over tp in a step",
-    "fsdp_bytes_per_step": "bytes that a rank sends to gather parameters and reduce their gradients in a step",
-    "cp_bytes_per_step": "bytes that a rank sends over cp in a step, for attention",
-    "sent_bytes_per_step": "bytes that a rank sends in a step, all collectives together",
-}
-"""Names that `expect` can use, and what each is."""
 
 
 def estimate(graph: Graph, inventory: Inventory) -> Estimate:
@@ -34,7 +24,7 @@ def estimate(graph: Graph, inventory: Inventory) -> Estimate:
 
 
 def estimated_facts(found: Estimate) -> Mapping[str, int]:
-    """Every fact of FACTS. Bytes and elements."""
+    """What `expect` calls an estimate's numbers: bytes, and elements for parameters."""
     over_tp = (one for one in found.collectives if one.over == (MeshDim.TP,))
     return {
         "peak_memory": found.memory.peak.num_bytes,
@@ -58,6 +48,8 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
         states=parameters.num_bytes + optimizer.num_bytes,
         parameters=parameters.num_bytes,
         gradients=gradients.num_bytes,
+        unreduced=work.reduce_dtype.size_bytes
+        * sum(num_gradients(work, layout) for layout in work.layouts.values()),
         activations=kept.kept,
         recomputed=kept.recomputed,
         loss=loss_bytes(work),
@@ -71,7 +63,6 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
 
 def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
     pieces = pieces_of(work, gathered)
-    peak, phase = peak_bytes(pieces)
     phases = compute_phases(pieces)
     rules = "planc/estimate/activations.py"
     parts = (
@@ -80,20 +71,25 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
         _closed("recomputed", pieces.recomputed, "what one checkpointed module brings back", rules),
         _closed("loss", pieces.loss, "tensors [tokens, vocabulary] in cross entropy's backward", rules),
         _closed("context", pieces.context, "keys and values under way over cp", "ring, all-gather, Ulysses"),
-        _closed(
+        Amount(
             "gradients between micro steps",
             pieces.whole_gradients,
-            "all that a rank computes, in the reduce dtype, until the last micro step",
+            True,
+            "of all that a rank computes, until the last micro step",
             "FSDP2: set_requires_gradient_sync",
         ),
         _closed(
             "gathering pool", gathering_pool(pieces), "two units in a row, gathered", "FSDP2: copy-in stream"
         ),
-        _closed("reducing pool", reducing_pool(pieces), "sharded gradients", "FSDP2: reduce-scatter stream"),
+        _closed("reducing pool", reducing_pool(pieces), "the gradients, sharded", "FSDP2: reduce stream"),
     )
-    formula = f"parameters + optimizer + both pools + the largest phase of the compute stream: {phase}"
-    source = ", ".join(f"{name} {num_bytes}" for name, num_bytes in phases.items())
-    return Memory(parts, Amount("peak", peak, False, formula, source), phase)
+    peak = _closed(
+        "peak",
+        peak_bytes(pieces),
+        "parameters, optimizer, pools, and the largest phase of the rest",
+        "a sum over CUDA streams, whose pools the allocator keeps apart",
+    )
+    return Memory(parts, peak, phases)
 
 
 def _closed(name: str, num_bytes: int, formula: str, source: str) -> Amount:

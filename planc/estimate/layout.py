@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from planc.graph.graph import Graph
@@ -59,10 +59,18 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     """
     division = _division(graph)
     dtype = next(op.dtype for op in graph.setup if isinstance(op, BuildModel))
-    return tuple(
-        _layout(graph, division, module=module.fqn, name=parameter.name, shape=parameter.shape, dtype=dtype)
-        for _, module, parameter in inventory.parameters()
-    )
+    # Layers repeat, so most parameters lie as one before them did.
+    alike: dict[object, ParameterLayout] = {}
+    found = []
+    for fqn, module, parameter in inventory.parameters():
+        divided = division.tensor_parallel.get((module.fqn, parameter.name), (MeshDim.TP, Replicate()))
+        key = (parameter.shape, divided)
+        if key not in alike:
+            alike[key] = _layout(
+                graph, division.shard_over, divided=divided, shape=parameter.shape, dtype=dtype
+            )
+        found.append(replace(alike[key], fqn=fqn, module=module.fqn))
+    return tuple(found)
 
 
 def _division(graph: Graph) -> _Division:
@@ -79,18 +87,24 @@ def _division(graph: Graph) -> _Division:
 
 
 def _layout(
-    graph: Graph, division: _Division, *, module: str, name: str, shape: Shape, dtype: DType
+    graph: Graph,
+    shard_over: tuple[MeshDim, ...],
+    *,
+    divided: tuple[MeshDim, Placement],
+    shape: Shape,
+    dtype: DType,
 ) -> ParameterLayout:
-    tp_dim, tp_placement = division.tensor_parallel.get((module, name), (MeshDim.TP, Replicate()))
+    """The layout of every parameter of this shape and division, without a name."""
+    tp_dim, tp_placement = divided
     tp_size = graph.size(tp_dim)
-    fsdp_size = prod(graph.size(mesh_dim) for mesh_dim in division.shard_over)
+    fsdp_size = prod(graph.size(mesh_dim) for mesh_dim in shard_over)
     first = local_shape(shape, tp_placement, parts=tp_size, index=0)
     last = local_shape(shape, tp_placement, parts=tp_size, index=tp_size - 1)
     return ParameterLayout(
-        fqn=f"{module}.{name}" if module else name,
-        module=module,
+        fqn="",
+        module="",
         shape=shape,
-        placements=tuple(_placements(graph, division, tp_placement)),
+        placements=tuple(_placements(graph, shard_over, tp_placement)),
         tp_shape=first,
         local_shape=local_shape(first, Shard(0), parts=fsdp_size, index=0),
         last_shape=local_shape(last, Shard(0), parts=fsdp_size, index=fsdp_size - 1),
@@ -99,9 +113,9 @@ def _layout(
 
 
 def _placements(
-    graph: Graph, division: _Division, tp_placement: Placement
+    graph: Graph, shard_over: tuple[MeshDim, ...], tp_placement: Placement
 ) -> Iterator[tuple[tuple[MeshDim, ...], Placement]]:
-    sharding = tuple(mesh_dim for mesh_dim in division.shard_over if graph.size(mesh_dim) > 1)
+    sharding = tuple(mesh_dim for mesh_dim in shard_over if graph.size(mesh_dim) > 1)
     for mesh_dim, size in graph.mesh:
         if size == 1:
             continue

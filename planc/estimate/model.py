@@ -13,8 +13,10 @@ from enum import StrEnum
 from planc.vocab import MeshDim
 
 CONVENTION = (
-    "closed form, not calibrated; per rank (rank 0, which holds the most); memory as CUDA's caching allocator "
-    "reserves it, without context and communicators; bytes are what a ring algorithm sends"
+    "Closed form, not calibrated. Per rank: rank 0, which holds and sends the most.",
+    "Memory is what CUDA's caching allocator reserves, without context and communicators;",
+    "on CPUs there are no pools, and a process also holds Python and PyTorch.",
+    "Bytes are what a rank sends, by ring algorithms.",
 )
 """What every number of an estimate stands under."""
 
@@ -83,8 +85,13 @@ class Memory:
 
     parts: tuple[Amount, ...]
     peak: Amount
-    phase: str
-    """The part of a step in which the peak is reached."""
+    phases: tuple[tuple[str, int], ...]
+    """The parts of a step, with the bytes of the compute stream beside the states."""
+
+    @property
+    def peak_phase(self) -> str:
+        """The part of a step in which the peak is reached."""
+        return max(self.phases, key=lambda phase: phase[1])[0]
 
     def part(self, name: str) -> Amount:
         return next(part for part in self.parts if part.name == name)

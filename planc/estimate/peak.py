@@ -24,6 +24,8 @@ class Pieces:
     states: int
     parameters: int
     gradients: int
+    unreduced: int
+    """The gradients of all that a rank computes, as backward leaves them."""
     activations: int
     recomputed: int
     loss: int
@@ -40,7 +42,7 @@ class Pieces:
     @property
     def whole_gradients(self) -> int:
         """FSDP reduces once a step: between micro steps a rank holds the gradients of all it computes."""
-        return self.reduced * sum(unit.num_elements for unit in self.units) if self.accumulates else 0
+        return self.unreduced if self.units and self.accumulates else 0
 
 
 def gathering_pool(pieces: Pieces) -> int:
@@ -63,32 +65,29 @@ def reducing_pool(pieces: Pieces) -> int:
     return pieces.gradients + pieces.reduced * max(replicas, default=0)
 
 
-def compute_phases(pieces: Pieces) -> dict[str, int]:
-    """Bytes of the compute stream beside the states, by the part of the step."""
-    largest = max((unit.num_elements for unit in pieces.units), default=0)
+def compute_phases(pieces: Pieces) -> tuple[tuple[str, int], ...]:
+    """(part of the step, bytes of the compute stream beside the states)."""
     kept_unsharded = sum(unit.num_elements for unit in pieces.units if not unit.reshard_after_forward)
     unsharded = pieces.element * kept_unsharded if pieces.is_sharded else 0
     pair = pieces.element * _largest_pair(pieces.units) if pieces.is_sharded else 0
-    reducing = (pieces.element + pieces.reduced) * largest
+    reducing = max(
+        (pieces.element * unit.num_gradients + pieces.reduced * unit.num_elements for unit in pieces.units),
+        default=0,
+    )
     unreduced = pieces.whole_gradients
-    own_gradients = 0 if pieces.units else pieces.gradients
+    own_gradients = 0 if pieces.units else pieces.unreduced
     before = unreduced + own_gradients if pieces.accumulates else 0
-    return {
-        "forward and loss": pieces.activations + pieces.loss + unsharded + before,
-        "backward": pieces.activations
-        + pieces.recomputed
-        + pieces.context
-        + max(pair, unsharded)
-        + reducing
-        + before,
-        "end of backward": pair + reducing + unreduced + own_gradients,
-        "optimizer": pieces.parameters + own_gradients,
-    }
+    backward = pieces.activations + pieces.recomputed + pieces.context + max(pair, unsharded)
+    return (
+        ("forward and loss", pieces.activations + pieces.loss + unsharded + before),
+        ("backward", backward + reducing + before),
+        ("end of backward", pair + reducing + unreduced + own_gradients),
+        # The foreach update takes the square root of all second moments at once.
+        ("optimizer", pieces.parameters + own_gradients),
+    )
 
 
-def peak_bytes(pieces: Pieces) -> tuple[int, str]:
-    """Bytes reserved at the peak, and the part of the step that sets the compute stream's."""
-    phases = compute_phases(pieces)
-    phase = max(phases, key=lambda name: phases[name])
+def peak_bytes(pieces: Pieces) -> int:
+    """Bytes reserved at the peak: states, both pools, and the largest phase of the compute stream."""
     pools = gathering_pool(pieces) + reducing_pool(pieces)
-    return pieces.states + pools + phases[phase], phase
+    return pieces.states + pools + max(num_bytes for _, num_bytes in compute_phases(pieces))

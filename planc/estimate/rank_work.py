@@ -90,7 +90,7 @@ class RankWork:
         return next((ancestor for ancestor in ancestors(fqn) if ancestor in self.checkpointed), None)
 
     def gate(self, module: Module) -> str | None:
-        """The container that redistributes this module's input: the nearest that what feeds it is outside of."""
+        """The container that redistributes this module's input: the nearest, if what feeds it is outside."""
         for ancestor in ancestors(module.fqn):
             use = self.styles.get(ancestor)
             if use is not None and use.style == "prepare_input":
@@ -124,7 +124,8 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
             for ancestor in ancestors(fqn)
         ),
         divides_sequence=any(
-            use.output == SEQUENCE and BY_NAME[use.style].kinds == (Kind.EMBEDDING,) for use in styles.values()
+            use.output == SEQUENCE and BY_NAME[use.style].kinds == (Kind.EMBEDDING,)
+            for use in styles.values()
         ),
         checkpointed=frozenset(
             fqn for op in ops if isinstance(op, CheckpointActivations) for fqn in op.modules

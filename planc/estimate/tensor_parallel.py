@@ -28,7 +28,8 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     """The collectives over tp of a step.
 
     A redistribution of DTensor costs one collective forward and, transposed, one backward: gathering becomes
-    reduce-scattering, and a sum to the whole costs nothing backward (torch/distributed/tensor/_redistribute.py).
+    reduce-scattering, and a sum to the whole costs nothing backward (torch/distributed/tensor/
+    _redistribute.py).
     Inside modules that are computed again the forward collectives happen twice, except what follows the last
     tensor that backward needs: torch stops recomputing there (torch/utils/checkpoint.py, early stop).
     """
@@ -71,7 +72,7 @@ def _exit(module: Module, use: StyleUse) -> Iterator[_Boundary]:
             yields = Partial() if use.computes_on == FEATURES else FEATURES
             yield _Boundary(_weight(module)[0], yields, use.output)
         case ModuleKind.EMBEDDING:
-            by_rows = BY_NAME[use.style].parameters["weight"] == Shard(0)
+            by_rows = BY_NAME[use.style].parameters.get("weight") == Shard(0)
             yield _Boundary(_weight(module)[1], Partial() if by_rows else FEATURES, use.output)
         case _:
             return
@@ -143,7 +144,7 @@ def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
 
 
 def _loss(work: RankWork) -> Iterator[Collective]:
-    """Maximum, sum of exponentials, and the label's logit of every token (torch/distributed/tensor/parallel/loss.py)."""
+    """Every token's maximum, sum of exponentials and label logit (torch.distributed.tensor.parallel.loss)."""
     if work.vocab_over:
         num_bytes = work.num_tokens * work.loss_bytes
         yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, "loss", 3 * work.times, num_bytes)

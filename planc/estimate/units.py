@@ -9,6 +9,7 @@ from math import prod
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork, ancestors
 from planc.graph.ops import FullyShard
+from planc.inventory.schema import Kind
 from planc.vocab import MeshDim
 
 
@@ -16,12 +17,14 @@ from planc.vocab import MeshDim
 class Unit:
     """One group of `fully_shard`.
 
-    `num_elements` are the parameters that tensor parallelism leaves on a rank, gathered; `num_local` are the
-    rank's own, with the padding that makes all ranks' equal.
+    `num_elements` are the parameters that tensor parallelism leaves on a rank; `num_gradients` are those
+    of their gradients before reduction; `num_local` are the rank's own, with the padding that makes all
+    ranks' equal.
     """
 
     modules: tuple[str, ...]
     num_elements: int
+    num_gradients: int
     num_local: int
     reshard_after_forward: bool
     shard_over: tuple[MeshDim, ...]
@@ -41,6 +44,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
         Unit(
             modules=group,
             num_elements=sum(prod(layout.tp_shape) for layout in parameters[group]),
+            num_gradients=sum(num_gradients(work, layout) for layout in parameters[group]),
             num_local=sum(prod(layout.local_shape) for layout in parameters[group]),
             reshard_after_forward=op.reshard_after_forward,
             shard_over=_more_than_one(work, op.shard_over),
@@ -51,6 +55,15 @@ def units(work: RankWork) -> tuple[Unit, ...]:
     ]
     order = {name: index for index, name in enumerate(("", *work.inventory.names()))}
     return tuple(sorted(found, key=lambda unit: min(order[name] for name in unit.modules)))
+
+
+def num_gradients(work: RankWork, layout: ParameterLayout) -> int:
+    """Elements of a parameter's gradient on a rank, as backward leaves it.
+
+    DTensor computes the gradient of an embedding whole, whatever rows of it a rank holds.
+    """
+    is_embedding = work.module(layout.module).kind is Kind.EMBEDDING
+    return prod(layout.shape if is_embedding else layout.tp_shape)
 
 
 def _groups(work: RankWork) -> Iterator[tuple[FullyShard, tuple[str, ...]]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from planc.fmt.comments import Comment, PendingComments, Position, end, start
+from planc.fmt.comments import PendingComments, Position, end, start
 from planc.fmt.document import (
     HARD_LINE,
     SOFT_LINE,
@@ -24,6 +24,7 @@ from planc.fmt.document import (
     indent,
 )
 from planc.syntax import ast
+from planc.syntax.comments import Comment
 
 Item: TypeAlias = ast.Argument | ast.Value
 """What stands between commas in ( ) and [ ]."""
@@ -63,7 +64,7 @@ class _Builder:
 
     def _own_lines(self, limit: Position) -> Iterator[_Entry]:
         for comment in self.comments.before(limit):
-            yield _Entry(comment.text, comment.line, comment.line)
+            yield _Entry(comment.text, comment.span.line, comment.span.line)
 
     def _remark(self, line: int, *, before: Position) -> tuple[Remark, ...]:
         comment = self.comments.on_line(line, before=before)
@@ -80,6 +81,12 @@ class _Builder:
             case ast.Rule(_, action, override, _):
                 patterns = self._patterns(statement)
                 return concat(_override(override), patterns, " -> ", self._value(action))
+            case ast.Extends(path, _):
+                return f"extends {_text(path)}"
+            case ast.Import(path, alias, _):
+                return f"import {_text(path)} as {alias.text}"
+            case ast.Use(name, _):
+                return f"use {name.text}"
             case ast.Directive(name):
                 return name.text
             case ast.Comparison(subject, operator, value, _):

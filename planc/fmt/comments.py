@@ -1,42 +1,15 @@
-"""The comments of a plan, which its syntax tree does not hold."""
+"""Comments on their way to their place in a formatted plan: the syntax tree does not hold them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from planc.source import Span
+from planc.syntax.comments import Comment
 
 Position: TypeAlias = tuple[int, int]
 """Line and column, from 1."""
-
-# A `#` in a string starts no comment. As STRING and COMMENT in the grammar.
-_STRING_OR_COMMENT = re.compile(r'"[^"\n]*"|#[^\n]*')
-
-
-@dataclass(frozen=True, slots=True)
-class Comment:
-    """`text` starts with its `#` and has no blanks at its end."""
-
-    text: str
-    line: int
-    column: int
-
-    @property
-    def start(self) -> Position:
-        return self.line, self.column
-
-
-def comments_of(text: str) -> tuple[Comment, ...]:
-    """All comments of a text that parses, in order."""
-    return tuple(
-        Comment(match.group().rstrip(), number, match.start() + 1)
-        for number, line in enumerate(text.split("\n"), start=1)
-        for match in _STRING_OR_COMMENT.finditer(line)
-        if match.group().startswith("#")
-    )
 
 
 def start(span: Span) -> Position:
@@ -58,7 +31,7 @@ class PendingComments:
         """Takes those that start before a position."""
         while self._num_taken < len(self._comments):
             comment = self._comments[self._num_taken]
-            if comment.start >= position:
+            if start(comment.span) >= position:
                 return
             self._num_taken += 1
             yield comment
@@ -67,7 +40,7 @@ class PendingComments:
         """Takes the next one if it stands on this line, before a position: the remark on what ends there."""
         if self._num_taken < len(self._comments):
             comment = self._comments[self._num_taken]
-            if comment.line == line and comment.start < before:
+            if comment.span.line == line and start(comment.span) < before:
                 self._num_taken += 1
                 return comment
         return None

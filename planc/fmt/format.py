@@ -6,10 +6,10 @@ from dataclasses import fields, is_dataclass
 
 from planc.diagnostics import Diagnostic
 from planc.fmt.build import build
-from planc.fmt.comments import comments_of
 from planc.fmt.document import render
 from planc.source import SourceFile, Span
 from planc.syntax.codes import TOO_LARGE
+from planc.syntax.comments import comments as comments_of
 from planc.syntax.parse import MAX_CHARACTERS, parse
 
 WIDTH = 100
@@ -26,15 +26,16 @@ def format_source(source: SourceFile) -> tuple[str | None, tuple[Diagnostic, ...
     file, problems = parse(source)
     if file is None:
         return None, problems
-    comments = comments_of(source.text)
+    comments = comments_of(source)
     text = render(build(file, comments=comments), width=WIDTH)
     if len(text) > MAX_CHARACTERS:
         label = f"{len(text)} characters once formatted; a plan has at most {MAX_CHARACTERS}"
         return None, (TOO_LARGE.at(source.start(), label),)
-    again, _ = parse(SourceFile(source.name, text))
+    result = SourceFile(source.name, text)
+    again, _ = parse(result)
     if again is None or tree_without_spans(again) != tree_without_spans(file):
         raise AssertionError(f"formatting would change what {source.name} means")
-    if [comment.text for comment in comments_of(text)] != [comment.text for comment in comments]:
+    if [comment.text for comment in comments_of(result)] != [comment.text for comment in comments]:
         raise AssertionError(f"formatting would change the comments of {source.name}")
     return text, problems
 

@@ -99,6 +99,12 @@ def load(text: str) -> Artifact:
     return artifact
 
 
+def artifact_schema() -> dict[str, Any]:
+    """The JSON Schema of an artifact. What no schema can say is `load`'s to refuse: an unsound graph, a
+    plan_hash of another one."""
+    return _ADAPTER.json_schema()
+
+
 def graph_of(artifact: Artifact) -> Graph:
     """The graph that an artifact holds."""
     file = artifact.graph

@@ -107,7 +107,7 @@ class Inventory:
 
     @property
     def head(self) -> Module | None:
-        """The linear layer that yields the logits: the last one with a row for every token of the vocabulary."""
+        """The linear layer that yields the logits: the last with a row for every token of the vocabulary."""
         for module in reversed(self.modules):
             weight = next((p for p in module.parameters if p.name == "weight"), None)
             if module.kind is Kind.LINEAR and weight is not None and weight.shape[0] == self.vocab_size:

@@ -1,4 +1,4 @@
-"""Codes of the resolve phase."""
+"""Codes of linking and resolving."""
 
 from planc.diagnostics import Code
 
@@ -18,7 +18,18 @@ UNUSED_PARAM = Code("P214", "unused-param", "nothing reads this parameter")
 UNKNOWN_TARGET = Code("P215", "unknown-override", "this override names nothing in the plan")
 UNKNOWN_MESH_DIM = Code("P303", "unknown-mesh-dim", "unknown mesh dim")
 
-CODES = (
+CANNOT_INCLUDE = Code("P231", "cannot-include", "cannot read a file that the plan includes")
+NOT_BELOW_ROOT = Code("P232", "include-outside-root", "a plan includes only files of its own folder")
+INCLUDE_CYCLE = Code("P233", "include-cycle", "the file includes itself")
+TOO_MANY_FILES = Code("P234", "too-many-files", "the plan includes too many files")
+INCLUDES_TOO_DEEP = Code("P235", "includes-too-deep", "the chain of `extends` is too long")
+INCLUDES_TOO_LARGE = Code("P236", "includes-too-large", "the included files are too large")
+UNKNOWN_IMPORT = Code("P237", "unknown-import", "unknown import")
+UNKNOWN_FRAGMENT = Code("P238", "unknown-fragment", "unknown fragment")
+WRONG_FRAGMENT = Code("P239", "wrong-fragment", "this fragment belongs in another block")
+UNUSED_IMPORT = Code("P240", "unused-import", "nothing uses this import")
+
+RESOLVE_CODES = (
     UNKNOWN_BLOCK,
     UNKNOWN_KEY,
     DUPLICATE,
@@ -35,3 +46,18 @@ CODES = (
     UNKNOWN_TARGET,
     UNKNOWN_MESH_DIM,
 )
+
+LINK_CODES = (
+    CANNOT_INCLUDE,
+    NOT_BELOW_ROOT,
+    INCLUDE_CYCLE,
+    TOO_MANY_FILES,
+    INCLUDES_TOO_DEEP,
+    INCLUDES_TOO_LARGE,
+    UNKNOWN_IMPORT,
+    UNKNOWN_FRAGMENT,
+    WRONG_FRAGMENT,
+    UNUSED_IMPORT,
+)
+
+CODES = (*RESOLVE_CODES, *LINK_CODES)

@@ -15,8 +15,19 @@ COUNTS = (
     "sequences_per_step",
     "total_tokens",
     "parameters",
+    "parameters_per_rank",
 )
 """The facts that are plain numbers, so that a unit beside one would be wrong."""
+
+ESTIMATED: Mapping[str, str] = {
+    "peak_memory": "what a rank reserves at the peak of a step; see `planc estimate`",
+    "parameters_per_rank": "elements of the parameter shards of rank 0, which holds the most",
+    "tp_bytes_per_step": "what a rank sends over tp in a step",
+    "fsdp_bytes_per_step": "what a rank sends to gather parameters and to reduce their gradients in a step",
+    "cp_bytes_per_step": "what a rank sends over cp in a step, for attention",
+    "sent_bytes_per_step": "what a rank sends in a step, all collectives together",
+}
+"""The facts that take an estimate, with what each is; `planc.estimate` computes them."""
 
 
 def sequences_per_micro_step(plan: Plan) -> int:

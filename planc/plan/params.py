@@ -38,7 +38,10 @@ def resolve_params(
         name = param.name.text
         if name in values:
             first = Label(values[name].param.name.span, "first given here")
-            scope.report(codes.DUPLICATE, param.name.span, f"a second parameter `{name}`", secondary=(first,))
+            is_base = values[name].param.span.file != param.span.file
+            help = f"write `override {name} = ...` to give the base's another value" if is_base else None
+            text = f"a second parameter `{name}`"
+            scope.report(codes.DUPLICATE, param.name.span, text, secondary=(first,), help=help)
             continue
         wanted = _type(param, scope)
         found = _convert(param.default, wanted, scope) if wanted is not None else None
@@ -64,19 +67,20 @@ def resolve_params(
 def used_names(file: ast.PlanFile, overrides: Sequence[Override]) -> frozenset[str]:
     """Every bare word that stands where a value is read, in the file and in what overrides it."""
     values = (override.assignment.value for override in overrides)
-    blocks = (value for block in file.statements for value in _values(block))
-    return frozenset(ref.name.text for value in (*values, *blocks) for ref in references(value))
+    outside = (ref.param_name for value in values for ref in references(value))
+    return frozenset((*outside, *(word for statement in file.statements for word in words(statement))))
 
 
-def _values(statement: ast.Statement) -> Iterator[ast.Value]:
+def words(statement: ast.Statement) -> Iterator[str]:
+    """The parameters that a statement may name, as the plan knows them."""
     match statement:
         case ast.Block(body=body):
             for inner in body:
-                yield from _values(inner)
+                yield from words(inner)
         case ast.Setting(value=value) | ast.Comparison(value=value):
-            yield value
+            yield from (ref.param_name for ref in references(value))
         case ast.Rule(action=action):
-            yield action
+            yield from (ref.param_name for ref in references(action))
         case _:
             return
 
@@ -97,7 +101,7 @@ def _type(param: ast.Param, scope: Scope) -> ValueType | None:
     """The type with its range, or None after a report."""
     written = param.type
     name = written.name.text
-    if param.name.text in _WORDS:
+    if param.name.text.rpartition(".")[2] in _WORDS:
         text = f"`{param.name.text}` already means something in a plan"
         scope.report(codes.DUPLICATE, param.name.span, text, help="choose another name")
         return None

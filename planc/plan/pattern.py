@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,7 +110,8 @@ class Pattern:
 
     def select(self, names: Sequence[str]) -> tuple[str, ...]:
         """The names that match, in their order."""
-        return tuple(name for name in names if self.matches(name))
+        segments = self.segments
+        return tuple(name for name, parts in _parts(tuple(names)) if _matches(segments, parts))
 
     def unmatched(self, names: Sequence[str]) -> Iterator[Alternative]:
         """For each choice in a brace by which no name matches, the first alternative that takes it."""
@@ -129,6 +131,12 @@ class Pattern:
                 if len(segment.alternatives) > 1 and not unused.isdisjoint(option.choices):
                     unused.difference_update(option.choices)
                     yield option
+
+
+@functools.lru_cache(maxsize=8)
+def _parts(names: tuple[str, ...]) -> tuple[tuple[str, list[str]], ...]:
+    """Names with their parts: every pattern of a plan is held against the same few lists."""
+    return tuple((name, name.split(".")) for name in names)
 
 
 def _matches(segments: Sequence[Segment], parts: Sequence[str]) -> bool:

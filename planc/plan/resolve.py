@@ -15,7 +15,7 @@ from planc.plan.overrides import Override
 from planc.plan.params import resolve_params, used_names
 from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
 from planc.plan.scalars import listed
-from planc.plan.scope import OriginStep, Scope, references
+from planc.plan.scope import Links, OriginStep, ParamValue, Scope, references
 from planc.plan.types import NONE, Variant, keys, type_of
 from planc.source import Span
 from planc.styles import Boundary
@@ -77,27 +77,29 @@ class Resolver:
     """The state of one resolve: the scope, and the tables that become the plan's."""
 
     scope: Scope
+    links: Links
     origins: dict[str, tuple[OriginStep, ...]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     num_alternatives: int = 0
 
 
 def resolve(
-    file: ast.PlanFile, *, overrides: Sequence[Override] = ()
+    file: ast.PlanFile, *, overrides: Sequence[Override] = (), links: Links | None = None
 ) -> tuple[spec.Plan | None, tuple[Diagnostic, ...]]:
-    """The plan that a file and its overrides mean, or everything that keeps them from meaning one."""
+    """The plan that a file and its overrides mean, or everything that keeps them from meaning one.
+
+    `links` says of a linked file what its statements, gathered from several files, do not.
+    """
+    links = links or Links()
     params, problems = resolve_params(file, overrides)
-    resolver = Resolver(Scope(params.values, params.broken, list(problems)))
+    resolver = Resolver(Scope(params.values, params.broken, list(problems), links.folders), links)
     resolver.spans[""] = Span(file.file, 1, 1, 1, 1)
     written = _collect(file, resolver)
     _apply(params.other_overrides, written, resolver)
     expectations = resolve_expectations(file, resolver.scope)
     records = {kind: _record(kind, shape, written.get(kind), resolver) for kind, shape in BLOCKS.items()}
     _report_missing(file, written, resolver.scope)
-    used = used_names(file, overrides)
-    for name, value in params.values.items():
-        if name not in used:
-            resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, f"`{name}` is never used")
+    _report_unused(params.values, used_names(file, overrides), resolver)
     diagnostics = tuple(resolver.scope.diagnostics)
     if has_errors(diagnostics):
         return None, diagnostics
@@ -111,6 +113,18 @@ def resolve(
         ),
         diagnostics,
     )
+
+
+def _report_unused(params: Mapping[str, ParamValue], used: frozenset[str], resolver: Resolver) -> None:
+    """Reports parameters that nothing reads, or whose override changes nothing."""
+    for name, value in params.items():
+        if name in used:
+            continue
+        if name not in resolver.links.idle:
+            resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, f"`{name}` is never used")
+        elif value.via and value.via[-1].span is not None:
+            text = f"this changes nothing: what reads `{name}` is overridden or not used"
+            resolver.scope.report(codes.UNUSED_PARAM, value.via[-1].span, text)
 
 
 def _report_missing(file: ast.PlanFile, written: Mapping[str, Written], scope: Scope) -> None:
@@ -158,7 +172,7 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
         match statement:
             case ast.Setting(name, value, override, span):
                 if override:
-                    help = "remove `override`: only rules overlap"
+                    help = "remove `override`: no base and no fragment gives this"
                     scope.report(codes.MISPLACED, span, "a setting overrides nothing", help=help)
                 if name.text not in names:
                     text = f"`{kind}` has no key `{name.text}`"
@@ -168,7 +182,8 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
                     first = Label(found.values[name.text][1], "first given here")
                     scope.report(codes.DUPLICATE, span, f"`{name.text}` is given twice", secondary=(first,))
                 else:
-                    found.values[name.text] = (value, span, (OriginStep("written", span, ""),))
+                    steps = (OriginStep("written", span, ""), *resolver.links.origins.get(span, ()))
+                    found.values[name.text] = (value, span, steps)
             case ast.Rule() if shape.actions is not None:
                 found.rules.append(statement)
             case ast.Directive(name) if name.text in found.directives:
@@ -188,7 +203,8 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
 
 def _no_label(block: ast.Block, scope: Scope) -> None:
     if block.label is not None:
-        scope.report(codes.MISPLACED, block.label.span, f"`{block.kind.text}` takes no label")
+        help = "a block with a label is a fragment, and stands in a file that is imported"
+        scope.report(codes.MISPLACED, block.label.span, f"`{block.kind.text}` takes no label", help=help)
 
 
 def _home(statement: ast.Statement) -> str | None:
@@ -202,8 +218,10 @@ def _home(statement: ast.Statement) -> str | None:
         case ast.Rule():
             homes = [kind for kind, shape in BLOCKS.items() if shape.actions is not None]
             return f"rules stand in {listed(f'`{kind}`' for kind in homes)}"
-        case ast.Param() | ast.Block():
+        case ast.Param() | ast.Block() | ast.Extends() | ast.Import():
             return "it stands at the top level, outside every block"
+        case ast.Use():
+            return "`use` stands in a block of a plan, of the fragment's kind"
         case ast.Directive():
             return None
         case _:
@@ -315,10 +333,10 @@ def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> 
     converted = type_of(spec_field).convert(value, resolver.scope)
     via: list[OriginStep] = []
     for ref in references(value):
-        name = ref.name.text
+        name = ref.param_name
         if name in resolver.scope.params:
             param = resolver.scope.params[name]
-            via.extend((OriginStep("parameter", param.value.span, name), *param.via))
+            via.extend((OriginStep("parameter", param.param.name.span, name), *param.via))
     resolver.origins[path] = (*steps, *via)
     resolver.spans[path] = span
     return MISSING if converted is None else None if converted is NONE else converted

@@ -42,7 +42,7 @@ def wrong_type(
 ) -> None:
     """Reports a value of another type; a bare word is most often a parameter's name with a slip in it."""
     if help is None and isinstance(value, ast.Ref):
-        near = closest(value.name.text, scope.params)
+        near = closest(value.name.text, scope.visible(value))
         help = f"did you mean `{near}`?" if near else f"there is no parameter `{value.name.text}`"
     text = f"expected {wanted.describe()}"
     scope.report(codes.WRONG_TYPE, value.span, text, secondary=labels, help=help, fix=fix)
@@ -121,6 +121,24 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Path:
+    """The path of a file or a folder, or a glob. It starts at the folder of the file that writes it."""
+
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        written, _ = scope.lookup(value)
+        if Text().convert(value, scope) is None:
+            return None
+        assert isinstance(written, ast.Text), "else it would not have converted"
+        return scope.path(written)
+
+    def describe(self) -> str:
+        return "a path in quotes"
+
+    def render(self, value: str) -> str:
+        return f'"{value}"'
+
+
+@dataclass(frozen=True, slots=True)
 class Bool:
     def convert(self, value: ast.Value, scope: Scope) -> bool | None:
         value, labels = scope.lookup(value)
@@ -150,7 +168,7 @@ class Choice:
         if isinstance(value, ast.Ref):
             if value.name.text in names:
                 return self.choices(value.name.text)
-            help = "a parameter cannot stand for this word" if value.name.text in scope.params else None
+            help = "a parameter cannot stand for this word" if value.param_name in scope.params else None
             scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}", help=help)
             return None
         if isinstance(value, ast.Text) and value.value in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -26,11 +27,29 @@ class ParamValue:
 
 @dataclass(frozen=True, slots=True)
 class OriginStep:
-    """One step in how a value came to be: `kind` is written, parameter, set, environment or default."""
+    """One step in how a value came to be.
+
+    `kind` is written, overrides (what another file wrote), use (of a fragment), parameter, override (of a
+    parameter, in a file), set, environment or default.
+    """
 
     kind: str
     span: Span | None
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What resolving a plan of several files has to know of them.
+
+    `origins` lead on from settings that another file's override, or a fragment, brought in. `idle` are
+    parameters that something left out reads: a setting that was overridden, a fragment that is not used.
+    `folders` has the folder of each included file, relative to the top plan's, by file name.
+    """
+
+    origins: Mapping[Span, tuple[OriginStep, ...]] = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
+    folders: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -43,18 +62,32 @@ class Scope:
     params: Mapping[str, ParamValue]
     broken: frozenset[str] = frozenset()
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    folders: Mapping[str, str] = field(default_factory=dict)
     _unjudged: set[Span] = field(default_factory=set)
 
     def lookup(self, value: ast.Value) -> tuple[ast.Value, tuple[Label, ...]]:
         """The value behind a parameter's name, with a label on the place that named it."""
         if not isinstance(value, ast.Ref):
             return value, ()
-        name = value.name.text
+        name = value.param_name
         if name in self.broken:
             self._unjudged.add(value.span)
         if name not in self.params:
             return value, ()
         return self.params[name].value, (Label(value.span, f"`{name}` is used here"),)
+
+    def visible(self, ref: ast.Ref) -> tuple[str, ...]:
+        """The parameters that could stand in a word's place, as they are written there."""
+        prefix = f"{ref.alias}." if ref.alias else ""
+        names = (name.removeprefix(prefix) for name in self.params if name.startswith(prefix))
+        return tuple(name for name in names if "." not in name)
+
+    def path(self, text: ast.Text) -> str:
+        """A path as the top plan would write it: in an included file it starts at that file's folder."""
+        folder = self.folders.get(text.span.file, "")
+        if not folder or posixpath.isabs(text.value):
+            return text.value
+        return posixpath.normpath(posixpath.join(folder, text.value))
 
     def report(
         self,

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from planc.plan.pattern import Pattern
-from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Quantity, Text
+from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Path, Quantity, Text
 from planc.plan.scope import OriginStep
 from planc.plan.types import List, Optional, Placement, Rest, Variant, key
 from planc.source import Span
@@ -50,7 +50,7 @@ class AttentionKernel(StrEnum):
 class ModelSpec:
     """The model, its weights and its arithmetic."""
 
-    hf: str = key(Text(), doc="a local folder with a config.json, beside the plan or absolute")
+    hf: str = key(Path(), doc="a local folder with a config.json, beside the plan or absolute")
     weights: Weights = key(
         Choice(Weights), default=Weights.RANDOM, doc="random initialisation, or safetensors"
     )
@@ -215,12 +215,12 @@ class ActivationCheckpointSpec:
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    patterns: tuple[str, ...] = key(Rest(Text()), doc="globs of UTF-8 text files", positional=True)
+    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of UTF-8 text files", positional=True)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLines:
-    patterns: tuple[str, ...] = key(Rest(Text()), doc="globs of JSON-lines files", positional=True)
+    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of JSON-lines files", positional=True)
     field: str = key(Text(), default="text", doc="the key that holds a document's text")
 
 
@@ -236,7 +236,7 @@ class ByteTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class FileTokenizer:
-    path: str = key(Text(), doc="a tokenizer.json", positional=True)
+    path: str = key(Path(), doc="a tokenizer.json", positional=True)
     end_of_document: str | None = key(
         Optional(Text()), default=None, doc="the token between documents, where the file does not mark one"
     )

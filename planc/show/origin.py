@@ -35,8 +35,10 @@ def _step(step: OriginStep) -> str:
             return place
         case "parameter":
             return f"param {step.text} ({place})"
-        case "set":
+        case "set" | "overrides" | "override":
             return step.text
+        case "use":
+            return f"{step.text} ({place})"
         case "environment":
             return f"environment {step.span.file if step.span else ''}: {step.text}"
         case kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def render_table(
@@ -33,11 +33,11 @@ def printable(text: str) -> str:
 def format_bytes(size_bytes: int) -> str:
     """`1.5 GiB`, three significant digits at least; exact below 1024."""
     value, unit = float(size_bytes), 0
-    while value >= 1024 and unit + 1 < len(_UNITS):
+    while value >= 1024 and unit + 1 < len(SIZE_UNITS):
         value, unit = value / 1024, unit + 1
     if unit == 0:
         return f"{size_bytes} B"
-    return f"{value:.2f} {_UNITS[unit]}" if value < 100 else f"{value:.0f} {_UNITS[unit]}"
+    return f"{value:.2f} {SIZE_UNITS[unit]}" if value < 100 else f"{value:.0f} {SIZE_UNITS[unit]}"
 
 
 def format_shape(shape: Sequence[int]) -> str:

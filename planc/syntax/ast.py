@@ -44,9 +44,18 @@ class Bool:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A bare word: a parameter's name, or one of a closed set of choices."""
+    """A bare word: a parameter's name, or one of a closed set of choices.
+
+    In a fragment, `alias` is the import that it came by: the word then names a parameter of that file.
+    """
 
     name: Name
+    alias: str = ""
+
+    @property
+    def param_name(self) -> str:
+        """The name under which the plan knows the parameter: `llama.width` where the import is `llama`."""
+        return f"{self.alias}.{self.name.text}" if self.alias else self.name.text
 
     @property
     def span(self) -> Span:
@@ -89,6 +98,31 @@ class Rule:
     patterns: tuple[Text, ...]
     action: Call | Ref
     override: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Extends:
+    """`extends "base/h100.plan"`: the file that this one adds to."""
+
+    path: Text
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """`import "presets/llama.plan" as llama`: a file of fragments, and the name that they are used by."""
+
+    path: Text
+    alias: Name
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """`use llama.sequence_parallel`: a fragment's statements stand here. `name` has the dots."""
+
+    name: Name
     span: Span
 
 
@@ -137,7 +171,7 @@ class Block:
     span: Span
 
 
-Statement = Setting | Rule | Directive | Comparison | Param | Block
+Statement = Extends | Import | Param | Block | Setting | Rule | Use | Directive | Comparison
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,12 @@ class Builder:
     def _statement(self, tree: LarkTree) -> ast.Statement:
         parts = tree.children
         match tree.data:
+            case "extends":
+                return ast.Extends(self._text(parts[0]), self._span(tree))
+            case "import":
+                return ast.Import(self._text(parts[0]), self._name(parts[1]), self._span(tree))
+            case "use":
+                return ast.Use(self._path(_tree(parts[0])), self._span(tree))
             case "param":
                 return ast.Param(
                     self._name(parts[0]),
@@ -40,9 +46,8 @@ class Builder:
             case "block":
                 return self._block(tree)
             case "setting":
-                return ast.Setting(
-                    self._name(parts[1]), self._value(_tree(parts[2])), parts[0] is not None, self._span(tree)
-                )
+                path, value = self._path(_tree(parts[1])), self._value(_tree(parts[2]))
+                return ast.Setting(path, value, parts[0] is not None, self._span(tree))
             case "rule":
                 patterns = tuple(self._text(pattern) for pattern in _tree(parts[1]).children)
                 action = self._value(_tree(parts[2]))

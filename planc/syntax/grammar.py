@@ -58,7 +58,7 @@ def build_parser() -> Lark:
 
 
 def table_text() -> str:
-    """The source of `planc/syntax/table.py`: the parser's table as Python literals, so that nothing is unpickled."""
+    """The source of `planc/syntax/table.py`: the parser's table as literals, so that nothing is unpickled."""
     data, memo = build_parser().memo_serialize([TerminalDef, Rule])
     data["options"]["postlex"] = None
     table = {"lark": lark.__version__, "grammar": _digest(), "data": data, "memo": memo}

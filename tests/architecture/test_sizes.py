@@ -25,4 +25,3 @@ def test_no_function_is_longer_than_the_ratchet() -> None:
                 if length > MAX_FUNCTION_LINES:
                     long[f"{path}:{node.name}"] = length
     assert long == {}
-

@@ -15,10 +15,12 @@ from planc.diagnostics import Code, Severity
 from planc.diagnostics.pages import page, pages
 
 PACKAGE = Path(planc.__path__[0])
-WITHOUT_PLAN = ("P100", "P105", "P106")
-"""Codes of files that cannot be read, which no plan's text can show."""
+WITHOUT_PLAN = ("P100", "P103", "P105", "P106", "P110", "P234", "P235", "P236")
+"""Codes of files that cannot be read, or are too many, which no plan's text can show."""
 
 EXAMPLE = re.compile(r"^```plan (fails|passes)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```plan (\S+\.plan)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A file that the page's examples, which are `example.plan`, may include."""
 DIRECTIVE = re.compile(r"^# (world-size|set): (.+)$", re.MULTILINE)
 
 
@@ -28,12 +30,17 @@ def examples(code: str, outcome: str) -> list[str]:
     return [match.group(2) for match in EXAMPLE.finditer(text) if match.group(1) == outcome]
 
 
-def findings(check: Check, text: str) -> list[str]:
+def files(code: str) -> dict[str, str]:
+    return dict(FILE.findall(page(code) or ""))
+
+
+def findings(check: Check, code: str, text: str) -> list[str]:
     """The codes of errors and warnings, under the launch that the example's comments describe."""
     directives = DIRECTIVE.findall(text)
     world_sizes = [int(value) for name, value in directives if name == "world-size"]
     settings = tuple(value for name, value in directives if name == "set")
-    checked = check(text, world_size=world_sizes[0] if world_sizes else None, settings=settings)
+    world_size = world_sizes[0] if world_sizes else None
+    checked = check(text, world_size=world_size, settings=settings, files=files(code))
     return [d.code.code for d in checked.diagnostics if d.severity is not Severity.NOTE]
 
 
@@ -86,12 +93,12 @@ WITH_PLAN = [code.code for code in CODES if code.code not in WITHOUT_PLAN]
 @pytest.mark.parametrize("code", WITH_PLAN)
 def test_failing_example_gives_exactly_its_code(code: str, check: Check) -> None:
     for text in (found := examples(code, "fails")):
-        assert findings(check, text) == [code]
+        assert findings(check, code, text) == [code]
     assert found
 
 
 @pytest.mark.parametrize("code", WITH_PLAN)
 def test_passing_example_is_clean(code: str, check: Check) -> None:
     for text in (found := examples(code, "passes")):
-        assert findings(check, text) == []
+        assert findings(check, code, text) == []
     assert found

@@ -63,8 +63,9 @@ def _with_wide_norms(inventory: Inventory) -> list[Module]:
 
 
 def write_models(base: Path) -> None:
-    """Every model of the repository and every variant, under `base/models`."""
+    """Every model of the repository and every variant, under `base/models`; and the presets."""
     shutil.copytree(MODELS, base / "models")
+    shutil.copytree(MODELS.parent / "presets", base / "presets")
     for name, inventory in variants().items():
         folder = base / "models" / name
         folder.mkdir()

@@ -92,7 +92,7 @@ def test_help_reads_and_has_examples(terminal: Terminal, argv: list[str]) -> Non
 def test_every_command_file_is_registered() -> None:
     files = (ROOT / "planc" / "cli").glob("*.py")
     commands = {path.stem for path in files if "\nDESCRIPTION = " in path.read_text()}
-    assert {command.name for command in COMMANDS} == commands
+    assert {command.name.replace("-", "_") for command in COMMANDS} == commands
 
 
 @pytest.mark.parametrize(

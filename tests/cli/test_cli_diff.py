@@ -49,6 +49,33 @@ def test_revision_path_can_start_at_the_current_folder(
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("git:HEAD:plans/x.plan", "plans/x.plan"),
+        ("git:HEAD:./plans/x.plan", "plans/x.plan"),
+        ("git:HEAD~1:plans/x.plan", "git:HEAD:plans/x.plan"),
+    ],
+)
+def test_what_a_plan_of_a_revision_includes_is_read_from_the_revision(
+    repository: Path, capsys: pytest.CaptureFixture[str], old: str, new: str
+) -> None:
+    (repository / "plans" / "base").mkdir()
+    base = repository / "plans" / "base" / "b.plan"
+    base.write_text(TINY.replace('"models/', '"../models/').replace('"data/', '"../data/'))
+    write_plan(repository / "plans", text='extends "base/b.plan"\n')
+    _git("add", "plans/x.plan", "plans/base")
+    _git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-qm", "a base")
+    base.unlink() if new.startswith("git:") else base.write_text(base.read_text().replace("= 10", "= 20"))
+    assert main(["diff", old, new]) == 0
+    out, _ = _out(capsys)
+    assert ("no semantic change" if new.startswith("git:") else "train.steps  10 -> 20") in out
+
+
+def _git(*arguments: str) -> None:
+    subprocess.run(["git", *arguments], check=True)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "git:HEAD",
@@ -143,6 +170,7 @@ def test_errors_of_the_new_plan_are_one(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_sides_that_cannot_be_read_are_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = str(write_plan(tmp_path, text=TINY))
-    for pair in ((plan, str(tmp_path / "none.plan")), (str(tmp_path), plan)):
-        assert main(["diff", *pair]) == 2
-        assert "P100" in _out(capsys)[1]
+    assert main(["diff", plan, str(tmp_path / "none.plan")]) == 2
+    assert "P100" in _out(capsys)[1]
+    assert main(["diff", str(tmp_path), plan]) == 2
+    assert "the folder keeps no plan" in _out(capsys)[1]

@@ -115,7 +115,7 @@ def test_boundary_change_shows_the_placements() -> None:
 
 def test_losing_tensor_parallelism_is_one_line() -> None:
     found = _diff("mesh.tp=1")
-    assert _names(found, Group.LAYOUT) == ["mesh.tp", "30 modules divided over tp", "parameters on rank 0"]
+    assert _names(found, Group.LAYOUT) == ["mesh.tp", "30 modules divided over tp"]
     assert _change(found, "30 modules divided over tp").action is Action.REMOVE
 
 
@@ -224,8 +224,9 @@ def test_broken_expectation_stands_at_the_change_that_breaks_it() -> None:
     expectation = next(one for one in new.plan.expectations if one.subject == "gradient_accumulation")
     finding = Code("P999", "broken", "an expectation is broken").at(expectation.subject_span)
     found = diff(_side(), replace(new, diagnostics=(finding,)))
-    (broken,) = _change(found, "gradient_accumulation").breaks
+    (broken,) = _change(found, "gradient_accumulation").findings
     assert (broken.code, broken.place) == ("P999", f"x.plan:{expectation.span.line}")
+    assert broken.breaks
     text = render_text(found, colour=False)
     assert "ERRORS" not in text
     assert text.endswith("1 error.\n")

@@ -73,11 +73,10 @@ def _score(row: Mapping[str, str]) -> Score:
     pieces = pieces_of(work, units(work))
     if row["recompute"] == "selective-op":
         pieces = _selective(pieces, row, work)
-    peak, _ = peak_bytes(pieces)
     shape = " ".join(f"{name} {row[name]}" for name in ("dp_shard", "cp", "tp") if row[name] != "1")
     name = f"{row['model']} {row['sequence']} x {row['local_batch']}, {shape}, {row['recompute']}"
     published = None if row["peak_gib"] == "OOM" else float(row["peak_gib"])
-    return Score(name, published, peak / 2**30)
+    return Score(name, published, peak_bytes(pieces) / 2**30)
 
 
 def _work(row: Mapping[str, str]) -> RankWork:
@@ -154,15 +153,16 @@ def _inventory(row: Mapping[str, str]) -> Inventory:
 
 
 def _moved(module: Module, index: int) -> Module:
-    """Layer 1's module as that of another layer; what reads the layer before reads the embedding in the first."""
+    """Layer 1's module as another layer's; the first reads the embedding, where others read a layer."""
 
     def moved(fqn: str) -> str:
-        before = f"model.layers.{index - 1}" if index else "model.embed_tokens"
-        return fqn.replace("model.layers.1", f"model.layers.{index}", 1).replace("model.layers.0", before, 1)
+        if fqn == "model.layers.0":
+            return f"model.layers.{index - 1}" if index else "model.embed_tokens"
+        return fqn.replace("model.layers.1", f"model.layers.{index}", 1)
 
     return replace(
         module,
-        fqn=module.fqn.replace("model.layers.1", f"model.layers.{index}", 1),
+        fqn=moved(module.fqn),
         sources=tuple(map(moved, module.sources)),
         returns=tuple(map(moved, module.returns)),
     )

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planc.graph.op import Op
-from planc.graph.ops import Log, StepOptimizer
+from planc.graph.ops import Backward, Forward, Log, StepOptimizer
 from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.backends.torch.gradients import local_of
 from planc.runtime.backends.torch.session import Session
@@ -36,6 +40,8 @@ KINDS: Mapping[str, str] = {
     "alltoall_base_": "all_to_all",
 }
 """Ops of the namespaces `_c10d_functional` and `c10d`, by what they do."""
+
+OUTPUT_FIRST = ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_")
 
 FREE = ("wait_tensor", "_wrap_tensor_autograd", "monitored_barrier_", "barrier")
 
@@ -60,10 +66,10 @@ class Recorder(TorchDispatchMode):
 
     def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        # c10d's in-place forms take the output first, and an all-reduce takes a list.
+        # An all-reduce of c10d takes a list.
         if name == "allreduce_":
             tensors = arguments[0]
-        sent = tensors[1] if name in ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_") else tensors[0]
+        sent = tensors[1 if name in OUTPUT_FIRST else 0]
         group = next(filter(None, map(_group, arguments)))
         ranks = tuple(dist.get_process_group_ranks(group))
         self.calls[KINDS[name], ranks, sent.numel() * sent.element_size()] += 1
@@ -81,6 +87,26 @@ def _group(argument: object) -> dist.ProcessGroup | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """The storages that one forward keeps for backward, by address. Integers are indices, and left out."""
+
+    storages: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)
+    """(shape, bytes)."""
+    alive: list[Tensor] = field(default_factory=list)
+    """Held, so that no address is given twice."""
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        local = local_of(tensor)
+        if isinstance(local, AsyncCollectiveTensor):
+            local = local.trigger_wait()
+        if local.is_floating_point():
+            storage = local.untyped_storage()
+            self.storages[storage.data_ptr()] = tuple(local.shape), storage.nbytes()
+            self.alive.append(local)
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
     """One rank's second step, and what it holds after it."""
 
@@ -89,6 +115,10 @@ class Recorded:
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    unreduced_bytes: int
+    """Gradients between two micro steps; 0 without any."""
+    saved: tuple[tuple[tuple[int, ...], int], ...]
+    """(shape, bytes) of what the first forward saves, weights among it."""
 
 
 class Recording(TorchBackend):
@@ -98,6 +128,8 @@ class Recording(TorchBackend):
         super().__init__(session)
         self.calls: dict[str, Counter[Call]] = {}
         self.gradient_bytes = 0
+        self.saved = Saved()
+        self.unreduced_bytes = 0
 
     def execute(self, op: Op, position: Position) -> None:
         # Logging is not part of every step.
@@ -106,14 +138,34 @@ class Recording(TorchBackend):
             return
         if isinstance(op, StepOptimizer):
             self.gradient_bytes = _bytes_of(p.grad for p in self.session.model.parameters())
-        with Recorder() as recorder:
+        is_first_forward = isinstance(op, Forward) and position.micro_step == 0
+        hooks = saved_tensors_hooks(self.saved.keep, lambda tensor: tensor)
+        with Recorder() as recorder, hooks if is_first_forward else nullcontext():
             super().execute(op, position)
         self.calls.setdefault(op.name, Counter()).update(recorder.calls)
+        if isinstance(op, Backward) and not position.is_last_micro_step:
+            self.unreduced_bytes = _unreduced_bytes(self.session)
 
 
 def _bytes_of(tensors: Iterable[Tensor | None]) -> int:
     local = [local_of(tensor) for tensor in tensors if tensor is not None]
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
+
+
+def _unreduced_bytes(session: Session) -> int:
+    """Gradients that FSDP holds between micro steps, which no public attribute shows."""
+    groups = (
+        module._get_fsdp_state()._fsdp_param_group
+        for module in session.model.modules()
+        if isinstance(module, FSDPModule)
+    )
+    # The modules of one unit share a group.
+    held = [parameter for group in dict.fromkeys(groups) if group for parameter in group.fsdp_params]
+    return _bytes_of(
+        gradient
+        for parameter in held
+        for gradient in (parameter.unsharded_accumulated_grad, parameter.unsharded_param.grad)
+    )
 
 
 def record_rank(rank: int, world_size: int, task: Task) -> Recorded:
@@ -127,6 +179,8 @@ def record_rank(rank: int, world_size: int, task: Task) -> Recorded:
         parameter_bytes=_bytes_of(session.model.parameters()),
         gradient_bytes=backend.gradient_bytes,
         optimizer_bytes=_bytes_of(tensor for state in states for tensor in state.values()),
+        unreduced_bytes=backend.unreduced_bytes,
+        saved=tuple(backend.saved.storages.values()),
     )
     dist.destroy_process_group()
     return recorded

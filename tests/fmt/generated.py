@@ -64,6 +64,7 @@ BOUNDS: st.SearchStrategy[Tokens] = st.just(()) | st.builds(
     lambda low, high: ("(", low, "..", high, ")"), NUMBERS, NUMBERS
 )
 OPERATORS = st.sampled_from(["==", "!=", "<=", ">=", "<", ">"])
+PATHS = st.lists(st.tuples(NAMES), min_size=1, max_size=3)
 LABELS = st.just(()) | st.tuples(STRINGS)
 ONS = st.lists(st.tuples(NAMES), max_size=2).map(
     lambda names: ("on", *_between(names, ",")) if names else ()
@@ -77,7 +78,12 @@ def _block(name: str, label: Tokens, on: Tokens, body: Sequence[Tokens]) -> Toke
 
 def _statements() -> st.SearchStrategy[Tokens]:
     leaves = (
-        st.builds(lambda override, name, value: (*override, name, "=", *value), OVERRIDES, NAMES, VALUES)
+        st.builds(
+            lambda override, path, value: (*override, *_between(path, "."), "=", *value),
+            OVERRIDES,
+            PATHS,
+            VALUES,
+        )
         | st.builds(
             lambda override, patterns, action: (*override, *patterns, "->", *action),
             OVERRIDES,
@@ -85,9 +91,12 @@ def _statements() -> st.SearchStrategy[Tokens]:
             ACTIONS,
         )
         | st.tuples(NAMES)
+        | st.builds(lambda path: ("extends", path), STRINGS)
+        | st.builds(lambda path, alias: ("import", path, "as", alias), STRINGS, NAMES)
+        | st.builds(lambda names: ("use", *_between(names, ".")), PATHS)
         | st.builds(
             lambda path, operator, value: (*_between(path, "."), operator, *value),
-            st.lists(st.tuples(NAMES), min_size=1, max_size=3),
+            PATHS,
             OPERATORS,
             VALUES,
         )

@@ -83,10 +83,11 @@ def test_a_list_breaks_one_column_after_the_width(num_items: int) -> None:
 def test_a_plan_that_does_not_parse_has_findings_and_no_text() -> None:
     text, problems = format_source(SourceFile("x.plan", "mesh {\n"))
     assert text is None
-    assert [problem.code.code for problem in problems] == ["P103"]
+    assert [problem.code.code for problem in problems] == ["P108"]
 
 
 def test_a_plan_that_would_grow_beyond_what_parses_is_refused() -> None:
-    text, problems = format_source(SourceFile("x.plan", f"x = [{'1,' * (MAX_CHARACTERS // 4)}]"))
+    items = '"1234567",' * (MAX_CHARACTERS // 13 + 1)
+    text, problems = format_source(SourceFile("x.plan", f"x = [{items}]"))
     assert text is None
     assert [problem.code.code for problem in problems] == ["P105"]

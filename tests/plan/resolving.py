@@ -1,22 +1,24 @@
-"""Resolving for tests: quickstart with one edit, its plan or its findings."""
+"""Resolving for tests: a full plan with one edit, its plan or its findings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planc.api import local_files
 from planc.diagnostics import Diagnostic
+from planc.plan.link import link
 from planc.plan.overrides import Override, parse_override
 from planc.plan.resolve import resolve
 from planc.plan.spec import Plan
 from planc.source import SourceFile
 from planc.syntax.parse import parse
-from tests.plans import QUICKSTART
+from tests.plans import FULL, PLANS
 
-TEXT = QUICKSTART.read_text(encoding="utf-8")
+TEXT = FULL
 
 
 def edited(*edits: tuple[str, str]) -> str:
-    """Quickstart with edits made, each of which finds its text exactly once."""
+    """The full plan with edits made, each of which finds its text exactly once."""
     text = TEXT
     for old, new in edits:
         assert text.count(old) == 1, f"{text.count(old)} times: {old}"
@@ -33,9 +35,7 @@ def setting(text: str, *, kind: str = "set", name: str = "--set") -> Override:
 
 def resolved(text: str, *, overrides: Sequence[Override] = ()) -> Plan:
     """The plan of a text without fault."""
-    file, _ = parse(SourceFile("x.plan", text))
-    assert file is not None
-    plan, problems = resolve(file, overrides=overrides)
+    plan, problems = _resolve(text, overrides)
     assert plan is not None, [f"{one.code.code} {one.primary.span} {one.primary.text}" for one in problems]
     assert problems == ()
     return plan
@@ -43,11 +43,19 @@ def resolved(text: str, *, overrides: Sequence[Override] = ()) -> Plan:
 
 def faults(text: str, *, overrides: Sequence[Override] = ()) -> tuple[Diagnostic, ...]:
     """Every finding of a text that parses and means no plan."""
-    file, _ = parse(SourceFile("x.plan", text))
-    assert file is not None
-    plan, problems = resolve(file, overrides=overrides)
+    plan, problems = _resolve(text, overrides)
     assert plan is None
     return problems
+
+
+def _resolve(text: str, overrides: Sequence[Override]) -> tuple[Plan | None, tuple[Diagnostic, ...]]:
+    """A text as it resolves in the folder of the canonical plans, whose presets it may use."""
+    file, _ = parse(SourceFile("x.plan", text))
+    assert file is not None
+    linked, problems = link(file, load=local_files(PLANS, plan="x.plan"))
+    assert linked.file is not None
+    plan, more = resolve(linked.file, overrides=(*linked.overrides, *overrides), links=linked.links)
+    return plan, (*problems, *more)
 
 
 def fault(text: str, *, overrides: Sequence[Override] = ()) -> Diagnostic:

@@ -20,6 +20,7 @@ from planc.plan.scalars import (
     Choice,
     Float,
     Int,
+    Path,
     Quantity,
     Text,
     ValueType,
@@ -136,7 +137,7 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.integers(low, high if high is not None else MAX_INTEGER)
         case Float(low, high):
             return st.floats(low, high if high is not None else 1e30, allow_nan=False)
-        case Text():
+        case Text() | Path():
             return st.from_regex(r"[a-z/*.]{1,9}", fullmatch=True)
         case Bool():
             return st.booleans()

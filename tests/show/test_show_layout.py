@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planc.estimate.layout import ParameterLayout, layouts
 from planc.graph.graph import Graph
 from planc.inventory.schema import Inventory
-from planc.estimate.layout import ParameterLayout, layouts
 from planc.show.layout import layout_text
 from planc.vocab import MeshDim, Replicate, Shard
 from tests.plans import FULL, checked, write_plan

@@ -20,7 +20,7 @@ from tests.plans import TINY, write_plan
         ("mesh.cp", (), ("default",)),
         ("mesh.tp", (), ("{plan}:9",)),
         ("mesh.dp_shard", (), ("{plan}:8", "param size ({plan}:1)")),
-        ("mesh.dp_shard", (("--set", "size=4"),), ("{plan}:8", "param size (--set:1)", "--set size=4")),
+        ("mesh.dp_shard", (("--set", "size=4"),), ("{plan}:8", "param size ({plan}:1)", "--set size=4")),
         ("mesh.dp_shard", (("--set", "mesh.dp_shard=4"),), ("--set mesh.dp_shard=4", "{plan}:8")),
         ("mesh.tp", (("TP_SIZE", "mesh.tp=1"),), ("environment TP_SIZE: mesh.tp=1", "{plan}:9")),
         (

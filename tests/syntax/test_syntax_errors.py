@@ -35,19 +35,23 @@ from tests.syntax.reading import covered, parsed, refused
         ("f = g(,)", "P102", ",", None),
         ("f = [,]", "P102", ",", None),
         ("f = [1 2]", "P102", "2", "`,`"),
-        ("}", "P102", "}", None),
+        ("}", "P109", "}", "remove it"),
         ("b { ) }", "P102", ")", None),
         ("param x = 1", "P102", "=", "expected `:`"),
         ("param x: int", "P103", "", None),
         ("param x: int(1) = 1", "P102", ")", "`..`"),
         ('[] -> a', "P102", "]", "expected string"),
-        ('"a" = 1', "P102", "=", "`->`"),
+        ('"a" = 1', "P102", "=", '`"a" -> action`'),
         ('"a" -> "b"', "P102", '"b"', "expected name"),
         ("override auto", "P103", "", None),
         ("b on { }", "P102", "{", "expected name"),
+        ("b ontp { }", "P102", "ontp", None),
+        ('import "x" asx', "P102", "asx", "`as`"),
         ("b\n{ }", "P102", "{", None),
-        ("a.b = 1", "P102", "=", "comparison"),
-        ('extends "x.plan"\n', "P102", "\n", "`on` or `{`"),
+        ("a.b", "P103", "", None),
+        ("extends x", "P102", "x", "string"),
+        ('import "x.plan"\n', "P102", "\n", "as"),
+        ("use\n", "P102", "\n", "name"),
     ],
 )  # fmt: skip
 def test_a_syntax_error_is_one_finding_at_its_place(
@@ -67,13 +71,13 @@ def test_a_syntax_error_is_one_finding_at_its_place(
         ("b {\n  a = 1\n", 1, 3),
         ("a = f(1,\n2", 1, 6),
         ("a = [[1], [2\n", 1, 11),
-        ('b { "x" -> f("}"', 1, 13),
+        ('"x" -> f("}"', 1, 9),
         ("a = 1\nb { # }\n", 2, 3),
     ],
 )
 def test_an_open_bracket_is_shown_where_it_opens(text: str, line: int, column: int) -> None:
     problem = refused(text)
-    assert problem.code is codes.UNEXPECTED_END
+    assert problem.code is codes.UNCLOSED
     assert problem.primary.span == Span("x.plan", line, column, line, column + 1)
 
 

@@ -11,10 +11,14 @@ from planc.diagnostics import Diagnostic
 from planc.diagnostics.human import HumanRenderer
 from planc.diagnostics.machine import render_concise, render_json
 from planc.plan.overrides import parse_override
+from planc.plan.partial import findings_of
 from planc.plan.resolve import resolve
 from planc.source import SourceFile
-from planc.syntax.parse import parse
+from planc.syntax.ast import Name
+from planc.syntax.parse import parse, read
+from planc.syntax.recovery import MAX_PROBLEMS
 from tests.syntax.mutations import STRANGE, TEXTS, WORDS, damaged
+from tests.syntax.reading import covered, nodes
 
 # Derandomised, so that a failure belongs to the change under test. A run of any length is one edit away.
 RUN = settings(
@@ -44,10 +48,11 @@ def assert_sound(source: SourceFile, problems: Sequence[Diagnostic]) -> None:
 @given(damaged())
 @example("")
 @example("\r")
-def test_a_damaged_plan_is_a_tree_or_one_finding(text: str) -> None:
+def test_a_damaged_plan_is_a_tree_or_findings(text: str) -> None:
     source = SourceFile("x.plan", text)
     file, problems = parse(source)
-    assert len(problems) == (1 if file is None else 0)
+    assert (file is None) == bool(problems)
+    assert len(problems) <= MAX_PROBLEMS
     assert_sound(source, problems)
 
 
@@ -60,6 +65,19 @@ def test_a_damaged_plan_that_parses_is_a_plan_or_findings(text: str) -> None:
         plan, problems = resolve(file)
         assert (plan is None) == bool(problems)
         assert_sound(source, problems)
+
+
+@RUN
+@given(damaged())
+def test_what_parses_of_a_damaged_plan_has_findings_that_lie_in_it(text: str) -> None:
+    source = SourceFile("x.plan", text)
+    recovered = read(source).recovered
+    if recovered is not None:
+        assert_sound(source, findings_of(recovered, source))
+        for node in nodes(recovered.file.statements):
+            span = getattr(node, "span", None)
+            if isinstance(node, Name) and "." not in node.text:
+                assert covered(text, span) == node.text
 
 
 @RUN

@@ -41,7 +41,7 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
     session._loader = BatchLoader(source)
     session.observer.noted(
         f"data: {data.dataset.num_documents:,} documents, {data.dataset.num_tokens:,} tokens, "
-        f"{data.dataset.num_sequences:,} sequences; {data.dataset.num_dropped_tokens} tokens dropped at the end"
+        f"{data.dataset.num_sequences:,} sequences; {data.dataset.num_dropped_tokens} tokens left over"
     )
 
 

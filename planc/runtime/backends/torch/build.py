@@ -27,7 +27,8 @@ def build_model(session: Session, op: BuildModel, position: Position) -> None:
         )
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=TORCH_DTYPES[op.dtype], trust_remote_code=False)
+        dtype = TORCH_DTYPES[op.dtype]
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     model.config.use_cache = False
     model.train()
     session.model_digest = op.config_digest

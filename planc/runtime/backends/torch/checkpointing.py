@@ -63,12 +63,14 @@ def _refuse_other_data(session: Session, manifest: Manifest) -> None:
         )
     if manifest.progress.data_fingerprint != session.data_fingerprint:
         raise RunError(
-            "the checkpoint was trained on other data: text, tokenizer, sequence length, packing or shuffle seed",
+            "the checkpoint was trained on other data: "
+            "text, tokenizer, sequence length, packing or shuffle seed",
             help="restore the data settings, or start anew with another --run-dir",
         )
     if manifest.progress.seed != session.seed:
         raise RunError(
-            f"the checkpoint was trained with model.seed = {manifest.progress.seed}, the plan has {session.seed}",
+            f"the checkpoint was trained with model.seed = {manifest.progress.seed}, "
+            f"the plan has {session.seed}",
             help="restore the seed, or start anew with another --run-dir",
         )
 

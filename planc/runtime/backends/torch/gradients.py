@@ -79,4 +79,3 @@ def _sum_of_squares(tensor: Tensor) -> Tensor:
 def local_of(tensor: Tensor) -> Tensor:
     """The local shard of a DTensor; a plain tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-

@@ -45,7 +45,7 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
         param_dtype=TORCH_DTYPES[op.param_dtype] if op.param_dtype else None,
         reduce_dtype=TORCH_DTYPES[op.reduce_dtype] if op.reduce_dtype else None,
     )
-    # A head's output is a view of its DTensor. planc never writes into logits, which is what the warning is about.
+    # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for group in op.groups:
         modules = [session.model.get_submodule(fqn) for fqn in group]

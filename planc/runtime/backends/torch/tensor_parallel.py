@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
 from planc import vocab
 from planc.graph.ops import ShardTensorParallel
 from planc.runtime.backends.torch.session import Session
-from planc.runtime.backends.torch.ties import tied_parameters, tie
+from planc.runtime.backends.torch.ties import tie, tied_parameters
 from planc.runtime.interpreter import Position
 from planc.styles.model import StyleUse
 

@@ -1,0 +1,92 @@
+"""The differences of many plans as one review comment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from planc.diagnostics import Diagnostic, Severity
+from planc.diff.markdown import escape, render_markdown
+from planc.diff.model import Group, PlanDiff
+from planc.show.table import plural
+
+MARKER = "<!-- planc review -->"
+"""The first line, by which a later run finds the comment that it replaces. No reader sees it."""
+
+MAX_CHARACTERS = 60_000
+"""GitHub refuses a comment of more than 65 536."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """A plan of a change: its difference, or in `what` why there is none to show.
+
+    `because` are changed files that the plan includes. `diagnostics` are the new plan's.
+    """
+
+    path: str
+    found: PlanDiff | None = None
+    what: str = ""
+    because: tuple[str, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def render_review(reviewed: Sequence[Reviewed], *, revision: str) -> str:
+    """A table of all plans, then each difference in meaning, as far as a comment takes them."""
+    lines = [MARKER, f"## Plans, compared with {escape(revision)}", ""]
+    if not reviewed:
+        return "\n".join([*lines, "No plan is changed."]) + "\n"
+    lines.extend(["| plan | what changes | findings |", "|---|---|---|"])
+    lines.extend(_row(plan) for plan in reviewed)
+    text = "\n".join(lines) + "\n"
+    left_out = []
+    for plan in reviewed:
+        section = "".join(f"\n{part}" for part in _section(plan))
+        if len(text) + len(section) > MAX_CHARACTERS:
+            left_out.append(plan.path)
+        else:
+            text += section
+    if left_out:
+        text += f"\n{plural(len(left_out), 'difference')} too long for a comment; see `planc diff`: "
+        text += f"{', '.join(map(escape, left_out))}\n"
+    return text
+
+
+def _row(plan: Reviewed) -> str:
+    because = f" (through {', '.join(plan.because)})" if plan.because else ""
+    return f"| {escape(plan.path)} | {escape(_what(plan) + because)} | {_findings(plan)} |"
+
+
+def _what(plan: Reviewed) -> str:
+    if plan.found is None:
+        return plan.what
+    if plan.found.same_meaning:
+        return "no semantic change"
+    return ", ".join(str(group) for group in Group if plan.found.differs_in(group))
+
+
+def _findings(plan: Reviewed) -> str:
+    severities = Counter(finding.severity for finding in plan.diagnostics)
+    return ", ".join(
+        plural(severities[severity], str(severity)) for severity in Severity if severities[severity]
+    )
+
+
+def _section(plan: Reviewed) -> Iterator[str]:
+    """The difference; for a plan without one, its errors."""
+    if plan.found is not None:
+        if not plan.found.same_meaning or any(map(_is_error, plan.diagnostics)):
+            yield render_markdown(plan.found)
+        return
+    errors = [finding for finding in plan.diagnostics if _is_error(finding)]
+    if errors:
+        yield f"### {escape(plan.path)} {escape(plan.what)}\n"
+        for error in errors:
+            line = f"{error.primary.span} [{error.code.code}] {error.code.summary}: {error.primary.text}"
+            yield f"- {escape(line)}"
+        yield ""
+
+
+def _is_error(finding: Diagnostic) -> bool:
+    return finding.severity is Severity.ERROR

@@ -1,0 +1,58 @@
+"""The JSON Schema of a difference as `machine` writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planc.diagnostics import Severity
+from planc.diagnostics.schema import DIALECT, closed, diagnostic_schema
+from planc.diff.machine import FORMAT_VERSION
+from planc.diff.model import Action, Group
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+_VALUE = {"type": ["string", "null"], "description": "null where the thing is absent"}
+
+
+def diff_schema() -> dict[str, Any]:
+    """Of `diff --output-format json`."""
+    document = closed(
+        format_version={"const": FORMAT_VERSION},
+        same_meaning={"type": "boolean"},
+        old={"$ref": "#/$defs/version"},
+        new={"$ref": "#/$defs/version"},
+        changes={"type": "array", "items": {"$ref": "#/$defs/change"}},
+        summary=closed(changed=_COUNT, unchanged=_COUNT),
+        diagnostics={"type": "array", "items": {"$ref": "#/$defs/diagnostic"}},
+    )
+    definitions = {"version": _version(), "change": _change(), "diagnostic": diagnostic_schema()}
+    return {"$schema": DIALECT, "title": "A difference of planc diff", **document, "$defs": definitions}
+
+
+def _version() -> dict[str, Any]:
+    return closed(
+        name=_TEXT,
+        plan_hash={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        world_size={"type": "integer", "minimum": 1},
+        num_errors=_COUNT,
+        note=_TEXT,
+    )
+
+
+def _change() -> dict[str, Any]:
+    finding = closed(
+        code=_TEXT,
+        severity={"enum": [str(severity) for severity in Severity]},
+        place=_TEXT,
+        breaks={"type": "boolean", "description": "whether the finding is a broken expectation"},
+    )
+    return closed(
+        group={"enum": [str(group) for group in Group]},
+        action={"enum": [action.name.lower() for action in Action]},
+        name=_TEXT,
+        old=_VALUE,
+        new=_VALUE,
+        note=_TEXT,
+        place={"type": "string", "description": "where the new plan, for a removal the old one, has it"},
+        findings={"type": "array", "items": finding},
+    )

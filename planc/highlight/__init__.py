@@ -1,0 +1,1 @@
+"""How editors, review pages and documentation colour plans."""

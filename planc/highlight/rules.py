@@ -1,0 +1,68 @@
+"""What colours a plan: one list of patterns, from which the Pygments lexer and the TextMate grammar are made.
+
+Patterns keep to what Python's `re` and Oniguruma share, and never look past their line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a piece of text is; the value is its TextMate scope, without the language at its end."""
+
+    COMMENT = "comment.line.number-sign"
+    STRING = "string.quoted.double"
+    KEYWORD = "keyword.control"
+    CONSTANT = "constant.language"
+    TYPE = "storage.type"
+    BLOCK = "entity.name.type.block"
+    KEY = "variable.other.property"
+    CALL = "entity.name.function"
+    NAME = "variable.other"
+    FLOAT = "constant.numeric.float"
+    INTEGER = "constant.numeric.integer"
+    UNIT = "keyword.other.unit"
+    OPERATOR = "keyword.operator"
+    PUNCTUATION = "punctuation"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern and what its groups are, in order; without groups, what its whole match is."""
+
+    pattern: str
+    kinds: tuple[Kind, ...]
+
+
+OPENING_KEYWORDS = ("extends", "import", "as", "param", "use", "override", "on")
+"""Words that a name or a string follows; anywhere else they are names."""
+CONSTANTS = ("true", "false")
+
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_DIGITS = "-?[0-9](?:_?[0-9])*"
+_FLOAT = rf"{_DIGITS}(?:\.[0-9](?:_?[0-9])*(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)"
+# A unit may follow at once, but the rest of a number is none.
+_UNIT = rf"(?!_?[0-9]|[eE][+-]?[0-9])[ \t]*({_NAME})"
+_PATH = rf"{_NAME}(?:[ \t]*\.[ \t]*{_NAME})*"
+_ON = rf"on[ \t]+{_NAME}(?:[ \t]*,[ \t]*{_NAME})*"
+
+RULES: tuple[Rule, ...] = (
+    Rule(r"#[^\r\n]*", (Kind.COMMENT,)),
+    Rule(r'"[^"\r\n]*"', (Kind.STRING,)),
+    Rule(rf'\b(?:{"|".join(OPENING_KEYWORDS)})\b(?=[ \t]+[A-Za-z_]|[ \t]*")', (Kind.KEYWORD,)),
+    Rule(rf'\b{_NAME}\b(?=[ \t]*(?:"[^"\r\n]*")?[ \t]*(?:{_ON}[ \t]*)?\{{)', (Kind.BLOCK,)),
+    Rule(rf"\b{_PATH}\b(?=[ \t]*=(?!=))", (Kind.KEY,)),
+    Rule(rf"(:)[ \t]*({_NAME})", (Kind.PUNCTUATION, Kind.TYPE)),
+    Rule(rf"({_FLOAT}){_UNIT}", (Kind.FLOAT, Kind.UNIT)),
+    Rule(_FLOAT, (Kind.FLOAT,)),
+    Rule(rf"({_DIGITS}){_UNIT}", (Kind.INTEGER, Kind.UNIT)),
+    Rule(_DIGITS, (Kind.INTEGER,)),
+    Rule(rf"\b(?:{'|'.join(CONSTANTS)})\b", (Kind.CONSTANT,)),
+    Rule(rf"\b{_NAME}\b(?=[ \t]*\()", (Kind.CALL,)),
+    Rule(_NAME, (Kind.NAME,)),
+    Rule(r"->|==|!=|<=|>=|<|>|=|\.\.", (Kind.OPERATOR,)),
+    Rule(r"[{}()\[\],:.]", (Kind.PUNCTUATION,)),
+)
+"""The first that matches wins."""

@@ -1,0 +1,211 @@
+"""The files that make up a plan: the chain that `extends` names, and what each file of it imports."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from planc.diagnostics import Diagnostic, Label, has_errors
+from planc.plan import codes
+from planc.source import SourceFile, Span
+from planc.syntax import ast
+from planc.syntax.parse import MAX_CHARACTERS, parse
+
+Load = Callable[[str, Span], tuple[SourceFile | None, tuple[Diagnostic, ...]]]
+"""Reads a file by its path below the top plan's folder, for the statement whose path stands at the span."""
+
+MAX_FILES = 100
+"""Of a plan, the top one among them."""
+MAX_LEVELS = 16
+"""Files of a chain of `extends`, the top one among them."""
+MAX_INCLUDED_CHARACTERS = MAX_CHARACTERS
+"""Of all files that a plan includes together."""
+
+# `http:`, `git:`, but also a Windows drive.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_BELOW = "write a path relative to this file, to a file in the plan's folder or below it"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """An `import` with the file that it names; `path` is relative to the top plan's folder."""
+
+    statement: ast.Import
+    path: str
+    file: ast.PlanFile
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One file of the chain with what it imports."""
+
+    file: ast.PlanFile
+    imports: tuple[Imported, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """All files of a plan. `layers` go from the lowest base to the top plan.
+
+    `sources` are the included files by path; `included` says by file name which statement brings a file in.
+    """
+
+    layers: tuple[Layer, ...]
+    sources: Mapping[str, SourceFile]
+    included: Mapping[str, Span]
+
+
+def read_files(file: ast.PlanFile, *, load: Load) -> tuple[Files, bool, tuple[Diagnostic, ...]]:
+    """The files of a plan, whether all of them are there and parse, and findings."""
+    path = PurePath(file.file).name
+    reader = _Reader(load, [path])
+    layers: list[Layer] = []
+    current: ast.PlanFile | None = file
+    while current is not None:
+        layers.insert(0, Layer(current, reader.imports(current, path)))
+        statement = reader.base(current)
+        if statement is None:
+            break
+        path, current = reader.extend(statement.path, path)
+    files = Files(tuple(layers), reader.sources, reader.included)
+    return files, not reader.is_broken, tuple(reader.diagnostics)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The state of one reading: files by path, each read once, and the chain of `extends` so far."""
+
+    load: Load
+    chain: list[str]
+    sources: dict[str, SourceFile] = field(default_factory=dict)
+    files: dict[str, ast.PlanFile | None] = field(default_factory=dict)
+    included: dict[str, Span] = field(default_factory=dict)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    is_broken: bool = False
+
+    def base(self, file: ast.PlanFile) -> ast.Extends | None:
+        """The file's `extends`; a second one is reported."""
+        found = [statement for statement in file.statements if isinstance(statement, ast.Extends)]
+        for extra in found[1:]:
+            first = Label(found[0].span, "first given here")
+            help = "let one base extend the other, or import what it shares"
+            text = "a file extends one other"
+            self._report(codes.DUPLICATE.at(extra.span, text, secondary=(first,), help=help))
+        return found[0] if found else None
+
+    def extend(self, written: ast.Text, folder_of: str) -> tuple[str, ast.PlanFile | None]:
+        """The path and the tree of the next base."""
+        path = self._path(written, folder_of)
+        if path is None:
+            return "", None
+        if self._is_cycle(written, path):
+            return path, None
+        if len(self.chain) == MAX_LEVELS:
+            text = f"more than {MAX_LEVELS} files extend one another"
+            self._refuse(codes.INCLUDES_TOO_DEEP.at(written.span, text, notes=(self._chain(path),)))
+            return path, None
+        self.chain.append(path)
+        return path, self._read(path, written.span)
+
+    def imports(self, file: ast.PlanFile, path: str) -> tuple[Imported, ...]:
+        """What a file imports, each file once and each name once."""
+        found: list[Imported] = []
+        by_alias: dict[str, Span] = {}
+        by_path: dict[str, ast.Import] = {}
+        for statement in file.statements:
+            if not isinstance(statement, ast.Import):
+                continue
+            alias = statement.alias
+            if alias.text in by_alias:
+                first = Label(by_alias[alias.text], "first given here")
+                text, help = f"a second import named `{alias.text}`", "choose another name"
+                self._report(codes.DUPLICATE.at(alias.span, text, secondary=(first,), help=help))
+                continue
+            by_alias[alias.text] = alias.span
+            target = self._path(statement.path, path)
+            if target is None or self._is_cycle(statement.path, target):
+                continue
+            if target in by_path:
+                first = Label(by_path[target].span, "first given here")
+                help = f"use it as `{by_path[target].alias.text}`"
+                text = "this file is imported twice"
+                self._report(codes.DUPLICATE.at(statement.path.span, text, secondary=(first,), help=help))
+                continue
+            by_path[target] = statement
+            tree = self._read(target, statement.path.span)
+            if tree is not None:
+                found.append(Imported(statement, target, tree))
+        return tuple(found)
+
+    def _path(self, written: ast.Text, folder_of: str) -> str | None:
+        """A written path, relative to the top plan's folder; None after a report."""
+        text = written.value
+        if _SCHEME.match(text):
+            reason = "only files of this machine are read"
+        elif text.startswith(("/", "~")):
+            reason = "this path leads out of the plan's folder"
+        elif "\\" in text:
+            reason = "folders are separated by `/`"
+        elif not text.strip():
+            reason = "this path is empty"
+        else:
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(folder_of), text))
+            if path != ".." and not path.startswith("../"):
+                return path
+            reason = "this path leads out of the plan's folder"
+        self._refuse(codes.NOT_BELOW_ROOT.at(written.span, reason, help=_BELOW))
+        return None
+
+    def _is_cycle(self, written: ast.Text, path: str) -> bool:
+        if path not in self.chain:
+            return False
+        text = f"`{path}` stands above this file" if path != self.chain[-1] else "this is the file itself"
+        help = "move what both need into a file that includes neither"
+        notes = (self._chain(path),)
+        self._refuse(codes.INCLUDE_CYCLE.at(written.span, text, notes=notes, help=help))
+        return True
+
+    def _chain(self, path: str) -> str:
+        return " -> ".join((*self.chain, path))
+
+    def _read(self, path: str, span: Span) -> ast.PlanFile | None:
+        """The tree of a file, which is read and parsed once; None after a report."""
+        if path not in self.files:
+            self.files[path] = self._read_first(path, span)
+        return self.files[path]
+
+    def _read_first(self, path: str, span: Span) -> ast.PlanFile | None:
+        if len(self.files) + 1 >= MAX_FILES:
+            # One report says it: what else is included is not looked at.
+            if len(self.files) + 1 == MAX_FILES:
+                text = f"a plan has at most {MAX_FILES} files"
+                self._refuse(codes.TOO_MANY_FILES.at(span, text))
+            return None
+        source, problems = self.load(path, span)
+        if source is None:
+            self._refuse(*problems)
+            return None
+        self.sources[path] = source
+        self.included[source.name] = span
+        num_characters = sum(len(known.text) for known in self.sources.values())
+        if num_characters > MAX_INCLUDED_CHARACTERS:
+            text = f"up to here the included files have {num_characters} characters"
+            help = f"they may have {MAX_INCLUDED_CHARACTERS} together"
+            self._refuse(codes.INCLUDES_TOO_LARGE.at(span, text, help=help))
+            return None
+        file, problems = parse(source)
+        if has_errors(problems):
+            self._refuse(*problems)
+            return None
+        return file
+
+    def _report(self, diagnostic: Diagnostic) -> None:
+        self.diagnostics.append(diagnostic)
+
+    def _refuse(self, *diagnostics: Diagnostic) -> None:
+        """Reports what leaves the plan incomplete."""
+        self.is_broken = True
+        self.diagnostics.extend(diagnostics)

@@ -1,0 +1,117 @@
+"""What Lark says of a text, as a diagnostic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from planc.diagnostics import Diagnostic
+from planc.source import SourceFile, Span
+from planc.syntax import codes
+from planc.syntax.budget import span_at
+from planc.syntax.habits import habit
+
+_MAX_WANTED = 6
+_BRACKETS = re.compile(r'"[^"\n]*"|#[^\n]*|[{}()\[\]]')
+_CHARACTER_HELP = {
+    "'": 'strings stand in double quotes: "..."',
+    "`": 'strings stand in double quotes: "..."',
+    ";": "a statement ends with its line, or with a comma",
+    "/": 'a path is a string: "..."',
+    "\\": "a list or a call may go over several lines as it is",
+    "*": 'a pattern is a string: "..."',
+}
+_TOKEN_NAMES = {
+    "_NEWLINE": "end of line",
+    "_ON": "`on`",
+    "_AS": "`as`",
+    "NAME": "name",
+    "STRING": "string",
+    "INT": "number",
+    "FLOAT": "number",
+    "OPERATOR": "comparison",
+    "EQUAL": "`=`",
+    "COLON": "`:`",
+    "COMMA": "`,`",
+    "DOT": "`.`",
+    "LBRACE": "`{`",
+    "RBRACE": "`}`",
+    "LPAR": "`(`",
+    "RPAR": "`)`",
+    "LSQB": "`[`",
+    "RSQB": "`]`",
+    "__ANON_0": "`..`",
+    "__ANON_1": "`->`",
+    "$END": "end of file",
+}
+
+
+def syntax_error(error: UnexpectedInput, source: SourceFile) -> Diagnostic:
+    """The finding for what stopped the parser in `source`."""
+    if isinstance(error, UnexpectedCharacters):
+        return _unexpected_character(source, error)
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        return _unexpected_token(source, error)
+    return _unexpected_end(source)
+
+
+def _unexpected_character(source: SourceFile, error: UnexpectedCharacters) -> Diagnostic:
+    span = Span(source.name, error.line, error.column, error.line, error.column + 1)
+    line = source.lines[error.line - 1]
+    if error.char == '"':
+        if re.search(r'[\w.*}"]$', line[: error.column - 1]):
+            text, help = "this quote ends no string", 'a `"` is missing before it'
+        else:
+            text, help = "this string does not end on its line", 'close it with `"`'
+        return codes.UNEXPECTED_CHARACTER.at(span, text, help=help)
+    if not error.char.isascii():
+        help = "identifiers and digits are ASCII; other characters belong in strings and comments"
+        return codes.UNEXPECTED_CHARACTER.at(span, f"U+{ord(error.char):04X} `{error.char}`", help=help)
+    text = f"`{error.char}` has no meaning here"
+    help = habit(line, column=error.column) or _CHARACTER_HELP.get(error.char, "")
+    return codes.UNEXPECTED_CHARACTER.at(span, text, help=help or None)
+
+
+def _unexpected_token(source: SourceFile, error: UnexpectedToken) -> Diagnostic:
+    token = error.token
+    is_newline = token.type == "_NEWLINE"
+    line, column = token.line or 1, token.column or 1
+    span = Span(source.name, line, column, line, column + (1 if is_newline else len(token)))
+    found = "end of line" if is_newline else f"`{token}`"
+    help = habit(source.lines[line - 1], column=column) or _wanted(error.accepts or error.expected)
+    return codes.UNEXPECTED_TOKEN.at(span, f"found {found}", help=help)
+
+
+def _wanted(terminals: set[str]) -> str | None:
+    """What could have stood here, where that is short enough to help."""
+    names = sorted({_TOKEN_NAMES.get(name, f"`{name.lower()}`") for name in terminals})
+    if 0 < len(names) <= _MAX_WANTED:
+        return f"expected {_or(names)}"
+    return "a setting is written `key = value`" if "EQUAL" in terminals else None
+
+
+def _or(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _unexpected_end(source: SourceFile) -> Diagnostic:
+    opened = _last_open(source)
+    if opened is None:
+        whole = source.whole()
+        end = Span(source.name, whole.end_line, whole.end_column, whole.end_line, whole.end_column + 1)
+        return codes.UNEXPECTED_END.at(end, "a statement is unfinished")
+    span, bracket = opened
+    closer = {"{": "}", "(": ")", "[": "]"}[bracket]
+    return codes.UNCLOSED.at(span, "this is never closed", help=f"close it with `{closer}`")
+
+
+def _last_open(source: SourceFile) -> tuple[Span, str] | None:
+    stack: list[tuple[int, str]] = []
+    for match in _BRACKETS.finditer(source.text):
+        if match.group() in "{([":
+            stack.append((match.start(), match.group()))
+        elif match.group() in "})]" and stack:
+            stack.pop()
+    return (span_at(source, stack[-1][0], 1), stack[-1][1]) if stack else None

@@ -1,0 +1,145 @@
+"""`planc review`: which plans it finds, and the comment that it writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from planc.api import NO_FILE
+from planc.cli.changes import changed_plans, fork_point
+from planc.cli.main import main
+from planc.diff.review import MARKER, MAX_CHARACTERS, Reviewed, render_review
+from planc.source import SourceFile
+from tests.plans import FULL
+from tests.review.conftest import commit, git, replace
+
+HERE = Path(__file__).parent
+
+
+def change_all(plans: Path) -> None:
+    """Every kind of change a branch can make to a plan."""
+    replace(plans / "batch.plan", "micro_batch = 1", "micro_batch = 2")
+    replace(plans / "comments.plan", "mesh {", "# Two by two.\nmesh {")
+    replace(
+        plans / "presets" / "common.plan", "  auto\n", '  "model.layers.*.mlp.{gate,up}_proj" -> colwise\n'
+    )
+    (plans / "gone.plan").unlink()
+    (plans / "new.plan").write_text(FULL.replace("tp = 2", "tp = 3"))
+
+
+def out(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
+
+
+def test_comment_says_what_changes_in_every_plan(
+    plans: Path, capsys: pytest.CaptureFixture[str], match_golden: Callable[[Path, str], None]
+) -> None:
+    change_all(plans)
+    commit()
+    assert main(["review", "main"]) == 1
+    commit_name = re.compile(rf"\b{git('rev-parse', '--short=7', 'main').strip()}\b")
+    match_golden(HERE / "comment.md", commit_name.sub("0123abc", out(capsys)))
+
+
+def test_annotations_are_on_the_lines_of_changed_plans(
+    plans: Path, capsys: pytest.CaptureFixture[str], match_golden: Callable[[Path, str], None]
+) -> None:
+    change_all(plans)
+    commit()
+    assert main(["review", "main", "--output-format", "github"]) == 1
+    match_golden(HERE / "annotations.txt", out(capsys))
+
+
+def test_a_change_that_is_not_committed_yet_counts(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replace(plans / "batch.plan", "steps = 10", "steps = 20")
+    assert main(["review", "main"]) == 0
+    assert "| plans/batch.plan | run |" in out(capsys)
+
+
+def test_what_came_to_the_base_since_is_no_change(plans: Path) -> None:
+    replace(plans / "batch.plan", "steps = 10", "steps = 20")
+    commit()
+    git("switch", "-q", "main")
+    replace(plans / "untouched.plan", "steps = 10", "steps = 30")
+    commit()
+    git("switch", "-q", "change")
+    assert [plan.path for plan in changed_plans(fork_point("main"))] == ["plans/batch.plan"]
+
+
+def test_a_preset_brings_up_the_plans_that_use_it_and_is_none_itself(plans: Path) -> None:
+    replace(plans / "presets" / "common.plan", "1e-3", "3e-3")
+    (found,) = changed_plans(fork_point("main"))
+    assert (found.path, found.because) == ("plans/uses.plan", ("plans/presets/common.plan",))
+
+
+def test_a_preset_that_is_gone_brings_up_the_plans_that_use_it(
+    plans: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (plans / "presets" / "common.plan").unlink()
+    assert main(["review", "main"]) == 1
+    assert "plans/uses.plan | is too broken to compare (through plans/presets/common.plan) | 1 error" in out(
+        capsys
+    )
+
+
+def test_a_plan_that_moved_is_compared_with_what_it_was(
+    plans: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace(plans / "batch.plan", "steps = 10", "steps = 20")
+    git("mv", "plans/batch.plan", "plans/moved.plan")
+    assert main(["review", "main"]) == 0
+    text = out(capsys)
+    assert "| plans/moved.plan | run |" in text
+    assert "plans/batch.plan -\\> plans/moved.plan" in text
+
+
+def test_paths_start_at_the_current_folder(
+    plans: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace(plans / "batch.plan", "steps = 10", "steps = 20")
+    monkeypatch.chdir(plans)
+    assert main(["review", "main"]) == 0
+    assert "| batch.plan |" in out(capsys)
+
+
+def test_an_unchanged_branch_says_so(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["review", "main"]) == 0
+    assert out(capsys).endswith("\nNo plan is changed.\n")
+
+
+def test_fail_on_watches_a_group_of_all_plans(plans: Path) -> None:
+    replace(plans / "batch.plan", "steps = 10", "steps = 20")
+    assert main(["review", "main", "--fail-on", "layout"]) == 0
+    assert main(["review", "main", "--fail-on", "layout", "--fail-on", "run"]) == 1
+
+
+@pytest.mark.parametrize("base", ["none", "--output=x", "HEAD:plans"])
+def test_a_base_that_is_no_commit_is_two(plans: Path, capsys: pytest.CaptureFixture[str], base: str) -> None:
+    assert main(["review", "--", base]) == 2
+    assert f"planc: error: {base} is not a commit here" in capsys.readouterr().err
+
+
+def test_histories_without_a_common_commit_are_two(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    git("switch", "-q", "--orphan", "alone")
+    git("commit", "-q", "--allow-empty", "-m", "x")
+    assert main(["review", "main"]) == 2
+    assert "fetch the whole history" in capsys.readouterr().err
+
+
+def test_text_of_plans_cannot_write_markdown() -> None:
+    text = render_review([Reviewed("a|b<img>.plan", what="is new")], revision="0123abc")
+    assert "| a\\|b\\<img\\>.plan | is new |  |" in text
+
+
+def test_what_a_comment_cannot_take_is_named() -> None:
+    error = NO_FILE.at(SourceFile("x.plan", "").start(), "x" * 5_000)
+    plans = [Reviewed(f"x{number}.plan", what="is new", diagnostics=(error,)) for number in range(15)]
+    text = render_review(plans, revision="0123abc")
+    assert text.startswith(f"{MARKER}\n")
+    assert MAX_CHARACTERS - 5_100 < len(text) < MAX_CHARACTERS + 200
+    assert text.endswith(
+        "\n4 differences too long for a comment; see `planc diff`: x11.plan, x12.plan, x13.plan, x14.plan\n"
+    )

@@ -1,0 +1,88 @@
+"""Runs planc commands in one process that watches itself: argv lists in, what happened out, as JSON lines.
+
+Each may use the memory of the imports and 500 MB more. Whatever it would write, start or connect to is noted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any
+
+from planc.cli import main as program
+
+MEMORY_BYTES = 500 * 2**20
+HANGS_AFTER_SECONDS = 30
+_FORBIDDEN = (
+    *("socket.", "subprocess.", "shutil.", "tempfile.", "ftplib.", "http.", "urllib.", "ctypes.", "pty."),
+    *("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.kill", "os.putenv"),
+    *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.ch"),
+    *("pickle.find_class", "marshal.loads.user", "webbrowser."),
+)
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class Watch:
+    """Notes events while `is_on`; an audit hook cannot be removed."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.events: list[str] = []
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.is_on:
+            return
+        is_write = event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES
+        if is_write or event.startswith(_FORBIDDEN):
+            self.events.append(f"{event} {arguments[:2]!r}")
+
+
+def run(argv: list[str], watch: Watch) -> dict[str, Any]:
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+    signal.alarm(HANGS_AFTER_SECONDS)
+    watch.events, watch.is_on = [], True
+    started = time.process_time()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = program.main(argv)
+    seconds = time.process_time() - started
+    watch.is_on = False
+    signal.alarm(0)
+    return {
+        "code": code,
+        "out": _written(out),
+        "err": _written(err),
+        "seconds": seconds,
+        "events": watch.events,
+    }
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    stream.seek(0)
+    return stream.read()
+
+
+def main() -> None:
+    """Reads argv lists as JSON lines from stdin; what comes first warms up and sets the limits."""
+    commands = [json.loads(line) for line in sys.stdin]
+    # What a first run imports and compiles is no part of a case.
+    importlib.import_module("planc.cli.check")
+    watch = Watch()
+    sys.addaudithook(watch)
+    run(commands[0], watch)
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
+    for argv in commands[1:]:
+        print(json.dumps(run(argv, watch)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
