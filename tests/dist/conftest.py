@@ -1,0 +1,12 @@
+"""Starts the rank server as soon as tests are collected, so that its imports run beside the first tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dist.pool import start_server
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if any("dist" in item.path.parts for item in session.items):
+        start_server()

@@ -1,0 +1,264 @@
+"""Every tensor-parallel style over two ranks against one process: output and all gradients, in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.parallel import parallelize_module
+
+from planc.runtime.backends.torch.tensor_parallel import placement, realise
+from planc.styles import BY_NAME, STYLES, Boundary, Style
+from planc.styles.model import use
+from planc.vocab import Placement, Replicate, Shard
+from tests.dist.pool import run_ranks
+
+TOLERANCE = 1e-12
+BATCH, SEQUENCE_LENGTH, HIDDEN, WIDE, HEADS, HEAD_DIM = 2, 6, 8, 12, 4, 8
+VOCABULARIES = (64, 65)
+"""One that two ranks share evenly, and one that they do not."""
+
+PADDING = 40
+"""A token in the second rank's half of the vocabulary, whose row gets no gradient."""
+
+PLACEMENTS: tuple[Placement, ...] = (Replicate(), Shard(0), Shard(1), Shard(-1))
+BETWEEN: tuple[Placement, ...] = (Replicate(), Shard(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A module under a style. `inside` are styles of its children, for a container.
+
+    `enters` and `leaves` are how the input and output lie at the module's edge.
+    """
+
+    style: str
+    module: str
+    boundary: Boundary
+    enters: Placement
+    leaves: Placement
+    inside: tuple[tuple[str, str, Boundary], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.style} {self.module}: {self.enters} to {self.leaves} {self.boundary}"
+
+
+def simple(style: str, module: str, boundary: Boundary | None = None) -> Case:
+    """A case whose edges are as the style's own data says."""
+    settled = use(BY_NAME[style], boundary or Boundary())
+    return Case(style, module, boundary or Boundary(), settled.input, settled.output)
+
+
+def linear_cases(style: str) -> Iterator[Case]:
+    options = BY_NAME[style].options
+    inputs = PLACEMENTS if "input" in options else (None,)
+    outputs = PLACEMENTS if "output" in options else (None,)
+    for module in ("linear", "linear with bias"):
+        yield simple(style, module)
+        for given, taken in product(inputs, outputs):
+            yield simple(style, module, Boundary(input=given, output=taken))
+
+
+def embedding_cases(style: str) -> Iterator[Case]:
+    for output, rows in product((None, *PLACEMENTS), VOCABULARIES):
+        yield simple(style, f"embedding of {rows}", Boundary(output=output))
+    yield simple(style, "padded embedding of 65")
+
+
+def norm_cases() -> Iterator[Case]:
+    yield simple("sequence_parallel", "rms norm")
+    for sequence_dim, module in product((0, 1), ("rms norm", "layer norm")):
+        yield simple("sequence_parallel", module, Boundary(sequence_dim=sequence_dim))
+    yield simple("sequence_parallel", "head norm", Boundary(sequence_dim=2))
+
+
+def container_cases() -> Iterator[Case]:
+    for given, output in product(BETWEEN, BETWEEN):
+        boundary = Boundary(input=given, desired=Replicate())
+        mlp = (("0", "colwise", Boundary()), ("1", "rowwise", Boundary(output=output)))
+        yield Case("prepare_input", "mlp", boundary, given, output, mlp)
+    for given in BETWEEN:
+        boundary = Boundary(input=given, desired=Shard(1))
+        norm = (("0", "sequence_parallel", Boundary()),)
+        yield Case("prepare_input", "norm in a container", boundary, given, Shard(1), norm)
+
+
+HEADS_DIVIDED = Shard(2)
+"""Of activations [batch, sequence, heads, head_dim], where the style's own data speaks of features."""
+
+CASES: dict[str, tuple[Case, ...]] = {
+    "colwise": (
+        *linear_cases("colwise"),
+        simple("colwise", "head of 65"),
+        simple("colwise", "head of 65", Boundary(output=Replicate())),
+    ),
+    "colwise_gather_output": (
+        *linear_cases("colwise_gather_output"),
+        simple("colwise_gather_output", "head of 65"),
+    ),
+    "rowwise": tuple(linear_cases("rowwise")),
+    "rowwise_split_input": tuple(linear_cases("rowwise_split_input")),
+    "embedding_rowwise": tuple(embedding_cases("embedding_rowwise")),
+    "embedding_colwise": tuple(embedding_cases("embedding_colwise")),
+    "sequence_parallel": tuple(norm_cases()),
+    "prepare_input": tuple(container_cases()),
+    "replicate": (
+        simple("replicate", "linear with bias"),
+        simple("replicate", "rms norm"),
+        simple("replicate", "embedding of 65"),
+    ),
+    "replicated_with_grad_allreduce": (
+        Case("replicated_with_grad_allreduce", "head norm", Boundary(), HEADS_DIVIDED, HEADS_DIVIDED),
+    ),
+}
+
+
+def build(module: str) -> nn.Module:
+    match module:
+        case "linear":
+            return nn.Linear(HIDDEN, WIDE, bias=False)
+        case "linear with bias":
+            return nn.Linear(HIDDEN, WIDE)
+        case "head of 65":
+            return nn.Linear(HIDDEN, 65, bias=False)
+        case "embedding of 64" | "embedding of 65":
+            return nn.Embedding(int(module.rpartition(" ")[2]), HIDDEN)
+        case "padded embedding of 65":
+            return nn.Embedding(65, HIDDEN, padding_idx=PADDING)
+        case "rms norm" | "head norm":
+            return nn.RMSNorm(HIDDEN)
+        case "layer norm":
+            return nn.LayerNorm(HIDDEN)
+        case "mlp":
+            return nn.Sequential(nn.Linear(HIDDEN, WIDE), nn.Linear(WIDE, HIDDEN))
+        case "norm in a container":
+            return nn.Sequential(nn.RMSNorm(HIDDEN))
+        case _:
+            raise AssertionError(module)
+
+
+def build_input(module: str, generator: torch.Generator) -> Tensor:
+    if "embedding" in module:
+        rows = int(module.rpartition(" ")[2])
+        tokens = torch.randint(rows, (BATCH, SEQUENCE_LENGTH), generator=generator)
+        tokens[0, 0] = PADDING
+        return tokens
+    features = (HEADS, HEAD_DIM) if module == "head norm" else (HIDDEN,)
+    return torch.randn((BATCH, SEQUENCE_LENGTH, *features), generator=generator, dtype=torch.float64)
+
+
+def local(whole: Tensor, of: Placement, mesh: DeviceMesh) -> Tensor:
+    """This rank's part of a tensor."""
+    return distribute_tensor(whole, mesh, [placement(of)]).to_local().detach().clone()
+
+
+def gathered(part: Tensor, like: Tensor, of: Placement, mesh: DeviceMesh) -> Tensor:
+    """The whole of a tensor whose parts lie as `of` says."""
+    if isinstance(part, DTensor):
+        assert part.placements == (placement(of),)
+        part = part.to_local()
+    whole = DTensor.from_local(
+        part, mesh, [placement(of)], run_check=False, shape=like.shape, stride=like.stride()
+    )
+    return whole.full_tensor()
+
+
+def error(actual: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest expected value."""
+    assert actual.shape == expected.shape
+    return ((actual - expected).abs().max() / expected.abs().max()).item()
+
+
+def apply(case: Case, module: nn.Module, mesh: DeviceMesh) -> None:
+    """The style as the runtime applies it: `replicate` is the absence of one."""
+    uses = [("", case.style, case.boundary), *case.inside]
+    plan = {
+        name: realise(use(BY_NAME[style], boundary)) for name, style, boundary in uses if style != "replicate"
+    }
+    own = plan.pop("", None)
+    if plan:
+        parallelize_module(module, mesh, plan)
+    if own is not None:
+        parallelize_module(module, mesh, own)
+
+
+def misplaced(case: Case, module: nn.Module) -> list[str]:
+    """Parameters that do not lie as the style's data says."""
+    if case.inside:
+        return []
+    style = BY_NAME[case.style]
+    found = []
+    for name, parameter in module.named_parameters():
+        placements = parameter.placements if isinstance(parameter, DTensor) else (placement(Replicate()),)
+        if placements != (placement(style.parameters.get(name, Replicate())),):
+            found.append(name)
+    return found
+
+
+def case_errors(case: Case, mesh: DeviceMesh) -> dict[str, float]:
+    """The error of the output and of each gradient by name, as this rank sees them."""
+    generator = torch.Generator().manual_seed(7)
+    whole_module = build(case.module).double()
+    for parameter in whole_module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    divided = copy.deepcopy(whole_module)
+    whole = build_input(case.module, generator)
+    part = local(whole, case.enters, mesh)
+    if whole.is_floating_point():
+        whole.requires_grad_()
+        part.requires_grad_()
+    expected = whole_module(whole)
+    grad_out = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    expected.backward(grad_out)
+    apply(case, divided, mesh)
+    assert misplaced(case, divided) == []
+    out = divided(part)
+    out.backward(local(grad_out, case.leaves, mesh))
+    errors = {"output": error(gathered(out.detach(), expected, case.leaves, mesh), expected)}
+    if whole.grad is not None:
+        assert part.grad is not None
+        errors["input"] = error(gathered(part.grad, whole.grad, case.enters, mesh), whole.grad)
+    for (name, parameter), (_, theirs) in zip(
+        divided.named_parameters(), whole_module.named_parameters(), strict=True
+    ):
+        assert parameter.grad is not None
+        assert theirs.grad is not None
+        grad = parameter.grad.full_tensor() if isinstance(parameter.grad, DTensor) else parameter.grad
+        errors[name] = error(grad, theirs.grad)
+    return errors
+
+
+def style_errors(rank: int, world_size: int, style: str) -> dict[str, float]:
+    """The worst error of each of a style's cases."""
+    mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("tp",))
+    return {case.name: max(case_errors(case, mesh).values()) for case in CASES[style]}
+
+
+def test_every_style_has_cases() -> None:
+    assert set(CASES) == {style.name for style in STYLES}
+    assert all(cases for cases in CASES.values())
+
+
+@pytest.mark.parametrize("style", STYLES, ids=lambda style: style.name)
+def test_every_option_of_a_style_has_a_case(style: Style) -> None:
+    used = {
+        option
+        for case in CASES[style.name]
+        for option in ("input", "output", "desired", "sequence_dim")
+        if getattr(case.boundary, option) is not None
+    }
+    assert used == set(style.options)
+
+
+@pytest.mark.parametrize("style", CASES)
+def test_a_style_computes_what_one_process_computes(style: str) -> None:
+    for errors in run_ranks(style_errors, 2, style):
+        assert {name: error for name, error in errors.items() if not error <= TOLERANCE} == {}
