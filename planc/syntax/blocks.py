@@ -6,6 +6,7 @@ braces alone count.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,7 @@ from itertools import islice
 from planc.syntax.islands import Island, Kind
 
 _MAX_LOOK_BACK = 100
+_MAX_LOOK_AHEAD = 200
 
 
 class Fault(StrEnum):
@@ -47,7 +49,8 @@ class Outline:
 
 def outline(islands: Sequence[Island], *, faulty: frozenset[int]) -> Outline:
     """The blocks of a text. `faulty` are the starts of islands that do not parse: those are reported."""
-    builder = _Builder(islands, faulty)
+    braces = [at for at, one in enumerate(islands) if one.is_first and one.kind is not Kind.STATEMENT]
+    builder = _Builder(islands, braces, faulty)
     for at in range(len(islands)):
         builder.take(at)
     builder.end()
@@ -80,6 +83,8 @@ class _Builder:
     """The state of one pass over the islands."""
 
     islands: Sequence[Island]
+    braces: Sequence[int]
+    """The islands with a brace that start their line."""
     faulty: frozenset[int]
     roots: list[Node] = field(default_factory=list)
     stack: list[_Open] = field(default_factory=list)
@@ -97,12 +102,12 @@ class _Builder:
             if self._opens_without_brace(at):
                 if island.start not in self.faulty:
                     self.faults.append((Fault.NO_BRACE, island))
-                self.stack.append(_Open(self._siblings().pop(), True, needs_brace=False))
+                self.stack.append(_Open(self._siblings()[-1], is_reported=True, needs_brace=False))
                 self.stack[-1].node.is_sound = False
 
     def end(self) -> None:
         while self.stack:
-            self._close_unclosed()
+            self._close_unclosed(is_seen=False)
 
     def _siblings(self) -> list[Node]:
         return self.stack[-1].node.children if self.stack else self.roots
@@ -123,7 +128,7 @@ class _Builder:
                 self.faults.append((Fault.STRAY_BRACE, island))
             node = Node(island, is_sound=not is_lone and island.start not in self.faulty)
             self._add(node)
-        self.stack.append(_Open(node, not node.is_sound))
+        self.stack.append(_Open(node, is_reported=is_lone or island.tokens[-1].text in ("(", "[")))
 
     def _opens_without_brace(self, at: int) -> bool:
         """Whether a word and deeper lines after it are a block that lacks its brace."""
@@ -147,9 +152,10 @@ class _Builder:
             top = self.stack[-1]
             if island.kind is Kind.CLOSER and island.indent == top.indent:
                 return
-            if not top.is_indented or not self._is_missing_closer(at):
+            is_guess = not top.is_indented and top.node.head.start not in self.faulty
+            if is_guess or not self._is_missing_closer(at):
                 return
-            self._close_unclosed()
+            self._close_unclosed(is_seen=top.is_indented)
 
     def _is_missing_closer(self, at: int) -> bool:
         """Whether the block on top has ended before this line, whatever the braces say."""
@@ -166,20 +172,19 @@ class _Builder:
 
     def _closer_after(self, at: int, indent: int) -> int | None:
         """Where a brace closes what stands at this indent, unless the head of another block comes first."""
-        for index in range(at + 1, len(self.islands)):
-            island = self.islands[index]
-            if island.is_first and island.indent <= indent:
-                if island.kind is Kind.CLOSER:
-                    return index
-                if island.kind is Kind.HEADER:
-                    return None
+        start = bisect_right(self.braces, at)
+        for index in self.braces[start : start + _MAX_LOOK_AHEAD]:
+            if self.islands[index].indent <= indent:
+                return index if self.islands[index].kind is Kind.CLOSER else None
         return None
 
-    def _close_unclosed(self) -> None:
+    def _close_unclosed(self, *, is_seen: bool) -> None:
+        """Ends a block without its brace. Of a faulty head the brace may be no block's, unless `is_seen`."""
         top = self.stack.pop()
+        is_block = is_seen or top.node.head.start not in self.faulty
         if top.needs_brace:
             top.node.is_sound = False
-            if not top.is_reported:
+            if is_block and not top.is_reported:
                 self.faults.append((Fault.UNCLOSED, top.node.head))
 
     def _close(self, closer: Island) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import assert_never
 
 from lark import Token, Tree
-from lark.exceptions import UnexpectedInput
+from lark.exceptions import UnexpectedInput, UnexpectedToken
 
 from planc.diagnostics import Diagnostic, Label, in_order
 from planc.source import SourceFile, Span
@@ -50,22 +50,32 @@ def recover(source: SourceFile, error: UnexpectedInput) -> Recovered:
                 if head.tokens[0].text != "{":
                     reader.read_statements((head,))
     shape = outline(found, faulty=frozenset(reader.problems))
-    first = syntax_error(error, source)
     # What the parser has read before it stopped was sound, whatever it looks like by itself. Only of an open
     # bracket it learns late.
+    cut_off = _after_faulty_heads(found, reader.problems)
     statements = (
         problem
-        for problem in reader.problems.values()
-        if problem.code is codes.UNCLOSED or problem.primary.span.line >= reader.line_of(error)
+        for start, problem in reader.problems.items()
+        if start not in cut_off
+        and (problem.code is codes.UNCLOSED or problem.primary.span.line >= reader.line_of(error))
     )
     faults = sorted(shape.faults, key=lambda found: found[1].start)[: MAX_PROBLEMS + 1]
     braces = (_brace_problem(source, fault, island) for fault, island in faults)
-    problems = in_order((*statements, *braces)) or (first,)
+    problems = in_order((*statements, *braces)) or (syntax_error(error, source),)
     sound = tuple(_statements(shape.nodes, reader))
     return Recovered(
         _capped(problems),
         ast.PlanFile(source.name, sound, source.whole()),
         frozenset(_doubtful_names(shape.nodes, reader)),
+    )
+
+
+def _after_faulty_heads(found: Sequence[Island], problems: Mapping[int, Diagnostic]) -> frozenset[int]:
+    """The islands on the line of a faulty head, after its brace: most likely parts of one statement."""
+    return frozenset(
+        after.start
+        for head, after in pairwise(found)
+        if head.kind is Kind.HEADER and head.start in problems and not after.is_first
     )
 
 
@@ -79,19 +89,28 @@ class _Reader:
     problems: dict[int, Diagnostic] = field(default_factory=dict)
 
     def read_statements(self, run: Sequence[Island]) -> None:
-        """Parses a run of islands as one text; where that fails, its halves, down to the faulty ones."""
-        if len(self.problems) > MAX_PROBLEMS:
-            return
-        tree, excerpt = self._parse(run)
-        if not isinstance(tree, UnexpectedInput):
-            self._keep(run, tree)
-        elif len(run) == 1:
-            problem = syntax_error(tree, excerpt)
-            self.problems[run[0].start] = _moved(problem, self._line(run[0].start) - 1)
-        else:
-            middle = len(run) // 2
-            self.read_statements(run[:middle])
-            self.read_statements(run[middle:])
+        """Parses a run of islands as one text; where that fails, what is before, at and after the place."""
+        while run and len(self.problems) <= MAX_PROBLEMS:
+            tree, excerpt = self._parse(run)
+            if not isinstance(tree, UnexpectedInput):
+                self._keep(run, tree)
+                return
+            if len(run) == 1:
+                problem = syntax_error(tree, excerpt)
+                self.problems[run[0].start] = _moved(problem, self._line(run[0].start) - 1)
+                return
+            at = self._failed_at(run, tree)
+            self.read_statements(run[:at])
+            self.read_statements(run[at : at + 1])
+            run = run[at + 1 :]
+
+    def _failed_at(self, run: Sequence[Island], error: UnexpectedInput) -> int:
+        """The island at which the parser stopped; the middle one where a bracket kept it going to the end."""
+        if _is_at_end(error):
+            return len(run) // 2
+        line = self._line(run[0].start) + error.line - 1
+        offset = self.line_starts[line - 1] + error.column - 1
+        return max(0, bisect_right(run, offset, key=lambda island: island.start) - 1)
 
     def span(self, island: Island) -> Span:
         """The place of an island that is one character."""
@@ -101,15 +120,13 @@ class _Reader:
 
     def line_of(self, error: UnexpectedInput) -> int:
         """The line that the parser stopped in; past the end of the text it has none of its own."""
-        line: object = getattr(error, "line", None)
-        is_end = getattr(getattr(error, "token", None), "type", "") == "$END"
-        return line if isinstance(line, int) and line > 0 and not is_end else len(self.line_starts)
+        return len(self.line_starts) if _is_at_end(error) else error.line
 
     def _parse(self, run: Sequence[Island]) -> tuple[Tree[Token] | UnexpectedInput, SourceFile]:
         """The tree of some islands' text, whose first line is their first line with spaces before them."""
         start, end = run[0].start, run[-1].end
         text = " " * (start - self.line_starts[self._line(start) - 1]) + self.source.text[start:end]
-        if run[-1].kind is not Kind.HEADER and "\n" in self.source.text[end:]:
+        if run[-1].kind is not Kind.HEADER and self.source.text.find("\n", end) >= 0:
             text += "\n"
         excerpt = SourceFile(self.source.name, text)
         try:
@@ -128,6 +145,10 @@ class _Reader:
 
     def _line(self, offset: int) -> int:
         return bisect_right(self.line_starts, offset)
+
+
+def _is_at_end(error: UnexpectedInput) -> bool:
+    return isinstance(error, UnexpectedToken) and error.token.type == "$END"
 
 
 def _move_down(tree: Tree[Token], num_lines: int) -> None:

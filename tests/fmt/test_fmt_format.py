@@ -87,7 +87,7 @@ def test_a_plan_that_does_not_parse_has_findings_and_no_text() -> None:
 
 
 def test_a_plan_that_would_grow_beyond_what_parses_is_refused() -> None:
-    items = '"1234567",' * (MAX_CHARACTERS // 13 + 1)
+    items = '"12345678901234",' * (MAX_CHARACTERS // 20 + 1)
     text, problems = format_source(SourceFile("x.plan", f"x = [{items}]"))
     assert text is None
     assert [problem.code.code for problem in problems] == ["P105"]
