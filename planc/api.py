@@ -119,6 +119,11 @@ def check_plan(path: Path, *, settings: Sequence[SourceFile] = (), world_size: i
     source, problems = read_source(path)
     if source is None:
         return Checked({}, problems)
+    if source.text.startswith("{") and '"plan_hash"' in source.text:
+        text = f"{path} is a compiled plan, not a .plan file"
+        return Checked(
+            {}, (NO_FILE.at(source.start(), text, help="`planc run` and `planc diff` take it as it is"),)
+        )
     return check_source(source, base=path.parent, settings=settings, world_size=world_size)
 
 

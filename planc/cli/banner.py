@@ -24,9 +24,9 @@ def banner(graph: Graph, *, device: str, run_folder: Path, overrides: Sequence[s
     return "\n".join(lines)
 
 
-def closing(directory: RunDirectory, *, checkpoint: Path | None) -> str:
+def closing(directory: RunDirectory, *, checkpoint: Path | None, last_step: int, num_steps: int) -> str:
     """Where everything is, and how far the loss has come since the run's first step."""
-    lines = ["done"]
+    lines = ["done" if last_step == num_steps else f"stopped after step {last_step} of {num_steps}"]
     losses = directory.losses()
     if losses:
         (first, first_loss), (last, last_loss) = losses[0], losses[-1]

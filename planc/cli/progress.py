@@ -41,6 +41,7 @@ class RunDisplay:
 
     def stepped(self, metrics: StepMetrics) -> None:
         self.directory.append_metrics(metrics)
+        self.directory.write_status("running", step=metrics.step)
         line = format_step(metrics, num_steps=self.num_steps)
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=metrics.step, description=line)
@@ -49,7 +50,6 @@ class RunDisplay:
 
     def saved(self, directory: Path) -> None:
         self.checkpoint = directory
-        self.directory.write_status("running", step=int(directory.name.rpartition("-")[2]))
         self._print(f"saved {directory}")
 
     def noted(self, text: str) -> None:

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="override a param or a setting"
     )
-    parser.add_argument("--run-dir", type=Path, help="where results go (default: runs/<plan's name>)")
+    parser.add_argument("--run-dir", type=_folder, help="where results go (default: runs/<plan's name>)")
     parser.add_argument(
         "--stop-after", type=_step, metavar="STEP", help="end early, after this step; save as the plan says"
     )
@@ -82,6 +82,13 @@ def _step(text: str) -> int:
     return int(text)
 
 
+def _folder(text: str) -> Path:
+    if not text:
+        raise ValueError(text)
+    return Path(text)
+
+
+_folder.__name__ = "folder"
 _step.__name__ = "step"  # argparse names the type by it: invalid step value
 
 
@@ -105,7 +112,8 @@ def run(arguments: argparse.Namespace) -> NoReturn:
 
 def _run(arguments: argparse.Namespace) -> int:
     launch = Launch(rank=_rank_hint())
-    directory: RunDirectory | None = None
+    # Known before the plan is: a refused launch shows in the folder of the run that it was to go on with.
+    directory = RunDirectory(arguments.run_dir) if arguments.run_dir else None
     try:
         launch = read_launch(os.environ)
         compiled = _compile(arguments, launch)
@@ -113,8 +121,8 @@ def _run(arguments: argparse.Namespace) -> int:
         start_with = launch_line(graph.world_size, arguments.plan)
         require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=start_with)
         require_free_port(launch)
-        path = arguments.run_dir or Path("runs") / graph.name
-        directory = RunDirectory(path)
+        _require_step(arguments.stop_after, graph)
+        directory = directory or RunDirectory(Path("runs") / graph.name)
         _execute(compiled, launch, directory, arguments)
     except RunError as error:
         _report(error, launch, directory)
@@ -191,6 +199,8 @@ def _execute(
 
             directory.prepare(compiled.artifact(directory.path))
             observer = display = RunDisplay(directory)
+            if arguments.stop_after is not None and not graph.save:
+                observer.noted("nothing will be saved: the plan has no checkpoint block")
             print(
                 banner(graph, device=device.type, run_folder=directory.path, overrides=compiled.overrides),
                 flush=True,
@@ -201,8 +211,12 @@ def _execute(
         last = interpreter.run(graph, TorchBackend(session), stop_after=arguments.stop_after)
         if display is not None:
             display.close()
-            directory.write_status("done", code=ExitCode.DONE, step=last, plan_hash=digest)
-            print(closing(directory, checkpoint=display.checkpoint), flush=True)
+            state = "done" if last == graph.num_steps else "stopped"
+            directory.write_status(state, code=ExitCode.DONE, step=last, plan_hash=digest)
+            print(
+                closing(directory, checkpoint=display.checkpoint, last_step=last, num_steps=graph.num_steps),
+                flush=True,
+            )
     finally:
         if display is not None:
             display.close()
@@ -218,6 +232,15 @@ def _refuse_old_checkpoints(graph: Graph, checkpoints: Path) -> None:
         raise RunError(
             f"{checkpoints} holds checkpoints of an earlier run, and the plan does not resume",
             help="choose another --run-dir, or set checkpoint.resume = latest",
+        )
+
+
+def _require_step(stop_after: int | None, graph: Graph) -> None:
+    """RunError for a step that the plan does not have."""
+    if stop_after is not None and stop_after > graph.num_steps:
+        raise RunError(
+            f"--stop-after {stop_after} is past the plan's last step, {graph.num_steps}",
+            help="leave it out to train to the end",
         )
 
 

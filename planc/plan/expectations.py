@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.diagnostics import Label
 from planc.plan import codes, spec
 from planc.plan.facts import COUNTS
-from planc.plan.scalars import BYTES, MAX_INTEGER, SECONDS, STEPS, Float, wrong_type
+from planc.plan.scalars import ALL_UNITS, MAX_INTEGER, Float, wrong_type
 from planc.plan.scope import Scope
 from planc.syntax import ast
 
@@ -47,7 +47,7 @@ def _in_base_unit(
         text, help = f"`{subject.text}` has no unit", f"write {number.text}"
         scope.report(codes.WRONG_UNIT, number.unit.span, text, secondary=labels, help=help)
         return None
-    units = {**STEPS, **SECONDS, **BYTES}
+    units = ALL_UNITS
     if number.unit.text not in units:
         scope.unknown(codes.WRONG_UNIT, number.unit, tuple(units), text="not a unit")
         return None

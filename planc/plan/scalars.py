@@ -232,6 +232,7 @@ SECONDS = {"s": 1, "min": 60, "h": 3600}
 _DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 BYTES = _DECIMAL | _BINARY
+ALL_UNITS = STEPS | SECONDS | BYTES
 
 
 def _exact(number: ast.Number) -> Fraction | None:
@@ -253,7 +254,7 @@ def listed(names: Iterable[str]) -> str:
 def _has_unit(value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> bool:
     if value.unit is None:
         return False
-    help = f"write {value.text}"
+    help = f"write {value.text}" if value.unit.text in ALL_UNITS else "write the number in full: 1_000_000"
     scope.report(codes.WRONG_UNIT, value.unit.span, "this value has no unit", secondary=labels, help=help)
     return True
 

@@ -108,7 +108,9 @@ class Scope:
         """Reports a name that is none of `candidates`; offers the nearest, else `help`, else all of them."""
         near = closest(name.text, candidates)
         if near is not None:
-            fix = Fix(name.span, near, is_safe=len(near) >= _MIN_SAFE_CHARACTERS)
+            # `adam` is no slip of `adamw`: a whole word inside another may well be meant.
+            is_slip = not near.startswith(name.text) and not name.text.startswith(near)
+            fix = Fix(name.span, near, is_safe=is_slip and len(near) >= _MIN_SAFE_CHARACTERS)
             self.report(code, name.span, text, help=f"did you mean `{near}`?", fix=fix)
             return
         if help is None and 0 < len(candidates) <= _MAX_LISTED:

@@ -53,7 +53,7 @@ class RunDirectory:
             file.write(json.dumps(values) + "\n")
 
     def write_status(self, state: str, *, code: ExitCode | None = None, **details: Any) -> None:
-        """`state` is running, done or failed."""
+        """`state` is running, done, stopped (before the last step, as asked) or failed."""
         status = {"state": state, "exit_code": None if code is None else int(code), **details}
         self._replace("status.json", json.dumps(status, indent=2) + "\n")
 

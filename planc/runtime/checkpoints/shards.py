@@ -107,4 +107,6 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _corrupt(message: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(message, help="resume from another step")
+    return CorruptCheckpointError(
+        message, help="move its folder aside to go on from the step before, or restore it from a copy"
+    )

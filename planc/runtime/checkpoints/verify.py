@@ -19,7 +19,7 @@ from planc.runtime.checkpoints.layout import step_of
 from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest
 from planc.runtime.checkpoints.shards import Entry, decode_header
 
-_ANOTHER_STEP = "resume from another step, or restore this one from a copy"
+_ANOTHER_STEP = "move its folder aside to go on from the step before, or restore it from a copy"
 
 
 @dataclass(frozen=True, slots=True)

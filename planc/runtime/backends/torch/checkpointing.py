@@ -76,7 +76,7 @@ def _refuse_other_data(session: Session, manifest: Manifest) -> None:
 
 
 def _changes(session: Session, manifest: Manifest) -> str:
-    """What differs between the saving run and this one, for the log."""
+    """For the log: that another plan saved this, and what of its mesh is known to differ."""
     if manifest.plan_hash == session.plan_hash:
         return ""
     sizes = dict(session.graph.mesh)
@@ -85,7 +85,8 @@ def _changes(session: Session, manifest: Manifest) -> str:
         for mesh_dim, size in sizes.items()
         if manifest.mesh.get(mesh_dim, 1) != size
     ]
-    return f" (the plan changed since: {', '.join(changed) or 'not in its mesh'})"
+    mesh = f"its mesh: {', '.join(changed)}" if changed else "on the same mesh"
+    return f" (saved by another plan, {manifest.plan_hash[:12]}, {mesh}; other settings may differ too)"
 
 
 @contextmanager

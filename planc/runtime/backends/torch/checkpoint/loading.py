@@ -75,5 +75,5 @@ def _refuse_damage(directory: Path, *, manifest: Manifest) -> None:
         listed = [str(problem) for problem in problems[:_MAX_LISTED]]
         raise CorruptCheckpointError(
             "\n".join([f"{directory} is damaged", *listed, *more]),
-            help="resume from another step, or restore this one from a copy",
+            help="move its folder aside to go on from the step before, or restore it from a copy",
         )
