@@ -34,7 +34,7 @@ from planc.graph.ops import (
     SyncGradients,
 )
 from planc.plan import spec
-from planc.plan.bind import Assignment, BoundPlan, UnitGroup
+from planc.plan.bind import Assignment, BoundPlan, UnitGroup, unit_depth
 from planc.plan.facts import global_batch, gradient_accumulation
 from planc.vocab import MeshDim, Replicate, Shard
 
@@ -132,10 +132,10 @@ def _placements(bound: BoundPlan, fqn: str) -> tuple[tuple[str, Shard | Replicat
 def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
     """Units with equal options and depth in one op, then the root with everything no unit took."""
     root = UnitGroup(("",), spec.Unit(reshard_after_forward=True), fsdp.span)
-    alike: dict[tuple[spec.Unit, int], list[UnitGroup]] = {}
+    alike: dict[tuple[spec.Unit, tuple[int, int]], list[UnitGroup]] = {}
     for group in bound.units:
-        alike.setdefault((group.unit, max(fqn.count(".") for fqn in group.fqns)), []).append(group)
-    for (unit, _), groups in (*alike.items(), ((root.unit, -1), [root])):
+        alike.setdefault((group.unit, unit_depth(group)), []).append(group)
+    for (unit, _), groups in (*alike.items(), ((root.unit, (-1, -1)), [root])):
         yield FullyShard(
             groups=tuple(group.fqns for group in groups),
             shard_over=fsdp.on,

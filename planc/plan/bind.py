@@ -218,11 +218,15 @@ def _units(
     # The model's order, not the rules': the order in which a plan lists its rules never matters. Deeper units
     # first, since fully_shard gives a module what no unit inside it has taken.
     order = {name: index for index, name in enumerate(names)}
-    return tuple(sorted(groups, key=lambda group: (-_depth(group), order[group.fqns[0]])))
+    return tuple(
+        sorted(groups, key=lambda group: (*(-depth for depth in unit_depth(group)), order[group.fqns[0]]))
+    )
 
 
-def _depth(group: UnitGroup) -> int:
-    return max(fqn.count(".") for fqn in group.fqns)
+def unit_depth(group: UnitGroup) -> tuple[int, int]:
+    """Dots in the shallowest member's name, then in the deepest's: deeper units are sharded first."""
+    depths = [fqn.count(".") for fqn in group.fqns]
+    return min(depths), max(depths)
 
 
 def _grouping(rule: PatternRule[Unit]) -> object:

@@ -212,6 +212,21 @@ def test_units_stand_inside_before_outside_in_the_model_s_order(rules: tuple[str
     ]
 
 
+@pytest.mark.parametrize(
+    "rules",
+    orders(('["layers.0.q_proj", "layers.1"] -> unit', '"layers.1.q_proj" -> unit', '"layers.0" -> unit')),
+)
+def test_a_unit_of_members_at_unlike_depths_stands_between_what_it_holds_and_what_holds_it(
+    rules: tuple[str, ...],
+) -> None:
+    units = bound(FSDP, *rules).units
+    assert [unit.fqns for unit in units] == [
+        ("layers.1.q_proj",),
+        ("layers.0.q_proj", "layers.1"),
+        ("layers.0",),
+    ]
+
+
 def test_an_overriding_unit_takes_its_modules_from_a_list() -> None:
     found = bound(FSDP, '["head", "embed"] -> unit', 'override "head" -> unit(reshard_after_forward = false)')
     assert {unit.fqns for unit in found.units} == {("embed",), ("head",)}

@@ -23,6 +23,10 @@ def order_units(graph: Graph) -> Graph:
     return replace(graph, setup=(*others[:first], *ordered, *others[first:]))
 
 
-def _depth(op: FullyShard) -> int:
-    """Dots in the deepest module; the root, with no name, comes last."""
-    return max((name.count(".") + 1 if name else 0) for group in op.groups for name in group)
+def _depth(op: FullyShard) -> tuple[int, int]:
+    """Parts in the shallowest module's name, then in the deepest's; the root, with no name, comes last.
+
+    A unit of several modules waits for what its shallowest holds, and precedes what holds its deepest.
+    """
+    depths = [(name.count(".") + 1 if name else 0) for group in op.groups for name in group]
+    return min(depths), max(depths)
