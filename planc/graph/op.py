@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar
@@ -65,7 +66,7 @@ class Effects:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+class Op(ABC):
     """One op. Subclasses add `op`, their name as a literal field that tells them apart in JSON.
 
     `span` is the line of the plan that the op comes from; it takes no part in equality or hashing, so two
@@ -83,6 +84,6 @@ class Op:
         found: str = getattr(self, "op")  # noqa: B009  # every subclass has it; the base cannot give it a type
         return found
 
+    @abstractmethod
     def effects(self) -> Effects:
         """Computed from the op's own fields; no pass stores them."""
-        raise NotImplementedError
