@@ -143,18 +143,17 @@ def _compile(arguments: argparse.Namespace, launch: Launch) -> Compiled:
         return _load(arguments.plan, arguments.set)
     # Reached lazily: a compiled artifact runs without the front end.
     from planc.api import check_plan
+    from planc.cli.plans import render_findings
     from planc.cli.settings import settings_from
-    from planc.diagnostics.human import HumanRenderer
 
     settings, errors = settings_from(arguments.set, os.environ)
     if errors:
         raise RunError("; ".join(errors))
     checked = check_plan(arguments.plan, settings=settings, world_size=launch.world_size)
-    renderer = HumanRenderer(checked.sources, colour=sys.stderr.isatty() and "NO_COLOR" not in os.environ)
-    findings = renderer.render(checked.diagnostics)
+    findings = render_findings(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
         if checked.plan is not None and checked.plan.mesh.world_size != launch.world_size:
-            findings += f"\nstart it with: {launch_line(checked.plan.mesh.world_size, arguments.plan)}"
+            findings += f"\n\nstart it with: {launch_line(checked.plan.mesh.world_size, arguments.plan)}"
         raise PlanRefused(findings)
     if launch.rank == 0 and checked.diagnostics:
         print(findings, file=sys.stderr)
