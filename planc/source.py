@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+
+from planc.record import record
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,7 +30,7 @@ class Span:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SourceFile:
     """A named text. Command-line settings are sources too (`--set`), so that errors can point into them."""
 
@@ -35,8 +38,8 @@ class SourceFile:
     text: str
 
     @property
-    def lines(self) -> list[str]:
-        return self.text.split("\n")
+    def lines(self) -> tuple[str, ...]:
+        return _lines(self.text)
 
     def whole(self) -> Span:
         lines = self.lines
@@ -44,3 +47,9 @@ class SourceFile:
 
     def start(self) -> Span:
         return Span(self.name, 1, 1, 1, 1)
+
+
+@functools.lru_cache(maxsize=8)
+def _lines(text: str) -> tuple[str, ...]:
+    """A thousand findings on a text ask for its lines a thousand times."""
+    return tuple(text.split("\n"))

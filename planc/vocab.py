@@ -5,9 +5,10 @@ The names are PyTorch's. Nothing here imports torch; `runtime.backends.torch` tr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, assert_never
+
+from planc.record import record
 
 
 class MeshDim(StrEnum):
@@ -22,7 +23,7 @@ class MeshDim(StrEnum):
 MESH_DIMS: tuple[MeshDim, ...] = tuple(MeshDim)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shard:
     """Divided along one tensor dimension over the ranks of a mesh dim."""
 
@@ -34,7 +35,7 @@ class Shard:
         return f"Shard({self.tensor_dim})"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Replicate:
     """Whole and equal on every rank of a mesh dim."""
 
@@ -44,7 +45,7 @@ class Replicate:
         return "Replicate()"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Partial:
     """Whole on every rank, to be summed over the mesh dim before it means anything."""
 

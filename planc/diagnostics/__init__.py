@@ -1,5 +1,14 @@
 """What planc says about a plan: diagnostics as values, and their renderers."""
 
-from planc.diagnostics.model import Code, Diagnostic, Fix, Label, Severity, has_errors, in_order
+from planc.diagnostics.model import (
+    Applicability,
+    Code,
+    Diagnostic,
+    Fix,
+    Label,
+    Severity,
+    has_errors,
+    in_order,
+)
 
-__all__ = ["Code", "Diagnostic", "Fix", "Label", "Severity", "has_errors", "in_order"]
+__all__ = ["Applicability", "Code", "Diagnostic", "Fix", "Label", "Severity", "has_errors", "in_order"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import assert_never
 
-from planc.diagnostics.model import Diagnostic, Fix
+from planc.diagnostics.model import Applicability, Diagnostic, Fix
 from planc.source import SourceFile
 
 
@@ -20,7 +21,17 @@ class Fixed:
 
 def is_fixable(diagnostic: Diagnostic, *, with_unsafe: bool) -> bool:
     """Whether a finding has a fix that may be applied: a safe one, or any where unsafe ones are wanted."""
-    return diagnostic.fix is not None and (diagnostic.fix.is_safe or with_unsafe)
+    if diagnostic.fix is None:
+        return False
+    match diagnostic.fix.applicability:
+        case Applicability.SAFE:
+            return True
+        case Applicability.UNSAFE:
+            return with_unsafe
+        case Applicability.DISPLAY_ONLY:
+            return False
+        case never:
+            assert_never(never)
 
 
 def apply_fixes(source: SourceFile, diagnostics: Iterable[Diagnostic], *, with_unsafe: bool) -> Fixed:

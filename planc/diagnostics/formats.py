@@ -6,7 +6,6 @@ The form for people is `planc.diagnostics.human`: it depends on the terminal, th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from planc.diagnostics.github import render_github
 from planc.diagnostics.gitlab import render_gitlab
@@ -14,9 +13,10 @@ from planc.diagnostics.junit import render_junit
 from planc.diagnostics.machine import render_concise, render_json, render_json_lines
 from planc.diagnostics.report import Report
 from planc.diagnostics.sarif import render_sarif
+from planc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Format:
     """A name for `--output-format`, and the function that gives the whole document."""
 

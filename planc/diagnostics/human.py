@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from planc.diagnostics.model import Diagnostic, Label, Severity
-from planc.diagnostics.visible import encodable, visible
+from planc.diagnostics.model import Applicability, Diagnostic, Fix, Label, Severity
+from planc.diagnostics.visible import encodable, num_cells, visible
 from planc.diagnostics.window import window
+from planc.diagnostics.wrap import wrap
+from planc.record import record
 from planc.source import SourceFile
 
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
 _MAX_LINE_CELLS = 200
 _MIN_LINE_CELLS = 20
+_MAX_TEXT_CELLS = 120
+"""Of a line of prose where no terminal says how wide it is."""
+_MIN_TEXT_CELLS = 30
+"""What a label's text has right of its marks, or else stands below them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HumanRenderer:
     """Renders against the texts in `sources`; a label on an unknown source shows its position only.
 
-    `width` is the terminal's, for lines of a plan that are longer; without one they are cut where nobody
-    would read on. `encoding` is the stream's: what it lacks is shown as `?`.
+    `width` is the terminal's: longer lines of a plan are cut, longer texts go on below. Without one, both
+    end where nobody would read on. `encoding` is the stream's: what it lacks is shown as `?`.
     """
 
     sources: Mapping[str, SourceFile]
@@ -46,23 +51,39 @@ class HumanRenderer:
             start = diagnostic.primary.span if index == 0 else group[0].span
             lines.append(f"{' ' * width}{self._paint(arrow, '34')} {self._shown(str(start))}")
             lines.extend(self._snippet(group, width, diagnostic.primary, colour))
-        lines.extend(f"{' ' * width} = {self._shown(note)}" for note in diagnostic.notes)
-        lines.append(self._help(diagnostic))
+        for note in diagnostic.notes:
+            lines.extend(self._hanging(note, first=f"{' ' * width} = "))
+        lines.extend(self._template(diagnostic.fix, width))
+        lines.extend(self._help(diagnostic))
         return "\n".join(lines) + "\n"
 
-    def _help(self, diagnostic: Diagnostic) -> str:
+    def _help(self, diagnostic: Diagnostic) -> Iterable[str]:
         more = f"planc explain {diagnostic.code.code}"
         if diagnostic.fix:
-            more = f"{'safe' if diagnostic.fix.is_safe else 'unsafe'} fix; {more}"
-        if diagnostic.help is None:
-            return f"{self._paint('help', '1;32')}: {more}"
-        return f"{self._paint('help', '1;32')}: {self._shown(diagnostic.help)}  ({more})"
+            more = f"{diagnostic.fix.applicability} fix; {more}"
+        text, tail = (more, "") if diagnostic.help is None else (diagnostic.help, f"({more})")
+        first, *rest = self._hanging(text, first="help: ", tail=tail)
+        yield f"{self._paint('help', '1;32')}{first.removeprefix('help')}"
+        yield from rest
+
+    def _template(self, fix: Fix | None, width: int) -> Iterable[str]:
+        """What a fix that nobody applies would write: a person has to fill it in."""
+        if fix is None or fix.applicability is not Applicability.DISPLAY_ONLY:
+            return
+        for line in fix.replacement.strip("\n").split("\n"):
+            yield f"{' ' * width} {self._paint('+', '32')} {self._shown(line)}".rstrip()
+
+    def _hanging(self, text: str, *, first: str, tail: str = "") -> Iterable[str]:
+        """A text in lines that fit: `first` before it, as much space before those that follow."""
+        cells = max(_MIN_LINE_CELLS, (self.width or _MAX_TEXT_CELLS) - len(first))
+        lines = wrap(self._shown(text), cells=cells, tail=tail)
+        return [f"{' ' * len(first) if number else first}{line}" for number, line in enumerate(lines)]
 
     def _snippet(self, group: Sequence[Label], width: int, primary: Label, colour: str) -> Iterable[str]:
         gutter = self._paint(" " * width + " |", "34")
         source = self.sources.get(group[0].span.file)
         if source is None:
-            yield from (f"{gutter} {self._shown(label.text)}" for label in group if label.text)
+            yield from (f"{gutter} {line}" for label in group for line in self._lines(label.text, width + 3))
             return
         yield gutter
         texts = source.lines
@@ -78,7 +99,28 @@ class HumanRenderer:
             end = span.end_column - 1 if span.end_line == span.line else len(shown.line)
             indent, marks = shown.marks(first, end, "^" if label is primary else "-")
             paint = colour if label is primary else "34"
-            yield f"{gutter} {indent}{self._paint(f'{marks} {self._shown(label.text)}'.rstrip(), paint)}"
+            yield from (f"{gutter} {line}" for line in self._marked(label.text, indent, marks, width, paint))
+
+    def _marked(self, text: str, indent: str, marks: str, width: int, paint: str) -> Iterable[str]:
+        """The marks of a label with its text beside them; below, where too little room is left for it."""
+        room = (self.width or _MAX_TEXT_CELLS) - width - 3
+        before = len(indent) + len(marks) + 1
+        is_beside = room - before >= min(_MIN_TEXT_CELLS, num_cells(text))
+        if not is_beside:
+            yield f"{indent}{self._paint(marks, paint)}"
+            before = min(len(indent), max(0, room - 2 * _MIN_TEXT_CELLS))
+        for number, line in enumerate(self._lines(text, width + 3 + before) or ("",)):
+            if is_beside and number == 0:
+                yield f"{indent}{self._paint(f'{marks} {line}'.rstrip(), paint)}"
+            else:
+                yield f"{' ' * before}{self._paint(line, paint)}"
+
+    def _lines(self, text: str, before: int) -> tuple[str, ...]:
+        """A text in lines that fit after as many cells as come before it; none for no text."""
+        if not text:
+            return ()
+        cells = max(_MIN_LINE_CELLS, (self.width or _MAX_TEXT_CELLS) - before)
+        return wrap(self._shown(text), cells=cells)
 
     def _shown(self, text: str) -> str:
         return encodable(visible(text), self.encoding)

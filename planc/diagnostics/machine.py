@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from planc.diagnostics.model import Diagnostic, Label, Severity
+from planc.diagnostics.model import Diagnostic, Fix, Label, Severity
 from planc.diagnostics.visible import visible
 
 FORMAT_VERSION = 1
@@ -51,7 +51,15 @@ def _entry(diagnostic: Diagnostic) -> dict[str, Any]:
         "labels": [_place(label) for label in diagnostic.secondary],
         "notes": list(diagnostic.notes),
         "help": diagnostic.help,
-        "fix": fix and {**_place(Label(fix.span, fix.replacement)), "is_safe": fix.is_safe},
+        "fix": fix and _fix(fix),
+    }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    return {
+        **_place(Label(fix.span, fix.replacement)),
+        "applicability": str(fix.applicability),
+        "is_safe": fix.is_safe,
     }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
+from planc.record import record
 from planc.source import Span
 
 
@@ -15,7 +15,7 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Label:
     """A remark on one span."""
 
@@ -23,16 +23,37 @@ class Label:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+class Applicability(StrEnum):
+    """Who may apply a fix.
+
+    A safe one keeps what the author meant; an unsafe one is for a human to weigh. One for display only is a
+    template that lacks what only a human knows, and is never applied.
+    """
+
+    SAFE = "safe"
+    UNSAFE = "unsafe"
+    DISPLAY_ONLY = "display-only"
+
+    @classmethod
+    def of(cls, *, is_safe: bool) -> Applicability:
+        """Safe or unsafe."""
+        return cls.SAFE if is_safe else cls.UNSAFE
+
+
+@record
 class Fix:
-    """A replacement of one span. A safe fix keeps what the author meant; others are for a human to weigh."""
+    """A replacement of one span."""
 
     span: Span
     replacement: str
-    is_safe: bool
+    applicability: Applicability
+
+    @property
+    def is_safe(self) -> bool:
+        return self.applicability is Applicability.SAFE
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Diagnostic:
     """One finding: constant summary in `code`, particulars in the labels.
 
@@ -52,7 +73,7 @@ class Diagnostic:
         return self.code.severity
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Code:
     """A kind of finding. `code` is stable and never reused; `name` is the fault in kebab case."""
 

@@ -11,6 +11,13 @@ def page(code: str) -> str | None:
     return entry.read_text(encoding="utf-8") if entry.is_file() else None
 
 
+def names() -> dict[str, str]:
+    """Every code by the name of its fault, as its page's title has it: `kv-heads-indivisible` of P402."""
+    titles = (page(code) or "" for code in pages())
+    found = (title.partition("\n")[0].removeprefix("# ").split(": ") for title in titles)
+    return {name: code for code, name in found}
+
+
 def pages() -> tuple[str, ...]:
     """Every code that has a page, sorted."""
     folder = resources.files("planc.diagnostics") / "explain"

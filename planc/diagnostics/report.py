@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from planc.diagnostics.model import Diagnostic
+from planc.record import record
 from planc.source import SourceFile, Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanFindings:
     """The findings on one plan, which may be none.
 
@@ -37,7 +38,7 @@ class PlanFindings:
         return source.lines[span.line - 1].strip() if source else ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """All plans in the order of the command line. `root` is the folder that paths are relative to."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from planc import __version__
-from planc.diagnostics.model import Code, Diagnostic, Fix, Severity
+from planc.diagnostics.model import Applicability, Code, Diagnostic, Fix, Severity
 from planc.diagnostics.pages import page
 from planc.diagnostics.report import PlanFindings, Report, explanation, message
 from planc.source import Span
@@ -16,6 +16,11 @@ VERSION = "2.1.0"
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+_APPLICABILITIES = {
+    Applicability.SAFE: "safe fix",
+    Applicability.UNSAFE: "unsafe fix, for you to weigh",
+    Applicability.DISPLAY_ONLY: "display-only fix, for you to fill in",
+}
 
 
 def render_sarif(report: Report) -> str:
@@ -83,7 +88,7 @@ def _location(report: Report, plan: PlanFindings, span: Span) -> dict[str, Any]:
 
 
 def _fix(report: Report, fix: Fix) -> dict[str, Any]:
-    kind = "safe fix" if fix.is_safe else "unsafe fix, for you to weigh"
+    kind = _APPLICABILITIES[fix.applicability]
     replacement = {"deletedRegion": _region(fix.span), "insertedContent": {"text": fix.replacement}}
     change = {
         "artifactLocation": {"uri": _uri(report.path(fix.span.file))},

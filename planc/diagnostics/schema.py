@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planc.diagnostics.machine import FORMAT_VERSION
-from planc.diagnostics.model import Severity
+from planc.diagnostics.model import Applicability, Severity
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -49,7 +49,7 @@ def diagnostic_schema() -> dict[str, Any]:
         labels={"type": "array", "items": closed(**_PLACE), "description": "other places that take part"},
         notes={"type": "array", "items": {"type": "string"}},
         help={"type": ["string", "null"]},
-        fix={"anyOf": [{"type": "null"}, closed(**_PLACE, is_safe={"type": "boolean"})]},
+        fix={"anyOf": [{"type": "null"}, _FIX]},
     )
 
 
@@ -61,3 +61,11 @@ _PLACE: dict[str, Any] = {
     "end_column": _ONE_BASED,
     "text": {"type": "string", "description": "the particulars at this place; of a fix, what to write there"},
 }
+_FIX = closed(
+    **_PLACE,
+    applicability={
+        "enum": [str(applicability) for applicability in Applicability],
+        "description": "display-only: a template, to be written by a human",
+    },
+    is_safe={"type": "boolean", "description": "whether the fix's applicability is safe"},
+)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_WORDS = re.compile(r"[._-]")
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
@@ -20,6 +23,21 @@ def closest(name: str, candidates: Iterable[str]) -> str | None:
             near[candidate] = distance
     best = [candidate for candidate, distance in near.items() if distance == min(near.values())]
     return best[0] if len(best) == 1 else None
+
+
+def nearest(name: str, candidates: Iterable[str], *, limit: int) -> tuple[str, ...]:
+    """At most `limit` candidates that `name` may stand for: slips of it, then names with a word it begins."""
+    listed = tuple(dict.fromkeys(candidates))
+    distances = {one: _edit_distance(name.lower(), one.lower()) for one in listed}
+    least = min(distances.values(), default=0)
+    slips = [one for one in listed if distances[one] == least <= len(name) // 3]
+    word = name.lower()
+    begun = [
+        one
+        for one in listed
+        if len(word) > 1 and any(part.startswith(word) for part in (one.lower(), *_WORDS.split(one.lower())))
+    ]
+    return tuple(dict.fromkeys((*slips, *begun)))[:limit]
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from planc.diagnostics.visible import num_cells
+from planc.record import record
 
 _CUT = "..."
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Window:
     """Characters [start, end) of `line`, three dots where something is left out."""
 

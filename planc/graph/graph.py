@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from planc.graph.op import Op
 from planc.graph.ops import OPS, Accumulate
+from planc.record import record
 from planc.vocab import MeshDim
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ else:
     AnyOp = Union[OPS]  # noqa: UP007
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Graph:
     """Three op sequences: `setup` runs once, `step` once an optimizer step, `save` where its policy says.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar
 
+from planc.record import record
 from planc.source import Span
 from planc.vocab import MeshDim
 
@@ -54,9 +55,11 @@ class Resource(StrEnum):
     CLIPPED_GRADIENTS = "clipped_gradients"
     METRICS = "metrics"
     CHECKPOINT = "checkpoint"
+    EXPORT = "export"
+    """Weights in the form of another library."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Effects:
     """What an op reads, writes, and which mesh dims it communicates over."""
 
@@ -65,7 +68,7 @@ class Effects:
     communicates: tuple[MeshDim, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Op(ABC):
     """One op. Subclasses add `op`, their name as a literal field that tells them apart in JSON.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op, Resource, Stage
@@ -30,6 +29,7 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
+from planc.record import record
 from planc.vocab import MeshDim
 
 _EACH_STEP = (
@@ -67,7 +67,7 @@ _ONCE: tuple[tuple[type[Op], ...], ...] = (
 """Ops of which a graph has exactly one, alternatives together."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Violation:
     op: str
     text: str

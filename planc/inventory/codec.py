@@ -101,7 +101,10 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
     if node.returns:
         fields["returns"] = node.returns
     if (attention := node.attention) is not None:
-        fields["attention"] = {key: getattr(attention, key) for key in _ATTENTION_FIELDS}
+        values = {key: getattr(attention, key) for key in (*_ATTENTION_FIELDS, *_RARE_ATTENTION_FIELDS)}
+        fields["attention"] = {
+            key: value for key, value in values.items() if value or key not in _RARE_ATTENTION_FIELDS
+        }
     own = " " * indent + _compact(fields)
     if not node.children:
         return [own]
@@ -114,6 +117,8 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
 
 
 _ATTENTION_FIELDS = ("num_heads", "num_kv_heads", "head_dim", "window")
+_RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads")
+"""Written only where they say something."""
 
 
 def _node(value: object, where: str) -> Node:
@@ -158,13 +163,18 @@ def _parameters(value: object, where: str) -> tuple[Parameter, ...]:
 
 
 def _attention(value: object, where: str) -> AttentionNode:
-    fields = _object(value, where, required=_ATTENTION_FIELDS)
-    window = fields["window"]
+    fields = _object(value, where, required=_ATTENTION_FIELDS, optional=_RARE_ATTENTION_FIELDS)
+    window, value_dim = fields["window"], fields.get("value_dim")
     return AttentionNode(
         num_heads=_positive(fields["num_heads"], f"{where}.num_heads"),
         num_kv_heads=_positive(fields["num_kv_heads"], f"{where}.num_kv_heads"),
         head_dim=_positive(fields["head_dim"], f"{where}.head_dim"),
         window=None if window is None else _positive(window, f"{where}.window"),
+        value_dim=None if value_dim is None else _positive(value_dim, f"{where}.value_dim"),
+        extras=_strings(fields.get("extras", []), f"{where}.extras"),
+        fixed_heads=_true(fields["fixed_heads"], f"{where}.fixed_heads")
+        if "fixed_heads" in fields
+        else False,
     )
 
 
@@ -219,6 +229,12 @@ def _string(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise _error(where, "not a string")
     return value
+
+
+def _true(value: object, where: str) -> bool:
+    if value is not True:
+        raise _error(where, "true, or left out")
+    return True
 
 
 def _digest(value: object, where: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,11 +18,12 @@ from planc.inventory.files import (
     write_atomically,
 )
 from planc.inventory.schema import Inventory
+from planc.record import record
 
 __all__ = ["InventoryError", "LoadedInventory", "load_inventory", "save_inventory"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadedInventory:
     """An inventory and where it came from; `path` is the file that was read."""
 

@@ -23,7 +23,9 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from planc.inventory.attention_extras import attention_extras
 from planc.inventory.files import CONFIG_NAME, InventoryError, config_digest, parse_json, read_config
+from planc.inventory.head_probe import Core, fixed_heads
 from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter
 
 _NUM_TOKENS = 8
@@ -41,7 +43,9 @@ def probe(model_dir: Path) -> Inventory:
     with _attention_calls() as calls:
         model = _build(config, model_class=model_class)
         blocks = _blocks(model)
-        flow = _record(model, blocks=blocks)
+        flow = _record(model, calls=calls, blocks=blocks)
+        modules = tuple(_module(fqn, module, flow=flow) for fqn, module in model.named_modules())
+        attentions = _attentions(model, calls=calls, config=config, flow=flow)
     return Inventory(
         config_digest=config_digest(content),
         architecture=model_class.__name__,
@@ -49,8 +53,8 @@ def probe(model_dir: Path) -> Inventory:
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         max_positions=getattr(config, "max_position_embeddings", None),
-        modules=tuple(_module(fqn, module, flow=flow) for fqn, module in model.named_modules()),
-        attentions=_attentions(model, calls=calls, config=config),
+        modules=modules,
+        attentions=attentions,
         ties=_ties(model),
         tp_plan=tuple((model._tp_plan or {}).items()),
         blocks=blocks,
@@ -188,6 +192,9 @@ class _AttentionCall:
     num_kv_heads: int
     head_dim: int
     window: int | None
+    value_dim: int | None
+    extras: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
 
 
 @contextlib.contextmanager
@@ -200,8 +207,15 @@ def _attention_calls() -> Iterator[dict[nn.Module, _AttentionCall]]:
     ) -> tuple[Tensor, None]:
         # [batch, heads, tokens, head_dim]; no mask, for only the flow matters.
         num_heads, num_kv_heads = query.shape[1], key.shape[1]
+        head_dim, value_dim = query.shape[-1], value.shape[-1]
         calls[module] = _AttentionCall(
-            num_heads, num_kv_heads, query.shape[-1], options.get("sliding_window")
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            options.get("sliding_window"),
+            None if value_dim == head_dim else value_dim,
+            attention_extras(module, options),
+            (query, key, value),
         )
         groups = num_heads // num_kv_heads
         scores = query @ key.repeat_interleave(groups, dim=1).transpose(2, 3)
@@ -216,7 +230,7 @@ def _attention_calls() -> Iterator[dict[nn.Module, _AttentionCall]]:
 
 
 def _attentions(
-    model: nn.Module, *, calls: Mapping[nn.Module, _AttentionCall], config: PreTrainedConfig
+    model: PreTrainedModel, *, calls: dict[nn.Module, _AttentionCall], config: PreTrainedConfig, flow: _Flow
 ) -> tuple[Attention, ...]:
     if not calls and any("Attention" in type(module).__name__ for module in model.modules()):
         raise InventoryError(
@@ -228,11 +242,49 @@ def _attentions(
             f"{type(model).__name__} has attention in chunks, which planc does not know",
             help="planc knows full and sliding attention.",
         )
+    found = dict(calls)
+    fixed = _fixed_heads(model, calls=calls, flow=flow)
     return tuple(
-        Attention(fqn, call.num_heads, call.num_kv_heads, call.head_dim, call.window)
+        Attention(
+            fqn,
+            call.num_heads,
+            call.num_kv_heads,
+            call.head_dim,
+            call.window,
+            call.value_dim,
+            call.extras,
+            module in fixed,
+        )
         for fqn, module in model.named_modules()
-        if (call := calls.get(module)) is not None
+        if (call := found.get(module)) is not None
     )
+
+
+def _fixed_heads(
+    model: PreTrainedModel, *, calls: dict[nn.Module, _AttentionCall], flow: _Flow
+) -> frozenset[nn.Module]:
+    """Attentions that do not work on a share of their heads. Running the model again fills `calls` anew."""
+    named = dict(model.named_modules())
+
+    def projections(fqn: str) -> tuple[nn.Linear, ...]:
+        into = flow.cores[fqn]
+        # Norms of queries and keys stand between a projection and the core.
+        behind = {
+            source for name in into if not isinstance(named[name], nn.Linear) for source in flow.inputs[name]
+        }
+        found = (named[name] for name in {*into, *behind} if name.startswith(f"{fqn}."))
+        return tuple(module for module in found if isinstance(module, nn.Linear))
+
+    def run() -> Mapping[nn.Module, tuple[int, int]]:
+        calls.clear()
+        _run(model)
+        return {module: (call.num_heads, call.num_kv_heads) for module, call in calls.items()}
+
+    cores = [
+        Core(named[fqn], projections(fqn), (calls[named[fqn]].num_heads, calls[named[fqn]].num_kv_heads))
+        for fqn in flow.cores
+    ]
+    return fixed_heads([core for core in cores if core.projections], run=run)
 
 
 @dataclass(slots=True)
@@ -242,12 +294,16 @@ class _Flow:
     order: Mapping[str, int]
     inputs: dict[str, frozenset[str]] = field(default_factory=dict)
     outputs: dict[str, frozenset[str]] = field(default_factory=dict)
+    cores: dict[str, frozenset[str]] = field(default_factory=dict)
+    """What reached the queries, keys and values of each attention."""
 
     def in_order(self, fqns: frozenset[str]) -> tuple[str, ...]:
         return tuple(sorted(fqns, key=self.order.__getitem__))
 
 
-def _record(model: PreTrainedModel, *, blocks: tuple[str, ...]) -> _Flow:
+def _record(
+    model: PreTrainedModel, *, calls: Mapping[nn.Module, _AttentionCall], blocks: tuple[str, ...]
+) -> _Flow:
     """The data flow of one forward, for modules that own parameters and for members of `blocks`."""
     named = dict(model.named_modules())
     flow = _Flow({fqn: index for index, fqn in enumerate(named)})
@@ -267,10 +323,18 @@ def _record(model: PreTrainedModel, *, blocks: tuple[str, ...]) -> _Flow:
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
         named[fqn].register_forward_hook(partial(after, fqn))
-    tokens = torch.zeros(1, _NUM_TOKENS, dtype=torch.long, device="meta")
-    with _refusals_of(type(model)), torch.no_grad(), tracker:
-        model(input_ids=tokens, use_cache=False)
+    with _refusals_of(type(model)), tracker:
+        _run(model)
+    for fqn, module in named.items():
+        if module in calls:
+            flow.cores[fqn] = tracker.sources(calls[module].inputs)
     return flow
+
+
+def _run(model: PreTrainedModel) -> None:
+    tokens = torch.zeros(1, _NUM_TOKENS, dtype=torch.long, device="meta")
+    with torch.no_grad():
+        model(input_ids=tokens, use_cache=False)
 
 
 def _ancestors(fqn: str) -> Iterator[str]:

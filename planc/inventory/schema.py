@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from planc.record import record
 
 
 class Kind(StrEnum):
@@ -20,7 +22,7 @@ class Kind(StrEnum):
     """Owns parameters in a way that no style knows."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parameter:
     """One tensor that a module owns directly; `name` is local (`weight`, `bias`)."""
 
@@ -35,7 +37,7 @@ class Parameter:
         return product
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Module:
     """One module of the model.
 
@@ -52,18 +54,26 @@ class Module:
     returns: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Attention:
-    """One attention module. `window` is its sliding window in tokens, None where it sees everything."""
+    """One attention module. `window` is its sliding window in tokens, None where it sees everything.
+
+    `head_dim` is that of queries and keys; `value_dim` is that of values, None where it is the same. `extras`
+    are what the model asks of its attention beyond causal softmax attention: `softcap`, `dropout`. With
+    `fixed_heads`, its code does not work when its projections yield a share of the heads.
+    """
 
     fqn: str
     num_heads: int
     num_kv_heads: int
     head_dim: int
     window: int | None = None
+    value_dim: int | None = None
+    extras: tuple[str, ...] = ()
+    fixed_heads: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Inventory:
     """A model's structure. `modules` stand in registration order, the root (fqn "") first.
 

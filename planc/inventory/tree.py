@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planc.inventory.files import InventoryError
 from planc.inventory.schema import Attention, Kind, Module, Parameter
+from planc.record import record
 
 # More than any model has: a small file that expands to more is refused before it fills the memory.
 MAX_MODULES = 200_000
@@ -26,7 +27,7 @@ _INDICES = re.compile(r"(0|[1-9][0-9]{0,8})(\.\.(0|[1-9][0-9]{0,8}))?")
 _REFERENCE = re.compile(r"(\.*)([+-][1-9][0-9]{0,8})?(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttentionNode:
     """An attention without its name."""
 
@@ -34,9 +35,12 @@ class AttentionNode:
     num_kv_heads: int
     head_dim: int
     window: int | None
+    value_dim: int | None = None
+    extras: tuple[str, ...] = ()
+    fixed_heads: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Node:
     """A module, or several equal siblings, and everything below. `sources` and `returns` are relative."""
 
@@ -81,7 +85,15 @@ def _fold(
         returns=tuple(relative(fqn, seen_from=module.fqn) for fqn in module.returns),
         attention=None
         if attention is None
-        else AttentionNode(attention.num_heads, attention.num_kv_heads, attention.head_dim, attention.window),
+        else AttentionNode(
+            attention.num_heads,
+            attention.num_kv_heads,
+            attention.head_dim,
+            attention.window,
+            attention.value_dim,
+            attention.extras,
+            attention.fixed_heads,
+        ),
         children=_collapse(tuple(children)),
     )
 
@@ -113,8 +125,18 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
             )
         )
         if (attention := node.attention) is not None:
-            heads = attention.num_heads, attention.num_kv_heads
-            attentions.append(Attention(fqn, *heads, attention.head_dim, attention.window))
+            attentions.append(
+                Attention(
+                    fqn,
+                    attention.num_heads,
+                    attention.num_kv_heads,
+                    attention.head_dim,
+                    attention.window,
+                    attention.value_dim,
+                    attention.extras,
+                    attention.fixed_heads,
+                )
+            )
     return tuple(modules), tuple(attentions)
 
 

@@ -15,6 +15,7 @@ from planc.graph.ops import (
     CheckpointActivations,
     ClipGradients,
     ComputeLoss,
+    ExportHf,
     Forward,
     FullyShard,
     InitMesh,
@@ -34,8 +35,9 @@ from planc.graph.ops import (
     SyncGradients,
 )
 from planc.plan import spec
-from planc.plan.bind import Assignment, BoundPlan, UnitGroup, unit_depth
+from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.facts import global_batch, gradient_accumulation
+from planc.plan.units import UnitGroup
 from planc.vocab import MeshDim, Replicate, Shard
 
 _SAMPLE_DIMS = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)
@@ -130,12 +132,12 @@ def _placements(bound: BoundPlan, fqn: str) -> tuple[tuple[str, Shard | Replicat
 
 
 def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
-    """Units with equal options and depth in one op, then the root with everything no unit took."""
+    """Units of a wave with equal options in one op, then the root with everything no unit took."""
     root = UnitGroup(("",), spec.Unit(reshard_after_forward=True), fsdp.span)
-    alike: dict[tuple[spec.Unit, tuple[int, int]], list[UnitGroup]] = {}
+    alike: dict[tuple[spec.Unit, int], list[UnitGroup]] = {}
     for group in bound.units:
-        alike.setdefault((group.unit, unit_depth(group)), []).append(group)
-    for (unit, _), groups in (*alike.items(), ((root.unit, (-1, -1)), [root])):
+        alike.setdefault((group.unit, group.wave), []).append(group)
+    for (unit, _), groups in (*alike.items(), ((root.unit, 0), [root])):
         yield FullyShard(
             groups=tuple(group.fqns for group in groups),
             shard_over=fsdp.on,
@@ -240,11 +242,29 @@ def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLo
 
 
 def _save(bound: BoundPlan) -> Iterator[AnyOp]:
+    """A checkpoint comes before an export, so that a run whose export fails goes on from its last step."""
     checkpoint = bound.plan.checkpoint
-    if checkpoint is not None and (checkpoint.save_every is not None or checkpoint.save_last):
+    if checkpoint is None:
+        return
+    if checkpoint.save_every is not None or checkpoint.save_last:
         yield SaveCheckpoint(
             every_steps=checkpoint.save_every,
             at_end=checkpoint.save_last,
             keep_last=checkpoint.keep_last,
             span=bound.plan.span("checkpoint"),
         )
+    if "hf" in checkpoint.export:
+        export = checkpoint.export["hf"]
+        yield ExportHf(
+            when="end",
+            dtype=export.dtype or bound.plan.model.dtype,
+            path=bound.plan.model.hf,
+            over=_weight_dims(bound.plan),
+            span=bound.plan.span("checkpoint.export.hf"),
+        )
+
+
+def _weight_dims(plan: spec.Plan) -> tuple[MeshDim, ...]:
+    """The mesh dims over which a weight may be sharded."""
+    dims = (*(plan.fsdp.on if plan.fsdp else ()), *(plan.tensor_parallel.on if plan.tensor_parallel else ()))
+    return tuple(mesh_dim for mesh_dim in MeshDim if mesh_dim in dims)

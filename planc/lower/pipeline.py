@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from planc.graph.graph import Graph
 from planc.graph.verify import verify
 from planc.lower.lower import lower
 from planc.lower.passes.drop_trivial_dims import drop_trivial_dims
-from planc.lower.passes.order_units import order_units
 from planc.plan.bind import BoundPlan
+from planc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pass:
     """A step from graph to graph; `reason` says why it stands where it does."""
 
@@ -28,7 +27,6 @@ PASSES: tuple[Pass, ...] = (
         drop_trivial_dims,
         "first, so that later passes and the plan's hash see only what communicates",
     ),
-    Pass("order-units", order_units, "last, since it orders what the other passes left"),
 )
 
 

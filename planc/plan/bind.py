@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from planc.inventory.schema import Inventory
 from planc.plan.pattern import Pattern, parse_pattern
-from planc.plan.spec import FullCheckpointing, Group, PatternRule, Plan, StyleAction, Unit
+from planc.plan.spec import FullCheckpointing, Group, PatternRule, Plan, Unit
+from planc.plan.style_actions import StyleAction
+from planc.plan.units import UnitGroup, in_waves
+from planc.record import record
 from planc.source import Span
 from planc.styles import BY_NAME, Boundary, Style, StyleUse
 from planc.styles.model import use
@@ -20,7 +22,7 @@ BUFFERS = ("input_ids", "labels", "position_ids")
 """The sequence tensors of a causal language model's step."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assignment:
     """One module's style; `rule` is None where `auto` gave it."""
 
@@ -31,7 +33,7 @@ class Assignment:
     rule: PatternRule[StyleAction] | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Conflict:
     """Two rules that say different things of one name, neither of them an override."""
 
@@ -40,16 +42,7 @@ class Conflict:
     second: Span
 
 
-@dataclass(frozen=True, slots=True)
-class UnitGroup:
-    """Modules that FSDP gathers together; the root's group has the fqn "" alone."""
-
-    fqns: tuple[str, ...]
-    unit: Unit
-    span: Span
-
-
-@dataclass(frozen=True, slots=True)
+@record
 class Selection:
     """A pattern with what it may match and what it does: the subject of the pattern checks."""
 
@@ -58,7 +51,7 @@ class Selection:
     matched: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BoundPlan:
     """A plan and a model, with every pattern applied. Checks and lowering read this."""
 
@@ -103,11 +96,11 @@ def bind(plan: Plan, inventory: Inventory) -> BoundPlan:
 
 def _select(rule: PatternRule[Any], names: tuple[str, ...], selections: list[Selection]) -> tuple[str, ...]:
     """Everything that a rule matches, in the order of `names`, noted for the pattern checks."""
-    matched: set[str] = set()
-    for pattern in rule.patterns:
-        found = pattern.select(names)
-        selections.append(Selection(pattern, names, found))
-        matched.update(found)
+    found = [Selection(pattern, names, pattern.select(names)) for pattern in rule.patterns]
+    selections.extend(found)
+    if len(found) == 1:
+        return found[0].matched
+    matched = {name for selection in found for name in selection.matched}
     return tuple(name for name in names if name in matched)
 
 
@@ -129,9 +122,10 @@ def _decide(
     *,
     meaning: Callable[[PatternRule[T]], object] = lambda rule: rule.action,
 ) -> dict[str, PatternRule[T]]:
-    """Each name's rule: an overriding one before the others. Those that then remain must mean the same.
+    """Each name's rule: an overriding one before the others, a higher layer's before a lower one's.
 
-    The order of the rules plays no part: which of several equal ones is taken goes by their texts.
+    Those that then remain must mean the same, and so must what layers above theirs say. The order of the
+    rules plays no part: which of several equal ones is taken goes by their texts.
     """
     by_name: dict[str, list[PatternRule[T]]] = {}
     for rule, found in matched:
@@ -142,12 +136,38 @@ def _decide(
         rules = by_name.get(name)
         if rules is None:
             continue
-        rules = [rule for rule in rules if rule.override] or rules
-        chosen[name] = min(rules, key=_texts)
-        other = next((rule for rule in rules[1:] if meaning(rule) != meaning(rules[0])), None)
+        strongest = _strongest(rules)
+        chosen[name] = min(strongest, key=_texts)
+        known = set(map(id, strongest))  # to compare rules by value would take long where there are many
+        rivals = [rule for rule in rules if id(rule) in known or rule.level > strongest[0].level]
+        other = next((rule for rule in rivals[1:] if meaning(rule) != meaning(rivals[0])), None)
         if other is not None:
-            conflicts.append(Conflict(name, rules[0].span, other.span))
+            conflicts.append(Conflict(name, rivals[0].span, other.span))
     return chosen
+
+
+def _strongest(rules: Sequence[PatternRule[T]]) -> Sequence[PatternRule[T]]:
+    """The overriding rules of the highest layer that has some; all rules where none overrides."""
+    level = max((rule.level for rule in rules if rule.override), default=0)
+    return [rule for rule in rules if rule.override and rule.level == level] or rules
+
+
+def decided(
+    rules: Sequence[PatternRule[Any]], selections: Sequence[Selection]
+) -> Iterator[tuple[PatternRule[Any], tuple[str, ...]]]:
+    """Each rule of a block with the names that it decides; rules that decide none are left out."""
+    by_pattern = {id(selection.pattern): selection.matched for selection in selections}
+    matched = [
+        (rule, [name for pattern in rule.patterns for name in by_pattern[id(pattern)]]) for rule in rules
+    ]
+    names = tuple(dict.fromkeys(name for _, found in matched for name in found))
+    chosen = _decide(matched, names, [])
+    own: dict[int, list[str]] = {}
+    for name in names:
+        own.setdefault(id(chosen[name]), []).append(name)
+    for rule in rules:
+        if id(rule) in own:
+            yield rule, tuple(own[id(rule)])
 
 
 def _texts(rule: PatternRule[Any]) -> tuple[str, ...]:
@@ -209,24 +229,15 @@ def _units(
     matched = [(rule, _select(rule, names, selections)) for rule in rules]
     chosen = _decide(matched, names, conflicts, meaning=_grouping)
     groups: list[UnitGroup] = []
-    for rule in rules:
-        members = tuple(name for name in names if chosen.get(name) is rule)
+    for rule, found in matched:
+        members = tuple(name for name in found if chosen[name] is rule)
         if len(rule.patterns) > 1:
             groups.extend([UnitGroup(members, rule.action, rule.span)] if members else [])
         else:
             groups.extend(UnitGroup((name,), rule.action, rule.span) for name in members)
-    # The model's order, not the rules': the order in which a plan lists its rules never matters. Deeper units
-    # first, since fully_shard gives a module what no unit inside it has taken.
+    # The model's order, not the rules': the order in which a plan lists its rules never matters.
     order = {name: index for index, name in enumerate(names)}
-    return tuple(
-        sorted(groups, key=lambda group: (*(-depth for depth in unit_depth(group)), order[group.fqns[0]]))
-    )
-
-
-def unit_depth(group: UnitGroup) -> tuple[int, int]:
-    """Dots in the shallowest member's name, then in the deepest's: deeper units are sharded first."""
-    depths = [fqn.count(".") for fqn in group.fqns]
-    return min(depths), max(depths)
+    return in_waves(sorted(groups, key=lambda group: order[group.fqns[0]]))
 
 
 def _grouping(rule: PatternRule[Unit]) -> object:
@@ -238,16 +249,20 @@ def _weight_decay(
     plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
 ) -> Mapping[str, tuple[float, Span]]:
     """A group's pattern names parameters, or modules and so all the parameters that they own."""
-    owners = {fqn: (fqn, module.fqn) for fqn, module, _ in inventory.parameters()}
-    candidates = tuple(dict.fromkeys(name for names in owners.values() for name in names))
+    parameters: dict[str, list[str]] = {}
+    for fqn, module, _ in inventory.parameters():
+        for name in (fqn, module.fqn):
+            parameters.setdefault(name, []).append(fqn)
+    order = {fqn: index for index, (fqn, _, _) in enumerate(inventory.parameters())}
+    candidates = tuple(parameters)
     matched: list[tuple[PatternRule[Group], Sequence[str]]] = []
     for rule in plan.optimizer.rules:
         found: dict[str, None] = {}
         for pattern in rule.patterns:
-            fitting = set(pattern.select(candidates))
-            hits = tuple(fqn for fqn, names in owners.items() if not fitting.isdisjoint(names))
+            fitting = {fqn for name in pattern.select(candidates) for fqn in parameters[name]}
+            hits = tuple(sorted(fitting, key=order.__getitem__))
             selections.append(Selection(pattern, candidates, hits))
             found.update(dict.fromkeys(hits))
         matched.append((rule, tuple(found)))
-    chosen = _decide(matched, tuple(owners), conflicts)
+    chosen = _decide(matched, tuple(order), conflicts)
     return {fqn: (rule.action.weight_decay, rule.span) for fqn, rule in chosen.items()}

@@ -16,6 +16,7 @@ UNKNOWN_ACTION = Code("P212", "unknown-action", "unknown action")
 BAD_PATTERN = Code("P213", "bad-pattern", "malformed pattern")
 UNUSED_PARAM = Code("P214", "unused-param", "nothing reads this parameter")
 UNKNOWN_TARGET = Code("P215", "unknown-override", "this override names nothing in the plan")
+PRESET = Code("P217", "preset", "this file is a preset, and no plan")
 UNKNOWN_MESH_DIM = Code("P303", "unknown-mesh-dim", "unknown mesh dim")
 
 CANNOT_INCLUDE = Code("P231", "cannot-include", "cannot read a file that the plan includes")
@@ -48,6 +49,7 @@ RESOLVE_CODES = (
 )
 
 LINK_CODES = (
+    PRESET,
     CANNOT_INCLUDE,
     NOT_BELOW_ROOT,
     INCLUDE_CYCLE,

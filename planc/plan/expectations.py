@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planc.diagnostics import Label
 from planc.plan import codes, spec
-from planc.plan.facts import COUNTS
-from planc.plan.scalars import ALL_UNITS, MAX_INTEGER, Float, wrong_type
+from planc.plan.facts import COUNTS, FLAGS
+from planc.plan.scalars import ALL_UNITS, MAX_INTEGER, Bool, Float, wrong_type
 from planc.plan.scope import Scope
 from planc.syntax import ast
 
@@ -22,11 +22,12 @@ def resolve_expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expecta
             scope.report(codes.MISPLACED, statement.span, "not inside `expect`", help=help)
             continue
         value, labels = scope.lookup(statement.value)
-        if not isinstance(value, ast.Number):
-            wrong_type(Float(), value, scope, labels)
-            continue
         subject = statement.subject
-        number = _in_base_unit(value, subject, scope, labels)
+        is_flag = subject.text in FLAGS
+        if not isinstance(value, ast.Bool if is_flag else ast.Number):
+            wrong_type(Bool() if is_flag else Float(), value, scope, labels)
+            continue
+        number = value.value if isinstance(value, ast.Bool) else _in_base_unit(value, subject, scope, labels)
         if number is not None:
             found.append(
                 spec.Expectation(subject.text, statement.operator, number, subject.span, statement.span)

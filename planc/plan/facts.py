@@ -7,6 +7,17 @@ from collections.abc import Mapping
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
 
+DERIVED: Mapping[str, str] = {
+    "world_size": "dp_replicate x dp_shard x cp x tp",
+    "dp_size": "dp_replicate x dp_shard",
+    "gradient_accumulation": "tokens_per_step / (dp_size x micro_batch x sequence_length)",
+    "tokens_per_step": "train.tokens_per_step, or dp_size x micro_batch x sequence_length",
+    "sequences_per_step": "gradient_accumulation x dp_size x micro_batch",
+    "total_tokens": "tokens_per_step x train.steps",
+    "parameters": "elements of all parameters, tied ones once",
+}
+"""The facts that `facts` gives, with where each comes from."""
+
 COUNTS = (
     "world_size",
     "dp_size",
@@ -16,8 +27,12 @@ COUNTS = (
     "total_tokens",
     "parameters",
     "parameters_per_rank",
+    "flops_per_token",
 )
 """The facts that are plain numbers, so that a unit beside one would be wrong."""
+
+FLAGS = ("fits",)
+"""The facts that are true or false."""
 
 ESTIMATED: Mapping[str, str] = {
     "peak_memory": "what a rank reserves at the peak of a step; see `planc estimate`",
@@ -26,6 +41,8 @@ ESTIMATED: Mapping[str, str] = {
     "fsdp_bytes_per_step": "what a rank sends to gather parameters and to reduce their gradients in a step",
     "cp_bytes_per_step": "what a rank sends over cp in a step, for attention",
     "sent_bytes_per_step": "what a rank sends in a step, all collectives together",
+    "flops_per_token": "6 x matmul weights + 6 x heads x (d_qk + d_v) x sequence, forward and backward",
+    "fits": "whether peak_memory is at most 90 % of the memory of `hardware.gpu`",
 }
 """The facts that take an estimate, with what each is; `planc.estimate` computes them."""
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planc.diagnostics import Label
 from planc.plan import codes
 from planc.plan.include import Imported
 from planc.plan.scope import OriginStep, Scope
+from planc.record import record
 from planc.source import Span
 from planc.syntax import ast
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fragments:
     """An imported file. Its parameters and the words of its fragments carry the import's name."""
 
@@ -90,7 +91,7 @@ class Uses:
             body = self._fragment(statement, block)
             found.extend(body)
             step = OriginStep("use", statement.span, f"use {name}")
-            origins.update({inner.span: step for inner in body if isinstance(inner, ast.Setting)})
+            origins.update({inner.span: step for inner in _settings(body)})
         return found, origins
 
     def _fragment(self, statement: ast.Use, block: ast.Block) -> Sequence[ast.Statement]:
@@ -133,6 +134,15 @@ class Uses:
             if alias not in self.used:
                 text, help = f"nothing uses `{alias}`", f"write `use {alias}.name` in a block, or remove this"
                 self.scope.report(codes.UNUSED_IMPORT, fragments.statement.span, text, help=help)
+
+
+def _settings(body: Sequence[ast.Statement]) -> Iterator[ast.Setting]:
+    """The settings of a block and of those inside it."""
+    for statement in body:
+        if isinstance(statement, ast.Setting):
+            yield statement
+        elif isinstance(statement, ast.Block):
+            yield from _settings(statement.body)
 
 
 def _with_alias(statement: ast.Statement, alias: str) -> ast.Statement:

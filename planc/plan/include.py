@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 from planc.diagnostics import Diagnostic, Label, has_errors
 from planc.plan import codes
+from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import ast
 from planc.syntax.parse import MAX_CHARACTERS, parse
@@ -29,7 +30,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _BELOW = "write a path relative to this file, to a file in the plan's folder or below it"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Imported:
     """An `import` with the file that it names; `path` is relative to the top plan's folder."""
 
@@ -38,7 +39,7 @@ class Imported:
     file: ast.PlanFile
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Layer:
     """One file of the chain with what it imports."""
 
@@ -46,7 +47,7 @@ class Layer:
     imports: tuple[Imported, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Files:
     """All files of a plan. `layers` go from the lowest base to the top plan.
 

@@ -10,19 +10,20 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from planc.diagnostics import Diagnostic, Fix, Label
+from planc.diagnostics import Applicability, Diagnostic, Fix, Label
 from planc.plan import codes
+from planc.plan.blocks import BLOCKS
 from planc.plan.fragments import Fragments, Uses, read_fragments
 from planc.plan.include import Files, Layer, Load, read_files
 from planc.plan.overrides import Override
 from planc.plan.params import words
-from planc.plan.resolve import BLOCKS
 from planc.plan.scope import Links, OriginStep, Scope
+from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import ast
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Linked:
     """A plan in one piece. `file` is None where a file is missing or does not parse.
 
@@ -48,7 +49,7 @@ def link(file: ast.PlanFile, *, load: Load) -> tuple[Linked, tuple[Diagnostic, .
     for layer in files.layers:
         linker.add(layer)
     linked = replace(file, statements=tuple(linker.statements()))
-    links = Links(linker.origins, frozenset(linker.idle), _folders(files))
+    links = Links(linker.origins, linker.levels, frozenset(linker.idle), _folders(files))
     return (
         Linked(linked, tuple(linker.overrides), links, files.sources, files.included),
         (*problems, *linker.scope.diagnostics),
@@ -65,13 +66,15 @@ class _Gathered:
 
     head: ast.Block
     on: tuple[ast.Name, ...]
-    body: list[ast.Statement | None] = field(default_factory=list)
+    body: list[ast.Statement | _Gathered | None] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
     """Where in `body` each setting stands."""
+    nested: dict[tuple[str, str], _Gathered] = field(default_factory=dict)
+    """Blocks inside this one, by name and label."""
 
     def block(self) -> ast.Block:
-        body = tuple(statement for statement in self.body if statement is not None)
-        return replace(self.head, on=self.on, body=body)
+        body = (one.block() if isinstance(one, _Gathered) else one for one in self.body)
+        return replace(self.head, on=self.on, body=tuple(one for one in body if one is not None))
 
 
 @dataclass(slots=True)
@@ -86,7 +89,9 @@ class _Linker:
     """Of all layers, by the name that their parameters carry."""
     overrides: list[Override] = field(default_factory=list)
     origins: dict[Span, tuple[OriginStep, ...]] = field(default_factory=dict)
+    levels: dict[Span, int] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
+    level: int = 0
 
     def statements(self) -> Iterator[ast.Statement]:
         """Parameters and blocks, then what is misplaced: resolving reports it."""
@@ -96,6 +101,7 @@ class _Linker:
 
     def add(self, layer: Layer) -> None:
         """Puts a file on top of those below it."""
+        self.level += 2  # The fragments that it uses have the level between.
         lower = {param.name.text: param for param in self.params}
         uses = Uses(self._imports(layer), self.scope, set())
         imported = [param for fragments in self.imports.values() for param in fragments.params]
@@ -179,7 +185,7 @@ class _Linker:
 
     def _needs_override(self, setting: ast.Setting, first: Span) -> None:
         name = setting.name.text
-        fix = Fix(setting.name.span, f"override {name}", is_safe=False)
+        fix = Fix(setting.name.span, f"override {name}", Applicability.UNSAFE)
         help = f"write `override {name} = ...` if it is to have another value"
         label = Label(first, "first given here")
         text = f"`{name}` is given twice"
@@ -192,6 +198,8 @@ class _Linker:
         gathered.head = block
         spliced, origins = uses.expand(block)
         self.origins.update({span: (step,) for span, step in origins.items()})
+        self.levels.update({one.span: self.level - 1 for one in spliced if isinstance(one, ast.Rule)})
+        self.levels.update({one.span: self.level for one in block.body if isinstance(one, ast.Rule)})
         self._stack(gathered, spliced)
         self._stack(gathered, [one for one in block.body if not isinstance(one, ast.Use)])
 
@@ -212,7 +220,16 @@ class _Linker:
         """Adds the statements of one layer. What it gives twice itself is left for resolving to report."""
         lower = dict(gathered.places)
         seen: set[str] = set()
+        blocks: set[tuple[str, str]] = set()
         for statement in statements:
+            if isinstance(statement, ast.Block) and statement.label is not None:
+                key = (statement.kind.text, statement.label.value)
+                if key in blocks:
+                    gathered.body.append(statement)
+                else:
+                    self._stack_block(gathered, statement)
+                blocks.add(key)
+                continue
             if not isinstance(statement, ast.Setting):
                 gathered.body.append(statement)
                 continue
@@ -231,6 +248,17 @@ class _Linker:
             else:
                 self._replace(gathered, before, statement)
             seen.add(name)
+
+    def _stack_block(self, gathered: _Gathered, block: ast.Block) -> None:
+        """Adds a block inside a block: its settings lie on those of the lower layers' block of that label."""
+        assert block.label is not None, "only labelled blocks are told apart"
+        key = (block.kind.text, block.label.value)
+        inner = gathered.nested.get(key)
+        if inner is None:
+            inner = gathered.nested[key] = _Gathered(block, block.on)
+            gathered.body.append(inner)
+        inner.head, inner.on = block, block.on or inner.on
+        self._stack(inner, list(block.body))
 
     def _replace(self, gathered: _Gathered, before: ast.Setting, after: ast.Setting) -> None:
         name = after.name.text

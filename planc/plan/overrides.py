@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from planc.diagnostics import Diagnostic
+from planc.record import record
 from planc.source import SourceFile
 from planc.syntax import ast
 from planc.syntax.parse import parse_assignment
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Override:
     """One assignment; `kind` is `set` or `environment`, `text` how a person wrote it."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planc.diagnostics import Diagnostic, Label
 from planc.plan import codes
 from planc.plan.overrides import Override
 from planc.plan.scalars import Bool, Float, Int, Text, ValueType, wrong_type
 from planc.plan.scope import OriginStep, ParamValue, Scope, references
+from planc.record import record
 from planc.syntax import ast
 
 _TYPE_NAMES = ("int", "float", "string", "bool")
@@ -17,7 +18,7 @@ _WORDS = ("true", "false", "none", "auto", "on", "override", "param")
 """Words that a reader would take for the language's own."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Params:
     """Parameters by name with their values, the names of faulty ones, and the overrides of anything else."""
 

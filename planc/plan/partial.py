@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from planc.diagnostics import Diagnostic
 from planc.plan import codes
 from planc.plan.resolve import resolve
 from planc.source import SourceFile, Span
 from planc.syntax import ast
-from planc.syntax.recovery import Recovered
 
-_OF_ONE_STATEMENT = (
+if TYPE_CHECKING:
+    from planc.syntax.recovery import Recovered
+
+OF_ONE_STATEMENT = (
     codes.UNKNOWN_BLOCK,
     codes.UNKNOWN_KEY,
     codes.DUPLICATE,
@@ -36,7 +40,7 @@ def findings_of(recovered: Recovered, source: SourceFile) -> tuple[Diagnostic, .
     return tuple(
         problem
         for problem in problems
-        if problem.code in _OF_ONE_STATEMENT
+        if problem.code in OF_ONE_STATEMENT
         and _text(source, problem.primary.span) not in recovered.doubtful_names
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from planc.plan.name_tree import fitting
+from planc.record import record
 from planc.syntax import ast
 
+MAX_SEGMENTS = 64
 MAX_ALTERNATIVES = 10_000
 """Of one pattern, braces multiplied out."""
 
@@ -20,7 +21,7 @@ Fault = tuple[int, int, str]
 """Offsets [start, end) in the pattern's text, and what is wrong there."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """One choice of a brace, or one number of its range; offsets [start, end) are as written."""
 
@@ -30,7 +31,7 @@ class Choice:
     is_range: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Alternative:
     """One reading of a segment. `choices` are what it takes of each of the segment's braces.
 
@@ -62,7 +63,7 @@ class Alternative:
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Segment:
     """One dotted part. `depth` marks `**`, which takes any number of parts, none included."""
 
@@ -84,7 +85,7 @@ class Segment:
         return tuple(option for option in self.alternatives if option.matches(part))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pattern:
     """A parsed pattern; `text` is as written, `source` its node."""
 
@@ -104,14 +105,10 @@ class Pattern:
     def num_alternatives(self) -> int:
         return sum(len(segment.alternatives) for segment in self.segments)
 
-    def matches_prefix(self, name: str, num_segments: int) -> bool:
-        """Whether the first segments of the pattern match a whole name."""
-        return _matches(self.segments[:num_segments], name.split("."))
-
-    def select(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The names that match, in their order."""
-        segments = self.segments
-        return tuple(name for name, parts in _parts(tuple(names)) if _matches(segments, parts))
+    def select(self, names: Sequence[str], *, num_segments: int | None = None) -> tuple[str, ...]:
+        """The names that match, in their order; given a number, those that so many segments match."""
+        positions = fitting(self.segments[:num_segments], tuple(names))
+        return tuple(names[position] for position in sorted(positions))
 
     def unmatched(self, names: Sequence[str]) -> Iterator[Alternative]:
         """For each choice in a brace by which no name matches, the first alternative that takes it."""
@@ -121,8 +118,8 @@ class Pattern:
             for option in segment.alternatives
             for choice in option.choices
         }
-        for name in self.select(names):
-            parts = name.split(".")
+        # Not by `select`: these names are asked once, and their tree would take longer than they do.
+        for parts in (name.split(".") for name in names if self.matches(name)):
             for segment, part in _taken(self.segments, parts):
                 for option in segment.fitting(part):
                     unused.difference_update(option.choices)
@@ -131,12 +128,6 @@ class Pattern:
                 if len(segment.alternatives) > 1 and not unused.isdisjoint(option.choices):
                     unused.difference_update(option.choices)
                     yield option
-
-
-@functools.lru_cache(maxsize=8)
-def _parts(names: tuple[str, ...]) -> tuple[tuple[str, list[str]], ...]:
-    """Names with their parts: every pattern of a plan is held against the same few lists."""
-    return tuple((name, name.split(".")) for name in names)
 
 
 def _matches(segments: Sequence[Segment], parts: Sequence[str]) -> bool:
@@ -214,6 +205,8 @@ def parse_pattern(source: ast.Text) -> Pattern | Fault:
         if isinstance(segment, tuple):
             return segment
         segments.append(segment)
+    if len(segments) > MAX_SEGMENTS:
+        return (0, len(source.value), f"more than {MAX_SEGMENTS} parts")
     pattern = Pattern(source.value, source, tuple(segments))
     if pattern.num_alternatives > MAX_ALTERNATIVES:
         return (0, len(source.value), f"more than {MAX_ALTERNATIVES} alternatives")

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import PurePath
-from typing import Any, assert_never
+from typing import Any
 
 from planc.diagnostics import Diagnostic, Label, has_errors
 from planc.diagnostics.suggest import closest
 from planc.plan import codes, spec
+from planc.plan.blocks import BLOCKS, Shape, setting_paths
 from planc.plan.expectations import resolve_expectations
+from planc.plan.homes import home, nested_home
+from planc.plan.missing import report_block, report_keys, required
 from planc.plan.overrides import Override
 from planc.plan.params import resolve_params, used_names
 from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
 from planc.plan.scalars import listed
 from planc.plan.scope import Links, OriginStep, ParamValue, Scope, references
+from planc.plan.style_actions import StyleAction
 from planc.plan.types import NONE, Variant, keys, type_of
 from planc.source import Span
 from planc.styles import Boundary
@@ -27,47 +31,21 @@ MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 """Of all patterns of a plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a kind of block may hold."""
-
-    record: type[Any]
-    required: bool = False
-    actions: Mapping[str, type[Any]] | None = None
-    directives: tuple[str, ...] = ()
-    on: tuple[MeshDim, ...] = ()
-    """The mesh dims that may follow `on`; empty where the block takes no `on`."""
-
-
-BLOCKS: Mapping[str, Shape] = {
-    "model": Shape(spec.ModelSpec, required=True),
-    "mesh": Shape(spec.MeshSpec),
-    "tensor_parallel": Shape(
-        spec.TensorParallelSpec, actions=spec.STYLE_ACTIONS, directives=("auto",), on=(MeshDim.TP,)
-    ),
-    "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=(MeshDim.DP_SHARD, MeshDim.CP)),
-    "context_parallel": Shape(
-        spec.ContextParallelSpec, actions={"Shard": spec.BufferShard}, on=(MeshDim.CP,)
-    ),
-    "activation_checkpoint": Shape(
-        spec.ActivationCheckpointSpec, actions={"full": spec.FullCheckpointing, "none": spec.NoCheckpointing}
-    ),
-    "data": Shape(spec.DataSpec, required=True),
-    "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": spec.Group}),
-    "checkpoint": Shape(spec.CheckpointSpec),
-    "train": Shape(spec.TrainSpec, required=True),
-}
-
-
 @dataclass(slots=True)
 class Written:
-    """What a plan says of one block: values by key, rules, directives, mesh dims."""
+    """What a plan says of one block: values by key, rules, directives, mesh dims, blocks inside it.
+
+    `span` is that of its name, `whole` of all of it.
+    """
 
     span: Span
+    whole: Span
     values: dict[str, tuple[ast.Value, Span, tuple[OriginStep, ...]]] = field(default_factory=dict)
     rules: list[ast.Rule] = field(default_factory=list)
     directives: dict[str, Span] = field(default_factory=dict)
     on: tuple[MeshDim, ...] = ()
+    nested: dict[tuple[str, str], Written] = field(default_factory=dict)
+    """By name and label."""
     mistyped: set[str] = field(default_factory=set)
     """Keys that an unknown key was most likely meant to be: they are not missing as well."""
 
@@ -98,7 +76,9 @@ def resolve(
     _apply(params.other_overrides, written, resolver)
     expectations = resolve_expectations(file, resolver.scope)
     records = {kind: _record(kind, shape, written.get(kind), resolver) for kind, shape in BLOCKS.items()}
-    _report_missing(file, written, resolver.scope)
+    for kind, shape in BLOCKS.items():
+        if shape.required and kind not in written:
+            report_block(kind, shape, resolver.scope, file=file.span)
     _report_unused(params.values, used_names(file, overrides), resolver)
     diagnostics = tuple(resolver.scope.diagnostics)
     if has_errors(diagnostics):
@@ -127,15 +107,6 @@ def _report_unused(params: Mapping[str, ParamValue], used: frozenset[str], resol
             resolver.scope.report(codes.UNUSED_PARAM, value.via[-1].span, text)
 
 
-def _report_missing(file: ast.PlanFile, written: Mapping[str, Written], scope: Scope) -> None:
-    for kind, shape in BLOCKS.items():
-        if shape.required and kind not in written:
-            start = Span(file.file, 1, 1, 1, 1)
-            scope.report(
-                codes.MISSING, start, f"the plan has no `{kind}` block", help=f"add `{kind} {{ ... }}`"
-            )
-
-
 def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
     """Blocks by kind, with duplicates and strangers reported."""
     scope = resolver.scope
@@ -145,29 +116,31 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
             continue
         if not isinstance(statement, ast.Block):
             text = "only blocks and params stand at the top level"
-            scope.report(codes.MISPLACED, statement.span, text, help=_home(statement))
+            scope.report(codes.MISPLACED, statement.span, text, help=home(statement))
             continue
         kind = statement.kind.text
         if kind == "expect":
             _no_label(statement, scope)
             _mesh_dims(statement, Shape(spec.Expectation), scope)
             continue
-        if kind not in BLOCKS:
+        inside = nested_home(kind)
+        if inside is not None:
+            scope.report(codes.MISPLACED, statement.kind.span, "not at the top level", help=inside)
+        elif kind not in BLOCKS:
             scope.unknown(codes.UNKNOWN_BLOCK, statement.kind, (*BLOCKS, "expect"), text=f"no block `{kind}`")
         elif kind in written:
             first = Label(written[kind].span, "first given here")
             scope.report(codes.DUPLICATE, statement.kind.span, f"a second `{kind}` block", secondary=(first,))
         else:
-            written[kind] = _block(statement, BLOCKS[kind], resolver)
+            _no_label(statement, scope)
+            written[kind] = _block(statement, BLOCKS[kind], resolver, path=kind)
     return written
 
 
-def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
-    scope, kind = resolver.scope, block.kind.text
-    found = Written(block.kind.span, on=_mesh_dims(block, shape, scope))
-    resolver.spans[kind] = block.kind.span
-    _no_label(block, scope)
-    names = _names(shape)
+def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> Written:
+    scope, kind, names = resolver.scope, block.kind.text, shape.names
+    found = Written(block.kind.span, block.span, on=_mesh_dims(block, shape, scope))
+    resolver.spans[path] = block.kind.span
     for statement in block.body:
         match statement:
             case ast.Setting(name, value, override, span):
@@ -176,7 +149,7 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
                     scope.report(codes.MISPLACED, span, "a setting overrides nothing", help=help)
                 if name.text not in names:
                     text = f"`{kind}` has no key `{name.text}`"
-                    scope.unknown(codes.UNKNOWN_KEY, name, names, text=text, help=_home(statement))
+                    scope.unknown(codes.UNKNOWN_KEY, name, names, text=text, help=home(statement))
                     found.mistyped.update(filter(None, [closest(name.text, names)]))
                 elif name.text in found.values:
                     first = Label(found.values[name.text][1], "first given here")
@@ -186,6 +159,8 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
                     found.values[name.text] = (value, span, steps)
             case ast.Rule() if shape.actions is not None:
                 found.rules.append(statement)
+            case ast.Block() if shape.nested and statement.kind.text not in BLOCKS:
+                _nested(statement, shape, found, resolver, path=path)
             case ast.Directive(name) if name.text in found.directives:
                 first = Label(found.directives[name.text], "first given here")
                 scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is given twice", secondary=(first,))
@@ -197,40 +172,39 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver) -> Written:
             case ast.Directive(name) if shape.directives:
                 scope.unknown(codes.MISPLACED, name, shape.directives, text=f"not a word of `{kind}`")
             case _:
-                scope.report(codes.MISPLACED, statement.span, f"not inside `{kind}`", help=_home(statement))
+                scope.report(codes.MISPLACED, statement.span, f"not inside `{kind}`", help=home(statement))
     return found
+
+
+def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, *, path: str) -> None:
+    """Reads a block inside a block into `found`; or reports its name, its label, or that it is the second."""
+    scope, name, label = resolver.scope, block.kind.text, block.label
+    if name not in outer.nested:
+        text = f"no block `{name}` inside `{path}`"
+        scope.unknown(codes.UNKNOWN_BLOCK, block.kind, tuple(outer.nested), text=text)
+        return
+    shapes = outer.nested[name]
+    if label is None or not label.value:
+        text, help = f"`{name}` has no label", listed(f'`{name} "{known}" {{`' for known in shapes)
+        scope.report(codes.MISSING, block.kind.span, text, help=f"write {help}")
+        return
+    if label.value not in shapes:
+        written = ast.Name(label.value, label.part(0, len(label.value)))
+        scope.unknown(codes.UNKNOWN_NAME, written, tuple(shapes), text=f"no label of `{name}`")
+        return
+    key = (name, label.value)
+    if key in found.nested:
+        first = Label(found.nested[key].span, "first given here")
+        text = f'a second `{name} "{label.value}"` block'
+        scope.report(codes.DUPLICATE, block.kind.span, text, secondary=(first,))
+        return
+    found.nested[key] = _block(block, shapes[label.value], resolver, path=f"{path}.{name}.{label.value}")
 
 
 def _no_label(block: ast.Block, scope: Scope) -> None:
     if block.label is not None:
         help = "a block with a label is a fragment, and stands in a file that is imported"
         scope.report(codes.MISPLACED, block.label.span, f"`{block.kind.text}` takes no label", help=help)
-
-
-def _home(statement: ast.Statement) -> str | None:
-    """Where a misplaced statement belongs."""
-    match statement:
-        case ast.Setting(name):
-            homes = [kind for kind, shape in BLOCKS.items() if name.text in _names(shape)]
-            return f"`{name.text}` belongs in {listed(f'`{kind}`' for kind in homes)}" if homes else None
-        case ast.Comparison():
-            return "a setting takes `=`; assertions stand in `expect`"
-        case ast.Rule():
-            homes = [kind for kind, shape in BLOCKS.items() if shape.actions is not None]
-            return f"rules stand in {listed(f'`{kind}`' for kind in homes)}"
-        case ast.Param() | ast.Block() | ast.Extends() | ast.Import():
-            return "it stands at the top level, outside every block"
-        case ast.Use():
-            return "`use` stands in a block of a plan, of the fragment's kind"
-        case ast.Directive():
-            return None
-        case _:
-            assert_never(statement)
-
-
-def _names(shape: Shape) -> tuple[str, ...]:
-    """The keys of a block."""
-    return tuple(spec_field.name for spec_field in keys(shape.record))
 
 
 def _mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, ...]:
@@ -262,49 +236,56 @@ def _apply(targets: Sequence[Override], written: dict[str, Written], resolver: R
     """Puts overrides of settings in place of what the file says."""
     for override in targets:
         assignment = override.assignment
-        kind, _, name = assignment.target.text.partition(".")
-        if kind not in BLOCKS or name not in _names(BLOCKS[kind]):
+        if assignment.target.text not in setting_paths():
             _unknown_target(assignment.target, resolver.scope)
             continue
+        kind, *between, name = assignment.target.text.split(".")
         if kind not in written and BLOCKS[kind].on:
             text, help = f"the plan has no `{kind}` block to set this in", "add the block to the plan"
             resolver.scope.report(codes.UNKNOWN_TARGET, assignment.target.span, text, help=help)
             continue
-        block = written.setdefault(kind, Written(assignment.span))
+        block = written.setdefault(kind, Written(assignment.span, assignment.span))
         resolver.spans.setdefault(kind, assignment.span)
+        if between:
+            block = block.nested.setdefault(
+                (between[0], between[1]), Written(assignment.span, assignment.span)
+            )
+            resolver.spans.setdefault(".".join((kind, *between)), assignment.span)
         before = block.values[name][2] if name in block.values else ()
         step = OriginStep(override.kind, assignment.span, override.text)
         block.values[name] = (assignment.value, assignment.span, (step, *before))
 
 
 def _unknown_target(target: ast.Name, scope: Scope) -> None:
-    """Reports an override of nothing; the right key with another block or none is most likely."""
+    """Reports an override of nothing: of a whole block, or of the right key with another block or none."""
     if target.text in scope.broken:
         return
     text = "neither a parameter nor a setting of the plan"
-    settings = [(kind, name) for kind, shape in BLOCKS.items() for name in _names(shape)]
-    same_key = [f"`{kind}.{name}`" for kind, name in settings if name == target.text.rpartition(".")[2]]
-    if same_key:
-        help = f"did you mean {listed(same_key)}?"
+    paths = tuple(setting_paths())
+    key = target.text.rpartition(".")[2]
+    same_key = [f"`{path}`" for path in paths if key == path.rpartition(".")[2]]
+    inside = [path.removeprefix(f"{target.text}.") for path in paths if path.startswith(f"{target.text}.")]
+    if inside or same_key:
+        settings = f"`{target.text}` has the settings {listed(inside)}" if inside else ""
+        help = settings or f"did you mean {listed(same_key)}?"
         scope.report(codes.UNKNOWN_TARGET, target.span, text, help=help)
         return
-    names = _names(BLOCKS[target.text]) if target.text in BLOCKS else ()
     help = "a setting is named with its block, as in `mesh.tp`"
-    if names:
-        help = f"`{target.text}` has the settings {listed(names)}"
-    candidates = (*scope.params, *(f"{kind}.{name}" for kind, name in settings))
-    scope.unknown(codes.UNKNOWN_TARGET, target, candidates, text=text, help=help)
+    scope.unknown(codes.UNKNOWN_TARGET, target, (*scope.params, *paths), text=text, help=help)
 
 
-def _record(kind: str, shape: Shape, written: Written | None, resolver: Resolver) -> Any:
+def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver) -> Any:
     """The block's record; None for an absent optional block that has no meaning by default."""
     if written is None:
-        if kind != "mesh":
+        if path != "mesh":
             return None
-        written = Written(resolver.spans[""])
+        written = Written(resolver.spans[""], resolver.spans[""])
     values: dict[str, Any] = {}
+    given = written.values.keys() | written.mistyped
+    if absent := [one for one in required(shape.record) if one.name not in given]:
+        report_keys(path, absent, resolver.scope, at=written.span, block=written.whole)
     for spec_field in keys(shape.record):
-        value = _value(f"{kind}.{spec_field.name}", spec_field, written, resolver)
+        value = _value(f"{path}.{spec_field.name}", spec_field, written, resolver)
         if value is MISSING:
             continue
         values[spec_field.name] = value
@@ -313,19 +294,23 @@ def _record(kind: str, shape: Shape, written: Written | None, resolver: Resolver
         values["span"] = written.span
     if shape.on:
         values["on"] = written.on
+    for name, shapes in shape.nested.items():
+        values[name] = {
+            label: _record(f"{path}.{name}.{label}", inner, written.nested[name, label], resolver)
+            for label, inner in shapes.items()
+            if (name, label) in written.nested
+        }
     for directive in shape.directives:
         values[directive] = written.directives.get(directive)
     return None if has_errors(resolver.scope.diagnostics) else shape.record(**values)
 
 
 def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> Any:
-    """One setting's value, its origin and span noted; MISSING after a report."""
+    """One setting's value, its origin and span noted; MISSING for what is not there, or after a report."""
     if spec_field.name not in written.values:
         if spec_field.name in written.mistyped:
             return MISSING
         if spec_field.metadata["default"] is MISSING:
-            block = path.partition(".")[0]
-            resolver.scope.report(codes.MISSING, written.span, f"`{block}` needs `{spec_field.name}`")
             return MISSING
         resolver.origins[path] = (OriginStep("default", None, ""),)
         return spec_field.metadata["default"]
@@ -354,9 +339,10 @@ def _rules(
             continue
         if hasattr(action, "style"):
             options = {name: getattr(action, name) for name in action.style.options}
-            action = spec.StyleAction(action.style, Boundary(**options))
+            action = StyleAction(action.style, Boundary(**options))
         known = tuple(pattern for pattern in patterns if pattern is not None)
-        found.append(spec.PatternRule(known, action, rule.override, rule.span, rule.action.span))
+        level = resolver.links.levels.get(rule.span, 0)
+        found.append(spec.PatternRule(known, action, rule.override, rule.span, rule.action.span, level))
     return tuple(found)
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Protocol
 
-from planc.diagnostics import Fix, Label
+from planc.diagnostics import Applicability, Fix, Label
 from planc.diagnostics.suggest import closest
 from planc.plan import codes
 from planc.plan.scope import Scope
+from planc.plan.spellings import bool_word, dtype_word, planned
+from planc.record import record
 from planc.syntax import ast
 
 MAX_INTEGER = 2**63 - 1
@@ -48,7 +49,7 @@ def wrong_type(
     scope.report(codes.WRONG_TYPE, value.span, text, secondary=labels, help=help, fix=fix)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Int:
     low: int | None = None
     high: int | None = None
@@ -79,7 +80,7 @@ class Int:
                 return None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Float:
     low: float | None = None
     high: float | None = None
@@ -100,7 +101,7 @@ class Float:
         return repr(value)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Text:
     def convert(self, value: ast.Value, scope: Scope) -> str | None:
         value, labels = scope.lookup(value)
@@ -120,7 +121,7 @@ class Text:
         return f'"{value}"'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Path:
     """The path of a file or a folder, or a glob. It starts at the folder of the file that writes it."""
 
@@ -138,15 +139,15 @@ class Path:
         return f'"{value}"'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bool:
     def convert(self, value: ast.Value, scope: Scope) -> bool | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Bool):
-            word = value.name.text.lower() if isinstance(value, ast.Ref) else ""
-            wrong_type(
-                self, value, scope, labels, help=f"write {word}" if word in ("true", "false") else None
-            )
+            word = bool_word(_word(value) or "")
+            help = f"write {word}" if word else None
+            fix = Fix(value.span, word, Applicability.SAFE) if word else None
+            wrong_type(self, value, scope, labels, help=help, fix=fix)
             return None
         return value.value
 
@@ -157,7 +158,7 @@ class Bool:
         return "true" if value else "false"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """A bare word out of a closed set. No parameter stands for it, so that its words mean one thing."""
 
@@ -168,15 +169,30 @@ class Choice:
         if isinstance(value, ast.Ref):
             if value.name.text in names:
                 return self.choices(value.name.text)
-            help = "a parameter cannot stand for this word" if value.param_name in scope.params else None
-            scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}", help=help)
-            return None
-        if isinstance(value, ast.Text) and value.value in names:
-            fix = Fix(value.span, value.value, is_safe=True)
+            self._unknown(value, names, scope)
+        elif isinstance(value, ast.Text) and value.value in names:
+            fix = Fix(value.span, value.value, Applicability.SAFE)
             wrong_type(self, value, scope, (), help="write it without quotes", fix=fix)
+        elif isinstance(value, ast.Text) and (meant := dtype_word(value.value, known=names)):
+            fix = Fix(value.span, meant, Applicability.SAFE)
+            wrong_type(self, value, scope, (), help=f"write {meant}, without quotes", fix=fix)
         else:
             wrong_type(self, value, scope, ())
         return None
+
+    def _unknown(self, value: ast.Ref, names: tuple[StrEnum, ...], scope: Scope) -> None:
+        """Reports a word that is no choice: another language's, one of a later planc, or a slip."""
+        word, span = value.name.text, value.span
+        if value.param_name in scope.params:
+            help = "a parameter cannot stand for this word"
+            scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}", help=help)
+        elif meant := dtype_word(word, known=names):
+            fix = Fix(span, meant, Applicability.SAFE)
+            scope.report(codes.UNKNOWN_NAME, span, f"not {self.describe()}", help=f"write `{meant}`", fix=fix)
+        elif instead := planned(word):
+            scope.report(codes.UNKNOWN_NAME, span, f"`{word}` is not supported yet", help=instead)
+        else:
+            scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}")
 
     def describe(self) -> str:
         return listed(self.choices)
@@ -185,7 +201,7 @@ class Choice:
         return str(value)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Quantity:
     """A number with a unit; the value is an integer in the first unit."""
 
@@ -245,10 +261,21 @@ def _exact(number: ast.Number) -> Fraction | None:
     return Fraction(number.text.replace("_", ""))
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], *, last: str = "or") -> str:
     """`a, b or c`."""
     words = [str(name) for name in names]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def _word(value: ast.Value) -> str | None:
+    """A word as it is written, in quotes or not."""
+    match value:
+        case ast.Ref(name):
+            return name.text
+        case ast.Text(text):
+            return text
+        case _:
+            return None
 
 
 def _has_unit(value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> bool:

@@ -6,8 +6,9 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from planc.diagnostics import Code, Diagnostic, Fix, Label
+from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
 from planc.diagnostics.suggest import closest
+from planc.record import record
 from planc.source import Span
 from planc.syntax import ast
 
@@ -16,7 +17,7 @@ _MIN_SAFE_CHARACTERS = 4
 """A slip in a shorter word leaves too little to be sure of what was meant."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ParamValue:
     """A parameter with its value; `via` says what set it, outermost last (`--set tp_size=8`)."""
 
@@ -25,7 +26,7 @@ class ParamValue:
     via: tuple[OriginStep, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OriginStep:
     """One step in how a value came to be.
 
@@ -38,16 +39,18 @@ class OriginStep:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Links:
     """What resolving a plan of several files has to know of them.
 
-    `origins` lead on from settings that another file's override, or a fragment, brought in. `idle` are
-    parameters that something left out reads: a setting that was overridden, a fragment that is not used.
+    `origins` lead on from settings that another file's override, or a fragment, brought in. `levels` say how
+    high the layer of a rule lies, fragments below what uses them. `idle` are parameters that something left
+    out reads: a setting that was overridden, a fragment that is not used.
     `folders` has the folder of each included file, relative to the top plan's, by file name.
     """
 
     origins: Mapping[Span, tuple[OriginStep, ...]] = field(default_factory=dict)
+    levels: Mapping[Span, int] = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
     folders: Mapping[str, str] = field(default_factory=dict)
 
@@ -110,7 +113,8 @@ class Scope:
         if near is not None:
             # `adam` is no slip of `adamw`: a whole word inside another may well be meant.
             is_slip = not near.startswith(name.text) and not name.text.startswith(near)
-            fix = Fix(name.span, near, is_safe=is_slip and len(near) >= _MIN_SAFE_CHARACTERS)
+            is_safe = is_slip and len(near) >= _MIN_SAFE_CHARACTERS
+            fix = Fix(name.span, near, Applicability.of(is_safe=is_safe))
             self.report(code, name.span, text, help=f"did you mean `{near}`?", fix=fix)
             return
         if help is None and 0 < len(candidates) <= _MAX_LISTED:

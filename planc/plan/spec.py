@@ -4,29 +4,26 @@ Each field says how it is written, its default and what it is; parsing, defaults
 and the documentation all read these fields, so that none of them can drift.
 """
 
-# ruff: noqa: RUF009  key() is dataclasses.field() with metadata.
-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from planc.plan.hardware import HardwareSpec
 from planc.plan.pattern import Pattern
 from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Path, Quantity, Text
 from planc.plan.scope import OriginStep
-from planc.plan.types import List, Optional, Placement, Rest, Variant, key
+from planc.plan.style_actions import StyleAction
+from planc.plan.types import List, Optional, Rest, Variant, key, nested
+from planc.record import record
 from planc.source import Span
-from planc.styles import STYLES, Boundary
-from planc.styles.model import Style
 from planc.vocab import DType, MeshDim
-from planc.vocab import Placement as PlacementValue
 
 Action = TypeVar("Action", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PatternRule(Generic[Action]):
     """`pattern -> action`, or a list of patterns."""
 
@@ -35,6 +32,8 @@ class PatternRule(Generic[Action]):
     override: bool
     span: Span
     action_span: Span
+    level: int = 0
+    """Of the layer that the rule comes from: an override of a higher one wins."""
 
 
 class Weights(StrEnum):
@@ -46,11 +45,15 @@ class AttentionKernel(StrEnum):
     SDPA = "sdpa"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelSpec:
     """The model, its weights and its arithmetic."""
 
-    hf: str = key(Path(), doc="a local folder with a config.json, beside the plan or absolute")
+    hf: str = key(
+        Path(),
+        doc="a local folder with a config.json, beside the plan or absolute",
+        example='"models/tiny-llama"',
+    )
     weights: Weights = key(
         Choice(Weights), default=Weights.RANDOM, doc="random initialisation, or safetensors"
     )
@@ -67,7 +70,7 @@ class Backend(StrEnum):
     NCCL = "nccl"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MeshSpec:
     """The device mesh, outermost dim first: dp_replicate, dp_shard, cp, tp."""
 
@@ -101,37 +104,7 @@ class MeshSpec:
         return self.dp_replicate * self.dp_shard
 
 
-@dataclass(frozen=True, slots=True)
-class StyleAction:
-    """A style as a plan writes it, with the boundary placements that it overrides."""
-
-    style: Style
-    boundary: Boundary
-
-
-def _style_record(style: Style) -> type[Any]:
-    """The record type of one style's call: only the options that the style takes."""
-    options: dict[str, Any] = {
-        "input": key(Optional(Placement()), default=None, doc="how the input arrives"),
-        "output": key(Optional(Placement()), default=None, doc="how the output leaves"),
-        "desired": key(Optional(Placement()), default=None, doc="what the module needs"),
-        "sequence_dim": key(Int(0, 7), default=1, doc="the activation dimension that is divided"),
-    }
-    annotations: dict[str, Any] = {
-        "input": PlacementValue | None,
-        "output": PlacementValue | None,
-        "desired": PlacementValue | None,
-        "sequence_dim": int,
-    }
-    namespace = {"__annotations__": {name: annotations[name] for name in style.options}, "style": style}
-    namespace.update({name: options[name] for name in style.options})
-    return dataclass(frozen=True)(type(style.name, (), namespace))
-
-
-STYLE_ACTIONS: Mapping[str, type[Any]] = {style.name: _style_record(style) for style in STYLES}
-
-
-@dataclass(frozen=True, slots=True)
+@record
 class TensorParallelSpec:
     """Which modules are divided over the mesh dim, and how."""
 
@@ -141,14 +114,14 @@ class TensorParallelSpec:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unit:
     """A group of parameters that is gathered and resharded together."""
 
     reshard_after_forward: bool = key(Bool(), default=True, doc="free the gathered parameters after forward")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FsdpSpec:
     """Sharding of parameters, gradients and optimizer state (FSDP2)."""
 
@@ -177,12 +150,12 @@ class LoadBalancer(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BufferShard:
     tensor_dim: int = key(Int(0, 7), doc="the tensor dimension that is divided", positional=True)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ContextParallelSpec:
     """Division of every sequence over the mesh dim."""
 
@@ -195,17 +168,17 @@ class ContextParallelSpec:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FullCheckpointing:
     """Recompute the whole module in backward."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoCheckpointing:
     """Keep every activation."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActivationCheckpointSpec:
     """Which modules recompute their activations in backward."""
 
@@ -213,28 +186,28 @@ class ActivationCheckpointSpec:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TextFiles:
     patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of UTF-8 text files", positional=True)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JsonLines:
     patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of JSON-lines files", positional=True)
     field: str = key(Text(), default="text", doc="the key that holds a document's text")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PythonStdlib:
     """The running interpreter's own standard library: real text on every machine."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ByteTokenizer:
     """One token a UTF-8 byte, and 256 for the end of a document."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileTokenizer:
     path: str = key(Path(), doc="a tokenizer.json", positional=True)
     end_of_document: str | None = key(
@@ -246,16 +219,19 @@ class Packing(StrEnum):
     ATTEND = "attend"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DataSpec:
     """Text, tokens, and how they become batches."""
 
     source: TextFiles | JsonLines | PythonStdlib = key(
         Variant({"text": TextFiles, "jsonl": JsonLines, "python_stdlib": PythonStdlib}),
         doc="where text comes from",
+        example='text("data/*.txt")',
     )
-    sequence_length: int = key(Int(1, 2**24), doc="tokens of one sequence")
-    micro_batch: int = key(Int(1, 2**20), doc="sequences of one forward on one data-parallel rank")
+    sequence_length: int = key(Int(1, 2**24), doc="tokens of one sequence", example="2048")
+    micro_batch: int = key(
+        Int(1, 2**20), doc="sequences of one forward on one data-parallel rank", example="1"
+    )
     tokenizer: ByteTokenizer | FileTokenizer = key(
         Variant({"bytes": ByteTokenizer, "file": FileTokenizer}),
         default=ByteTokenizer(),
@@ -267,7 +243,7 @@ class DataSpec:
     shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, with the epoch")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AdamW:
     lr: float = key(Float(0.0), doc="peak learning rate")
     betas: tuple[float, float] = key(
@@ -277,7 +253,7 @@ class AdamW:
     weight_decay: float = key(Float(0.0), default=0.01, doc="decoupled weight decay")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cosine:
     """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
 
@@ -285,7 +261,7 @@ class Cosine:
     min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Linear:
     """Linear warm-up, then a line down to `min_factor` of the peak at the last step."""
 
@@ -293,27 +269,27 @@ class Linear:
     min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Constant:
     """Linear warm-up, then the peak."""
 
     warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Group:
     """Parameters that differ from the rest in an option."""
 
     weight_decay: float = key(Float(0.0), doc="weight decay of these parameters")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OptimizerSpec:
     """The optimizer, its schedule and its parameter groups; patterns name parameters."""
 
     rules: tuple[PatternRule[Group], ...]
     span: Span
-    kind: AdamW = key(Variant({"adamw": AdamW}), doc="the optimizer")
+    kind: AdamW = key(Variant({"adamw": AdamW}), doc="the optimizer", example="adamw(lr = 3e-4)")
     clip_grad_norm: float | None = key(
         Optional(Float(1e-12)), default=None, doc="largest global gradient norm"
     )
@@ -333,7 +309,21 @@ class Resume(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
+class ExportTime(StrEnum):
+    END = "end"
+
+
+@record
+class HfExport:
+    """The weights in a folder that transformers loads: `export/hf` in the run's folder."""
+
+    when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
+    dtype: DType | None = key(
+        Optional(Choice(DType)), default=None, doc="the dtype of the written weights; none is model.dtype"
+    )
+
+
+@record
 class CheckpointSpec:
     """When training state is saved, how much is kept, where a run starts from."""
 
@@ -346,20 +336,21 @@ class CheckpointSpec:
     resume: Resume = key(
         Choice(Resume), default=Resume.LATEST, doc="latest: continue where the run's folder stops"
     )
+    export: Mapping[str, HfExport] = nested({"hf": HfExport}, doc="the model in the form of another library")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainSpec:
     """How long, and in how large steps."""
 
-    steps: int = key(Int(1), doc="optimizer steps")
+    steps: int = key(Int(1), doc="optimizer steps", example="1000")
     tokens_per_step: int | None = key(
         Optional(Int(1)), default=None, doc="tokens of one optimizer step over all ranks"
     )
     log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Expectation:
     """`subject operator value`, proven by the checks."""
 
@@ -370,7 +361,7 @@ class Expectation:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """A resolved plan. `origins` and `spans` are keyed by dotted path (`mesh.tp`)."""
 
@@ -385,6 +376,7 @@ class Plan:
     context_parallel: ContextParallelSpec | None
     activation_checkpoint: ActivationCheckpointSpec | None
     checkpoint: CheckpointSpec | None
+    hardware: HardwareSpec | None
     expectations: tuple[Expectation, ...]
     origins: Mapping[str, tuple[OriginStep, ...]]
     spans: Mapping[str, Span]

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
 from planc import vocab
+from planc.diagnostics import Applicability, Fix
 from planc.plan import codes
 from planc.plan.scalars import Int, ValueType, listed, wrong_type
 from planc.plan.scope import Scope
+from planc.plan.spellings import is_none_word, planned
+from planc.record import record
 from planc.syntax import ast
 
 
-def key(type: ValueType, *, default: Any = MISSING, doc: str, positional: bool = False) -> Any:
-    """A field of a block or of a call: how it is written, its default, one line of documentation."""
-    return field(metadata={"type": type, "default": default, "doc": doc, "positional": positional})
+def key(
+    type: ValueType, *, default: Any = MISSING, doc: str, example: str = "", positional: bool = False
+) -> Any:
+    """A field of a block or of a call: how it is written, its default, one line of documentation.
+
+    A key of a block without a default has an example: what a plan could write.
+    """
+    metadata = {"type": type, "default": default, "doc": doc, "example": example, "positional": positional}
+    return field(metadata=metadata)
+
+
+def nested(labels: Mapping[str, type[Any]], *, doc: str) -> Any:
+    """A field for blocks inside a block, `name "label" { ... }`: the record of each label it may have.
+
+    The value is a mapping from the labels that a plan has to their records.
+    """
+    return field(metadata={"labels": labels, "doc": doc})
 
 
 def type_of(spec_field: Field[Any]) -> ValueType:
@@ -28,7 +45,16 @@ def keys(record: type[Any]) -> tuple[Field[Any], ...]:
     return tuple(spec_field for spec_field in fields(record) if "type" in spec_field.metadata)
 
 
-@dataclass(frozen=True, slots=True)
+def nested_blocks(record: type[Any]) -> Mapping[str, Mapping[str, type[Any]]]:
+    """The blocks that may stand inside a block, by name, then by label."""
+    return {
+        spec_field.name: spec_field.metadata["labels"]
+        for spec_field in fields(record)
+        if "labels" in spec_field.metadata
+    }
+
+
+@record
 class Optional:
     """A value or the word `none`."""
 
@@ -37,6 +63,10 @@ class Optional:
     def convert(self, value: ast.Value, scope: Scope) -> Any:
         if isinstance(value, ast.Ref) and value.name.text == "none":
             return NONE
+        if _is_other_none(value, scope):
+            fix = Fix(value.span, "none", Applicability.SAFE)
+            wrong_type(self, value, scope, (), help="write `none`", fix=fix)
+            return None
         return self.inner.convert(value, scope)
 
     def describe(self) -> str:
@@ -46,6 +76,13 @@ class Optional:
         return "none" if value is None else self.inner.render(value)
 
 
+def _is_other_none(value: ast.Value, scope: Scope) -> bool:
+    """Whether a word is another language's `none`, and no parameter's name."""
+    if not isinstance(value, ast.Ref) or value.param_name in scope.params:
+        return False
+    return is_none_word(value.name.text)
+
+
 class _None:
     """What `Optional` returns for `none`, since None says that a finding was reported."""
 
@@ -53,7 +90,7 @@ class _None:
 NONE = _None()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class List:
     of: ValueType
     length: int | None = None
@@ -74,7 +111,7 @@ class List:
         return f"[{', '.join(self.of.render(item) for item in value)}]"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Variant:
     """One of several records, written as a call: `cosine(warmup = 10 steps)`, or bare when nothing is given.
 
@@ -94,6 +131,10 @@ class Variant:
                 return None
         if name.text not in self.cases:
             text = f"`{name.text}` is not known here"
+            if instead := planned(name.text):
+                text = f"`{name.text}` is not supported yet"
+                scope.report(codes.UNKNOWN_ACTION, name.span, text, help=instead)
+                return None
             scope.unknown(codes.UNKNOWN_ACTION, name, tuple(self.cases), text=text)
             return None
         return convert_arguments(self.cases[name.text], name, arguments, scope)
@@ -106,7 +147,7 @@ class Variant:
         return render_call(name, value)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rest:
     """All positional arguments of a call: `text("a/*.txt", "b/*.txt")`."""
 
@@ -129,7 +170,7 @@ class Rest:
         return ", ".join(self.of.render(item) for item in value)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """`Shard(1)`, `Replicate()`; `Partial()` is an intermediate that a plan does not ask for."""
 
@@ -216,7 +257,7 @@ def render_call(name: str, record: Any) -> str:
     return f"{name}({', '.join(texts)})"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ShardWritten:
     tensor_dim: int = key(Int(-8, 7), doc="the tensor dimension that is divided", positional=True)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from planc.inventory.schema import Kind
+from planc.record import record
 from planc.vocab import Placement, Shard
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Style:
     """What a style does to one module over the tensor-parallel mesh dim.
 
@@ -31,7 +31,7 @@ class Style:
     """Whether gradients of replicated parameters are summed over the mesh dim."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StyleUse:
     """A style with its options settled, as a graph carries it.
 
@@ -46,7 +46,7 @@ class StyleUse:
     sequence_dim: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Boundary:
     """The placements at a module's edge that a plan can write; None takes the style's own."""
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from planc.record import record
 from planc.source import Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Name:
     text: str
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Number:
     """`3e-4`, `500 steps`. `text` is as written, without the unit."""
 
@@ -23,7 +22,7 @@ class Number:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Text:
     """A string; `span` includes the quotes."""
 
@@ -36,13 +35,13 @@ class Text:
         return Span(self.span.file, line, column + start, line, column + end)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bool:
     value: bool
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ref:
     """A bare word: a parameter's name, or one of a closed set of choices.
 
@@ -62,21 +61,21 @@ class Ref:
         return self.name.span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Argument:
     name: Name | None
     value: Value
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     name: Name
     arguments: tuple[Argument, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Items:
     values: tuple[Value, ...]
     span: Span
@@ -85,7 +84,7 @@ class Items:
 Value = Number | Text | Bool | Ref | Call | Items
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setting:
     name: Name
     value: Value
@@ -93,7 +92,7 @@ class Setting:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     patterns: tuple[Text, ...]
     action: Call | Ref
@@ -101,7 +100,7 @@ class Rule:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Extends:
     """`extends "base/h100.plan"`: the file that this one adds to."""
 
@@ -109,7 +108,7 @@ class Extends:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Import:
     """`import "presets/llama.plan" as llama`: a file of fragments, and the name that they are used by."""
 
@@ -118,7 +117,7 @@ class Import:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Use:
     """`use llama.sequence_parallel`: a fragment's statements stand here. `name` has the dots."""
 
@@ -126,7 +125,7 @@ class Use:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Directive:
     """A bare word as a statement: `auto`."""
 
@@ -137,7 +136,7 @@ class Directive:
         return self.name.span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Comparison:
     """`peak_memory < 60 GiB`, in an `expect` block."""
 
@@ -147,14 +146,14 @@ class Comparison:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ParamType:
     name: Name
     low: Number | None
     high: Number | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Param:
     name: Name
     type: ParamType
@@ -162,7 +161,7 @@ class Param:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Block:
     kind: Name
     label: Text | None
@@ -174,7 +173,7 @@ class Block:
 Statement = Extends | Import | Param | Block | Setting | Rule | Use | Directive | Comparison
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanFile:
     """A parsed file."""
 
@@ -183,7 +182,7 @@ class PlanFile:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assignment:
     """`mesh.tp = 4` from outside the file: the target's dotted path and the value."""
 

@@ -9,8 +9,8 @@ from planc.source import SourceFile, Span
 from planc.syntax import codes
 
 MAX_CHARACTERS = 250_000
-MAX_TOKENS = 30_000
-"""Words, numbers, strings and signs: a plan of 5,000 lines has 20,000."""
+MAX_TOKENS = 40_000
+"""Words, numbers, strings and signs: eight on each of 5,000 lines."""
 MAX_DEPTH = 64
 MAX_DIGITS = 32
 LARGE_HELP = "make sure that this is the plan you meant"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from lark import Token, Tree
 
+from planc.record import record
 from planc.source import Span
 from planc.syntax import ast
 
 LarkTree: TypeAlias = Tree[Token]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Builder:
     """Builds nodes whose spans name `file`. Depth is bounded by the parser's budget."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from planc.record import record
 from planc.source import SourceFile, Span
 
 # A string comes first, so that its `#` starts no comment. One that does not end on its line is no string.
 _STRING_OR_COMMENT = re.compile(r'"[^"\n]*"|#[^\n]*')
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Comment:
     """`text` starts with `#` and has no space at its end. `is_alone` when nothing else stands on the line."""
 

@@ -17,6 +17,7 @@ _HABITS: tuple[tuple[str, str], ...] = (
     (r"^\s*\0(<|==|>)(<<|==|>>)", "a merge has left its marks here: keep one side and remove them"),
     (r"\0\$", "a plan reads no environment: declare a `param` and give its value with --set"),
     (r"^\s*(?P<name>\w+)\s*\0:\s*(#.*)?\{?$", _BLOCK),
+    (r"\btorch\0\.(?P<name>\w+)", "write `{name}` without `torch.`"),
     (r"^\s*\"(?P<name>\w+)\"\s*\0:\s*\{", _BLOCK),
     (r"^\s*(?P<name>\w+)\s*\0:", "a setting is written `{name} = ...`"),
     (r"^\s*\"(?P<name>\w+)\"\s*\0:", "a setting is written `{name} = ...`, the name without quotes"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from planc.diagnostics import Diagnostic
+from planc.diagnostics import Applicability, Diagnostic, Fix
 from planc.source import SourceFile, Span
 from planc.syntax import codes
 from planc.syntax.budget import span_at
@@ -81,7 +82,16 @@ def _unexpected_token(source: SourceFile, error: UnexpectedToken) -> Diagnostic:
     span = Span(source.name, line, column, line, column + (1 if is_newline else len(token)))
     found = "end of line" if is_newline else f"`{token}`"
     help = habit(source.lines[line - 1], column=column) or _wanted(error.accepts or error.expected)
-    return codes.UNEXPECTED_TOKEN.at(span, f"found {found}", help=help)
+    fix = _without_torch(source.lines[line - 1], span)
+    return codes.UNEXPECTED_TOKEN.at(span, f"found {found}", help=help, fix=fix)
+
+
+def _without_torch(line: str, dot: Span) -> Fix | None:
+    """The removal of `torch.` before a dtype, of which the parser stops at the dot."""
+    match = re.compile(r"\btorch\.(?=\w)").match(line, max(0, dot.column - 1 - len("torch")))
+    if match is None or match.end() != dot.column:
+        return None
+    return Fix(replace(dot, column=match.start() + 1), "", Applicability.SAFE)
 
 
 def _wanted(terminals: set[str]) -> str | None:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lark import Token, Tree
 from lark.exceptions import UnexpectedInput
 
 from planc.diagnostics import Diagnostic
+from planc.record import record
 from planc.source import SourceFile
 from planc.syntax import ast
 from planc.syntax.budget import MAX_CHARACTERS, MAX_DEPTH, MAX_DIGITS, over_budget
 from planc.syntax.build import Builder
 from planc.syntax.grammar import parser
-from planc.syntax.messages import syntax_error
-from planc.syntax.recovery import Recovered, recover
+
+if TYPE_CHECKING:
+    from planc.syntax.recovery import Recovered
 
 __all__ = ("MAX_CHARACTERS", "MAX_DEPTH", "MAX_DIGITS", "Reading", "parse", "parse_assignment", "read")
 
 _ASSIGNMENT_HELP = 'write `name=value`, as in `mesh.tp=4` or `model.hf="models/llama"` (quotes included)'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reading:
     """A plan file as far as it could be read: `file` where all of it parses, else `recovered`.
 
@@ -40,6 +43,9 @@ def read(source: SourceFile) -> Reading:
         return Reading(None, over)
     tree = _tree(source, "start")
     if isinstance(tree, UnexpectedInput):
+        # Most plans parse, and a check of those should not wait for the import.
+        from planc.syntax.recovery import recover
+
         recovered = recover(source, tree)
         return Reading(None, recovered.problems, recovered)
     statements = Builder(source.name).statements(tree.children)
@@ -59,6 +65,8 @@ def parse_assignment(source: SourceFile) -> tuple[ast.Assignment | None, tuple[D
         return None, over
     tree = _tree(source, "assignment")
     if isinstance(tree, UnexpectedInput):
+        from planc.syntax.messages import syntax_error  # as above
+
         return None, (replace(syntax_error(tree, source), help=_ASSIGNMENT_HELP),)
     return Builder(source.name).assignment(tree), ()
 

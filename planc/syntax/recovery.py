@@ -164,9 +164,13 @@ def _move_down(tree: Tree[Token], num_lines: int) -> None:
 
 
 def _moved(problem: Diagnostic, num_lines: int) -> Diagnostic:
-    span = problem.primary.span
-    span = replace(span, line=span.line + num_lines, end_line=span.end_line + num_lines)
-    return replace(problem, primary=Label(span, problem.primary.text))
+    primary = Label(_below(problem.primary.span, num_lines), problem.primary.text)
+    fix = problem.fix and replace(problem.fix, span=_below(problem.fix.span, num_lines))
+    return replace(problem, primary=primary, fix=fix)
+
+
+def _below(span: Span, num_lines: int) -> Span:
+    return replace(span, line=span.line + num_lines, end_line=span.end_line + num_lines)
 
 
 def _brace_problem(source: SourceFile, fault: Fault, island: Island) -> Diagnostic:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.api import Checked, check_source
-from planc.diagnostics import Code, Diagnostic, Fix, Label, Severity
+from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label, Severity
 from planc.diagnostics.report import PlanFindings, Report
 from planc.plan.codes import CODES
 from planc.source import SourceFile, Span
@@ -20,10 +20,17 @@ def span(line: int, column: int, end_column: int, *, file: str = "plans/x.plan")
     return Span(file, line, column, line, end_column)
 
 
-def edit(line: int, column: int, end_column: int, text: str, *, is_safe: bool = True) -> Diagnostic:
+def edit(
+    line: int,
+    column: int,
+    end_column: int,
+    text: str,
+    *,
+    applicability: Applicability = Applicability.SAFE,
+) -> Diagnostic:
     """A finding whose fix replaces these columns."""
     place = span(line, column, end_column, file="x.plan")
-    return ERROR.at(place, fix=Fix(place, text, is_safe=is_safe))
+    return ERROR.at(place, fix=Fix(place, text, applicability))
 
 
 def plan_findings(
@@ -47,14 +54,14 @@ def everything() -> tuple[Diagnostic, ...]:
             secondary=(Label(span(2, 1, 2), "here too"), Label(span(1, 6, 8, file="--set"), "and here")),
             notes=("a note",),
             help="do this",
-            fix=Fix(place, "xy", is_safe=True),
+            fix=Fix(place, "xy", Applicability.SAFE),
         ),
         WARNING.at(Span("plans/x.plan", 1, 2, 2, 1), "over two lines"),
         NOTE.at(span(2, 1, 3)),
         ERROR.at(
             span(1, 6, 8, file="--set"),
             "no such key",
-            fix=Fix(span(1, 6, 8, file="--set"), "x", is_safe=True),
+            fix=Fix(span(1, 6, 8, file="--set"), "x", Applicability.SAFE),
         ),
     )
 

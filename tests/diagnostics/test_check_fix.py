@@ -199,3 +199,81 @@ def test_width_of_a_real_terminal_is_what_it_says() -> None:
     with os.fdopen(primary, "rb", buffering=0), os.fdopen(secondary, "w") as stream:
         subprocess.run(["stty", "cols", "72", "rows", "20"], stdin=stream, check=True)
         assert plans.terminal_width(stream) == 72
+
+
+BASE = TINY.replace("param size: int = 2\n", "").replace("dp_shard = size", "dp_shard = 2")
+TOP = 'extends "base/b.plan"\n\ntrain {\n  override steps = 20\n}\n'
+
+
+def write_pair(folder: Path, *, top: str = TOP, base: str = BASE) -> tuple[Path, Path]:
+    """A plan and the base that it extends, in a folder of its own."""
+    path = write_plan(folder, text=top)
+    (folder / "base").mkdir()
+    other = folder / "base" / "b.plan"
+    other.write_text(base.replace('"models/tiny-llama"', '"../models/tiny-llama"'))
+    return path, other
+
+
+def test_fix_writes_into_included_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, base = write_pair(
+        tmp_path,
+        top=TOP.replace("train {", "trian {"),
+        base=BASE.replace("micro_batch", "micro_bach"),
+    )
+    assert main(["check", str(path), "--fix"]) == 0
+    assert path.read_text() == TOP
+    assert "micro_batch = 1" in base.read_text()
+    err = capsys.readouterr().err
+    assert err == f"planc: {path}: fixed 1 finding\nplanc: {base}: fixed 1 finding\n"
+
+
+def test_diff_of_included_files_names_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, base = write_pair(tmp_path, base=BASE.replace("micro_batch", "micro_bach"))
+    before = base.read_text()
+    assert main(["check", str(path), "--diff"]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith(f"--- {base}\n+++ {base}\n")
+    assert err.startswith(f"planc: {base}: would fix 1 finding\n")
+    assert base.read_text() == before
+
+
+def test_fix_keeps_line_ends_of_included_files(tmp_path: Path) -> None:
+    path, base = write_pair(tmp_path, base=BASE.replace("micro_batch", "micro_bach"))
+    before = base.read_text()
+    base.write_bytes(before.replace("\n", "\r\n").encode())
+    assert main(["check", str(path), "--fix"]) == 0
+    assert base.read_bytes() == before.replace("micro_bach", "micro_batch").replace("\n", "\r\n").encode()
+
+
+def test_a_pattern_of_an_included_file_may_be_for_another_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, base = write_pair(tmp_path, base=BASE.replace('"model.layers.*"', '"model.layesr.*"'))
+    assert main(["check", str(path), "--fix"]) == 1
+    assert "model.layesr" in base.read_text()
+    assert f"planc: {base}: 1 finding left with an unsafe fix" in capsys.readouterr().err
+    assert main(["check", str(path), "--fix", "--unsafe-fixes"]) == 0
+    assert '"model.layers.*"' in base.read_text()
+
+
+def test_a_template_is_neither_applied_nor_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_plan(tmp_path, text=TINY, edits=[("  micro_batch = 1\n", "")])
+    before = path.read_text()
+    assert main(["check", str(path), "--fix", "--unsafe-fixes"]) == 1
+    out, err = capsys.readouterr()
+    assert path.read_text() == before
+    assert err == ""
+    assert "  + " in out and "display-only fix" in out
+
+
+@pytest.mark.parametrize("name", ["json", "json-lines", "sarif"])
+def test_programs_are_told_that_a_fix_is_a_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = write_plan(tmp_path, text=TINY, edits=[("  micro_batch = 1\n", "")])
+    assert main(["check", str(path), "--output-format", name]) == 1
+    out = capsys.readouterr().out
+    assert "display-only" in out
+    assert "micro_batch = <" in out

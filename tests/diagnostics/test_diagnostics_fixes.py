@@ -7,8 +7,8 @@ import re
 import pytest
 from findings import check_text, codes, edit
 
-from planc.diagnostics import Diagnostic
-from planc.diagnostics.fixes import apply_fixes
+from planc.diagnostics import Applicability, Diagnostic
+from planc.diagnostics.fixes import apply_fixes, is_fixable
 from planc.diagnostics.pages import page, pages
 from planc.source import SourceFile
 
@@ -24,9 +24,15 @@ def test_fixes_apply_in_any_order_wherever_they_stand() -> None:
 
 
 def test_unsafe_fixes_wait_until_wanted() -> None:
-    unsafe = edit(1, 1, 2, "A", is_safe=False)
+    unsafe = edit(1, 1, 2, "A", applicability=Applicability.UNSAFE)
     assert fixed("ab", unsafe) == ("ab", 0)
     assert fixed("ab", unsafe, with_unsafe=True) == ("Ab", 1)
+
+
+def test_a_template_is_never_applied() -> None:
+    template = edit(1, 1, 2, "A", applicability=Applicability.DISPLAY_ONLY)
+    assert fixed("ab", template) == ("ab", 0)
+    assert fixed("ab", template, with_unsafe=True) == ("ab", 0)
 
 
 def test_of_two_that_overlap_the_first_is_applied() -> None:
@@ -66,7 +72,8 @@ FIXABLE = [
     (code, text)
     for code in pages()
     for text in re.findall(r"^```plan fails\n(.*?)^```$", page(code) or "", re.MULTILINE | re.DOTALL)
-    if not text.startswith("#") and any(found.fix for found in check_text(text).diagnostics)
+    if not text.startswith("#")
+    and any(is_fixable(found, with_unsafe=True) for found in check_text(text).diagnostics)
 ]
 
 

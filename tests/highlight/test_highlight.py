@@ -40,6 +40,7 @@ tensor_parallel on tp {
 tensor_parallel "name" { "x" -> colwise }
 fsdp on dp_shard, cp { }
 optimizer { kind = adamw(lr = 1.2e-2, betas = [0.9, 0.95]) }
+checkpoint { keep_last = 3, export "hf" { when = end, dtype = bfloat16 } }
 expect { peak_memory < 60 GiB, world_size == 4, x >= 1.5e3s }
 """,
 }

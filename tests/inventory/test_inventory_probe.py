@@ -13,6 +13,7 @@ from planc.inventory.codec import dumps
 from planc.inventory.files import InventoryError
 from planc.inventory.probe import SourceTracker, probe
 from planc.inventory.schema import Inventory, Kind
+from tests.plans import PLANS
 
 ConfigWriter = Callable[..., Path]
 
@@ -37,7 +38,7 @@ def qwen3(models: Path) -> Inventory:
     return probe(models / "qwen3-8b")
 
 
-@pytest.mark.parametrize("name", ["tiny-llama", "llama-3.1-8b", "llama-3.1-405b", "qwen3-8b"])
+@pytest.mark.parametrize("name", sorted(path.name for path in (PLANS / "models").iterdir()))
 def test_saved_inventory_equals_a_fresh_probe(models: Path, name: str) -> None:
     assert dumps(probe(models / name)) == (models / name / "inventory.json").read_text()
 

@@ -211,3 +211,32 @@ def test_a_path_in_a_parameter_starts_where_it_is_written() -> None:
     assert plan_of(files).model.hf == "there"
     plan = plan_of(files, overrides=(setting('model="set"'),))
     assert plan.model.hf == "set"
+
+
+def layered(top: str) -> dict[str, str]:
+    """A plan on a layer that overrides a rule of its base."""
+    return {
+        "x.plan": 'extends "mid.plan"\n' + top,
+        "mid.plan": EXTENDS + 'fsdp {\n  override "lm_head" -> unit(reshard_after_forward = false)\n}\n',
+        "base.plan": BASE + 'fsdp on dp_shard {\n  "lm_head" -> unit\n}\n',
+    }
+
+
+def test_rules_know_how_high_their_layer_lies() -> None:
+    fsdp = plan_of(layered('fsdp {\n  override "lm_head" -> unit\n}\n')).fsdp
+    assert fsdp is not None
+    levels = [rule.level for rule in fsdp.rules]
+    assert levels == sorted(set(levels))
+
+
+def test_a_fragment_lies_below_the_block_that_uses_it() -> None:
+    files = {
+        "x.plan": 'import "p.plan" as p\n'
+        + BASE
+        + 'fsdp on dp_shard {\n  use p.f\n  override "lm_head" -> unit\n}\n',
+        "p.plan": 'fsdp "f" {\n  override "lm_head" -> unit(reshard_after_forward = false)\n}\n',
+    }
+    fsdp = plan_of(files).fsdp
+    assert fsdp is not None
+    by_file = {rule.span.file: rule.level for rule in fsdp.rules}
+    assert by_file["p.plan"] < by_file["x.plan"]

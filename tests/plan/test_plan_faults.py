@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planc.plan import codes
-from planc.plan.resolve import BLOCKS
+from planc.plan.blocks import BLOCKS
 from planc.plan.types import keys
 from planc.syntax import ast
 from tests.plan.resolving import TEXT, edited, fault, faults, resolved
@@ -84,7 +84,7 @@ FAULTS = [
     ('hf = "models/tiny-llama"', 'hf = "  "', "P206", '"  "', "empty", None),
     ('hf = "models/tiny-llama"', "hf = 3", "P205", "3", "a string", None),
     ("keep_last = 2", "save_last = True", "P205", "True", "true or false", "write true"),
-    ("keep_last = 2", 'save_last = "true"', "P205", '"true"', "true or false", None),
+    ("keep_last = 2", 'save_last = "true"', "P205", '"true"', "true or false", "write true"),
     ("keep_last = 2", "save_last = 1", "P205", "1", "true or false", None),
     (
         "weights = random",
@@ -158,8 +158,8 @@ FAULTS = [
         '"model.layers.*" -> selective',
         "P212",
         "selective",
-        "not known",
-        "full, none",
+        "not supported yet",
+        "write `full`",
     ),
     # Statements.
     (TP, "  tq = 2\n", "P202", "tq", "`mesh` has no key `tq`", "one of: dp_replicate"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planc.plan import codes
+from planc.plan.blocks import BLOCKS
 from planc.plan.overrides import Override
-from planc.plan.resolve import BLOCKS
 from planc.plan.types import keys
 from planc.vocab import MeshDim
 from tests.plan.resolving import TEXT, edited, fault, faults, resolved, setting

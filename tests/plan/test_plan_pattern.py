@@ -100,6 +100,7 @@ def test_a_pattern_selects(text: str, matched: list[str]) -> None:
         ("a.{b.c,d}", 4, 5, "`.` is in no"),
         ("a.{b/c,d}", 4, 5, "`/` is in no"),
         ("é", 0, 1, "`é` is in no"),
+        ("a." * 64 + "b", 0, 129, "more than 64 parts"),
         ("a.{\u0660,\u0661}", 3, 4, "is in no"),
         ("{\u0660..\u0663}", 1, 5, "two numbers"),
         ("{0..3,5}", 1, 7, "two numbers"),
@@ -242,7 +243,7 @@ def test_numbers_of_a_range_are_unmatched_one_by_one() -> None:
         ("*" + "a*" * 200 + "b", "a" * 50_000),
         ("**.a.**.a.**.a.**.b", ".".join("a" * 20_000)),
         ("**.*.**.*.**.b", ".".join("a" * 20_000)),
-        ("**." * 200 + "b", ".".join("a" * 20_000)),
+        ("**." * 60 + "b", ".".join("a" * 20_000)),
     ],
 )
 def test_a_pathological_name_takes_linear_time(text: str, name: str) -> None:
@@ -272,6 +273,6 @@ def test_a_part_knows_its_offset() -> None:
 
 def test_a_prefix_of_a_pattern_can_be_matched() -> None:
     parsed = pattern("model.layers.{0..1}.mlp.upp_proj")
-    assert parsed.matches_prefix("model.layers.0.mlp", 4)
-    assert not parsed.matches_prefix("model.layers.2.mlp", 4)
-    assert not parsed.matches_prefix("model.layers.0", 4)
+    assert parsed.select(["model.layers.0.mlp"], num_segments=4)
+    assert not parsed.select(["model.layers.2.mlp"], num_segments=4)
+    assert not parsed.select(["model.layers.0"], num_segments=4)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planc.plan import spec
-from planc.plan.resolve import BLOCKS
+from planc.plan.blocks import BLOCKS
 from planc.plan.scalars import (
     BYTES,
     MAX_INTEGER,
@@ -26,6 +26,7 @@ from planc.plan.scalars import (
     ValueType,
 )
 from planc.plan.scope import Scope
+from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.types import NONE, List, Optional, Placement, Rest, Variant, keys, render_call, type_of
 from planc.source import SourceFile
 from planc.syntax import ast
@@ -120,7 +121,7 @@ def test_an_optional_value_reads_back(value: int | None) -> None:
 
 def records() -> list[tuple[str, type[Any]]]:
     """Every record that is written as a call, by its name."""
-    found: list[tuple[str, type[Any]]] = list(spec.STYLE_ACTIONS.items())
+    found: list[tuple[str, type[Any]]] = list(STYLE_ACTIONS.items())
     for shape in BLOCKS.values():
         found += list((shape.actions or {}).items())
         for spec_field in keys(shape.record):

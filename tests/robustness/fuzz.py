@@ -32,6 +32,16 @@ from tests.syntax.operators import OPERATORS, Row, Site
 MAX_SECONDS = 2.0
 MAX_POOL = 3000
 ROOT = Path(__file__).parents[2]
+ALL_BLOCKS = f"""\
+import "presets/llama.plan" as ll
+{FULL}
+hardware {{
+  gpu = device(memory = 80 GiB, peak_flops = 989e12)
+}}
+""".replace(
+    "keep_last = 2", 'keep_last = 2\n  export "hf" {\n    when = end\n    dtype = bfloat16\n  }'
+).replace('  "lm_head" -> colwise', '  use ll.sequence_parallel\n  override "lm_head" -> colwise', 1)
+"""What FULL has, and blocks in blocks, hardware, another file's rules."""
 TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[A-Za-z_]\w*|-?\d[\w.+]*|->|[=!<>]=|\.\.|[ \t]+|\s|.')
 STRANGE = (
     *("1e999", "-1", "0", "9223372036854775808", "9" * 40, "2.0", "60 GiB", "3 steps", "nan", "none", "true"),
@@ -45,6 +55,14 @@ STRANGE = (
         "auto\n",
         "param p: int = 1\n",
     ),
+    *(
+        'export "hf" { when = end, dtype = bfloat16 }\n',
+        "hardware { gpu = h100 }\n",
+        "hardware {",
+        'export "hf" {',
+    ),
+    *("device(memory = 80 GiB)", "checkpoint {\n", "override tp = 2\n", "ll.sequence_parallel", "[rule]"),
+    *('extends "quickstart.plan"\n', 'import "presets/llama.plan" as ll\n', "use ll.sequence_parallel\n"),
     *("# planc: ignore[P802] x\n", "Shard(9)", "Replicate()", "f(", "on tp", "$", "\ud800", "\u202e"),
 )
 
@@ -58,7 +76,7 @@ def seeds() -> tuple[str, ...]:
         for page in pages
         for example in re.findall(r"```plan \S+\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     ]
-    return (FULL, TINY, *(path.read_text(encoding="utf-8") for path in plans), *examples)
+    return (FULL, TINY, ALL_BLOCKS, *(path.read_text(encoding="utf-8") for path in plans), *examples)
 
 
 def examine(text: str) -> tuple[str, ...]:
@@ -67,6 +85,9 @@ def examine(text: str) -> tuple[str, ...]:
     source = SourceFile("x.plan", text)
 
     def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
+        shipped = PLANS / path
+        if path.endswith(".plan") and shipped.is_file():
+            return SourceFile(path, shipped.read_text(encoding="utf-8")), ()
         return SourceFile(path, text[::-1] if path.startswith("z") else text), ()
 
     checked = check_source(source, base=PLANS, load=load)

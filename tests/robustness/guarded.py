@@ -45,6 +45,7 @@ class Watch:
 
 
 def run(argv: list[str], watch: Watch) -> dict[str, Any]:
+    size_before = _reset_peak()
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
     signal.alarm(HANGS_AFTER_SECONDS)
     watch.events, watch.is_on = [], True
@@ -59,8 +60,22 @@ def run(argv: list[str], watch: Watch) -> dict[str, Any]:
         "out": _written(out),
         "err": _written(err),
         "seconds": seconds,
+        "peak_bytes": _memory("VmHWM") - size_before,
         "events": watch.events,
     }
+
+
+def _reset_peak() -> int:
+    """The bytes of memory in use, from which the kernel counts the peak anew."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return _memory("VmRSS")
+
+
+def _memory(name: str) -> int:
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
 
 
 def _written(stream: io.TextIOWrapper) -> str:
@@ -77,8 +92,7 @@ def main() -> None:
     watch = Watch()
     sys.addaudithook(watch)
     run(commands[0], watch)
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
+    used = _memory("VmSize")
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
     for argv in commands[1:]:
         print(json.dumps(run(argv, watch)), flush=True)

@@ -10,6 +10,7 @@ from planc.graph.ops.build_schedule import BuildSchedule
 from planc.graph.ops.checkpoint_activations import CheckpointActivations
 from planc.graph.ops.clip_gradients import ClipGradients
 from planc.graph.ops.compute_loss import ComputeLoss
+from planc.graph.ops.export_hf import ExportHf
 from planc.graph.ops.forward import Forward
 from planc.graph.ops.fully_shard import FullyShard
 from planc.graph.ops.init_mesh import InitMesh
@@ -55,6 +56,7 @@ OPS: tuple[type[Op], ...] = (
     ReduceMetrics,
     Log,
     SaveCheckpoint,
+    ExportHf,
 )
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
     "CheckpointActivations",
     "ClipGradients",
     "ComputeLoss",
+    "ExportHf",
     "Forward",
     "FullyShard",
     "InitMesh",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from planc.graph.op import Effects, Op, Resource, Stage
@@ -10,11 +9,12 @@ from planc.graph.ops.backward import Backward
 from planc.graph.ops.compute_loss import ComputeLoss
 from planc.graph.ops.forward import Forward
 from planc.graph.ops.shard_context import ShardContext
+from planc.record import record
 
 MicroOp = ShardContext | Forward | ComputeLoss | Backward
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Accumulate(Op):
     op: Literal["accumulate"] = "accumulate"
     stage: ClassVar[Stage] = Stage.STEP

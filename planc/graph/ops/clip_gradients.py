@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from planc.graph.op import Effects, Op, Resource, Stage
+from planc.record import record
 from planc.vocab import MeshDim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ClipGradients(Op):
     op: Literal["grads.clip"] = "grads.clip"
     stage: ClassVar[Stage] = Stage.STEP

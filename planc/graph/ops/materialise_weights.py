@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from planc.graph.op import Effects, Op, Resource, Stage
+from planc.record import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class MaterialiseWeights(Op):
     op: Literal["weights.materialise"] = "weights.materialise"
     stage: ClassVar[Stage] = Stage.MATERIALISE

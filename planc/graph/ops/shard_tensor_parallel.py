@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from planc.graph.op import Effects, Op, Resource, Stage
+from planc.record import record
 from planc.styles.model import StyleUse
 from planc.vocab import MeshDim, Placement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ShardTensorParallel(Op):
     op: Literal["tp.shard"] = "tp.shard"
     stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL

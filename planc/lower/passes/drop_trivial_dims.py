@@ -8,7 +8,6 @@ from typing import Any
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import Accumulate, FullyShard, ShardContext, ShardTensorParallel
 from planc.graph.ops.attach_attention import AttachAttention
-from planc.vocab import MeshDim
 
 _DIM_FIELDS = ("over", "count_over", "vocab_over")
 
@@ -22,6 +21,7 @@ def drop_trivial_dims(graph: Graph) -> Graph:
         graph,
         setup=tuple(op for op in (_trim(op, graph) for op in graph.setup) if op is not None),
         step=tuple(op for op in (_trim(op, graph) for op in graph.step) if op is not None),
+        save=tuple(op for op in (_trim(op, graph) for op in graph.save) if op is not None),
     )
 
 
@@ -42,7 +42,7 @@ def _trim_shard(op: FullyShard, graph: Graph) -> FullyShard | None:
     replicate = tuple(dim for dim in op.replicate_over if graph.size(dim) > 1)
     if not shard and not replicate and op.param_dtype is None and op.reduce_dtype is None:
         return None
-    return replace(op, shard_over=shard or (MeshDim.DP_SHARD,), replicate_over=replicate)
+    return replace(op, shard_over=shard or op.shard_over[:1], replicate_over=replicate)
 
 
 def _trim_dims(op: Any, graph: Graph) -> Any:

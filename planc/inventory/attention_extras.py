@@ -1,0 +1,46 @@
+"""What a model asks of its attention beyond causal softmax attention. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+_INDIFFERENT = frozenset(
+    (
+        "cache_position",
+        "num_items_in_batch",
+        "output_hidden_states",
+        "output_router_logits",
+        "position_ids",
+        "return_dict",
+        "scaling",
+        "sliding_window",
+        "use_cache",
+    )
+)
+"""Options of an attention call that have their effect elsewhere, or that every attention takes."""
+
+_PLAIN: Mapping[str, object] = {"dropout": 0.0, "is_causal": True, "output_attentions": False}
+"""Options that ask for nothing at these values."""
+
+_DROPOUTS = ("attention_dropout", "attn_dropout")
+"""Where attention modules of transformers keep their dropout: a number, or an nn.Dropout."""
+
+
+def attention_extras(module: object, options: Mapping[str, object]) -> tuple[str, ...]:
+    """`softcap`, `dropout`, ...: what one call in eval mode, and the module itself, ask for."""
+    return tuple(dict.fromkeys(_extras(module, options)))
+
+
+def _extras(module: object, options: Mapping[str, object]) -> Iterator[str]:
+    for name, value in options.items():
+        is_plain = name in _PLAIN and type(value) is type(_PLAIN[name]) and value == _PLAIN[name]
+        if value is not None and name not in _INDIFFERENT and not is_plain:
+            yield name
+    if not getattr(module, "is_causal", True):
+        yield "bidirectional"
+    for name in _DROPOUTS:
+        dropout = getattr(module, name, None)
+        # In eval mode a call passes none, whatever the module has for training.
+        probability = getattr(dropout, "p", dropout)
+        if isinstance(probability, float) and probability > 0.0:
+            yield "dropout"

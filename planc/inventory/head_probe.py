@@ -1,0 +1,91 @@
+"""Whether attention works on a share of its heads, tried on the meta device. Imports torch, for the probe."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from torch import Tensor, nn
+
+Heads = tuple[int, int]
+"""Query heads, key/value heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """An attention with the linear layers whose outputs it turns into queries, keys and values."""
+
+    attention: nn.Module
+    projections: tuple[nn.Linear, ...]
+    heads: Heads
+
+    @property
+    def parts(self) -> int:
+        """The smallest number of ranks that could share the heads; 1 where none can."""
+        common = gcd(*self.heads)
+        return next((size for size in range(2, common + 1) if common % size == 0), 1)
+
+
+def fixed_heads(
+    cores: Sequence[Core], *, run: Callable[[], Mapping[nn.Module, Heads]]
+) -> frozenset[nn.Module]:
+    """The attentions that fail, or see other heads than their share, when projections yield a share.
+
+    `run` runs the model and returns the heads of each attention's call. Attentions of one class behave alike.
+    """
+    fixed: set[type[nn.Module]] = set()
+    while True:
+        tried = [core for core in cores if type(core.attention) not in fixed and core.parts > 1]
+        failed = _failed(tried, run)
+        if not failed:
+            return frozenset(core.attention for core in cores if type(core.attention) in fixed)
+        fixed |= failed
+
+
+def _failed(
+    cores: Sequence[Core], run: Callable[[], Mapping[nn.Module, Heads]]
+) -> frozenset[type[nn.Module]]:
+    """The classes at fault in one run: that of the last attention entered, where the model raises."""
+    entered: list[Core] = []
+    with contextlib.ExitStack() as stack:
+        for core in cores:
+            stack.enter_context(_shared(core, entered))
+        try:
+            seen = run()
+        except Exception:  # whatever a model's own code makes of shapes that it did not foresee
+            return frozenset((type(entered[-1].attention),)) if entered else frozenset()
+    return frozenset(
+        type(core.attention)
+        for core in cores
+        if seen.get(core.attention) != tuple(number // core.parts for number in core.heads)
+    )
+
+
+@contextlib.contextmanager
+def _shared(core: Core, entered: list[Core]) -> Iterator[None]:
+    """While it lasts, the attention's projections yield the first share of their features."""
+
+    def enter(module: nn.Module, args: Any) -> None:
+        entered.append(core)
+
+    def take_share(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        return output[..., : output.shape[-1] // core.parts]
+
+    def widen(module: nn.Linear, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        value, *rest = args
+        return (value.new_empty((*value.shape[:-1], module.in_features)), *rest)
+
+    handles = [core.attention.register_forward_pre_hook(enter)]
+    for module in core.attention.modules():
+        if isinstance(module, nn.Linear) and module in core.projections:
+            handles.append(module.register_forward_hook(take_share))
+        elif isinstance(module, nn.Linear):
+            handles.append(module.register_forward_pre_hook(widen))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

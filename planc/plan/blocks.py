@@ -1,0 +1,72 @@
+"""The kinds of blocks: what each may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planc.plan import spec
+from planc.plan.hardware import HardwareSpec
+from planc.plan.style_actions import STYLE_ACTIONS
+from planc.plan.types import keys, nested_blocks
+from planc.record import record
+from planc.vocab import MeshDim
+
+
+@record
+class Shape:
+    """What a kind of block may hold."""
+
+    record: type[Any]
+    required: bool = False
+    actions: Mapping[str, type[Any]] | None = None
+    directives: tuple[str, ...] = ()
+    on: tuple[MeshDim, ...] = ()
+    """The mesh dims that may follow `on`; empty where the block takes no `on`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys of the block."""
+        return tuple(spec_field.name for spec_field in keys(self.record))
+
+    @property
+    def nested(self) -> Mapping[str, Mapping[str, Shape]]:
+        """What stands inside the block, by name, then by label."""
+        found = nested_blocks(self.record)
+        return {
+            name: {label: Shape(record) for label, record in labels.items()} for name, labels in found.items()
+        }
+
+
+BLOCKS: Mapping[str, Shape] = {
+    "model": Shape(spec.ModelSpec, required=True),
+    "mesh": Shape(spec.MeshSpec),
+    "tensor_parallel": Shape(
+        spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives=("auto",), on=(MeshDim.TP,)
+    ),
+    "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=(MeshDim.DP_SHARD, MeshDim.CP)),
+    "context_parallel": Shape(
+        spec.ContextParallelSpec, actions={"Shard": spec.BufferShard}, on=(MeshDim.CP,)
+    ),
+    "activation_checkpoint": Shape(
+        spec.ActivationCheckpointSpec, actions={"full": spec.FullCheckpointing, "none": spec.NoCheckpointing}
+    ),
+    "data": Shape(spec.DataSpec, required=True),
+    "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": spec.Group}),
+    "checkpoint": Shape(spec.CheckpointSpec),
+    "hardware": Shape(HardwareSpec),
+    "train": Shape(spec.TrainSpec, required=True),
+}
+
+
+def setting_paths() -> Iterator[str]:
+    """Every setting by its dotted path: `mesh.tp`, `checkpoint.export.hf.dtype`."""
+    for kind, shape in BLOCKS.items():
+        yield from _paths(kind, shape)
+
+
+def _paths(path: str, shape: Shape) -> Iterator[str]:
+    yield from (f"{path}.{name}" for name in shape.names)
+    for block, labels in shape.nested.items():
+        for label, inner in labels.items():
+            yield from _paths(f"{path}.{block}.{label}", inner)

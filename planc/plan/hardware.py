@@ -1,0 +1,95 @@
+"""The `hardware` block: the device that a plan is meant for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planc.hardware import DEVICES, Device
+from planc.plan import codes
+from planc.plan.scalars import BYTES, Float, Int, Quantity, listed, wrong_type
+from planc.plan.scope import Scope
+from planc.plan.types import Optional, Variant, key, render_call
+from planc.record import record
+from planc.syntax import ast
+
+_OWN = "device"
+
+
+@record
+class OwnDevice:
+    """A device that planc has no table of."""
+
+    memory: int = key(Quantity(BYTES, low=1), doc="what the runtime reports as the device's total")
+    peak_flops: float | None = key(
+        Optional(Float(1.0)), default=None, doc="dense bfloat16 FLOP a second: 989e12"
+    )
+    memory_bandwidth: int | None = key(Optional(Quantity(BYTES, low=1)), default=None, doc="bytes a second")
+    link_bandwidth: int | None = key(
+        Optional(Quantity(BYTES, low=1)), default=None, doc="bytes a second to the node's devices, one way"
+    )
+    nic_bandwidth: int | None = key(
+        Optional(Quantity(BYTES, low=1)), default=None, doc="bytes a second over the network, one way"
+    )
+    devices_per_node: int | None = key(Optional(Int(1)), default=None, doc="devices that links connect")
+
+
+@record
+class DeviceType:
+    """The name of a device that planc knows, or `device(memory = 80 GiB, ...)`; the value is a Device."""
+
+    def convert(self, value: ast.Value, scope: Scope) -> Device | None:
+        match value:
+            case ast.Ref(name) if name.text in DEVICES:
+                return DEVICES[name.text]
+            case ast.Call(name, _, _) if name.text == _OWN:
+                own: OwnDevice | None = Variant({_OWN: OwnDevice}).convert(value, scope)
+                return _device(own) if own else None
+            case ast.Ref(name):
+                scope.unknown(codes.UNKNOWN_NAME, name, (*DEVICES, _OWN), text=f"no device `{name.text}`")
+            case ast.Call(name, _, _):
+                scope.unknown(codes.UNKNOWN_ACTION, name, (_OWN,), text=f"`{name.text}` is not known here")
+            case _:
+                wrong_type(self, value, scope, ())
+        return None
+
+    def describe(self) -> str:
+        return listed((*DEVICES, f"{_OWN}(memory = 80 GiB, ...)"))
+
+    def render(self, value: Any) -> str:
+        return value.name if value.name in DEVICES else render_call(_OWN, _own(value))
+
+
+def _device(own: OwnDevice) -> Device:
+    return Device(
+        _OWN,
+        memory_bytes=own.memory,
+        peak_flops=own.peak_flops,
+        memory_bandwidth=own.memory_bandwidth,
+        link_bandwidth=own.link_bandwidth,
+        nic_bandwidth=own.nic_bandwidth,
+        devices_per_node=own.devices_per_node,
+    )
+
+
+def _own(device: Device) -> OwnDevice:
+    return OwnDevice(
+        memory=device.memory_bytes,
+        peak_flops=device.peak_flops,
+        memory_bandwidth=device.memory_bandwidth,
+        link_bandwidth=device.link_bandwidth,
+        nic_bandwidth=device.nic_bandwidth,
+        devices_per_node=device.devices_per_node,
+    )
+
+
+@record
+class HardwareSpec:
+    """The device that the plan is meant for: `check` says whether it fits, `estimate` how fast it can be.
+
+    A device of your own is `device(memory = 80 GiB, peak_flops = 989e12, memory_bandwidth = 3350 GB,
+    link_bandwidth = 450 GB, nic_bandwidth = 50 GB, devices_per_node = 8)`: memory is what the runtime reports
+    as the total, FLOP and bytes are a second, links one way; all but the memory may be left out. The block
+    changes nothing of a run, and so not the plan's hash.
+    """
+
+    gpu: Device = key(DeviceType(), example="h100", doc="the accelerator of every rank")

@@ -1,0 +1,43 @@
+"""Words of PyTorch, Python and YAML for what a plan writes otherwise, and words that a plan will have."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+_DTYPES: Mapping[str, str] = {
+    **dict.fromkeys(("bf16", "bfloat"), "bfloat16"),
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    **dict.fromkeys(("fp32", "f32", "float", "single"), "float32"),
+    **dict.fromkeys(("fp64", "f64", "double"), "float64"),
+}
+_BOOLS: Mapping[str, str] = {"true": "true", "yes": "true", "false": "false", "no": "false"}
+_NONES = ("none", "null", "nil")
+
+_PLANNED: Mapping[str, str] = {
+    "isolate": "write `attend`, which there is: documents share sequences and see each other",
+    "async": "write `sync`, which there is: training waits for a save",
+    "selective": "write `full`, which there is: the whole module is computed again",
+}
+"""Words of the language that planc does not have yet, each with what to write instead."""
+
+
+def dtype_word(word: str, *, known: Container[str]) -> str | None:
+    """`bfloat16` for `bf16` or `torch.bfloat16`, where that is known and the word itself is not."""
+    bare = word.removeprefix("torch.")
+    found = _DTYPES.get(bare.lower(), bare)
+    return found if found != word and found in known else None
+
+
+def bool_word(word: str) -> str | None:
+    """`true` for `True` or `yes`."""
+    return _BOOLS.get(word.lower())
+
+
+def is_none_word(word: str) -> bool:
+    """Whether a word is another language's `none`."""
+    return word.lower() in _NONES
+
+
+def planned(word: str) -> str | None:
+    """What to write instead of a word that planc does not support yet."""
+    return _PLANNED.get(word)

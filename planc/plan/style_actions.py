@@ -1,0 +1,43 @@
+"""Tensor-parallel styles as actions of rules: a record for each, with the options that the style takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planc.plan.scalars import Int
+from planc.plan.types import Optional, Placement, key
+from planc.record import record
+from planc.styles import STYLES, Boundary
+from planc.styles.model import Style
+from planc.vocab import Placement as PlacementValue
+
+
+@record
+class StyleAction:
+    """A style as a plan writes it, with the boundary placements that it overrides."""
+
+    style: Style
+    boundary: Boundary
+
+
+def _style_record(style: Style) -> type[Any]:
+    """The record type of one style's call: only the options that the style takes."""
+    options: dict[str, Any] = {
+        "input": key(Optional(Placement()), default=None, doc="how the input arrives"),
+        "output": key(Optional(Placement()), default=None, doc="how the output leaves"),
+        "desired": key(Optional(Placement()), default=None, doc="what the module needs"),
+        "sequence_dim": key(Int(0, 7), default=1, doc="the activation dimension that is divided"),
+    }
+    annotations: dict[str, Any] = {
+        "input": PlacementValue | None,
+        "output": PlacementValue | None,
+        "desired": PlacementValue | None,
+        "sequence_dim": int,
+    }
+    namespace = {"__annotations__": {name: annotations[name] for name in style.options}, "style": style}
+    namespace.update({name: options[name] for name in style.options})
+    return record(type(style.name, (), namespace))
+
+
+STYLE_ACTIONS: Mapping[str, type[Any]] = {style.name: _style_record(style) for style in STYLES}

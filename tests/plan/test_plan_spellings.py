@@ -1,0 +1,61 @@
+"""Words of PyTorch, Python and YAML, and words that planc does not have yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from planc.api import Checked, check_source
+from planc.diagnostics import Applicability
+from planc.diagnostics.fixes import apply_fixes
+from planc.source import SourceFile
+from tests.plan.resolving import edited, fault, resolved
+from tests.plans import PLANS
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("dtype = float32", "dtype = fp32"),
+        ("dtype = float32", "dtype = float"),
+        ("dtype = float32", "dtype = torch.float32"),
+        ("dtype = float32", 'dtype = "torch.float32"'),
+        ("keep_last = 2", "keep_last = 2\n  save_last = True"),
+        ("clip_grad_norm = 1.0", "clip_grad_norm = None"),
+    ],
+)
+def test_another_language_s_word_has_a_safe_fix(old: str, new: str) -> None:
+    text = edited((old, new))
+    (problem,) = check_text(text).diagnostics
+    assert problem.fix is not None and problem.fix.is_safe
+    assert check_text(apply_fixes(SourceFile("x.plan", text), [problem], with_unsafe=False).text).ok
+
+
+def check_text(text: str) -> Checked:
+    return check_source(SourceFile("x.plan", text), base=PLANS)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("bf16", "bfloat16"),
+        ("fp16", "float16"),
+        ("half", "float16"),
+        ("fp32", "float32"),
+        ("float", "float32"),
+    ],
+)
+def test_a_short_dtype_is_the_one_of_that_name(word: str, meant: str) -> None:
+    fix = fault(edited(("dtype = float32", f"dtype = {word}"))).fix
+    assert fix is not None and (fix.replacement, fix.applicability) == (meant, Applicability.SAFE)
+
+
+def test_isolated_packing_is_not_supported_yet() -> None:
+    problem = fault(edited(("packing = attend", "packing = isolate")))
+    assert "not supported yet" in problem.primary.text
+    assert "`attend`" in (problem.help or "")
+
+
+def test_a_parameter_with_such_a_name_is_that_parameter() -> None:
+    param = ("param lr", "param nil: int = 1\nparam lr")
+    text = edited(param, ("tp = 2", "tp = 2\n  devices_per_node = nil"))
+    assert resolved(text).mesh.devices_per_node == 1
