@@ -5,31 +5,53 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks import (
+    attention_unsupported,
     auto_style_unknown,
     batch_indivisible,
+    batch_over_tp,
+    betas_exchanged,
     checkpointing_on_list,
     colwise_without_rowwise,
+    computed_above_stored,
+    decay_beyond_one,
     divided_norm_gradient,
+    does_not_fit,
+    epsilon_vanishes,
     expectation_broken,
+    features_apart,
     float16_unscaled,
+    fused_projection,
+    gathered_in_attention,
     gradients_unsummed,
     head_output,
+    heads_fixed,
     heads_indivisible,
     heads_partly_divided,
     kv_heads_indivisible,
     layouts_disagree,
+    learning_rate_zero,
     missing_buffers,
     module_in_two_units,
+    module_not_called,
     nested_checkpointing,
     no_block_unit,
+    no_such_dim,
     no_tensor_parallel_rules,
     norm_outside_sequence_parallel,
     nothing_saved,
     overlapping_rules,
+    override_of_nothing,
+    own_parameter,
     pattern_partial,
     pattern_unmatched,
+    policy_beyond_training,
+    prepared_input_unread,
     ragged_nodes,
+    recomputed_in_pieces,
+    recurrent_under_cp,
+    reduced_below_compute,
     replicate_dim,
+    ring_kernel,
     rowwise_without_colwise,
     sequence_beyond_positions,
     sequence_indivisible,
@@ -38,10 +60,15 @@ from planc.checks import (
     tied_parameters_apart,
     tied_placements,
     tokenizer_beyond_vocabulary,
+    tokens_apart,
     tp_crosses_node,
     ulysses_heads,
     unit_on_container,
+    unit_without_parameters,
+    units_in_circle,
     unused_mesh_dim,
+    updates_rounded_away,
+    value_dim_under_cp,
     vocabulary_below_tp,
     warmup_beyond_training,
     width_indivisible,
@@ -49,7 +76,7 @@ from planc.checks import (
     world_size_mismatch,
 )
 from planc.checks.model import Rule, Subject
-from planc.diagnostics import Diagnostic
+from planc.diagnostics import Diagnostic, Severity
 from planc.plan.spec import Plan
 from planc.source import Span
 
@@ -57,6 +84,7 @@ RULES: tuple[Rule, ...] = (
     # Patterns first: later rules leave out what is a mere consequence of these.
     pattern_unmatched.RULE,
     overlapping_rules.RULE,
+    override_of_nothing.RULE,
     pattern_partial.RULE,
     world_size_mismatch.RULE,
     tp_crosses_node.RULE,
@@ -67,6 +95,7 @@ RULES: tuple[Rule, ...] = (
     no_tensor_parallel_rules.RULE,
     auto_style_unknown.RULE,
     style_kind.RULE,
+    no_such_dim.RULE,
     heads_indivisible.RULE,
     kv_heads_indivisible.RULE,
     width_indivisible.RULE,
@@ -77,43 +106,73 @@ RULES: tuple[Rule, ...] = (
     heads_partly_divided.RULE,
     norm_outside_sequence_parallel.RULE,
     divided_norm_gradient.RULE,
+    tokens_apart.RULE,
+    features_apart.RULE,
+    own_parameter.RULE,
     layouts_disagree.RULE,
+    gathered_in_attention.RULE,
+    fused_projection.RULE,
+    heads_fixed.RULE,
+    prepared_input_unread.RULE,
+    batch_over_tp.RULE,
     head_output.RULE,
+    module_not_called.RULE,
     tied_placements.RULE,
     unit_on_container.RULE,
     no_block_unit.RULE,
     tied_parameters_apart.RULE,
     module_in_two_units.RULE,
+    units_in_circle.RULE,
+    unit_without_parameters.RULE,
+    reduced_below_compute.RULE,
+    computed_above_stored.RULE,
     missing_buffers.RULE,
     sequence_over_cp.RULE,
     window_under_cp.RULE,
     ulysses_heads.RULE,
+    recurrent_under_cp.RULE,
+    value_dim_under_cp.RULE,
+    ring_kernel.RULE,
     batch_indivisible.RULE,
     expectation_broken.RULE,
     sequence_beyond_positions.RULE,
     tokenizer_beyond_vocabulary.RULE,
+    attention_unsupported.RULE,
+    epsilon_vanishes.RULE,
+    learning_rate_zero.RULE,
+    betas_exchanged.RULE,
+    decay_beyond_one.RULE,
+    updates_rounded_away.RULE,
     warmup_beyond_training.RULE,
     nothing_saved.RULE,
+    policy_beyond_training.RULE,
     checkpointing_on_list.RULE,
     nested_checkpointing.RULE,
+    recomputed_in_pieces.RULE,
     float16_unscaled.RULE,
+    # Last, since it takes an estimate and, where the plan does not fit, several.
+    does_not_fit.RULE,
 )
 
 
 def run_checks(subject: Subject) -> Iterator[Diagnostic]:
     """The findings of all rules, in registration order, without mere consequences of one another."""
     found: set[tuple[str, str]] = set()
+    has_error = False
     for rule in RULES:
         is_idle = rule.over is not None and subject.plan.mesh.size(rule.over) == 1
         if is_idle or any((rule.block, code.code) in found for code in rule.unless):
             continue
+        if rule.of_sound and has_error:
+            continue
         for diagnostic in rule.check(subject):
             found.add((_block(subject.plan, diagnostic.primary.span), diagnostic.code.code))
+            has_error = has_error or diagnostic.severity is Severity.ERROR
             yield diagnostic
 
 
 def _block(plan: Plan, span: Span) -> str:
-    """The block that a span is in: the last one to start before it. Blocks do not nest."""
+    """The outermost block that a span is in: the last one to start before it."""
     starts = {
         (kind_span.line, kind_span.column): path
         for path, kind_span in plan.spans.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd
 
+from planc.checks.layout_types import FEATURES, normal
 from planc.checks.legal_values import choices, divisors
 from planc.checks.model import Subject
 from planc.inventory.schema import Attention
@@ -12,10 +13,14 @@ from planc.plan.bind import Assignment
 
 
 def divided_attentions(subject: Subject) -> Iterator[tuple[Attention, Assignment]]:
-    """(attention, the first of its modules that a style divides), in the model's order."""
+    """(attention, the first of its modules that gives or takes a part of the heads), in the model's order.
+
+    Projections whose outputs are gathered leave every rank all heads, however their weights are divided.
+    """
     first: dict[str, Assignment] = {}
     for fqn, assignment in subject.bound.styles.items():
-        if assignment.style.parameters:
+        edges = (normal(assignment.use.input), normal(assignment.use.output))
+        if assignment.style.parameters and FEATURES in edges:
             first.setdefault(fqn.rpartition(".")[0], assignment)
     for attention in subject.inventory.attentions:
         if attention.fqn in first:

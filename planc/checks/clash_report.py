@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from planc.checks.families import as_patterns, families, family
-from planc.checks.layout_flow import SEQUENCE, Clash, ClashKind
+from planc.checks.layout_flow import Clash, ClashKind
+from planc.checks.layout_types import SEQUENCE
 from planc.checks.model import Subject
 from planc.diagnostics import Label
+from planc.record import record
 from planc.source import Span
 from planc.styles.model import Style
 
+_OF_PLACES = (ClashKind.TOKENS_APART, ClashKind.FEATURES_APART, ClashKind.OWN_PARAMETER)
+"""Faults of what is between modules, whatever these modules' styles are."""
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class ClashGroup:
     """Clashes with one cause. `first` is the earliest; the names are of modules, in order of computation."""
 
@@ -44,6 +48,8 @@ def clash_groups(subject: Subject, kind: ClashKind) -> Iterator[ClashGroup]:
 def _cause(subject: Subject, clash: Clash) -> tuple[object, ...]:
     if clash.partners:
         return (family(subject.inventory, clash.producers[0]),)
+    if clash.kind in _OF_PLACES:
+        return (clash.arriving,)
     style = _style(subject, clash.consumer)
     return (clash.needs, clash.arriving, style.name if style else None)
 

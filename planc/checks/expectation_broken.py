@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from planc.checks.batch_indivisible import CODE as BATCH_INDIVISIBLE
 from planc.checks.model import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Fix
+from planc.diagnostics import Applicability, Code, Diagnostic, Fix
 from planc.diagnostics.suggest import closest
-from planc.plan.facts import COUNTS, ESTIMATED
+from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
 
 CODE = Code("P702", "expectation-broken", "an expectation does not hold")
 UNKNOWN = Code("P703", "unknown-fact", "nothing of this name follows from a plan")
@@ -24,16 +24,10 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 _FORMULAS: Mapping[str, str] = {
-    "world_size": "dp_replicate x dp_shard x cp x tp",
-    "dp_size": "dp_replicate x dp_shard",
-    "gradient_accumulation": "tokens_per_step / (dp_size x micro_batch x sequence_length)",
-    "tokens_per_step": "train.tokens_per_step, or dp_size x micro_batch x sequence_length",
-    "sequences_per_step": "gradient_accumulation x dp_size x micro_batch",
-    "total_tokens": "tokens_per_step x train.steps",
-    "parameters": "elements of all parameters, tied ones once",
+    **DERIVED,
     **ESTIMATED,
 }
-"""Where each fact comes from, as `planc.plan.facts` has it."""
+"""Where each fact comes from."""
 
 _GIB = 2**30
 
@@ -43,13 +37,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     known = subject.facts
     for expectation in subject.plan.expectations:
         if expectation.subject not in known:
-            near = closest(expectation.subject, known)
+            near = None if expectation.subject in FLAGS else closest(expectation.subject, known)
             yield UNKNOWN.at(
                 expectation.subject_span,
                 f"no fact `{expectation.subject}`",
                 notes=(f"facts: {', '.join(known)}",),
-                help=f"did you mean `{near}`?" if near else None,
-                fix=Fix(expectation.subject_span, near, is_safe=True) if near else None,
+                help=f"did you mean `{near}`?" if near else _unknown_help(expectation.subject),
+                fix=Fix(expectation.subject_span, near, Applicability.SAFE) if near else None,
             )
         elif not _OPERATORS[expectation.operator](known[expectation.subject], expectation.value):
             yield CODE.at(
@@ -60,8 +54,16 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             )
 
 
+def _unknown_help(name: str) -> str:
+    if name in FLAGS:
+        return f"`{name}` follows from a `hardware` block, or from --gpu"
+    return "`planc explain expect` says what each is"
+
+
 def _written(name: str, value: int) -> str:
-    """A count as it is, a size in GiB."""
+    """A count as it is, a flag as a plan writes it, a size in GiB."""
+    if name in FLAGS:
+        return str(bool(value)).lower()
     return str(value) if name in COUNTS else f"{value / _GIB:.4g} GiB ({value} bytes)"
 
 

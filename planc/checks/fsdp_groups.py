@@ -4,12 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planc.plan.bind import UnitGroup
+from planc.checks.model import Subject
+from planc.plan.spec import Plan
+from planc.plan.units import UnitGroup
+from planc.vocab import MeshDim
 
 
 def group_by_module(units: tuple[UnitGroup, ...]) -> Mapping[str, UnitGroup]:
     """The unit of each module that a rule names."""
     return {fqn: group for group in units for fqn in group.fqns}
+
+
+def covering_block(subject: Subject, mesh_dim: MeshDim) -> str:
+    """What to do so that `fsdp` covers a mesh dim: of a plan without it, one block for all that needs it."""
+    plan = subject.plan
+    if plan.fsdp is None:
+        replicate = ["replicate_on = dp_replicate"] if plan.mesh.dp_replicate > 1 else []
+        units = [f'"{block}.*" -> unit' for block in subject.inventory.blocks]
+        covered = MeshDim.DP_SHARD if mesh_dim is MeshDim.DP_REPLICATE else mesh_dim
+        return f"add `{_header(plan, covered)} {{ {', '.join((*replicate, *units))} }}`"
+    if mesh_dim is MeshDim.DP_REPLICATE:
+        return "add `replicate_on = dp_replicate` to `fsdp`"
+    return f"write `{_header(plan, mesh_dim)}`"
+
+
+def _header(plan: Plan, mesh_dim: MeshDim) -> str:
+    """`fsdp on dp_shard, cp`: the mesh dim, and all that is covered or has to be."""
+    present = plan.fsdp.on if plan.fsdp else ()
+    on = [
+        dim
+        for dim in (MeshDim.DP_SHARD, MeshDim.CP)
+        if dim is mesh_dim or dim in present or plan.mesh.size(dim) > 1
+    ]
+    return f"fsdp on {', '.join(on)}"
 
 
 def owner(groups: Mapping[str, UnitGroup], fqn: str) -> UnitGroup | None:

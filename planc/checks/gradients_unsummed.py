@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.checks.fsdp_groups import covering_block
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.plan.spec import Plan
@@ -22,7 +23,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 plan.span(f"mesh.{mesh_dim}"),
                 f"{size} ranks would each train a model of their own",
-                help=f"{_remedy(plan, mesh_dim)}, or set {mesh_dim} = 1",
+                help=f"{covering_block(subject, mesh_dim)}, or set {mesh_dim} = 1",
             )
 
 
@@ -32,21 +33,6 @@ def _is_covered(plan: Plan, mesh_dim: MeshDim) -> bool:
         return False
     # Another value of replicate_on is a finding of its own.
     return mesh_dim in fsdp.on or (mesh_dim is MeshDim.DP_REPLICATE and fsdp.replicate_on is not None)
-
-
-def _remedy(plan: Plan, mesh_dim: MeshDim) -> str:
-    if mesh_dim is MeshDim.DP_REPLICATE:
-        if plan.fsdp is None:
-            return "add `fsdp on dp_shard { replicate_on = dp_replicate }`"
-        return "add `replicate_on = dp_replicate` to `fsdp`"
-    present = plan.fsdp.on if plan.fsdp else ()
-    on = [
-        dim
-        for dim in (MeshDim.DP_SHARD, MeshDim.CP)
-        if dim is mesh_dim or dim in present or plan.mesh.size(dim) > 1
-    ]
-    header = f"fsdp on {', '.join(on)}"
-    return f"write `{header}`" if plan.fsdp else f"add `{header} {{ ... }}`"
 
 
 RULE = Rule((CODE,), check)

@@ -33,8 +33,15 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             span,
             f"divides the heads of {quoted(patterns(subject, group.producers))}",
-            secondary=labels_at(
-                rule_spans(subject, group.partners), "this leaves all heads on every rank", apart_from=span
+            secondary=(
+                *labels_at(
+                    rule_spans(subject, group.partners),
+                    "this leaves all heads on every rank",
+                    apart_from=span,
+                ),
+                *labels_at(
+                    rule_spans(subject, group.consumers), "they meet on the way here", apart_from=span
+                ),
             ),
             notes=(
                 f"{whole} keeps all heads" + (": no rule names it" if bare else ""),

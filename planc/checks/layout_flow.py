@@ -1,25 +1,38 @@
 """The layout over tp in which activations leave and reach every module, along the recorded data flow.
 
-A small type inference: `Replicate()`, `Shard(1)` (the sequence) and `Shard(-1)` (features, or whole heads)
-are the types, styles are the signatures. A clash leaves its consumer's output unknown, and unknown agrees
-with everything, so that one fault is found once and not again in every layer behind it.
+A type inference: the types and the signatures of modules are those of `layout_types`. Values that meet must
+be of one type, at modules and in the `layout_places` between them. A clash leaves its consumer's output
+unknown, and unknown agrees with everything, so that one fault is found once and not again in every layer
+behind it. A model that feeds its own layers again is walked until its loops agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from planc.checks.data_order import data_order, module_of
 from planc.checks.families import family
-from planc.inventory.schema import Attention, Inventory, Kind, Module
-from planc.plan.bind import Assignment, BoundPlan
-from planc.styles import StyleUse
-from planc.vocab import Placement, Replicate, Shard
+from planc.checks.layout_places import Places, places
+from planc.checks.layout_types import (
+    BATCH,
+    FEATURES,
+    PLAIN,
+    SEQUENCE,
+    WHOLE,
+    GradientFault,
+    Signature,
+    gradient_fault,
+    signature,
+)
+from planc.inventory.schema import Kind, Module
+from planc.plan.bind import BoundPlan
+from planc.record import record
+from planc.vocab import Placement
 
-WHOLE = Replicate()
-SEQUENCE = Shard(1)
-FEATURES = Shard(-1)
+_MAX_WALKS = 4
+"""Over a model with loops: layouts go round as often as they change, and each loop changes them once."""
 
 
 class ClashKind(StrEnum):
@@ -30,10 +43,13 @@ class ClashKind(StrEnum):
     NORM_ON_SEQUENCE = "norm-on-sequence"
     NORM_ON_HEADS = "norm-on-heads"
     HEADS_PARTLY = "heads-partly"
+    TOKENS_APART = "tokens-apart"
+    FEATURES_APART = "features-apart"
+    OWN_PARAMETER = "own-parameter"
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Clash:
     """Something arrives at `consumer` as `arriving` where `needs` is due.
 
@@ -47,9 +63,11 @@ class Clash:
     arriving: Placement
     producers: tuple[str, ...]
     partners: tuple[str, ...] = ()
+    gradient: GradientFault | None = None
+    """What would become of the consumer's own gradients, were it to compute."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Value:
     """A module's output: its layout (None where unknown), and the module that gave it that layout."""
 
@@ -57,12 +75,9 @@ class Value:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Flow:
-    """The output of every recorded module, and what does not fit, in the order of computation.
-
-    Modules that feed themselves, as a block that is called again, have no entry.
-    """
+    """The output of every recorded module, and what does not fit, in the order of computation."""
 
     leaving: dict[str, Value]
     clashes: tuple[Clash, ...]
@@ -70,90 +85,119 @@ class Flow:
 
 def layout_flow(bound: BoundPlan) -> Flow:
     """The flow of a plan's activations through its model."""
-    attentions = {attention.fqn: attention for attention in bound.inventory.attentions}
-    walk = _Walk(bound, gates=_gates(bound), attentions=attentions)
-    for module in _in_data_order(bound.inventory):
-        walk.leaving[module.fqn] = walk.output(module)
+    order, has_loops = data_order(bound.inventory)
+    signatures = _signatures(bound)
+    setting = _Setting(bound, places(bound.inventory), _gates(bound, signatures), signatures)
+    walk = _walked(setting, order, {})
+    for _ in range(_MAX_WALKS if has_loops else 0):
+        before, walk = walk, _walked(setting, order, walk.leaving)
+        if before.leaving == walk.leaving:
+            break
     return Flow(walk.leaving, tuple(dict.fromkeys(walk.clashes)))
 
 
-def normal(placement: Placement) -> Placement:
-    """The layout that a placement of [batch, sequence, features] means, by its usual name.
+def _signatures(bound: BoundPlan) -> dict[str, Signature]:
+    """Of modules with a style. All that one rule gives are alike, and made once."""
+    made: dict[object, Signature] = {}
+    found = {}
+    for fqn, assignment in bound.styles.items():
+        key = id(assignment.rule) if assignment.rule else assignment.style.name
+        if key not in made:
+            made[key] = signature(assignment)
+        found[fqn] = made[key]
+    return found
 
-    After the view to heads, `Shard(2)` is whole heads, which are the same ranks' features.
-    """
-    if isinstance(placement, Shard):
-        return {2: FEATURES, -2: SEQUENCE}.get(placement.tensor_dim, placement)
-    return placement
 
-
-def _gates(bound: BoundPlan) -> dict[str, StyleUse]:
+def _gates(bound: BoundPlan, signatures: dict[str, Signature]) -> dict[str, Signature]:
     """Containers that redistribute what enters them."""
     return {
-        fqn: assignment.use
+        fqn: signatures[fqn]
         for fqn, assignment in bound.styles.items()
-        if "desired" in assignment.style.options and not _module(bound.inventory, fqn).parameters
+        if "desired" in assignment.style.options and not module_of(bound.inventory, fqn).parameters
     }
 
 
-def _in_data_order(inventory: Inventory) -> Iterator[Module]:
-    """Recorded modules, each after everything that feeds it (Kahn's algorithm)."""
-    feeds: dict[str, list[str]] = {}
-    waiting: dict[str, int] = {}
-    for module in inventory.modules:
-        if module.parameters or module.returns or module.sources:
-            needed = {fqn for fqn in (*module.sources, *module.returns) if fqn != module.fqn}
-            waiting[module.fqn] = len(needed)
-            for fqn in needed:
-                feeds.setdefault(fqn, []).append(module.fqn)
-    ready = [fqn for fqn, count in waiting.items() if count == 0]
-    for fqn in ready:  # grows while it is read
-        yield _module(inventory, fqn)
-        for consumer in feeds.get(fqn, ()):
-            waiting[consumer] -= 1
-            if waiting[consumer] == 0:
-                ready.append(consumer)
+@record
+class _Setting:
+    """What every walk over one model reads."""
+
+    bound: BoundPlan
+    places: Places
+    gates: dict[str, Signature]
+    signatures: dict[str, Signature]
 
 
-def _module(inventory: Inventory, fqn: str) -> Module:
-    module = inventory.get(fqn)
-    assert module is not None, f"{fqn} is a module of this inventory"
-    return module
+def _walked(setting: _Setting, order: tuple[Module, ...], known: dict[str, Value]) -> _Walk:
+    """A walk over the whole model, with what an earlier one found for loops to begin with."""
+    walk = _Walk(setting, leaving=dict(known))
+    for module in order:
+        walk.leaving[module.fqn] = walk.output(module)
+    return walk
 
 
 @dataclass(slots=True)
 class _Walk:
     """The state of one pass over the model."""
 
-    bound: BoundPlan
-    gates: dict[str, StyleUse]
-    attentions: dict[str, Attention]
+    setting: _Setting
     leaving: dict[str, Value] = field(default_factory=dict)
     clashes: list[Clash] = field(default_factory=list)
     blamed: set[str] = field(default_factory=set)
     """Families already named in a clash: where values meet, the others decide."""
+    gates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def output(self, module: Module) -> Value:
         """How a module's output leaves it, its clashes noted."""
         if not module.parameters:
-            return self._combined(module, module.returns, wanted=None)
-        assignment = self.bound.styles.get(module.fqn)
-        wanted = normal(assignment.use.input) if assignment else WHOLE
+            return self._container(module)
+        using = self.setting.signatures.get(module.fqn)
+        wanted = using.takes if using else WHOLE
         incoming = self._combined(module, module.sources, wanted=wanted)
-        clash = self._clash(module, incoming, wanted=wanted)
+        clash = self._clash(module, incoming, wanted=wanted) or self._own_parameter(module)
         if clash is not None:
             self.clashes.append(clash)
             self.blamed.update(self._family(fqn) for fqn in clash.producers)
             # A norm works token by token, so what follows it is laid out as if it were right.
             passes = clash.kind in (ClashKind.NORM_ON_SEQUENCE, ClashKind.NORM_ON_HEADS)
             return incoming if passes else Value(None, module.fqn)
-        if assignment is None:
+        if using is None:
             if module.returns:
                 return self._combined(module, module.returns, wanted=None)
             return Value(incoming.layout, module.fqn)
-        if assignment.style.reduces_parameter_gradients:
+        if using.gives is None:
             return Value(incoming.layout or wanted, module.fqn)
-        return Value(normal(assignment.use.output), module.fqn)
+        return Value(using.gives, module.fqn)
+
+    def _container(self, module: Module) -> Value:
+        """What leaves a module without parameters, as a block's member: the stream that layers add to."""
+        value = self._combined(module, module.returns, wanted=None)
+        if value.layout != FEATURES or module.fqn not in self.setting.places.members:
+            return value
+        if self._has_clash(module):
+            return value
+        self._note(ClashKind.FEATURES_APART, module.fqn, WHOLE, FEATURES, (value.origin,))
+        return Value(None, module.fqn)
+
+    def _own_parameter(self, module: Module) -> Clash | None:
+        """A module whose own parameters stand among layers that leave parts to it."""
+        children = self.setting.places.children.get(module.fqn, ())
+        known = [self.leaving.get(child.fqn) for child in children if child.fqn not in module.returns]
+        parts = [value for value in known if value and value.layout not in (None, WHOLE)]
+        if not parts or parts[0].layout is None or self._has_clash(module):
+            return None
+        producers = tuple(dict.fromkeys(value.origin for value in parts))
+        return Clash(
+            ClashKind.OWN_PARAMETER,
+            module.fqn,
+            WHOLE,
+            parts[0].layout,
+            producers,
+            gradient=GradientFault.NEVER_SUMMED,
+        )
+
+    def _has_clash(self, module: Module) -> bool:
+        """Whether something inside a module does not fit, so that the rest is a mere consequence."""
+        return any(clash.consumer.startswith(f"{module.fqn}.") for clash in self.clashes)
 
     def _combined(self, consumer: Module, sources: Sequence[str], *, wanted: Placement | None) -> Value:
         """The one layout in which several values meet, after the gates between them and the consumer.
@@ -162,49 +206,89 @@ class _Walk:
         """
         if not sources:
             return Value(WHOLE, consumer.fqn)
-        known = self._arrivals(consumer.fqn, sources)
-        trusted = [value for value in known if self._family(value.origin) not in self.blamed]
-        if len(known) > 1 and trusted:
-            known = trusted
+        arriving = self._arrivals(consumer.fqn, sources)
+        if self._breaks_a_place(consumer, arriving):
+            return Value(None, consumer.fqn)
+        known = [value for _, value in arriving if value.layout is not None]
         if not known:
             return Value(None, consumer.fqn)
+        if all(value.layout == known[0].layout for value in known):
+            return known[0]
+        if self.blamed:
+            known = [value for value in known if self._family(value.origin) not in self.blamed] or known
         layouts = [value.layout for value in known if value.layout is not None]
         chosen = max(dict.fromkeys(layouts), key=lambda layout: (layouts.count(layout), layout == wanted))
         others = [value for value in known if value.layout != chosen]
-        if self._mixes_tokens(consumer.fqn, sources) and (others or chosen == SEQUENCE):
-            self.clashes.append(_core_clash(consumer.fqn, known))
+        if others and self._is_core(consumer.fqn, sources):
+            self._note_heads(consumer.fqn, known)
             return Value(None, consumer.fqn)
         winner = next(value for value in known if value.layout == chosen)
         for value in others:
             stays = value.layout == FEATURES and wanted != FEATURES
             kind = ClashKind.FEATURES_STAY_DIVIDED if stays else ClashKind.OTHER
             assert value.layout is not None, "unknown layouts were dropped"
-            odd, rest = (value.origin,), (winner.origin,)
-            self.clashes.append(Clash(kind, consumer.fqn, chosen, value.layout, odd, rest))
-            self.blamed.add(self._family(value.origin))
+            self._note(kind, consumer.fqn, chosen, value.layout, (value.origin,), (winner.origin,))
         return winner
 
-    def _arrivals(self, consumer: str, sources: Sequence[str]) -> list[Value]:
-        """What reaches a consumer in a known layout."""
-        values = (self._through_gates(consumer, fqn) for fqn in sources if fqn in self.leaving)
-        return [value for value in values if value.layout is not None]
+    def _breaks_a_place(self, consumer: Module, arriving: Sequence[tuple[str, Value]]) -> bool:
+        """Whether values reach a module through a place that needs other parts of them, which is noted."""
+        places = self.setting.places
+        divided = [(source, value) for source, value in arriving if value.layout not in (WHOLE, None)]
+        features = [(source, value) for source, value in divided if value.layout == FEATURES]
+        tokens = [
+            value
+            for source, value in (divided if len(features) < len(divided) else ())
+            if value.layout in (SEQUENCE, BATCH) and places.mixer(source, consumer.fqn)
+        ]
+        if tokens and tokens[0].layout is not None:
+            origins = [value.origin for value in tokens]
+            self._note(ClashKind.TOKENS_APART, consumer.fqn, WHOLE, tokens[0].layout, origins)
+            return True
+        is_apart = any(places.is_normed(source, consumer.fqn) for source, _ in features)
+        if not is_apart and 1 < len(features) == len(arriving):
+            is_apart = self._are_joined(consumer, [source for source, _ in arriving])
+        if is_apart:
+            origins = [value.origin for _, value in features]
+            self._note(ClashKind.FEATURES_APART, consumer.fqn, WHOLE, FEATURES, origins)
+        return is_apart
 
-    def _through_gates(self, consumer: str, source: str) -> Value:
-        """A value after every prepared container that it enters on its way, outermost first."""
-        value = self.leaving[source]
-        if not self.gates:
-            return value
-        parts = consumer.split(".")
-        for depth in range(1, len(parts) + 1):
-            gate = ".".join(parts[:depth])
-            use = self.gates.get(gate)
-            if use is None or source.startswith(f"{gate}."):
+    def _are_joined(self, consumer: Module, sources: Sequence[str]) -> bool:
+        """Whether linear layers' outputs reach another side by side, and not one by one.
+
+        A rank's parts of two tensors are no part of the two joined. Inside mixers, widths say nothing.
+        """
+        modules = [module_of(self.setting.bound.inventory, fqn) for fqn in sources]
+        if any(module.kind is not Kind.LINEAR for module in (*modules, consumer)):
+            return False
+        if any(self.setting.places.mixer(module.fqn, consumer.fqn) for module in modules):
+            return False
+        width = consumer.parameters[0].shape[-1]
+        return any(module.parameters[0].shape[0] != width for module in modules)
+
+    def _arrivals(self, consumer: str, sources: Sequence[str]) -> list[tuple[str, Value]]:
+        """What reaches a consumer, with the module that it comes from."""
+        gates = self._gates_of(consumer)
+        known = ((fqn, self.leaving[fqn]) for fqn in sources if fqn in self.leaving)
+        return [(fqn, self._through(gates, fqn, value)) for fqn, value in known] if gates else list(known)
+
+    def _gates_of(self, consumer: str) -> tuple[str, ...]:
+        """The prepared containers that hold a module, outermost first."""
+        if not self.setting.gates:
+            return ()
+        parent = consumer.rpartition(".")[0]
+        if parent not in self.gates_of:
+            self.gates_of[parent] = self._gates_of(parent) if parent else ()
+        return (*self.gates_of[parent], consumer) if consumer in self.setting.gates else self.gates_of[parent]
+
+    def _through(self, gates: Sequence[str], source: str, value: Value) -> Value:
+        """A value after every prepared container that it enters on its way."""
+        for gate in gates:
+            if source.startswith(f"{gate}."):
                 continue
-            needs = normal(use.input)
-            if value.layout is not None and value.layout != needs:
-                self.clashes.append(Clash(ClashKind.OTHER, gate, needs, value.layout, (value.origin,)))
-                self.blamed.add(self._family(value.origin))
-            value = Value(normal(use.computes_on), gate)
+            using = self.setting.gates[gate]
+            if value.layout is not None and value.layout != using.takes:
+                self._note(ClashKind.OTHER, gate, using.takes, value.layout, (value.origin,))
+            value = Value(using.computes_on, gate)
         return value
 
     def _clash(self, module: Module, incoming: Value, *, wanted: Placement) -> Clash | None:
@@ -212,63 +296,64 @@ class _Walk:
         arriving = incoming.layout
         if arriving is None:
             return None
-        assignment = self.bound.styles.get(module.fqn)
-        reduces = assignment is not None and assignment.style.reduces_parameter_gradients
+        using = self.setting.signatures.get(module.fqn, PLAIN)
+        gradient = gradient_fault(module, using, arriving=arriving)
         needs = wanted
         if module.kind is Kind.NORM and arriving == FEATURES and not self._is_per_head(module):
             kind, needs = ClashKind.OTHER, WHOLE
-        elif arriving == wanted and assignment is not None and _leaves_gradients_partial(assignment):
-            computed_on = normal(assignment.use.computes_on)
-            return Clash(ClashKind.OTHER, module.fqn, WHOLE, computed_on, (module.fqn,))
+        elif arriving == wanted and gradient is GradientFault.NEVER_SUMMED:
+            computed_on = using.computes_on
+            return Clash(ClashKind.OTHER, module.fqn, WHOLE, computed_on, (module.fqn,), gradient=gradient)
         elif arriving == wanted:
             return None
         else:
-            kind = _clash_kind(module, arriving, wanted=wanted, reduces=reduces)
+            kind = _clash_kind(module, arriving, using=using)
         values = self._arrivals(module.fqn, module.sources)
-        producers = tuple(dict.fromkeys(value.origin for value in values if value.layout == arriving))
-        return Clash(kind, module.fqn, needs, arriving, producers)
+        producers = tuple(dict.fromkeys(value.origin for _, value in values if value.layout == arriving))
+        return Clash(kind, module.fqn, needs, arriving, producers, gradient=gradient)
 
     def _is_per_head(self, module: Module) -> bool:
         """Whether a norm works inside single heads, which stay whole when heads are divided."""
-        attention = self.attentions.get(module.fqn.rpartition(".")[0])
+        attention = self.setting.places.attentions.get(module.fqn.rpartition(".")[0])
         if attention is None:
             return False
         return all(parameter.shape == (attention.head_dim,) for parameter in module.parameters)
 
-    def _mixes_tokens(self, consumer: str, sources: Sequence[str]) -> bool:
+    def _is_core(self, consumer: str, sources: Sequence[str]) -> bool:
         """Whether queries, keys and values of one attention meet here."""
         parent = consumer.rpartition(".")[0]
         inside = all(fqn.startswith(f"{parent}.") for fqn in sources)
-        return len(sources) > 1 and parent in self.attentions and inside
+        return len(sources) > 1 and parent in self.setting.places.attentions and inside
+
+    def _note_heads(self, consumer: str, values: Sequence[Value]) -> None:
+        """Queries, keys and values that are not divided alike."""
+        divided = tuple(value.origin for value in values if value.layout == FEATURES)
+        rest = tuple(value.origin for value in values if value.layout != FEATURES)
+        self.clashes.append(Clash(ClashKind.HEADS_PARTLY, consumer, FEATURES, FEATURES, divided, rest))
+
+    def _note(
+        self,
+        kind: ClashKind,
+        consumer: str,
+        needs: Placement,
+        arriving: Placement,
+        producers: Sequence[str],
+        partners: tuple[str, ...] = (),
+    ) -> None:
+        self.clashes.append(Clash(kind, consumer, needs, arriving, tuple(dict.fromkeys(producers)), partners))
+        self.blamed.update(self._family(fqn) for fqn in producers)
 
     def _family(self, fqn: str) -> str:
-        return family(self.bound.inventory, fqn)
+        return family(self.setting.bound.inventory, fqn)
 
 
-def _leaves_gradients_partial(assignment: Assignment) -> bool:
-    """Whether whole parameters meet a part of the activations, and nothing sums their gradients."""
-    style = assignment.style
-    on_part = normal(assignment.use.computes_on) != WHOLE
-    return on_part and not style.parameters and not style.reduces_parameter_gradients
-
-
-def _clash_kind(module: Module, arriving: Placement, *, wanted: Placement, reduces: bool) -> ClashKind:
+def _clash_kind(module: Module, arriving: Placement, *, using: Signature) -> ClashKind:
     if module.kind is Kind.NORM:
-        if reduces or wanted != WHOLE:
+        if using.sums_whole or using.takes != WHOLE:
             return ClashKind.OTHER
         return ClashKind.NORM_ON_SEQUENCE if arriving == SEQUENCE else ClashKind.NORM_ON_HEADS
     if arriving == FEATURES:
         return ClashKind.FEATURES_STAY_DIVIDED
-    if wanted == FEATURES and arriving == WHOLE and module.kind is Kind.LINEAR:
+    if using.takes == FEATURES and arriving == WHOLE and module.kind is Kind.LINEAR:
         return ClashKind.FEATURES_NOT_DIVIDED
     return ClashKind.OTHER
-
-
-def _core_clash(consumer: str, values: Sequence[Value]) -> Clash:
-    """Queries, keys and values that are not alike, or not whole sequences."""
-    sequences = tuple(value.origin for value in values if value.layout == SEQUENCE)
-    if sequences:
-        return Clash(ClashKind.OTHER, consumer, WHOLE, SEQUENCE, sequences)
-    divided = tuple(value.origin for value in values if value.layout == FEATURES)
-    rest = tuple(value.origin for value in values if value.layout != FEATURES)
-    return Clash(ClashKind.HEADS_PARTLY, consumer, FEATURES, FEATURES, divided, rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from planc.checks.clash_report import (
     ClashGroup,
@@ -15,11 +16,13 @@ from planc.checks.clash_report import (
     size_note,
 )
 from planc.checks.families import quoted
-from planc.checks.layout_flow import FEATURES, SEQUENCE, ClashKind
+from planc.checks.layout_flow import ClashKind
+from planc.checks.layout_types import FEATURES, SEQUENCE, GradientFault
 from planc.checks.model import Rule, Subject
 from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind
+from planc.source import Span
 from planc.vocab import MeshDim, Placement, Replicate
 
 CODE = Code("P415", "layouts-disagree", "an activation does not arrive in the layout that is needed")
@@ -42,13 +45,23 @@ def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
     return CODE.at(
         span,
         f"{culprits} leaves {arriving}" + ("" if spans else ": no rule names it"),
-        secondary=labels_at(rule_spans(subject, group.partners[:1]), f"this leaves {needs}", apart_from=span),
+        secondary=(
+            *labels_at(rule_spans(subject, group.partners[:1]), f"this leaves {needs}", apart_from=span),
+            *labels_at(_meeting_spans(subject, group), "they meet on the way here", apart_from=span),
+        ),
         notes=(
             f"it is combined with {partners} on the way into {meeting}",
             *size_note(subject, group.producers),
         ),
         help=_combined_help(subject, group),
     )
+
+
+def _meeting_spans(subject: Subject, group: ClashGroup) -> tuple[Span, ...]:
+    """The rules of what reads the combined values: the consumer, or whatever a layer's output goes into."""
+    consumer = group.consumers[0]
+    readers = (module.fqn for module in subject.inventory.modules if consumer in module.sources)
+    return rule_spans(subject, [consumer]) or rule_spans(subject, tuple(readers))[:1]
 
 
 def _combined_help(subject: Subject, group: ClashGroup) -> str:
@@ -72,7 +85,7 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
         return CODE.at(
             span,
             f"runs {names} on {arriving}",
-            notes=("its parameters are whole, and nothing would sum their gradients over tp",),
+            notes=_gradient(group.first.gradient),
             help=_help(subject, group),
         )
     return CODE.at(
@@ -84,10 +97,24 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
         ),
         notes=(
             f"{quoted(patterns(subject, group.producers))} leaves {arriving} for {names}",
+            *_gradient(group.first.gradient),
             *size_note(subject, group.consumers),
         ),
         help=_help(subject, group),
     )
+
+
+def _gradient(fault: GradientFault | None) -> tuple[str, ...]:
+    """What would become of the consumer's gradients, if it ran."""
+    match fault:
+        case GradientFault.NEVER_SUMMED:
+            return ("its parameters are whole, and nothing would sum their gradients over tp",)
+        case GradientFault.SUMMED_AGAIN:
+            return ("every rank would have the whole gradient of its parameters, and tp of them be summed",)
+        case None:
+            return ()
+        case _:
+            assert_never(fault)
 
 
 def _help(subject: Subject, group: ClashGroup) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from planc.checks.layout_flow import Flow, layout_flow
 from planc.diagnostics import Code, Diagnostic
+from planc.hardware import Demand
 from planc.inventory.schema import Inventory
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import facts
 from planc.plan.spec import Plan
+from planc.record import record
 from planc.vocab import MeshDim
 
 
@@ -19,13 +22,17 @@ from planc.vocab import MeshDim
 class Subject:
     """A plan held against its model, and the world size of the launch where it is known.
 
-    `estimated` gives the facts that take an estimate. Not slotted, since these and the layout flow are worked
+    `estimated` gives the facts that take an estimate, `demand` what the plan asks of the device that it
+    names, None where nobody wants to know. Not slotted, since these and the layout flow are worked
     out once, when the first rule asks for them.
     """
 
     bound: BoundPlan
     world_size: int | None = None
     estimated: Callable[[], Mapping[str, int]] = dict
+    demand: Callable[[], Demand | None] = lambda: None
+    base: Path | None = None
+    """Where the plan's relative paths start."""
 
     @property
     def plan(self) -> Plan:
@@ -48,12 +55,13 @@ class Subject:
         return layout_flow(self.bound)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     """A check: the codes that it can give, and the function that gives them.
 
     `over` is a mesh dim without whose ranks the rule has nothing to say. `unless` are codes that, found in
-    `block`, make this rule's findings mere consequences.
+    `block`, make this rule's findings mere consequences. With `of_sound` the rule keeps still where another
+    one found an error: what mends it changes what this one sees.
     """
 
     codes: tuple[Code, ...]
@@ -61,3 +69,4 @@ class Rule:
     over: MeshDim | None = None
     block: str = ""
     unless: tuple[Code, ...] = ()
+    of_sound: bool = False

@@ -20,7 +20,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     names = subject.inventory.names()
     seen: dict[str, PatternRule[Unit]] = {}
     for rule in fsdp.rules:
-        matched = [name for name in names if any(pattern.matches(name) for pattern in rule.patterns)]
+        named = {name for pattern in rule.patterns for name in pattern.select(names)}
+        matched = [name for name in names if name in named]
         twice = [name for name in matched if name in seen and seen[name].action == rule.action]
         # A rule for single modules may repeat another such rule; a list makes one unit of all that it names.
         shared = [name for name in twice if len(rule.patterns) > 1 or len(seen[name].patterns) > 1]

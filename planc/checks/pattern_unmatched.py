@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from planc.checks.families import runs
 from planc.checks.model import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Fix
+from planc.diagnostics import Applicability, Code, Diagnostic, Fix
 from planc.diagnostics.suggest import closest
 from planc.plan.bind import Selection
 from planc.plan.pattern import Alternative, Pattern
+from planc.record import record
 
 CODE = Code("P203", "pattern-unmatched", "a pattern matches nothing")
 
@@ -19,7 +20,7 @@ _MAX_CANDIDATES = 8
 _BRACE = re.compile(r"([^{}]*)\{[^{}]*\}([^{}]*)\Z")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gap:
     """Where a pattern stops matching: offsets [start, end) of its text, the parent so far, the names there.
 
@@ -40,13 +41,17 @@ class Gap:
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each pattern without a match, or for each choice in a brace without one."""
+    own_file = subject.plan.span("").file
     for selection in subject.bound.selections:
         gaps = _unused_choices(selection) if selection.matched else _dead_end(selection)
-        yield from (_report(selection.pattern, gap) for gap in gaps)
+        # In an included file, a name may be right for another plan's model.
+        is_own = selection.pattern.source.span.file == own_file
+        yield from (_report(selection.pattern, gap, is_own=is_own) for gap in gaps)
 
 
-def _report(pattern: Pattern, gap: Gap) -> Diagnostic:
+def _report(pattern: Pattern, gap: Gap, *, is_own: bool) -> Diagnostic:
     near = _nearest(gap)
+    is_safe = is_own and not gap.is_range and not gap.is_container
     span = pattern.source.part(gap.start, gap.end)
     nothing = f"there is nothing below `{gap.parent}`"
     return CODE.at(
@@ -54,7 +59,7 @@ def _report(pattern: Pattern, gap: Gap) -> Diagnostic:
         _label(gap),
         notes=(f"candidates: {_listed(gap.children)}" if gap.children else nothing,),
         help=f"did you mean `{near}`?" if near else None,
-        fix=Fix(span, near, is_safe=not gap.is_range) if near else None,
+        fix=Fix(span, near, Applicability.of(is_safe=is_safe)) if near else None,
     )
 
 
@@ -98,19 +103,27 @@ def _dead_end(selection: Selection) -> Iterator[Gap]:
     """The first part of a pattern that leads nowhere; each choice of it, if it has some."""
     pattern, prefixes = selection.pattern, _prefixes(selection.names)
     for index, (start, text) in enumerate(pattern.parts):
-        if any(pattern.matches_prefix(name, index + 1) for name in prefixes):
+        if pattern.select(prefixes, num_segments=index + 1):
             continue
         if len(pattern.segments[index].alternatives) > 1:
             yield from _choices(pattern, index, pattern.segments[index].alternatives, prefixes)
         else:
-            children = _children(pattern, index, prefixes)
-            yield Gap(start, start + len(text), text, _parent(pattern, index), children)
+            yield _only(pattern, index, start, text, prefixes)
         return
     # Every part leads somewhere, but not to a name: the pattern stops at a container.
     start, text = pattern.parts[-1]
     children = _children(pattern, len(pattern.parts), prefixes)
     parent = _parent(pattern, len(pattern.parts) - 1)
     yield Gap(start, start + len(text), text, parent, children, is_container=True)
+
+
+def _only(pattern: Pattern, index: int, start: int, text: str, prefixes: tuple[str, ...]) -> Gap:
+    """The gap at a part that reads one way, whatever braces it is written with."""
+    (alternative,) = pattern.segments[index].alternatives
+    # Of several braces nobody can say which one has the slip.
+    around = ("", "") if text.count("{") < 2 else None
+    children = _children(pattern, index, prefixes)
+    return Gap(start, start + len(text), alternative.text, _parent(pattern, index), children, around)
 
 
 def _unused_choices(selection: Selection) -> Iterator[Gap]:
@@ -127,7 +140,7 @@ def _unused_choices(selection: Selection) -> Iterator[Gap]:
 
 
 def _choices(
-    pattern: Pattern, index: int, options: Sequence[Alternative], prefixes: Sequence[str]
+    pattern: Pattern, index: int, options: Sequence[Alternative], prefixes: tuple[str, ...]
 ) -> Iterator[Gap]:
     """A gap for each choice as it is written; the numbers of one range are one."""
     by_place: dict[tuple[int, int], list[Alternative]] = {}
@@ -151,8 +164,9 @@ def _parent(pattern: Pattern, index: int) -> str:
     return ".".join(text for _, text in pattern.parts[:index])
 
 
-def _prefixes(names: Iterable[str]) -> tuple[str, ...]:
-    """Every name and every module on the way to it, in order."""
+@functools.lru_cache(maxsize=8)
+def _prefixes(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Every name and every module on the way to it, in order: the same for many patterns."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split(".")
@@ -160,17 +174,25 @@ def _prefixes(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _children(pattern: Pattern, index: int, prefixes: Sequence[str]) -> tuple[str, ...]:
+def _children(pattern: Pattern, index: int, prefixes: tuple[str, ...]) -> tuple[str, ...]:
     """Names one step below what the first `index` parts match, each once."""
-    found: dict[str, None] = {}
+    parents = pattern.select(prefixes, num_segments=index) if index else ("",)
     is_deep = index > 0 and pattern.segments[index - 1].depth
-    for name in prefixes:
+    below = _by_parent(prefixes)
+    found = sorted(child for parent in parents for child in below.get(parent, ()))
+    # Anywhere in the model, numbers tell nothing.
+    names = (name for _, name in found if not (is_deep and name.isdecimal()))
+    return tuple(dict.fromkeys(names))
+
+
+@functools.lru_cache(maxsize=8)
+def _by_parent(prefixes: tuple[str, ...]) -> dict[str, list[tuple[int, str]]]:
+    """The children of each name with their places among all names."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for place, name in enumerate(prefixes):
         parent, _, last = name.rpartition(".")
-        if is_deep and last.isdecimal():
-            continue  # anywhere in the model, numbers tell nothing
-        if (parent == "" and index == 0) or (parent and pattern.matches_prefix(parent, index)):
-            found[last] = None
-    return tuple(found)
+        found.setdefault(parent, []).append((place, last))
+    return found
 
 
 RULE = Rule((CODE,), check)

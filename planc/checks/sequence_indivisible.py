@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.layout_flow import SEQUENCE, normal
+from planc.checks.layout_types import SEQUENCE, normal
 from planc.checks.legal_values import choices, multiples_around
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label

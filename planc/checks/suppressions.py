@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from planc.diagnostics import Code, Diagnostic, Fix, Severity, has_errors
+from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Severity, has_errors
 from planc.diagnostics.suggest import did_you_mean
+from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax.comments import Comment, comments
 
@@ -23,7 +23,7 @@ _IGNORE = re.compile(r"ignore\s*\[(?P<codes>[^\]]*)\](?P<reason>.*)")
 _HELP = "write `# planc: ignore[P802] reason`"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Suppression:
     """`codes` are not reported on `line` of the comment's file. `codes_span` is what the brackets hold."""
 
@@ -33,9 +33,8 @@ class Suppression:
     line: int
 
     def covers(self, diagnostic: Diagnostic) -> bool:
-        span = diagnostic.primary.span
-        is_here = (span.file, span.line) == (self.comment.span.file, self.line)
-        return is_here and diagnostic.code.code in self.codes
+        """Whether a finding on the suppression's line is of one of its codes."""
+        return diagnostic.code.code in self.codes
 
 
 def suppress(
@@ -46,13 +45,20 @@ def suppress(
     An unused comment is reported only for a plan without errors: an error may hide what it is for.
     """
     suppressions, problems = read_suppressions(source, known=known)
-    remaining = [one for one in diagnostics if not any(found.covers(one) for found in suppressions)]
+    by_line: dict[tuple[str, int], list[Suppression]] = {}
+    for suppression in suppressions:
+        by_line.setdefault((source.name, suppression.line), []).append(suppression)
+    covers = [
+        [found for found in by_line.get((span.file, span.line), ()) if found.covers(one)]
+        for one in diagnostics
+        for span in (one.primary.span,)
+    ]
+    remaining = [one for one, found in zip(diagnostics, covers, strict=True) if not found]
     if not has_errors((*remaining, *problems)):
         used = frozenset(
-            (found.comment.span, one.code.code)
-            for one in diagnostics
-            for found in suppressions
-            if found.covers(one)
+            (suppression.comment.span, one.code.code)
+            for one, found in zip(diagnostics, covers, strict=True)
+            for suppression in found
         )
         problems = (*problems, *_unused(source, suppressions, used))
     return (*remaining, *problems)
@@ -63,22 +69,26 @@ def read_suppressions(
 ) -> tuple[tuple[Suppression, ...], tuple[Diagnostic, ...]]:
     """The sound suppressions of a text, and a finding for each comment to planc that is none."""
     every = comments(source)
-    alone = frozenset(comment.span.line for comment in every if comment.is_alone)
+    below: dict[int, int] = {}
+    for comment in reversed(every):
+        if comment.is_alone:
+            below[comment.span.line] = below.get(comment.span.line + 1, comment.span.line + 1)
     found: list[Suppression] = []
     problems: list[Diagnostic] = []
     for comment in every:
         address = _TO_PLANC.match(comment.text)
         if address is None:
             continue
-        suppression, faults = _read(comment, address.end(), known=known, alone=alone)
+        suppression, faults = _read(comment, address.end(), known=known, below=below)
         problems.extend(faults)
         found.extend([suppression] if suppression else [])
     return tuple(found), tuple(problems)
 
 
 def _read(
-    comment: Comment, start: int, *, known: Mapping[str, Code], alone: frozenset[int]
+    comment: Comment, start: int, *, known: Mapping[str, Code], below: Mapping[int, int]
 ) -> tuple[Suppression | None, tuple[Diagnostic, ...]]:
+    """`below` has, for each comment that stands alone, the line that it is about."""
     match = _IGNORE.fullmatch(comment.text, start)
     if match is None:
         is_ignore = re.match(r"ignore\b", comment.text[start:])
@@ -95,9 +105,7 @@ def _read(
         if (problem := _code_problem(word.group(), _part(comment, word.span(), match.start("codes")), known))
     )
     codes = tuple(word.group() for word in listed)
-    line = comment.span.line
-    if comment.is_alone:
-        line = next(number for number in range(line, line + len(alone) + 1) if number not in alone)
+    line = below.get(comment.span.line, comment.span.line)
     suppression = Suppression(comment, codes, _part(comment, match.span("codes"), 0), line)
     return (None if problems else suppression), problems
 
@@ -129,9 +137,9 @@ def _unused(
             continue
         # Under other settings the plan may have the finding, so that only its author can say.
         fix = (
-            Fix(suppression.codes_span, ", ".join(kept), is_safe=False)
+            Fix(suppression.codes_span, ", ".join(kept), Applicability.UNSAFE)
             if kept
-            else Fix(_removal(source, suppression.comment), "", is_safe=False)
+            else Fix(_removal(source, suppression.comment), "", Applicability.UNSAFE)
         )
         text = f"no {' or '.join(idle)} on line {suppression.line}"
         yield UNUSED.at(suppression.comment.span, text, help="remove what is not needed", fix=fix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.checks import (
     auto_style_unknown,
+    no_such_dim,
     no_tensor_parallel_rules,
     overlapping_rules,
     pattern_partial,
@@ -17,6 +18,7 @@ TENSOR_PARALLEL_FAULTS: tuple[Code, ...] = (
     pattern_partial.CODE,
     overlapping_rules.CODE,
     style_kind.CODE,
+    no_such_dim.CODE,
     auto_style_unknown.CODE,
     no_tensor_parallel_rules.CODE,
 )

@@ -19,7 +19,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"{warmup} steps of warm-up",
             secondary=(Label(subject.plan.span("train.steps"), f"{steps} steps of training"),),
             notes=("the learning rate would never reach its peak, and never come down",),
-            help=f"warmup can be up to {steps} steps",
+            help=f"make warmup a small part of the {steps} steps",
         )
 
 

@@ -10,7 +10,7 @@ from variants import Check
 from planc.api import Checked
 from planc.diagnostics import Diagnostic
 from planc.plan.facts import COUNTS
-from tests.plans import FULL
+from tests.plans import FULL, TINY
 
 WITHOUT_EXPECT = FULL[: FULL.index("expect {")]
 CP_BLOCK = """\
@@ -73,6 +73,49 @@ def test_fix_that_drops_layers_is_not_safe(check: Check) -> None:
     fix = only(check(text), "P203").fix
     assert fix is not None
     assert not fix.is_safe
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "{gate,upp}_{proj,projj}",
+        "{gate,up}{_proj,_prjo}",
+        "{gate}_{prooj}",
+        "{pre}_attention_layernor{n}",
+        "{ga,u}{te,p}_prj",
+    ],
+)
+def test_a_slip_among_several_braces_has_no_fix(part: str, check: Check) -> None:
+    text = edited("mlp.{gate,up}_proj", f"mlp.{part}")
+    found = [one for one in check(text).diagnostics if one.code.code == "P203"]
+    assert found
+    assert all(one.fix is None for one in found)
+
+
+def test_a_brace_of_one_choice_is_read_as_what_it_says(check: Check) -> None:
+    diagnostic = only(check(edited("mlp.down_proj", "mlp.{down_prj}")), "P203")
+    assert "no child `down_prj`" in diagnostic.primary.text
+    assert diagnostic.fix is not None and diagnostic.fix.replacement == "down_proj"
+
+
+MESHES = {
+    "tp": "tp = 2",
+    "cp": "cp = 2",
+    "dp_replicate": "dp_replicate = 2",
+    "dp_shard": "dp_shard = 2",
+    "all": "dp_replicate = 2\n  dp_shard = 2\n  cp = 2\n  tp = 2",
+}
+
+
+@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+def test_what_the_help_adds_for_a_mesh_dim_makes_the_plan_pass(mesh: str, check: Check) -> None:
+    start, end = TINY.index("mesh {"), TINY.index("data {")
+    text = f"{TINY[:start]}mesh {{\n  {mesh}\n}}\n\n{TINY[end:]}".replace("param size: int = 2\n", "")
+    helps = [one.help or "" for one in check(text).diagnostics]
+    blocks = {block for help in helps for block in re.findall(r"`(\w+ on .*?)`", help) if "{" in block}
+    widest = max((block for block in blocks if block.startswith("fsdp")), key=len, default="")
+    blocks = {block for block in blocks if not block.startswith("fsdp")} | ({widest} - {""})
+    assert blocks and codes(check("\n".join((text, *sorted(blocks), "")))) == []
 
 
 def test_unmatched_part_lists_its_siblings(check: Check) -> None:

@@ -25,18 +25,6 @@ def variants() -> Mapping[str, Inventory]:
     """Inventories by the directory name that plans give them."""
     tiny = tiny_llama()
     return {
-        "tiny-llama-tied": replace(tiny, ties=(("model.embed_tokens.weight", "lm_head.weight"),)),
-        "tiny-llama-windowed": replace(
-            tiny, attentions=tuple(replace(attention, window=128) for attention in tiny.attentions)
-        ),
-        "tiny-llama-small-vocabulary": replace(tiny, vocab_size=100),
-        "tiny-llama-packed": replace(
-            tiny,
-            tp_plan=tuple(
-                (pattern, "packed_colwise" if pattern.endswith("gate_proj") else style)
-                for pattern, style in tiny.tp_plan
-            ),
-        ),
         "tiny-llama-without-plan": replace(tiny, tp_plan=()),
         "tiny-llama-wide-norms": replace(tiny, modules=tuple(_with_wide_norms(tiny))),
     }

@@ -1,0 +1,116 @@
+"""Where in a model values are not taken one by one: places that a layout can break though modules agree.
+
+The recorded data flow names modules, not the tensor operations between them. Attention, recurrences and norms
+without weights stand there unnamed, and are known by the containers that hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from planc.inventory.schema import Attention, Inventory, Kind, Module
+from planc.record import record
+
+
+@record
+class Places:
+    """A model's containers by what happens inside them. A mixer is one whose inside mixes tokens."""
+
+    attentions: dict[str, Attention]
+    members: frozenset[str]
+    """Of repeated blocks."""
+    recurrent: frozenset[str]
+    """Mixers that have no attention."""
+    weightless: frozenset[str]
+    """Containers, attentions aside, that hold a norm without parameters."""
+    children: dict[str, tuple[Module, ...]]
+    """Recorded modules inside modules with parameters of their own, directly."""
+
+    def mixer(self, source: str, consumer: str) -> str | None:
+        """The container that holds two modules both and mixes tokens."""
+        parent = _common(source, consumer)
+        while parent:
+            if parent in self.attentions or parent in self.recurrent:
+                return parent
+            parent = parent.rpartition(".")[0]
+        return None
+
+    def is_normed(self, source: str, consumer: str) -> bool:
+        """Whether a norm without parameters may stand between two modules."""
+        return bool(self.weightless) and _common(source, consumer) in self.weightless
+
+
+def places(inventory: Inventory) -> Places:
+    """The places of a model."""
+    attentions = {attention.fqn: attention for attention in inventory.attentions}
+    members = frozenset(name for name in inventory.names() if name.rpartition(".")[0] in inventory.blocks)
+    children = _children(inventory)
+    return Places(
+        attentions,
+        members,
+        recurrent=frozenset(_recurrent(inventory, members, owners=children.keys())),
+        weightless=frozenset(_weightless(inventory) - attentions.keys()),
+        children=children,
+    )
+
+
+def _common(source: str, consumer: str) -> str:
+    """The container that holds both."""
+    first, second = source.split(".")[:-1], consumer.split(".")[:-1]
+    shared = 0
+    while shared < min(len(first), len(second)) and first[shared] == second[shared]:
+        shared += 1
+    return ".".join(first[:shared])
+
+
+def _recurrent(inventory: Inventory, members: frozenset[str], *, owners: Container[str]) -> set[str]:
+    """Containers in a block's member that are no attention, with a convolution or parameters of their own.
+
+    Where a member without attention has none of these, all of its containers are taken for one.
+    """
+    odd: dict[str, set[str]] = {member: set() for member in members}
+    plain: dict[str, set[str]] = {member: set() for member in members}
+    for module in inventory.modules:
+        holder, member = _holder(module.fqn, members)
+        if holder and module.parameters:
+            is_odd = module.fqn in owners or "Conv" in module.class_name
+            (odd if is_odd else plain)[member].add(holder)
+    attending: set[str] = set()
+    for attention in inventory.attentions:
+        holder, member = _holder(attention.fqn, members)
+        attending.add(member)
+        for known in (odd, plain):
+            known.get(member, set()).discard(holder)
+    found = set().union(*odd.values())
+    return found.union(*(plain[member] for member in members if member not in attending and not odd[member]))
+
+
+def _holder(fqn: str, members: frozenset[str]) -> tuple[str, str]:
+    """(the child of a block's member that a module is or lies in, the member); empty outside."""
+    holder = fqn
+    while holder:
+        parent = holder.rpartition(".")[0]
+        if parent in members:
+            return holder, parent
+        holder = parent
+    return "", ""
+
+
+def _weightless(inventory: Inventory) -> set[str]:
+    """Containers that directly hold a norm without parameters."""
+    parents = {module.fqn.rpartition(".")[0] for module in inventory.modules}
+    return {
+        module.fqn.rpartition(".")[0]
+        for module in inventory.modules
+        if "Norm" in module.class_name and not module.parameters and module.fqn not in parents
+    }
+
+
+def _children(inventory: Inventory) -> dict[str, tuple[Module, ...]]:
+    owners = {module.fqn for module in inventory.modules if module.fqn and module.kind is Kind.OTHER}
+    found: dict[str, tuple[Module, ...]] = {}
+    for module in inventory.modules:
+        parent = module.fqn.rpartition(".")[0]
+        if parent in owners and module.parameters:
+            found[parent] = (*found.get(parent, ()), module)
+    return found

@@ -1,0 +1,33 @@
+"""Optimizer steps too small for the dtype of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.model import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.vocab import DType
+
+CODE = Code("P714", "updates-rounded-away", "weights near 1 never change in this dtype", Severity.WARNING)
+
+_BELOW_ONE = {DType.BFLOAT16: 2.0**-8, DType.FLOAT16: 2.0**-11}
+"""From 1 down to the next number of each dtype."""
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning at `model.dtype` when AdamW's largest step, lr, is rounded away from a norm's weights."""
+    plan = subject.plan
+    gap, lr = _BELOW_ONE.get(plan.model.dtype), plan.optimizer.kind.lr
+    # Half a gap rounds back to the number that the step started from.
+    if gap is None or not 0 < lr <= gap / 2:
+        return
+    yield CODE.at(
+        plan.span("model.dtype"),
+        f"below 1 comes {1 - gap:g} in {plan.model.dtype}",
+        secondary=(Label(plan.span("optimizer.kind"), f"a step of AdamW is about lr = {lr:g}"),),
+        notes=("norms start at 1, and many other weights are too large for so small a step",),
+        help=f"write `dtype = float32`, and `param_dtype = {plan.model.dtype}` in `fsdp` for compute",
+    )
+
+
+RULE = Rule((CODE,), check)

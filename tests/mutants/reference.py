@@ -1,0 +1,47 @@
+"""One process that trains what a mutated plan says, as `planc verify` has it do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planc.plan import spec
+from planc.plan.bind import BoundPlan
+from planc.runtime.data.sources import JsonLinesSource, TextSource
+from planc.runtime.data.spec import DataSpec
+from planc.verify.recipe import Recipe
+from planc.verify.reference import train
+
+__all__ = ["NUM_STEPS", "Recipe", "recipe_of", "train"]
+
+NUM_STEPS = 2
+"""Steps that are run and compared."""
+
+
+def recipe_of(bound: BoundPlan, *, base: Path) -> Recipe:
+    """A plan's recipe. ValueError where this reference has no counterpart of what the plan asks for."""
+    plan, data = bound.plan, bound.plan.data
+    match data.source:
+        case spec.TextFiles(patterns):
+            source: TextSource | JsonLinesSource = TextSource(patterns)
+        case spec.JsonLines(patterns, field):
+            source = JsonLinesSource(patterns, field)
+        case other:
+            raise ValueError(f"no reference for source {other}")
+    if data.packing != "attend" or not isinstance(data.tokenizer, spec.ByteTokenizer):
+        raise ValueError(f"no reference for packing {data.packing}, tokenizer {data.tokenizer}")
+    tokens = plan.train.tokens_per_step
+    batch = data.micro_batch * plan.mesh.dp_size if tokens is None else tokens // data.sequence_length
+    return Recipe(
+        base=base,
+        model=plan.model.hf,
+        seed=plan.model.seed,
+        dtype=plan.model.dtype,
+        data=DataSpec(source, "bytes", data.sequence_length, data.shuffle_seed),
+        global_batch=batch,
+        optimizer=plan.optimizer.kind,
+        schedule=plan.optimizer.schedule,
+        total_steps=plan.train.steps,
+        num_steps=NUM_STEPS,
+        clip_grad_norm=plan.optimizer.clip_grad_norm,
+        decays=tuple((name, decay) for name, (decay, _) in bound.weight_decay.items()),
+    )
