@@ -7,7 +7,7 @@ from typing import Protocol
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import Accumulate, SaveCheckpoint
+from planc.graph.ops import Accumulate, ExportHf, SaveCheckpoint
 from planc.runtime.errors import ExitCode, OpFailure, RunError
 
 _LOST_PEER = "another rank ended or stopped answering; what it printed says why"
@@ -40,6 +40,7 @@ def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int
     """The number of the last step run or resumed; RunError where an op fails.
 
     `stop_after` ends the run early, after that step, as its last: what is saved at the end is saved then.
+    A run resumed at its end has its checkpoint already; its exports may be what it was started for.
     """
     last = graph.num_steps if stop_after is None else min(stop_after, graph.num_steps)
     for op in graph.setup:
@@ -52,6 +53,10 @@ def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int
         for op in graph.save:
             if _is_due(op, step, last_step=last):
                 _execute(backend, op, Position(step))
+    if completed >= last:
+        for op in graph.save:
+            if isinstance(op, ExportHf):
+                _execute(backend, op, Position(completed))
     return max(completed, last)
 
 
@@ -95,6 +100,11 @@ def _exit_code(error: Exception) -> ExitCode:
 
 
 def _is_due(op: Op, step: int, *, last_step: int) -> bool:
-    assert isinstance(op, SaveCheckpoint), "the graph's save ops are checkpoints"
-    every = op.every_steps is not None and step % op.every_steps == 0
-    return every or (op.at_end and step == last_step)
+    match op:
+        case SaveCheckpoint(every_steps=every_steps, at_end=at_end):
+            is_every = every_steps is not None and step % every_steps == 0
+            return is_every or (at_end and step == last_step)
+        case ExportHf(when="end"):
+            return step == last_step
+        case _:
+            raise AssertionError(f"{op.name} is no op that saves")

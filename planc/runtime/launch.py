@@ -7,10 +7,14 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planc.graph.graph import Graph
+from planc.graph.ops import ResumeCheckpoint, SaveCheckpoint
 from planc.runtime.errors import ExitCode, RunError
 
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+VARIABLES = (*_TORCHRUN, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What `read_launch` reads of an environment that a person may set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
     rank, world_size, local_rank = (_count(environment, name) for name in _TORCHRUN)
     if not 0 <= rank < world_size:
         raise RunError(f"RANK = {rank} is outside WORLD_SIZE = {world_size}", help="ranks count from 0")
+    _require_local_world(environment, local_rank=local_rank, world_size=world_size)
     if world_size == 1:
         return Launch()
     for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -54,6 +59,16 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
         raise RunError(f"MASTER_PORT = {port} is no port", help="ports are 1 to 65535" if port else free)
     agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return Launch(rank, world_size, local_rank, environment["MASTER_ADDR"], port, agent)
+
+
+def names_devices(environment: Mapping[str, str]) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES asks for devices: a run that finds none must not go on without."""
+    return environment.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1", "NoDevFiles")
+
+
+def needs_shared_folder(graph: Graph) -> bool:
+    """Whether all ranks read or write in the run's folder, rather than rank 0 alone."""
+    return any(isinstance(op, ResumeCheckpoint | SaveCheckpoint) for op in graph.ops())
 
 
 def require_world_size(launch: Launch, *, wanted: int, mesh: str, start_with: str) -> None:
@@ -86,6 +101,19 @@ def require_free_port(launch: Launch) -> None:
         help=f"choose another port: {free} is free on this machine",
         is_shared=False,
     )
+
+
+def _require_local_world(environment: Mapping[str, str], *, local_rank: int, world_size: int) -> None:
+    """RunError unless LOCAL_WORLD_SIZE, which not every launcher sets, holds this rank and fits the world."""
+    if "LOCAL_WORLD_SIZE" not in environment:
+        return
+    local = _count(environment, "LOCAL_WORLD_SIZE")
+    if local_rank >= local:
+        text = f"LOCAL_RANK = {local_rank} is outside LOCAL_WORLD_SIZE = {local}"
+        raise RunError(text, help="local ranks count from 0 on each machine")
+    if local > world_size:
+        text = f"LOCAL_WORLD_SIZE = {local} is more than WORLD_SIZE = {world_size}"
+        raise RunError(text, help="a machine's processes are part of all processes")
 
 
 def _count(environment: Mapping[str, str], name: str) -> int:

@@ -1,15 +1,19 @@
-"""A run's folder: plan.json, metrics.jsonl, status.json, checkpoints/."""
+"""A run's folder: plan.json, plans/, metrics.jsonl, status.json, checkpoints/."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import StepMetrics
+
+PLAN_NAME = "plan.json"
+KEPT_PLANS = "plans"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +22,17 @@ class RunDirectory:
 
     path: Path
 
-    def prepare(self, artifact: str) -> None:
-        """Creates the folder and stores the compiled plan in it; RunError if the system refuses."""
+    def prepare(self, artifact: Callable[[Path], str], *, plan_hash: str) -> None:
+        """Creates the folder and stores the compiled plan in it; RunError if the system refuses.
+
+        `artifact` gives the plan's text for a file in a folder. `plan.json` is what runs now, `plans/` keeps
+        every plan that ran here by its hash: a checkpoint says by which one it was saved.
+        """
+        kept = self.path / KEPT_PLANS
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._replace("plan.json", artifact)
+            kept.mkdir(parents=True, exist_ok=True)
+            self._replace(f"{KEPT_PLANS}/{plan_hash}.json", artifact(kept))
+            self._replace(PLAN_NAME, artifact(self.path))
         except OSError as error:
             raise RunError(
                 f"cannot write the run's folder {self.path}: {error.strerror}",
@@ -58,6 +68,7 @@ class RunDirectory:
         self._replace("status.json", json.dumps(status, indent=2) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
-        temporary = self.path / f".{name}.{os.getpid()}"
+        path = self.path / name
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         temporary.write_text(text, encoding="utf-8")
-        temporary.replace(self.path / name)
+        temporary.replace(path)

@@ -5,44 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from planc.graph.artifact import dump
+from tests.launch.processes import ROOT, start, torchrun, without_torch, without_torchrun
 from tests.parity.cases import TP2_DP2, Case, compile_case, make_workspace, plan_text
 from tests.parity.reference import train_reference
 
-ROOT = Path(__file__).parents[2]
-LAUNCHER_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TP_SIZE",
-    "DP_SIZE",
-    "CP_SIZE",
-)
 FOUR_RANKS = Case("TP2·DP2", "", TP2_DP2)
 TWO_RANKS = Case("DP2", "", {"dp_shard": 2})
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a process ended; `seconds` is its wall time."""
-
-    code: int
-    stdout: str
-    stderr: str
-    seconds: float
 
 
 @pytest.fixture(scope="module")
@@ -73,36 +51,6 @@ def no_torch(tmp_path: Path) -> Path:
     return folder
 
 
-def start(
-    *command: str, environment: Mapping[str, str] | None = None, first_on_path: Path | None = None
-) -> Outcome:
-    """A command run to its end, without what this process inherited from a launcher."""
-    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    path = os.pathsep.join(str(folder) for folder in (first_on_path, ROOT) if folder)
-    settings = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environment or {})}
-    began = time.monotonic()
-    done = subprocess.run(command, env=inherited | settings, capture_output=True, text=True, timeout=120)
-    return Outcome(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
-
-
-def without_torch(*arguments: str, no_torch: Path, environment: Mapping[str, str] | None = None) -> Outcome:
-    """`python -m planc.run` where importing torch would end it."""
-    return start(
-        sys.executable, "-m", "planc.run", *arguments, environment=environment, first_on_path=no_torch
-    )
-
-
-def torchrun(num_ranks: int, *arguments: str) -> Outcome:
-    launcher = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={num_ranks}",
-    )
-    return start(*launcher, "-m", "planc.run", *arguments)
-
-
 def test_a_wrong_number_of_ranks_is_one_error_without_a_traceback_of_planc(workspace: Path) -> None:
     outcome = torchrun(2, str(workspace / "four.plan"))
     assert outcome.code == 1, "torchrun's own code for every failure"
@@ -131,6 +79,43 @@ def test_one_process_for_four_ranks_names_the_command(
     assert f"start it with: torchrun --nproc-per-node 4 -m planc.run {path}" in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert outcome.stdout == ""
+
+
+def test_a_plan_that_no_launch_would_run_names_no_command(
+    workspace: Path, no_torch: Path, tmp_path: Path
+) -> None:
+    plan = tmp_path / "x.plan"
+    plan.write_text((workspace / "four.plan").read_text().replace('hf = "', 'hf = "not/'))
+    outcome = without_torch(str(plan), no_torch=no_torch)
+    assert outcome.code == 2
+    assert "error[P216]" in outcome.stderr
+    assert "start it with" not in outcome.stderr
+
+
+def test_an_interrupt_is_one_line_and_its_own_code(workspace: Path, tmp_path: Path) -> None:
+    options = ("--set", "train.steps=1_000_000", "--run-dir", str(tmp_path / "run"))
+    command = (sys.executable, "-u", "-m", "planc.run", str(workspace / "one.plan"), *options)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert next(line for line in process.stdout if line.startswith("step "))
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.stderr.read() == "planc: interrupted\n"
+    assert process.returncode == 130
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["exit_code"] == 130
+
+
+def test_the_time_left_ends_where_the_run_is_to_stop(workspace: Path, tmp_path: Path) -> None:
+    options = ("--set", "train.steps=1_000_000", "--stop-after", "2", "--run-dir", str(tmp_path / "run"))
+    outcome = start(sys.executable, "-m", "planc.run", str(workspace / "one.plan"), *options)
+    assert outcome.code == 0, outcome.stderr
+    steps = [line for line in outcome.stdout.splitlines() if line.startswith("step ")]
+    assert len(steps) == 2
+    assert steps[0].partition("left ")[2] < "0:01:00"
+    assert steps[1].endswith("left 0:00:00")
 
 
 @pytest.mark.parametrize(
@@ -170,21 +155,6 @@ def test_a_taken_port_is_named_with_a_free_one(workspace: Path, no_torch: Path, 
     assert int(free[1]) != taken_port
 
 
-def without_torchrun(*commands: tuple[str, ...]) -> list[Outcome]:
-    """One process a rank, as a cluster's own launcher starts them; `commands` holds each rank's arguments."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    world = {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-
-    def start_rank(rank: int) -> Outcome:
-        environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        return start(sys.executable, "-m", "planc.run", *commands[rank], environment=environment)
-
-    with ThreadPoolExecutor(len(commands)) as threads:
-        return list(threads.map(start_rank, range(len(commands))))
-
-
 def test_ranks_with_different_plans_are_refused(workspace: Path, tmp_path: Path) -> None:
     command = (str(workspace / "two.plan"), "--run-dir", str(tmp_path / "run"))
     for outcome in without_torchrun(command, (*command, "--set", "model.seed=8")):
@@ -197,7 +167,7 @@ def test_ranks_with_different_plans_are_refused(workspace: Path, tmp_path: Path)
 def test_numbers_that_explode_end_the_run_with_its_own_code(workspace: Path, tmp_path: Path) -> None:
     command = (
         *(str(workspace / "two.plan"), "--run-dir", str(tmp_path / "run")),
-        *("--set", "optimizer.kind=adamw(lr = 1.0e30)"),
+        *("--set", "optimizer.kind=adamw(lr = 1.0e30, weight_decay = 0.0)"),
     )
     for outcome in without_torchrun(command, command):
         assert outcome.code == 5

@@ -12,11 +12,12 @@ from torch.distributed.tensor import DTensor
 from planc.graph.op import Op
 from planc.graph.ops import ComputeLoss, StepOptimizer, SyncGradients
 from planc.runtime.backends.torch.session import Session
+from planc.runtime.interpreter import Position
 
-Fault = Callable[[Session, Op], None]
+Fault = Callable[[Session, Op, Position], None]
 
 
-def norm_gradients_not_reduced(session: Session, op: Op) -> None:
+def norm_gradients_not_reduced(session: Session, op: Op, position: Position) -> None:
     """Before gradients are synced, each rank's partial sum passes for the sum."""
     if not isinstance(op, SyncGradients):
         return
@@ -28,14 +29,14 @@ def norm_gradients_not_reduced(session: Session, op: Op) -> None:
             )
 
 
-def labels_shifted_after_sharding(session: Session, op: Op) -> None:
+def labels_shifted_after_sharding(session: Session, op: Op, position: Position) -> None:
     """Each rank's labels move by one within its own positions, as when shifting comes after sharding."""
     if isinstance(op, ComputeLoss) and session.local_batch is not None:
         rolled = torch.roll(session.local_batch.labels, 1, dims=1)
         session.local_batch = dataclasses.replace(session.local_batch, labels=rolled)
 
 
-def replicas_drift(session: Session, op: Op) -> None:
+def replicas_drift(session: Session, op: Op, position: Position) -> None:
     """One rank's copy of the last norm moves by one part in a million before the last step."""
     if isinstance(op, StepOptimizer) and dist.get_rank() == 1:
         parameter = session.model.get_parameter("model.norm.weight")

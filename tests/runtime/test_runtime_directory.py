@@ -30,7 +30,7 @@ def metrics(step: int, *, sample_ids: tuple[int, ...] = ()) -> StepMetrics:
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
     directory = RunDirectory(tmp_path / "runs" / "a")
-    directory.prepare("{}")
+    directory.prepare(lambda folder: "{}", plan_hash="a")
     return directory
 
 
@@ -45,14 +45,23 @@ def status(directory: RunDirectory) -> dict[str, object]:
 
 
 def test_preparing_makes_the_folder_and_stores_the_plan(tmp_path: Path) -> None:
-    RunDirectory(tmp_path / "a" / "b").prepare('{"plan": 1}')
-    assert (tmp_path / "a" / "b" / "plan.json").read_text() == '{"plan": 1}'
+    run = tmp_path / "a" / "b"
+    RunDirectory(run).prepare(str, plan_hash="0123")
+    assert (run / "plan.json").read_text() == str(run)
+
+
+def test_every_plan_that_ran_is_kept_by_its_hash(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    for plan_hash in ("0123", "4567"):
+        directory.prepare(lambda folder, text=plan_hash: f"{text} in {folder.name}", plan_hash=plan_hash)
+    kept = {path.name: path.read_text() for path in (tmp_path / "plans").iterdir()}
+    assert kept == {"0123.json": "0123 in plans", "4567.json": "4567 in plans"}
 
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError) as caught:
-        RunDirectory(tmp_path / "file" / "run").prepare("{}")
+        RunDirectory(tmp_path / "file" / "run").prepare(str, plan_hash="0123")
     assert caught.value.code is ExitCode.STORAGE
     assert caught.value.help is not None
     assert "--run-dir" in caught.value.help
@@ -111,4 +120,4 @@ def test_a_running_run_has_no_exit_code(directory: RunDirectory) -> None:
 
 def test_nothing_temporary_stays(directory: RunDirectory) -> None:
     directory.write_status("running", step=3)
-    assert sorted(os.listdir(directory.path)) == ["plan.json", "status.json"]
+    assert sorted(os.listdir(directory.path)) == ["plan.json", "plans", "status.json"]

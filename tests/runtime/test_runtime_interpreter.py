@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planc.graph.graph import Graph
@@ -12,6 +14,7 @@ from planc.graph.ops import (
     Backward,
     BuildModel,
     ComputeLoss,
+    ExportHf,
     Forward,
     InitMesh,
     Log,
@@ -147,6 +150,27 @@ def test_stopping_early_saves_at_the_step_where_it_stops() -> None:
 
 def test_stopping_after_the_last_step_changes_nothing() -> None:
     assert executed(graph(num_steps=2), stop_after=9) == executed(graph(num_steps=2))
+
+
+@pytest.mark.parametrize(
+    ("resumed_steps", "stop_after", "expected"),
+    [(0, None, [5]), (3, None, [5]), (5, None, [5]), (0, 2, [2]), (2, 2, [2]), (7, None, [7])],
+)
+def test_an_export_is_of_the_last_step_however_the_run_came_there(
+    resumed_steps: int, stop_after: int | None, expected: list[int]
+) -> None:
+    export = ExportHf(when="end", dtype=DType.FLOAT32, path="m", over=())
+    of = graph(num_steps=5, save_every=1)
+    of = replace(of, save=(*of.save, export))
+    done = executed(of, resumed_steps=resumed_steps, stop_after=stop_after)
+    assert [position.step for position, name in done if name == "export.hf"] == expected
+
+
+def test_a_checkpoint_is_saved_before_an_export() -> None:
+    export = ExportHf(when="end", dtype=DType.FLOAT32, path="m", over=())
+    of = graph(num_steps=1)
+    names = [name for _, name in executed(replace(of, save=(*of.save, export)))]
+    assert names[-2:] == ["checkpoint.save", "export.hf"]
 
 
 def test_the_last_step_is_returned() -> None:

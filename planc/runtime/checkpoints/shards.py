@@ -7,7 +7,7 @@ format: https://github.com/huggingface/safetensors#format
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO
@@ -52,7 +52,7 @@ class Entry:
         return _ELEMENTS[self.dtype][1]
 
 
-def encode_header(entries: Sequence[Entry]) -> bytes:
+def encode_header(entries: Sequence[Entry], *, metadata: Mapping[str, str] | None = None) -> bytes:
     """The bytes before the tensors, which follow in the order of `entries` without gaps.
 
     Wider elements must come first: then each tensor starts at a multiple of its element size, as readers
@@ -60,7 +60,7 @@ def encode_header(entries: Sequence[Entry]) -> bytes:
     """
     widths = [entry.element_bytes for entry in entries]
     assert widths == sorted(widths, reverse=True)
-    fields: dict[str, object] = {}
+    fields: dict[str, object] = {"__metadata__": metadata} if metadata else {}
     offset = 0
     for entry in entries:
         end = offset + entry.size_bytes

@@ -11,6 +11,7 @@ from planc.runtime.backends.torch import (
     batches,
     build,
     checkpointing,
+    export,
     gradients,
     mesh,
     optimizer,
@@ -51,6 +52,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.ReduceMetrics: reporting.reduce_metrics,
     ops.Log: reporting.log,
     ops.SaveCheckpoint: checkpointing.save_checkpoint,
+    ops.ExportHf: export.export_hf,
 }
 
 

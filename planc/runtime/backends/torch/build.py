@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,17 @@ from planc.runtime.model_files import config_digest
 
 def build_model(session: Session, op: BuildModel, position: Position) -> None:
     """Builds the architecture of the folder's config.json with no memory behind its parameters."""
-    folder = session.paths.base / op.path
+    model = meta_model(op, base=session.paths.base)
+    session.model_digest = op.config_digest
+    session.vocab_size = model.config.vocab_size
+    session._model = model
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    session.observer.noted(f"model: {op.architecture}, {num_parameters:,} parameters, {op.dtype}")
+
+
+def meta_model(op: BuildModel, *, base: Path) -> Any:
+    """The op's model on meta, ready to train; RunError if its config.json is not the one compiled for."""
+    folder = base / op.path
     found = config_digest(folder)
     if found != op.config_digest:
         raise RunError(
@@ -31,11 +42,7 @@ def build_model(session: Session, op: BuildModel, position: Position) -> None:
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     model.config.use_cache = False
     model.train()
-    session.model_digest = op.config_digest
-    session.vocab_size = model.config.vocab_size
-    session._model = model
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    session.observer.noted(f"model: {op.architecture}, {num_parameters:,} parameters, {op.dtype}")
+    return model
 
 
 def attach_attention(session: Session, op: AttachAttention, position: Position) -> None:

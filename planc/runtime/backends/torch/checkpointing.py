@@ -26,7 +26,7 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
         epoch=session.loader.samples_consumed // session.loader.source.dataset.num_sequences,
         scheduler={"kind": session.schedule.kind, "step": position.step},
     )
-    with _run_errors():
+    with run_errors():
         directory = save(
             TrainingState(session.model, session.optimizer),
             root=session.paths.checkpoints,
@@ -41,7 +41,7 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
 
 def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position) -> None:
     """Fills model, optimizer and positions from the newest checkpoint, if the run's folder has one."""
-    with _run_errors():
+    with run_errors():
         step = latest_step(session.paths.checkpoints)
         if step is None:
             return
@@ -90,7 +90,7 @@ def _changes(session: Session, manifest: Manifest) -> str:
 
 
 @contextmanager
-def _run_errors() -> Iterator[None]:
+def run_errors() -> Iterator[None]:
     """Checkpoint errors with their exit codes. Every rank raises the same one."""
     try:
         yield

@@ -42,13 +42,23 @@ def clip_gradients(session: Session, op: ClipGradients, position: Position) -> N
             help=f"lower the learning rate or look at the samples; rank 0 had sequences {ids[:16]}",
         )
     if op.max_norm is not None and session.grad_norm > op.max_norm:
-        factor = op.max_norm / (session.grad_norm + 1e-6)
-        for gradient in gradients:
-            local_of(gradient).mul_(factor)
+        scale(gradients, factor=op.max_norm / (session.grad_norm + 1e-6))
+
+
+def scale(gradients: Iterable[Tensor], *, factor: float) -> None:
+    """Multiplies every gradient in place."""
+    for gradient in gradients:
+        local_of(gradient).mul_(factor)
 
 
 def global_norm(gradients: Iterable[Tensor], *, device: torch.device) -> float:
-    """The 2-norm over every distinct gradient element, the same on every rank.
+    """The 2-norm over every distinct gradient element, the same on every rank."""
+    total = squared_norm(gradients, device=device).item()
+    return math.sqrt(total) if total >= 0 else math.nan
+
+
+def squared_norm(gradients: Iterable[Tensor], *, device: torch.device) -> Tensor:
+    """The square of the global norm, a float64 scalar, the same on every rank.
 
     Gradients are grouped by mesh and placements; each group's sum of squares is added up over the mesh dims
     that shard it. torch's own clipping wants all gradients on one mesh.
@@ -68,7 +78,7 @@ def global_norm(gradients: Iterable[Tensor], *, device: torch.device) -> float:
                 if placement != Replicate():
                     dist.all_reduce(group_total, group=first.device_mesh.get_group(index))
         total += group_total
-    return math.sqrt(total.item()) if total.item() >= 0 else math.nan
+    return total
 
 
 def _sum_of_squares(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from planc.runtime.backends.torch.private import concatenate_meshes, flatten_mes
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
-from planc.runtime.launch import Launch
+from planc.runtime.launch import Launch, names_devices
 from planc.vocab import MeshDim
 
 _STORE_TIMEOUT = timedelta(seconds=60)
@@ -28,6 +28,11 @@ def choose_device(backend: str, launch: Launch) -> torch.device:
     has_cuda = torch.cuda.is_available()
     if backend == "nccl" and not has_cuda:
         raise RunError("the plan wants nccl, but PyTorch sees no CUDA device", help="set mesh.backend = gloo")
+    if backend == "auto" and not has_cuda and names_devices(os.environ):
+        raise RunError(
+            "CUDA_VISIBLE_DEVICES names devices, but PyTorch sees no CUDA device",
+            help="unset it, or set mesh.backend = gloo to run on processors",
+        )
     if backend == "gloo" or not has_cuda:
         return torch.device("cpu")
     if launch.local_rank >= torch.cuda.device_count():
@@ -41,8 +46,8 @@ def choose_device(backend: str, launch: Launch) -> torch.device:
     return device
 
 
-def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, digest: str) -> None:
-    """Joins the process group, after every rank has shown that it runs the same graph.
+def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, digest: str) -> Store:
+    """The store where ranks met. Joins the process group, once all have shown that they run the same graph.
 
     The digests meet in the store, before any collective: ranks with different graphs would hang in one.
     RunError if they differ, or if a rank does not come.
@@ -61,6 +66,7 @@ def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, diges
         world_size=launch.world_size,
         timeout=timedelta(seconds=timeout_seconds),
     )
+    return store
 
 
 def _tcp_store(launch: Launch) -> Store:

@@ -11,13 +11,18 @@ from planc.runtime.schedule import learning_rate_factor
 
 
 def build_optimizer(session: Session, op: BuildOptimizer, position: Position) -> None:
-    """One parameter group for each weight decay of the op."""
+    """One parameter group for each weight decay of the op.
+
+    On CUDA one kernel updates everything in place; torch's default there takes the square roots of all second
+    moments first, as large as the parameters.
+    """
     parameters = dict(session.model.named_parameters())
     groups = [
         {"params": [parameters[name] for name in names], "weight_decay": decay, "lr": op.lr, "peak_lr": op.lr}
         for decay, names in op.groups
     ]
-    session._optimizer = AdamW(groups, lr=op.lr, betas=op.betas, eps=op.eps)
+    is_fused = session.device.type == "cuda"
+    session._optimizer = AdamW(groups, lr=op.lr, betas=op.betas, eps=op.eps, fused=is_fused)
 
 
 def build_schedule(session: Session, op: BuildSchedule, position: Position) -> None:

@@ -45,36 +45,67 @@ def init_weights(session: Session, op: InitWeights, position: Position) -> None:
 
 
 def initialise(model: nn.Module, *, seed: int) -> None:
-    """Fills parameters and buffers of a materialised model; plain and distributed parameters alike."""
-    parameters = dict(model.named_parameters())
+    """Fills parameters and buffers of a materialised model; plain and distributed parameters alike.
+
+    RunError if the model's own initialisation leaves one as it is.
+    """
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
 
     def keep(name: str, whole: Tensor) -> None:
+        require_set(name, whole)
         if name in parameters:
             copy_block(parameters[name], lambda block: whole[block])
+        elif name in buffers:
+            buffers[name].copy_(whole)
 
-    _draw(model, seed=seed, keep_parameter=keep)
+    draw(fresh_copy(model), seed=seed, keep=keep)
 
 
-def _draw(model: nn.Module, *, seed: int, keep_parameter: Callable[[str, Tensor], None]) -> None:
-    """Initialises a fresh copy of the model module by module; buffers go straight into `model`."""
+def require_set(name: str, tensor: Tensor) -> None:
+    """RunError if an initialisation that should have drawn a tensor left it, or part of it, as it was."""
+    if tensor.is_floating_point() and tensor.isnan().any():
+        raise RunError(
+            f"the model's own initialisation does not set {name}",
+            help="train from weights (model.weights = pretrained), or use a model that can start without",
+        )
+
+
+def fresh_copy(model: nn.Module) -> nn.Module:
+    """The model as it was built: whole, on meta."""
     with torch.device("meta"):
-        pristine = type(model)(model.config).to(model.dtype)  # type: ignore[arg-type]
+        copy: nn.Module = type(model)(model.config).to(model.dtype)  # type: ignore[arg-type]
+    return copy
+
+
+def draw(pristine: nn.Module, *, seed: int, keep: Callable[[str, Tensor], None]) -> None:
+    """Initialises a fresh copy of a model, which it uses up, module by module on the CPU.
+
+    `keep` gets the name and the values of every parameter and buffer; what nothing sets is NaN.
+    """
     for fqn, module in pristine.named_modules():
-        own_parameters = dict(module.named_parameters(recurse=False))
-        own_buffers = dict(module.named_buffers(recurse=False))
-        if not own_parameters and not own_buffers:
+        if not _own_tensors(module):
             continue
-        module.to_empty(device="cpu", recurse=False)
+        _allocate(module)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(derived_seed(seed, "init", fqn))
             pristine._init_weights(module)  # type: ignore[operator]
-        prefix = f"{fqn}." if fqn else ""
-        for name, parameter in module.named_parameters(recurse=False):
-            keep_parameter(prefix + name, parameter.detach())
-        for name, buffer in module.named_buffers(recurse=False):
-            with torch.no_grad():
-                model.get_buffer(prefix + name).copy_(buffer)
-        module.to_empty(device="meta", recurse=False)
+            for name, tensor in _own_tensors(module).items():
+                keep(f"{fqn}.{name}" if fqn else name, tensor)
+                # The copy has served; only one module at a time is held whole.
+                delattr(module, name)
+
+
+def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of a module itself, without its children's."""
+    return {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+
+
+def _allocate(module: nn.Module) -> None:
+    """Gives a module on meta tensors of its own on the CPU; every number shows that it is not set."""
+    for name, tensor in _own_tensors(module).items():
+        unset = torch.nan if tensor.is_floating_point() else 0
+        values = torch.full(tensor.shape, unset, dtype=tensor.dtype)
+        setattr(module, name, nn.Parameter(values) if isinstance(tensor, nn.Parameter) else values)
 
 
 def copy_block(parameter: Tensor, read: Callable[[tuple[slice, ...]], Tensor]) -> None:
@@ -97,8 +128,14 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     """
     session.seed = op.seed
     folder = session.paths.base / op.path
-    _draw(session.model, seed=op.seed, keep_parameter=lambda name, whole: None)
-    parameters = dict(session.model.named_parameters())
+    parameters, buffers = dict(session.model.named_parameters()), dict(session.model.named_buffers())
+
+    def keep(name: str, whole: Tensor) -> None:
+        if name in buffers:
+            require_set(name, whole)
+            buffers[name].copy_(whole)
+
+    draw(fresh_copy(session.model), seed=op.seed, keep=keep)
     aliases = {alias: owner for owner, *rest in tied_parameters(session.model) for alias in rest}
     files = _open(weight_files(folder))
     _refuse_misfit(folder, parameters, aliases, files)

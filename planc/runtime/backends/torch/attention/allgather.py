@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from planc.runtime.backends.torch import private
@@ -57,8 +57,13 @@ def lower_right_attention(query: Tensor, *, key: Tensor, value: Tensor, scale: f
     attend = partial(scaled_dot_product_attention, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
     if num_queries == num_keys:
         return attend(query, key, value, is_causal=True)
-    if query.device.type == "cpu":
+    mask = lower_right_mask(num_queries, num_keys, device=query.device)
+    return attend(query, key, value, attn_mask=mask)
+
+
+def lower_right_mask(num_queries: int, num_keys: int, *, device: torch.device) -> Tensor | CausalBias | None:
+    """What makes attention causal where the last query stands at the last key."""
+    if device.type == "cpu":
         # The CPU has no fused kernel for CausalBias; its flash kernel takes a boolean mask.
-        mask = torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
-        return attend(query, key, value, attn_mask=mask)
-    return attend(query, key, value, attn_mask=causal_lower_right(num_queries, num_keys))
+        return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
+    return causal_lower_right(num_queries, num_keys)

@@ -43,10 +43,22 @@ def require_supported(
             raise ValueError(f"{name} is not supported by this attention")
 
 
-def require_shapes(query: Tensor, *, key: Tensor) -> None:
-    """ValueError if keys from a cache stand beside the queries, or the heads do not group."""
+def require_shapes(module: object, *, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """ValueError if keys from a cache stand beside the queries, or the heads are not those of the model.
+
+    Heads that are divided for the queries and whole for the keys would still group, but to other keys than
+    the model means; its own `num_key_value_groups`, where it has one, tells.
+    """
     if query.shape[2] != key.shape[2]:
         lengths = f"{query.shape[2]} queries, {key.shape[2]} keys"
         raise ValueError(f"{lengths}: a key-value cache is not supported")
+    if key.shape[:3] != value.shape[:3]:
+        raise ValueError(f"keys {list(key.shape[:3])} and values {list(value.shape[:3])} differ in number")
     if query.shape[1] % key.shape[1]:
         raise ValueError(f"{query.shape[1]} heads do not divide by {key.shape[1]} key-value heads")
+    groups = getattr(module, "num_key_value_groups", None)
+    if groups is not None and query.shape[1] != groups * key.shape[1]:
+        raise ValueError(
+            f"{query.shape[1]} query heads meet {key.shape[1]} key-value heads, but the model has {groups} "
+            "query heads for each: queries, keys and values must be divided alike"
+        )

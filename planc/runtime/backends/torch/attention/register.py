@@ -45,7 +45,7 @@ def register_attention(kind: Kind, *, group: ProcessGroup | None, balance: Balan
     ) -> tuple[Tensor, None]:
         """Attention [B, S_local, H, D], and no weights, as transformers' interface has it."""
         require_supported(module=module, attention_mask=attention_mask, dropout=dropout, keywords=keywords)
-        require_shapes(query, key=key)
+        require_shapes(module, query=query, key=key, value=value)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         window = effective_window(sliding_window, sequence_length=cp * query.shape[2])
         if window is None:

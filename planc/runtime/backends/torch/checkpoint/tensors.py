@@ -30,7 +30,7 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
     each parameter that the optimizer trains `optimizer.<fqn>.exp_avg`, `.exp_avg_sq` and `.step`, made
     first where no step has yet made them.
     """
-    fqns = _fqns(state.model)
+    fqns = tensor_names(state.model)
     tensors = {f"model.{fqn}": tensor.detach() for tensor, fqn in fqns.items()}
     for group in state.optimizer.param_groups:
         for parameter in group["params"]:
@@ -70,7 +70,8 @@ def refuse_misfit(manifest: Manifest, *, tensors: Mapping[str, torch.Tensor]) ->
         )
 
 
-def _fqns(model: nn.Module) -> dict[torch.Tensor, str]:
+def tensor_names(model: nn.Module) -> dict[torch.Tensor, str]:
+    """The first fqn of each parameter and persistent buffer, in the model's order; tied ones stand once."""
     # state_dict, because its hooks undo the renaming of activation checkpoint wrappers and bring FSDP
     # parameters back to their shards. Tensors hash by identity.
     fqns: dict[torch.Tensor, str] = {}

@@ -1,0 +1,1 @@
+"""What `planc check --deep` adds: the rehearsal's findings, and its figures beside the estimate's."""

@@ -1,0 +1,77 @@
+"""Rehearsals without failures, kept: the same graph and libraries rehearse alike."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import planc
+from planc.graph.graph import Graph, plan_hash
+from planc.runtime.backends.rehearsal.model import Measured, Rehearsal, SegmentPeak, Sent
+from planc.vocab import MeshDim
+
+_FORMAT = 2
+
+
+def load(graph: Graph, *, cache_dir: Path) -> Rehearsal | None:
+    """What is kept of this graph under the libraries of today; None if nothing, or nothing readable."""
+    try:
+        text = _path(graph, cache_dir).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    try:
+        return _rehearsal(json.loads(text))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def save(rehearsal: Rehearsal, *, graph: Graph, cache_dir: Path) -> None:
+    """Keeps a rehearsal without failures. A cache that cannot be written is no fault of the plan's."""
+    if rehearsal.failures:
+        return
+    path = _path(graph, cache_dir)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(asdict(rehearsal)), encoding="utf-8")
+        temporary.replace(path)
+
+
+def _path(graph: Graph, cache_dir: Path) -> Path:
+    # The graph's hash covers the model's config; the handlers' sources, those who are changing planc itself.
+    parts = (_FORMAT, planc.__version__, version("torch"), version("transformers"), plan_hash(graph))
+    hashed = hashlib.sha256("\n".join(map(str, parts)).encode())
+    for source in sorted((Path(__file__).parents[1] / "runtime" / "backends").rglob("*.py")):
+        hashed.update(source.read_bytes())
+    digest = hashed.hexdigest()
+    return cache_dir / "rehearsals" / f"{digest}.json"
+
+
+def _rehearsal(found: dict[str, Any]) -> Rehearsal:
+    measured = found["measured"]
+    return Rehearsal(
+        ranks=tuple(found["ranks"]),
+        num_layers=found["num_layers"],
+        num_rehearsed_layers=found["num_rehearsed_layers"],
+        failures=(),
+        measured=None if measured is None else _measured(measured),
+    )
+
+
+def _measured(found: dict[str, Any]) -> Measured:
+    return Measured(
+        rank=found["rank"],
+        sent=tuple(Sent(**{**one, "over": tuple(map(MeshDim, one["over"]))}) for one in found["sent"]),
+        segments=tuple(
+            SegmentPeak(**{**one, "parts": tuple((name, size) for name, size in one["parts"])})
+            for one in found["segments"]
+        ),
+        held_bytes=found["held_bytes"],
+        reserved_bytes=found["reserved_bytes"],
+    )

@@ -1,0 +1,108 @@
+"""A checked graph rehearsed: what would fail, what it sends and holds, and whether the estimate knew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from planc.deep.cache import load, save
+from planc.deep.codes import ESTIMATE_DIFFERS, REHEARSAL_FAILED
+from planc.diagnostics import Diagnostic
+from planc.estimate.model import Estimate, Kind
+from planc.graph.graph import Graph
+from planc.runtime.backends.rehearsal.model import Failure, Measured, Rehearsal
+from planc.source import Span
+from planc.vocab import MeshDim
+
+_MAX_MESSAGE_LINES = 6
+_MAX_DIFFERENCES = 5
+
+Counted = Counter[tuple[str, tuple[MeshDim, ...], int]]
+"""How often, by (kind, mesh dims, bytes of the input)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deep:
+    """The findings of a rehearsal, and the rehearsal itself."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    rehearsal: Rehearsal
+    is_cached: bool
+
+
+def check_deep(graph: Graph, *, base: Path, estimate: Estimate, cache_dir: Path, nowhere: Span) -> Deep:
+    """Rehearses a graph, or finds that this very graph was rehearsed before, with the same libraries.
+
+    Relative paths start at `base`; findings without a line of the plan are put at `nowhere`. ValueError if
+    this process holds a process group, RunError if the model cannot be built. Imports torch.
+    """
+    rehearsal = load(graph, cache_dir=cache_dir)
+    is_cached = rehearsal is not None
+    if rehearsal is None:
+        # torch takes seconds to import, and only a rehearsal needs it.
+        from planc.runtime.backends.rehearsal.rehearse import rehearse
+
+        rehearsal = rehearse(graph, base=base)
+        save(rehearsal, graph=graph, cache_dir=cache_dir)
+    diagnostics = [*_failures(rehearsal, nowhere)]
+    if rehearsal.measured is not None:
+        diagnostics.extend(_differences(rehearsal.measured, estimate, nowhere))
+    return Deep(tuple(diagnostics), rehearsal, is_cached)
+
+
+def _failures(rehearsal: Rehearsal, nowhere: Span) -> Iterator[Diagnostic]:
+    """One finding for each line of the plan that fails, on the first rank that it fails on."""
+    first: dict[Span, Failure] = {}
+    for failure in rehearsal.failures:
+        first.setdefault(failure.span or nowhere, failure)
+    for span, failure in first.items():
+        lines = failure.message.strip().splitlines()
+        ranks = [other.rank for other in rehearsal.failures if (other.span or nowhere) == span]
+        yield REHEARSAL_FAILED.at(
+            span,
+            lines[0],
+            notes=(*lines[1:_MAX_MESSAGE_LINES], f"fails on {_ranks(ranks, rehearsal)}"),
+            help="the message is PyTorch's; `planc show --layout` shows what each module gets and gives",
+        )
+
+
+def _ranks(ranks: list[int], rehearsal: Rehearsal) -> str:
+    if len(ranks) == len(rehearsal.ranks):
+        return "every rank that was rehearsed"
+    tried = ", ".join(map(str, rehearsal.ranks))
+    return f"rank {', '.join(map(str, ranks))}, of ranks {tried} that were rehearsed"
+
+
+def _differences(measured: Measured, estimate: Estimate, nowhere: Span) -> Iterator[Diagnostic]:
+    """Collectives that the closed form and the rehearsal count differently: a fault of planc's."""
+    predicted, counted = predicted_collectives(estimate), counted_collectives(measured)
+    if predicted == counted:
+        return
+    keys = [key for key in {**predicted, **counted} if predicted[key] != counted[key]]
+    notes = tuple(
+        f"{kind} over {', '.join(over)}, {num_bytes} bytes each: "
+        f"estimated {predicted[kind, over, num_bytes]}, rehearsed {counted[kind, over, num_bytes]}"
+        for kind, over, num_bytes in keys[:_MAX_DIFFERENCES]
+    )
+    text = f"{len(keys)} kinds of collectives of a step differ"
+    help = "the rehearsal is right; please report this plan: the estimate should have known"
+    yield ESTIMATE_DIFFERS.at(nowhere, text, notes=notes, help=help)
+
+
+def predicted_collectives(estimate: Estimate) -> Counted:
+    """The estimate's collectives of a step. A ring's sends are all-to-alls with one partner each way."""
+    found: Counted = Counter()
+    for one in estimate.collectives:
+        kind = Kind.ALL_TO_ALL if one.kind is Kind.SEND else one.kind
+        found[kind.value, one.over, one.input_bytes] += one.count
+    return found
+
+
+def counted_collectives(measured: Measured) -> Counted:
+    """The rehearsal's collectives of a step."""
+    found: Counted = Counter()
+    for one in measured.sent:
+        found[one.kind, one.over, one.input_bytes] += one.count
+    return found

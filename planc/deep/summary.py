@@ -1,0 +1,31 @@
+"""What `planc check --deep` says of a rehearsal, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.deep.deep import Deep
+from planc.show.table import Row, format_bytes
+
+_MAX_PARTS = 3
+
+
+def rehearsed_rows(deep: Deep) -> Iterator[Row]:
+    """(heading, text): what was rehearsed, the collectives and the peak of rank 0."""
+    found = deep.rehearsal
+    ranks = ", ".join(map(str, found.ranks))
+    layers = (
+        f"{found.num_rehearsed_layers} of {found.num_layers} layers" if found.num_layers else "all layers"
+    )
+    cached = ", as it was rehearsed before" if deep.is_cached else ""
+    yield "rehearsed", f"rank {ranks} with {layers}: setup, steps, save{cached}"
+    if found.measured is None:
+        return
+    num_collectives = sum(one.count for one in found.measured.sent)
+    agreed = "" if deep.diagnostics else ", as estimated"
+    yield "collectives", f"{num_collectives:_} per rank and step{agreed}"
+    peak = found.measured.peak
+    largest = sorted(peak.parts, key=lambda part: -part[1])[:_MAX_PARTS]
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+    reserved = format_bytes(found.measured.reserved_bytes)
+    yield "peak", f"{format_bytes(peak.num_bytes)} allocated in {peak.segment} ({parts}); {reserved} reserved"

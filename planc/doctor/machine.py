@@ -1,0 +1,189 @@
+"""What this machine is and has. Reading it changes nothing and imports no PyTorch into this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROBE_SECONDS = 120
+_DRIVER_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A CUDA device as PyTorch sees it."""
+
+    name: str
+    memory_bytes: int
+    capability: tuple[int, int]
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is a slice of a device."""
+        return " MIG " in f" {self.name} "
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """What the installed PyTorch was built for and sees. `problem` says why it could not be imported."""
+
+    version: str = ""
+    cuda: str | None = None
+    cudnn: int | None = None
+    nccl: str | None = None
+    backends: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
+    cuda_problem: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The parts of a machine that a run may fail on. `torch` is None where it is not installed."""
+
+    os: str
+    torch: TorchFacts | None
+    driver: str | None
+    num_cpus: int
+    num_open_files: int
+    shared_memory_bytes: int | None
+    interfaces: tuple[str, ...]
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A folder that may not exist yet, by the nearest folder above it that does.
+
+    `refusal` says why nothing can be written there. `clock_skew_seconds` is how far the file system's clock
+    is ahead of the machine's.
+    """
+
+    path: Path
+    existing: Path
+    free_bytes: int
+    file_system: str | None
+    refusal: str | None = None
+    clock_skew_seconds: float = 0.0
+
+
+def read_machine(environment: Mapping[str, str], *, has_torch: bool) -> Machine:
+    """This machine, as a process with this environment sees it. Takes the seconds of an import of PyTorch."""
+    try:
+        shared_memory: int | None = shutil.disk_usage("/dev/shm").total
+    except OSError:  # a system without one
+        shared_memory = None
+    return Machine(
+        os=f"{platform.system()} {platform.release()}",
+        torch=_torch_facts(environment) if has_torch else None,
+        driver=_driver(),
+        num_cpus=num_cpus(),
+        num_open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        shared_memory_bytes=shared_memory,
+        interfaces=interfaces(),
+        now=time.time(),
+    )
+
+
+def num_cpus() -> int:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def interfaces() -> tuple[str, ...]:
+    """The names of the network interfaces."""
+    return tuple(name for _, name in socket.if_nameindex())
+
+
+def read_storage(path: Path) -> Storage:
+    """What is known of a folder before anything is written there. Leaves nothing behind."""
+    existing = path.absolute()
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    try:
+        free = shutil.disk_usage(existing).free
+        # Without a name, so that nobody ever sees it; only a write shows quotas and read-only mounts.
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"planc")
+            file.flush()
+            skew = os.fstat(file.fileno()).st_mtime - time.time()
+    except OSError as error:
+        refusal = error.strerror or str(error)
+        return Storage(path, existing, 0, None, refusal)
+    return Storage(path, existing, free, _file_system(existing), clock_skew_seconds=skew)
+
+
+def _torch_facts(environment: Mapping[str, str]) -> TorchFacts:
+    probe = Path(__file__).with_name("torch_probe.py")
+    try:
+        # -P: the probe's own folder must not hide what PyTorch imports.
+        done = subprocess.run(
+            [sys.executable, "-P", str(probe)],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return TorchFacts(problem=f"its import took more than {_PROBE_SECONDS} s")
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return TorchFacts(problem=last)
+    found = json.loads(done.stdout.splitlines()[-1])
+    devices = tuple(
+        Device(one["name"], one["memory_bytes"], (one["capability"][0], one["capability"][1]))
+        for one in found["devices"]
+    )
+    return TorchFacts(
+        version=found["version"],
+        cuda=found["cuda"],
+        cudnn=found["cudnn"],
+        nccl=found["nccl"],
+        backends=tuple(found["backends"]),
+        devices=devices,
+        cuda_problem=found["cuda_problem"],
+    )
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver; None without one."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=_DRIVER_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.split()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def _file_system(folder: Path) -> str | None:
+    """The type of the file system that a folder is on; None where the system does not tell."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    real = os.path.realpath(folder)
+    best = ("", "")
+    for line in mounts.splitlines():
+        # proc(5): ... mount point is the fifth field; the type follows a lone hyphen.
+        fields = line.split()
+        point = fields[4].replace("\\040", " ")
+        if os.path.commonpath((real, point)) == point and len(point) >= len(best[0]):
+            best = (point, fields[fields.index("-") + 1])
+    return best[1] or None

@@ -1,0 +1,84 @@
+"""The run's folder: room, permission, and who else sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diagnostics import Diagnostic, Label
+from planc.doctor import codes
+from planc.doctor.machine import Storage
+from planc.doctor.model import Check, Section
+from planc.doctor.needs import Needs, Saves
+from planc.show.table import format_bytes, plural
+from planc.source import SourceFile
+
+_LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "vfat", "apfs")
+"""File systems that one machine has to itself; those of other names may be shared."""
+_SKEW_SECONDS = 60.0
+
+
+def storage_checks(
+    storage: Storage, *, needs: Needs | None, num_kept: int = 0, num_nodes: int = 1
+) -> Iterator[Check]:
+    """The run's folder, in which `num_kept` checkpoints lie already."""
+    if storage.refusal is not None:
+        yield unwritable(storage)
+        return
+    yield Check(Section.STORAGE, SourceFile("run folder", str(storage.path)), "writable")
+    yield room(storage, saves=needs.saves if needs else None, num_kept=num_kept)
+    yield _file_system(storage, needs=needs, num_nodes=num_nodes)
+    yield _skew(storage)
+
+
+def unwritable(storage: Storage) -> Check:
+    """The check of a folder that refuses to be written."""
+    observed = SourceFile("run folder", str(storage.path))
+    text = f"{storage.existing}: {storage.refusal}"
+    help = "choose another with --run-dir, or give this user permission"
+    problem = codes.UNWRITABLE.at(observed.whole(), text, help=help)
+    return Check(Section.STORAGE, observed, "writable", problems=(problem,))
+
+
+def room(storage: Storage, *, saves: Saves | None, num_kept: int = 0) -> Check:
+    """Whether what is yet to be written fits."""
+    observed = SourceFile("disk", f"{format_bytes(storage.free_bytes)} free")
+    if saves is None:
+        return Check(Section.STORAGE, observed)
+    more = max(0, saves.at_once - num_kept)
+    wanted = more * saves.num_bytes + saves.export_bytes
+    parts = [f"{plural(more, 'checkpoint')} of {format_bytes(saves.num_bytes)}"] if more else []
+    parts += [f"an export of {format_bytes(saves.export_bytes)}"] if saves.export_bytes else []
+    required = f"{format_bytes(wanted)}: {', '.join(parts)}" if parts else ""
+    problems: tuple[Diagnostic, ...] = ()
+    if wanted > storage.free_bytes:
+        text = f"needs {required}; {storage.existing} has {format_bytes(storage.free_bytes)}"
+        help = "make room, choose another --run-dir, or lower checkpoint.keep_last"
+        label = Label(observed.whole(), "")
+        problems = (codes.DISK_TOO_SMALL.at(saves.span, text, secondary=(label,), help=help),)
+    reason = "keep_last and the one being written"
+    return Check(Section.STORAGE, observed, required, reason, problems)
+
+
+def _file_system(storage: Storage, *, needs: Needs | None, num_nodes: int) -> Check:
+    observed = SourceFile("file system", storage.file_system or "unknown")
+    if num_nodes == 1:
+        return Check(Section.STORAGE, observed)
+    required, reason = f"shared by {num_nodes} machines", "every rank writes its part of a checkpoint"
+    if storage.file_system not in _LOCAL:
+        return Check(Section.STORAGE, observed, required, reason)
+    assert needs is not None, "only a plan has more than one node"
+    text = f"{storage.existing} is {storage.file_system}, the plan takes {num_nodes} machines"
+    help = "put --run-dir on a shared file system; a run that finds it is not ends at its start"
+    label = Label(observed.whole(), text)
+    problem = codes.LOCAL_FOLDER.at(needs.mesh, text, secondary=(label,), help=help)
+    return Check(Section.STORAGE, observed, required, reason, (problem,))
+
+
+def _skew(storage: Storage) -> Check:
+    seconds = round(storage.clock_skew_seconds)
+    observed = SourceFile("file times", f"{abs(seconds)} s {'ahead' if seconds > 0 else 'behind'}")
+    if abs(storage.clock_skew_seconds) < _SKEW_SECONDS:
+        return Check(Section.STORAGE, observed, f"within {_SKEW_SECONDS:.0f} s")
+    text = "the file system's clock and this machine's differ"
+    problem = codes.CLOCK_OFF.at(observed.whole(), text, help="start a time service (chrony, ntpd)")
+    return Check(Section.STORAGE, observed, f"within {_SKEW_SECONDS:.0f} s", problems=(problem,))

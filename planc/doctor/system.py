@@ -1,0 +1,65 @@
+"""Limits of the system, and its clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from planc.doctor import codes
+from planc.doctor.machine import Machine
+from planc.doctor.model import Check, Section
+from planc.doctor.needs import Needs
+from planc.show.table import format_bytes
+from planc.source import SourceFile
+
+_OWN_FILES = 256
+"""Files that a process opens beside its connections: libraries, shards, logs."""
+_FILES_A_RANK = 4
+"""Connections to each other rank: gloo connects all pairs of a group, and a rank is in a few large ones."""
+_SHARED_MEMORY_BYTES = 2**30
+"""What NVIDIA tells containers to have for NCCL; Docker's default is 64 MiB."""
+_RELEASED = time.mktime((2026, 1, 1, 0, 0, 0, 0, 0, 0))
+"""No clock that is right shows an earlier time: planc is younger."""
+
+
+def system_checks(machine: Machine, *, needs: Needs | None, has_devices: bool) -> Iterator[Check]:
+    """Open files, shared memory, clock."""
+    yield _open_files(machine, num_ranks=needs.world_size if needs else 1)
+    if machine.shared_memory_bytes is not None:
+        yield _shared_memory(machine.shared_memory_bytes, is_needed=has_devices)
+    yield _clock(machine.now)
+
+
+def _open_files(machine: Machine, *, num_ranks: int) -> Check:
+    wanted = _OWN_FILES + _FILES_A_RANK * (num_ranks - 1)
+    observed = SourceFile("open files", str(machine.num_open_files))
+    required, reason = f"about {wanted}", "a process connects to every other rank"
+    # -1: no limit.
+    if machine.num_open_files < 0 or machine.num_open_files >= wanted:
+        return Check(Section.SYSTEM, observed, required, reason)
+    text = f"{num_ranks} ranks take about {wanted}"
+    help = f"ulimit -n {wanted}, or LimitNOFILE of the service that starts ranks"
+    problem = codes.LOW_LIMIT.at(observed.whole(), text, help=help)
+    return Check(Section.SYSTEM, observed, required, reason, (problem,))
+
+
+def _shared_memory(found: int, *, is_needed: bool) -> Check:
+    observed = SourceFile("/dev/shm", format_bytes(found))
+    if not is_needed:
+        return Check(Section.SYSTEM, observed)
+    required, reason = format_bytes(_SHARED_MEMORY_BYTES), "nccl's ranks of one machine exchange data there"
+    if found >= _SHARED_MEMORY_BYTES:
+        return Check(Section.SYSTEM, observed, required, reason)
+    help = "start the container with --shm-size=1g or more, or --ipc=host"
+    problem = codes.LOW_LIMIT.at(observed.whole(), "nccl may fail or slow down", help=help)
+    return Check(Section.SYSTEM, observed, required, reason, (problem,))
+
+
+def _clock(now: float) -> Check:
+    observed = SourceFile("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)))
+    if now >= _RELEASED:
+        return Check(Section.SYSTEM, observed)
+    problem = codes.CLOCK_OFF.at(
+        observed.whole(), "planc is younger than this", help="start a time service (chrony, ntpd)"
+    )
+    return Check(Section.SYSTEM, observed, problems=(problem,))

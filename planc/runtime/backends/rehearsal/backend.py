@@ -1,0 +1,286 @@
+"""Executes ops as the torch backend does, on fake tensors; only what needs values or files is played."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.tensor import DTensor
+
+from planc.graph import ops
+from planc.graph.op import Op
+from planc.runtime.backends.rehearsal.collectives import CollectiveRecorder
+from planc.runtime.backends.rehearsal.grouped_mm import teach_grouped_mm
+from planc.runtime.backends.rehearsal.memory import BEFORE, MemoryTracer
+from planc.runtime.backends.rehearsal.private import FakeTensorMode
+from planc.runtime.backends.rehearsal.stack import drop_layers, layer_lists
+from planc.runtime.backends.torch import build, reporting
+from planc.runtime.backends.torch.attention import allgather
+from planc.runtime.backends.torch.backend import HANDLERS as TORCH_HANDLERS
+from planc.runtime.backends.torch.backend import Handler, TorchBackend
+from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named_tensors
+from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
+from planc.runtime.backends.torch.export import without_gather_warnings
+from planc.runtime.backends.torch.gradients import local_of, scale, squared_norm
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.backends.torch.weights import draw, fresh_copy, require_set
+from planc.runtime.data.loader import BatchLoader, BatchSource
+from planc.runtime.data.order import SampleOrder
+from planc.runtime.data.packing import PackedDataset
+from planc.runtime.interpreter import Position
+
+MEASURED_STEP = 2
+"""The first step makes the optimizer's state; the second is as all that follow."""
+
+SMALL_MODULE = 2**16
+"""Numbers: what is in norms, scales and biases, and takes no time to draw."""
+
+PURPOSES: Mapping[type[Op], str] = {
+    ops.MaterialiseWeights: "parameters",
+    ops.Forward: "activations",
+    ops.ComputeLoss: "logits and loss",
+    ops.Backward: "gradients on their way",
+    ops.StepOptimizer: "optimizer",
+}
+"""What storages are for that an op creates; of every other op, `other`."""
+
+_OUTSIDE = (
+    ops.InitMesh,
+    ops.BuildModel,
+    ops.AttachAttention,
+    ops.ShardTensorParallel,
+    ops.CheckpointActivations,
+    ops.FullyShard,
+    ops.BuildSchedule,
+    ops.StepSchedule,
+    ops.OpenData,
+    ops.NextBatch,
+    ops.Log,
+    ops.SaveCheckpoint,
+)
+"""Ops that run outside the fake mode: meshes, styles and checkpoint plans compute with real indices, and
+counts are real numbers."""
+
+
+class RehearsalBackend(TorchBackend):
+    """One rank of a fake world. `dropped` layers are taken out of the model as soon as it is built."""
+
+    def __init__(self, session: Session, *, dropped: frozenset[str]) -> None:
+        super().__init__(session)
+        self.dropped = dropped
+        teach_grouped_mm()
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.memory = MemoryTracer(self.fake_mode)
+        self._part = ""
+        """What kind of micro step it is: gradients pile up until the last one reduces them."""
+        self.calls: dict[tuple[str, int], CollectiveRecorder] = {}
+        """What the measured step sends, by op and micro step."""
+        self._layers: tuple[str, ...] = ()
+
+    def execute(self, op: Op, position: Position) -> None:
+        self.memory.set_purpose(PURPOSES.get(type(op), "other"))
+        self._part = "" if position.is_last_micro_step else " (accumulating)"
+        self.memory.enter_segment(op.name + self._part if position.step == MEASURED_STEP else BEFORE)
+        self.memory.enter_visit()
+        match op:
+            case ops.BuildModel():
+                build.build_model(self.session, op, position)
+                drop_layers(self.session.model, self.dropped)
+            case ops.InitWeights() | ops.LoadWeights():
+                self._draw(op, position)
+            case ops.StepOptimizer():
+                self._step_optimizer(op, position)
+            case _:
+                with self._modes(op, position):
+                    HANDLERS[type(op)](self.session, op, position)
+        self._name_storages(op)
+
+    def started(self, *, first_step: int) -> None:
+        for fqn, children in layer_lists(self.session.model):
+            layers = {f"{fqn}.{name}": layer for name, layer in children.named_children()}
+            self._layers += tuple(layers)
+            for name, layer in layers.items():
+                self._mark(layer, name, is_last=name == self._layers[-1])
+        for name, parameter in self.session.model.named_parameters():
+            self.memory.own(local_of(parameter), layer=self._layer_of(name))
+        self.memory.relabel(self.session.model.buffers(), purpose="buffers")
+
+    def _layer_of(self, fqn: str) -> str:
+        return next((layer for layer in self._layers if fqn.startswith(f"{layer}.")), "")
+
+    @contextlib.contextmanager
+    def _modes(self, op: Op, position: Position) -> Iterator[None]:
+        with contextlib.ExitStack() as modes:
+            modes.enter_context(self.memory.watching())
+            modes.enter_context(_without_masks())
+            if not isinstance(op, _OUTSIDE):
+                modes.enter_context(self.fake_mode)
+                modes.enter_context(self.memory)
+            # Logging is not part of every step, nor is saving.
+            if position.step == MEASURED_STEP and not isinstance(
+                op, ops.Log | ops.SaveCheckpoint | ops.ExportHf
+            ):
+                recorder = self.calls.setdefault((op.name, position.micro_step), CollectiveRecorder())
+                modes.enter_context(recorder)
+            yield
+
+    def _draw(self, op: ops.InitWeights | ops.LoadWeights, position: Position) -> None:
+        """As a run draws weights. Small modules are drawn for real, to see that every number is set; of
+        weights in files nothing is read."""
+        self.session.seed = op.seed
+        is_random = isinstance(op, ops.InitWeights)
+        for module in (small := self._pristine()).modules():
+            if _num_own(module) > SMALL_MODULE:
+                _drop_tensors(module)
+        draw(small, seed=op.seed, keep=require_set if is_random else lambda *_: None)
+        pristine = self._pristine()
+        for module in pristine.modules():
+            # Rotary tables and their like are computed from values, which nothing here has.
+            if not any(True for _ in module.parameters(recurse=False)):
+                _drop_tensors(module)
+        # They are drawn in the processor's memory, on any device.
+        with self._modes(op, position), self.memory.looking_away():
+            # Where a rank's block lies takes values to compute; its shape was settled when it was sharded.
+            draw(pristine, seed=op.seed, keep=lambda *_: None)
+
+    def _pristine(self) -> nn.Module:
+        """The rehearsed layers of the model as they were built."""
+        pristine = fresh_copy(self.session.model)
+        drop_layers(pristine, self.dropped)
+        return pristine
+
+    def _step_optimizer(self, op: ops.StepOptimizer, position: Position) -> None:
+        """A run's step. A device takes it in one kernel; what a processor takes beside does not count."""
+        with self._modes(op, position):
+            with self.memory.looking_away():
+                self.session.optimizer.step()
+            self.memory.set_purpose("optimizer state")
+            for name, parameter in self.session.model.named_parameters():
+                for state in self.session.optimizer.state[parameter].values():
+                    self.memory.follow((local_of(state),))
+                    self.memory.own(local_of(state), layer=self._layer_of(name))
+            self.session.optimizer.zero_grad(set_to_none=True)
+
+    def _mark(self, layer: nn.Module, fqn: str, *, is_last: bool) -> None:
+        """Makes forward and backward of a layer segments of their own, and visits."""
+
+        def arrive(*_: Any) -> None:
+            self.memory.enter_visit(fqn)
+
+        def before(*_: Any) -> None:
+            self._enter(f"forward {fqn}")
+
+        def after(_: nn.Module, __: Any, output: Any) -> None:
+            self._enter("forward")
+            if is_last:
+                self.memory.enter_visit()
+            hidden = output[0] if isinstance(output, tuple) else output
+            if isinstance(hidden, Tensor) and hidden.requires_grad:
+                hidden.register_hook(back)  # type: ignore[no-untyped-call]
+
+        def back(_: Any) -> None:
+            self._enter(f"backward {fqn}")
+            self.memory.enter_visit(fqn, is_forward=False)
+
+        # What FSDP gathers for the layer belongs to the visit, and not to the segment, whose name says that
+        # the layer runs.
+        layer.register_forward_pre_hook(arrive, prepend=True)
+        layer.register_forward_pre_hook(before)
+        layer.register_forward_hook(after)
+
+    def _enter(self, segment: str) -> None:
+        if self.memory.is_measuring:
+            self.memory.enter_segment(segment + self._part)
+
+    def _name_storages(self, op: Op) -> None:
+        """Tells what turned out to be gradients from what was only on the way."""
+        if isinstance(op, ops.Backward):
+            found = (parameter.grad for parameter in self.session.model.parameters())
+            self.memory.relabel((local_of(one) for one in found if one is not None), purpose="gradients")
+
+
+@contextlib.contextmanager
+def _without_masks() -> Iterator[None]:
+    """CUDA's kernels know the lower right triangle; the mask that a processor takes for it does not count."""
+    mask = allgather.lower_right_mask
+    allgather.lower_right_mask = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        allgather.lower_right_mask = mask
+
+
+def _num_own(module: nn.Module) -> int:
+    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    return sum(tensor.numel() for tensor in own)
+
+
+def _drop_tensors(module: nn.Module) -> None:
+    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    for name, _ in own:
+        delattr(module, name)
+
+
+def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
+    """One sequence of zeros, again and again: ids and values matter to no shape."""
+    tokens = np.zeros(op.sequence_length + 1, dtype=np.uint8)
+    data = PackedDataset(tokens, op.sequence_length, num_documents=1, num_text_bytes=0)
+    order = SampleOrder(data.num_sequences, seed=op.shuffle_seed)
+    session._loader = BatchLoader(
+        BatchSource(data, order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank)
+    )
+
+
+def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) -> None:
+    """Measures and scales: whether a run's norm is over the limit, only its values tell."""
+    gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
+    squared_norm(gradients, device=session.device)
+    if op.max_norm is not None:
+        scale(gradients, factor=0.5)
+
+
+def log(session: Session, op: ops.Log, position: Position) -> None:
+    session.step_loss = torch.zeros((), dtype=torch.float64)
+    reporting.log(session, op, position)
+
+
+def resume_checkpoint(session: Session, op: ops.ResumeCheckpoint, position: Position) -> None:
+    """Nothing is there to resume from; `save_checkpoint` plans a resume from what it would save."""
+
+
+def save_checkpoint(session: Session, op: ops.SaveCheckpoint, position: Position) -> None:
+    """Plans what this rank would write, and what it would read back."""
+    tensors = named_tensors(TrainingState(session.model, session.optimizer))
+    saver = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    saver.set_up_planner(tensors, is_coordinator=True)
+    _, metadata = saver.create_global_plan([saver.create_local_plan()])
+    loader = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    loader.set_up_planner(tensors, metadata, is_coordinator=True)
+    loader.create_local_plan()
+
+
+def export_hf(session: Session, op: ops.ExportHf, position: Position) -> None:
+    """Gathers every weight, as an export does, and writes none."""
+    with without_gather_warnings():
+        for parameter in session.model.parameters():
+            narrow = parameter.detach().to(TORCH_DTYPES[op.dtype])
+            if isinstance(narrow, DTensor):
+                narrow.full_tensor()
+
+
+PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {
+    ops.OpenData: open_data,
+    ops.ClipGradients: clip_gradients,
+    ops.Log: log,
+    ops.ResumeCheckpoint: resume_checkpoint,
+    ops.SaveCheckpoint: save_checkpoint,
+    ops.ExportHf: export_hf,
+}
+"""Ops that a rehearsal does not leave to the torch backend's own handler."""
+
+HANDLERS: Mapping[type[Op], Handler] = {**TORCH_HANDLERS, **PLAYED}

@@ -1,0 +1,71 @@
+"""What a rehearsal found, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planc.source import Span
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An op that would fail on a rank: for a reason in the plan, the model or both."""
+
+    rank: int
+    message: str
+    """Names the op, the step and the place of the rank, as a run would."""
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """`count` equal collectives of one step, called by one op of the graph."""
+
+    op: str
+    kind: str
+    over: tuple[MeshDim, ...]
+    """The mesh dims of more than one rank that form the group."""
+    group_size: int
+    input_bytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPeak:
+    """The most that a part of a step holds at once, in bytes."""
+
+    segment: str
+    num_bytes: int
+    parts: tuple[tuple[str, int], ...]
+    streams_bytes: int
+    """The most that each stream held in this segment, added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One rank's training step, of the whole model."""
+
+    rank: int
+    sent: tuple[Sent, ...]
+    segments: tuple[SegmentPeak, ...]
+    held_bytes: int
+    """The sum of every stream's own peak: memory freed on one stream is not another's to take."""
+    reserved_bytes: int
+    """What the allocator takes from the device for that: the gaps between blocks come on top."""
+
+    @property
+    def peak(self) -> SegmentPeak:
+        return max(self.segments, key=lambda segment: segment.num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A graph rehearsed: every rank that was tried, and what rank 0 sends and holds."""
+
+    ranks: tuple[int, ...]
+    num_layers: int
+    num_rehearsed_layers: int
+    failures: tuple[Failure, ...]
+    measured: Measured | None
+    """None if rank 0 failed."""

@@ -1,0 +1,54 @@
+"""Which ranks of a world to rehearse: one of every class that can differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planc.graph.graph import Graph
+from planc.vocab import MeshDim
+
+
+def rehearsed_ranks(graph: Graph, divided: Mapping[MeshDim, tuple[int, ...]]) -> tuple[int, ...]:
+    """Ranks in ascending order, rank 0 and the last among them.
+
+    `divided` are the lengths that are chunked over each mesh dim. Where all of them divide evenly, ranks
+    along the dim hold blocks of equal shape; what else may differ, the chunks of a sequence, differs most
+    between the first and the last rank. Where one does not, so do the places at which chunks become smaller.
+    """
+    sizes = dict(graph.mesh)
+    first = dict.fromkeys(sizes, 0)
+    places = [first, {mesh_dim: size - 1 for mesh_dim, size in sizes.items()}]
+    for mesh_dim, lengths in divided.items():
+        uneven = (place for length in lengths for place in _uneven_places(length, size=sizes[mesh_dim]))
+        places.extend({**first, mesh_dim: place} for place in uneven)
+    return tuple(sorted({_rank(sizes, place) for place in places}))
+
+
+def groups_of_rank_0(graph: Graph) -> dict[tuple[int, ...], tuple[MeshDim, ...]]:
+    """The mesh dims of more than one rank that form each group that rank 0 can be in, by its ranks."""
+    sizes = {mesh_dim: size for mesh_dim, size in graph.mesh if size > 1}
+    groups: dict[tuple[int, ...], tuple[MeshDim, ...]] = {(0,): ()}
+    stride = graph.world_size
+    for mesh_dim, size in sizes.items():
+        stride //= size
+        longer = {
+            tuple(rank + stride * index for rank in ranks for index in range(size)): (*over, mesh_dim)
+            for ranks, over in groups.items()
+        }
+        groups |= longer
+    return groups
+
+
+def _uneven_places(length: int, *, size: int) -> Iterator[int]:
+    """The first place with the short chunk, the one after it, which may be empty, and the last."""
+    if length % size:
+        num_full = length // -(-length // size)
+        yield from (place for place in (num_full, num_full + 1, size - 1) if place < size)
+
+
+def _rank(sizes: dict[MeshDim, int], place: dict[MeshDim, int]) -> int:
+    """Meshes are laid out with the last dim fastest."""
+    rank = 0
+    for mesh_dim, size in sizes.items():
+        rank = rank * size + place[mesh_dim]
+    return rank

@@ -1,0 +1,210 @@
+"""Which layers a rehearsal runs: layers that are alike in every way need not all be run.
+
+Two layers of a list are alike if their modules have the same types, shapes and settings, and the graph does
+the same to them. Of each kind the first two and the last two run; what the rest would add is linear in their
+number, which `measure.py` relies on and a test proves on full stacks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from planc.graph.graph import AnyOp, Graph
+from planc.graph.ops import (
+    Accumulate,
+    BuildOptimizer,
+    CheckpointActivations,
+    FullyShard,
+    OpenData,
+    SaveCheckpoint,
+    ShardTensorParallel,
+)
+
+_KEPT_AT_START, _KEPT_AT_END = 2, 2
+_PLACE = ("layer_idx", "layer_index", "layer_id")
+"""Attributes that say where a layer stands, and nothing of what it is."""
+MEASURED_MICRO_STEPS = 2
+"""The last, in which gradients are reduced, and one for all those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Layers that are alike, in the model's order."""
+
+    layers: tuple[str, ...]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The layers that run."""
+        if len(self.layers) <= _KEPT_AT_START + _KEPT_AT_END:
+            return self.layers
+        return (*self.layers[:_KEPT_AT_START], *self.layers[-_KEPT_AT_END:])
+
+    @property
+    def num_left_out(self) -> int:
+        return len(self.layers) - len(self.kept)
+
+    @property
+    def inner(self) -> str:
+        """A layer that runs, between two of its kind; only where some are left out."""
+        return self.layers[_KEPT_AT_START - 1]
+
+    @property
+    def spare(self) -> str:
+        """A layer that does not run; only where some are left out."""
+        return self.layers[_KEPT_AT_START]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The layers of a model by kind."""
+
+    kinds: tuple[Kind, ...]
+
+    def dropped(self, *, keeping: str | None = None) -> frozenset[str]:
+        """Layers that do not run; `keeping` one more than those of each kind."""
+        every = {layer for kind in self.kinds for layer in kind.layers}
+        kept = {layer for kind in self.kinds for layer in kind.kept}
+        return frozenset(every - kept - {keeping})
+
+    def all_but_one_of_each(self) -> frozenset[str]:
+        """Layers that do not run where only failures are looked for."""
+        return frozenset(layer for kind in self.kinds for layer in kind.layers[1:])
+
+    @property
+    def repeated(self) -> tuple[Kind, ...]:
+        """Kinds of which some layers are left out."""
+        return tuple(kind for kind in self.kinds if kind.num_left_out)
+
+
+def stack_of(model: nn.Module, graph: Graph) -> Stack:
+    """The kinds of layers of a model on meta, before anything was done to it."""
+    treatment = _treatment(graph)
+    kinds: list[Kind] = []
+    for fqn, children in layer_lists(model):
+        if any(_holds_several(op, fqn) for op in graph.setup):
+            continue
+        alike: dict[object, list[str]] = defaultdict(list)
+        for name, child in children.named_children():
+            layer = f"{fqn}.{name}"
+            alike[_nature(child), _within(treatment, layer)].append(layer)
+        kinds.extend(Kind(tuple(layers)) for layers in alike.values())
+    return Stack(tuple(kinds))
+
+
+def layer_lists(model: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
+    """The outermost module lists: the experts of a layer are part of that layer."""
+    found: list[str] = []
+    for fqn, module in model.named_modules():
+        is_inner = any(fqn.startswith(f"{outer}.") for outer in found)
+        if isinstance(module, nn.ModuleList) and not is_inner:
+            found.append(fqn)
+            yield fqn, module
+
+
+def _holds_several(op: AnyOp, fqn: str) -> bool:
+    """Whether a unit of FSDP holds a layer of the list together with anything else: then all must run."""
+    groups = op.groups if isinstance(op, FullyShard) else ()
+    return any(len(group) > 1 and any(name.startswith(f"{fqn}.") for name in group) for group in groups)
+
+
+def _nature(layer: nn.Module) -> tuple[object, ...]:
+    """What a layer is: types, settings, shapes and dtypes of everything in it, wherever it stands."""
+    return tuple((name, *_settings(module), *_tensors(module)) for name, module in layer.named_modules())
+
+
+def _settings(module: nn.Module) -> tuple[object, ...]:
+    """The type and the plain attributes, which hold windows, numbers of heads, scales and the like."""
+    plain = (
+        (name, value)
+        for name, value in sorted(vars(module).items())
+        if isinstance(value, bool | int | float | str | None) and name not in _PLACE
+    )
+    return (type(module).__qualname__, *plain)
+
+
+def _tensors(module: nn.Module) -> tuple[object, ...]:
+    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return tuple((name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in own)
+
+
+def _treatment(graph: Graph) -> dict[str, list[object]]:
+    """What setup does to each module and parameter, by fqn."""
+    found: dict[str, list[object]] = defaultdict(list)
+    for index, op in enumerate(graph.setup):
+        match op:
+            case ShardTensorParallel() | CheckpointActivations():
+                # Two ops that do the same to unlike modules are alike; the module itself differs enough.
+                what = (op.name, op.use, op.parameters) if isinstance(op, ShardTensorParallel) else op.name
+                for fqn in op.modules:
+                    found[fqn].append(what)
+            case FullyShard(groups=groups):
+                for (fqn,) in (group for group in groups if len(group) == 1):
+                    found[fqn].append((op.name, index))
+            case BuildOptimizer(groups=decays):
+                for decay, names in decays:
+                    for fqn in names:
+                        found[fqn].append((op.name, decay))
+    return found
+
+
+def _within(treatment: dict[str, list[object]], layer: str) -> tuple[object, ...]:
+    """What is done inside one layer, by names relative to it."""
+    prefix = f"{layer}."
+    return tuple(
+        (fqn.removeprefix(layer), *done)
+        for fqn, done in treatment.items()
+        if fqn == layer or fqn.startswith(prefix)
+    )
+
+
+def drop_layers(model: nn.Module, dropped: frozenset[str]) -> None:
+    """Takes layers out of their lists. The others keep their names."""
+    for layer in dropped:
+        parent, _, name = layer.rpartition(".")
+        del model.get_submodule(parent)._modules[name]
+
+
+def shortened(graph: Graph, dropped: frozenset[str], *, num_steps: int, num_micro_steps: int) -> Graph:
+    """The graph without the dropped layers, for a few steps of few micro steps and a save at their end."""
+    kept = [_without(op, dropped) for op in graph.setup]
+    times = next(op.times for op in graph.step if isinstance(op, Accumulate))
+    cap = min(times, num_micro_steps)
+    setup = (
+        replace(op, global_batch=op.global_batch // times * cap) if isinstance(op, OpenData) else op
+        for op in kept
+        if op is not None
+    )
+    step = (replace(op, times=cap) if isinstance(op, Accumulate) else op for op in graph.step)
+    save = (replace(op, at_end=True) if isinstance(op, SaveCheckpoint) else op for op in graph.save)
+    return replace(graph, num_steps=num_steps, setup=tuple(setup), step=tuple(step), save=tuple(save))
+
+
+def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
+    """The op without dropped names; None if nothing is left to do."""
+    match op:
+        case ShardTensorParallel() | CheckpointActivations():
+            modules = _names(op.modules, dropped)
+            return replace(op, modules=modules) if modules else None
+        case FullyShard():
+            groups = tuple(group for group in op.groups if _names(group, dropped))
+            return replace(op, groups=groups) if groups else None
+        case BuildOptimizer():
+            decays = ((decay, _names(names, dropped)) for decay, names in op.groups)
+            return replace(op, groups=tuple((decay, names) for decay, names in decays if names))
+        case _:
+            return op
+
+
+def _names(names: tuple[str, ...], dropped: frozenset[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if not _is_within(name, dropped))
+
+
+def _is_within(name: str, dropped: frozenset[str]) -> bool:
+    """Whether a name, or any that holds it, is dropped."""
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in dropped for end in range(1, len(parts) + 1))

@@ -1,0 +1,235 @@
+"""A model's config.json with small sizes: the same code runs, and every ratio that the code asks about holds.
+
+Pure data; what the sizes mean to a class is only known once it is built, which `shrink.py` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Config = Mapping[str, Any]
+"""A config.json with everything that its class fills in."""
+
+HEAD_DIM, SMALL_HEAD_DIM = 16, 8
+_MANY_HEADS = 16
+"""Query heads from which on each is smaller still."""
+_MAX_GROUP = 8
+_NUM_EXPERTS = 4
+_MIN_HIDDEN = 64
+_EVEN_ROWS, _HALF_EVEN_ROWS, _UNEVEN_ROWS = 264, 262, 261
+"""Vocabularies of bytes and the end of a document, whose rows divide by 8, by 2 alone, by no mesh dim."""
+PADDING_ID = 258
+"""A token that bytes never have."""
+
+_WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
+_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_sequence_length")
+_ROPE = ("rope_scaling", "rope_parameters")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_LAYER_INDICES = ("mlp_only_layers", "full_attn_idxs", "global_attn_layers")
+_LAYER_BOUNDS = ("first_k_dense_replace", "max_window_layers")
+"""Numbers of layers from the first on that are of one kind."""
+_NOISE = ("drop", "jitter")
+"""Parts of the names of probabilities: what chance decides, two runs cannot be held to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a plan asks of a model's sizes. `kept` are the numbers of the layers that stay."""
+
+    kept: tuple[int, ...]
+    num_layers: int
+    tp: int
+    cp: int
+    divides_heads: bool
+    """Over cp too, as ulysses does."""
+    num_shards: int
+    """Ranks that a tensor may be sharded over."""
+    sequence_length: int
+    short_length: int
+
+
+def shrink_config(config: Config, demands: Demands, *, aliases: Mapping[str, str]) -> dict[str, Any]:
+    """The config of the kept layers with small sizes.
+
+    `aliases` are the class's own names of fields by their usual ones, as transformers' `attribute_map`.
+    """
+
+    def own(name: str) -> str:
+        return aliases.get(name, name)
+
+    def get(name: str) -> Any:
+        return config.get(own(name))
+
+    sizes = {**_widths(get, demands), **_experts(get), **_latent(get)}
+    small = dict(config) | {own(name): value for name, value in sizes.items() if get(name) is not None}
+    small |= {own("num_hidden_layers"): len(demands.kept)}
+    small |= _layers(config, demands)
+    small |= _lengths(config, demands)
+    small |= {name: 0.0 for name, value in config.items() if _is_noise(name, value)}
+    small |= {"bos_token_id": None, "eos_token_id": None}
+    if config.get("pad_token_id") is not None:
+        small["pad_token_id"] = PADDING_ID
+    rotary = small.get("qk_rope_head_dim") or small.get("head_dim") or _head_dim(small, own)
+    return {
+        name: _rope(value, demands, rotary=rotary) if name in _ROPE else value
+        for name, value in small.items()
+    }
+
+
+def _head_dim(config: Config, own: Callable[[str], str]) -> int:
+    heads = config.get(own("num_attention_heads")) or 1
+    return int(config.get(own("hidden_size"), heads)) // int(heads)
+
+
+def _widths(get: Callable[[str], Any], demands: Demands) -> dict[str, int]:
+    """Heads in the groups that they had, and widths that hold them."""
+    sizes = {"vocab_size": _rows(get("vocab_size"), demands)}
+    old_hidden, old_heads = get("hidden_size"), get("num_attention_heads")
+    if not old_heads:
+        return sizes | {"hidden_size": _MIN_HIDDEN, "intermediate_size": 2 * _MIN_HIDDEN}
+    heads, kv_heads = heads_of(old_heads, get("num_key_value_heads") or old_heads, demands)
+    head_dim = HEAD_DIM if heads < _MANY_HEADS else SMALL_HEAD_DIM
+    old_head_dim = get("head_dim") or old_hidden // old_heads
+    is_square = old_head_dim * old_heads == old_hidden or get("head_dim") is None
+    hidden = heads * head_dim if is_square else max(_MIN_HIDDEN, heads * head_dim // 2)
+    scalar = get("query_pre_attn_scalar")
+    return sizes | {
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        # Not twice the width: a plan that mistakes one for the other should not fit by luck.
+        "intermediate_size": hidden + hidden // 2,
+        "ffn_dim": hidden + hidden // 2,
+        "n_inner": hidden + hidden // 2,
+        "word_embed_proj_dim": hidden if get("word_embed_proj_dim") == old_hidden else hidden // 2,
+        "query_pre_attn_scalar": max(1, round((scalar or 1) * head_dim / old_head_dim)),
+    }
+
+
+def _rows(vocab_size: int, demands: Demands) -> int:
+    """A small vocabulary that divides over the ranks where the large one does."""
+    if vocab_size % demands.num_shards == 0:
+        return _EVEN_ROWS
+    return _HALF_EVEN_ROWS if demands.tp > 1 and vocab_size % demands.tp == 0 else _UNEVEN_ROWS
+
+
+def heads_of(num_heads: int, num_kv_heads: int, demands: Demands) -> tuple[int, int]:
+    """Query and key-value heads: as many queries a group as there were, divided as they were.
+
+    A mesh dim of 8 becomes one of 2, so heads that divided by 8 divide by 2. Where key-value heads were
+    fewer than the ranks that divide them, they still are.
+    """
+    groups = min(num_heads // num_kv_heads, _MAX_GROUP)
+    tp, cp = min(demands.tp, 2), min(demands.cp, 2) if demands.divides_heads else 1
+    if num_kv_heads % demands.tp:
+        kv_heads = min(num_kv_heads, 4)
+    else:
+        on_rank = num_kv_heads // demands.tp
+        is_shared = demands.divides_heads and on_rank % demands.cp
+        kv_heads = tp * (1 if is_shared else min(on_rank, 2))
+    while groups * kv_heads % (tp * cp) and num_heads % (demands.tp * demands.cp) == 0:
+        groups += 1
+    return groups * kv_heads, kv_heads
+
+
+def _experts(get: Callable[[str], Any]) -> dict[str, int]:
+    """Few experts, of which fewer are chosen; groups of experts stay groups."""
+    num_experts = next((get(name) for name in _EXPERTS if get(name)), 0)
+    if not num_experts:
+        return {}
+    num_groups = min(get("n_group") or 1, 2)
+    return {
+        **{name: min(get(name) or 0, _NUM_EXPERTS) for name in _EXPERTS},
+        "num_experts_per_tok": min(get("num_experts_per_tok") or 1, _NUM_EXPERTS // 2),
+        "n_group": num_groups,
+        "topk_group": min(get("topk_group") or 1, num_groups),
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 48,
+    }
+
+
+def _latent(get: Callable[[str], Any]) -> dict[str, int]:
+    """Sizes of latent attention; `head_dim` is then that of the rotated part."""
+    if get("kv_lora_rank") is None:
+        return {}
+    rope = HEAD_DIM // 2
+    sizes = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": HEAD_DIM, "qk_rope_head_dim": rope}
+    is_narrow = get("v_head_dim") != get("qk_nope_head_dim")
+    return sizes | {
+        "v_head_dim": HEAD_DIM // 2 if is_narrow else HEAD_DIM,
+        "head_dim": rope,
+        "qk_head_dim": HEAD_DIM + rope,
+    }
+
+
+def _layers(config: Config, demands: Demands) -> dict[str, Any]:
+    """What a config says layer by layer, of the kept layers alone."""
+    kept = demands.kept
+    places = {old: new for new, old in enumerate(kept)}
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in _LAYER_INDICES and isinstance(value, Sequence):
+            found[name] = [places[index] for index in value if index in places]
+        elif name in _LAYER_BOUNDS and isinstance(value, int):
+            found[name] = sum(index < value for index in kept)
+        elif isinstance(value, list) and len(value) == demands.num_layers:
+            found[name] = [value[index] for index in kept]
+    sparse_step = config.get("decoder_sparse_step")
+    if isinstance(sparse_step, int) and sparse_step > 1:
+        dense = config.get("mlp_only_layers") or ()
+        is_dense = [index in dense or bool((index + 1) % sparse_step) for index in kept]
+        found |= {
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [new for new, is_one in enumerate(is_dense) if is_one],
+        }
+    return found
+
+
+def _lengths(config: Config, demands: Demands) -> dict[str, int]:
+    """Windows and positions in proportion to the sequence."""
+    found = {}
+    for name, value in config.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        if name in _WINDOWS:
+            found[name] = _window(value, demands)
+        elif name in _POSITIONS:
+            found[name] = max(demands.short_length, _scaled(value, demands))
+        elif name == "original_max_position_embeddings":
+            found[name] = _scaled(value, demands)
+    return found
+
+
+def _window(window: int, demands: Demands) -> int:
+    """A window that hid something still does."""
+    scaled = max(2, _scaled(window, demands))
+    return min(scaled, demands.short_length - 1) if window < demands.sequence_length else scaled
+
+
+def _scaled(length: int, demands: Demands) -> int:
+    return math.ceil(length * demands.short_length / demands.sequence_length)
+
+
+def _is_noise(name: str, value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and any(part in name for part in _NOISE)
+
+
+def _rope(value: Any, demands: Demands, *, rotary: int) -> Any:
+    """Rotary parameters, also those of a kind of layer: lengths in proportion, as many factors as pairs."""
+    if not isinstance(value, Mapping):
+        return value
+    share = value.get("partial_rotary_factor") or 1.0
+    small: dict[str, Any] = {}
+    for name, item in value.items():
+        if name == "original_max_position_embeddings":
+            small[name] = _scaled(item, demands)
+        elif name in ("short_factor", "long_factor"):
+            small[name] = list(item)[: int(rotary * share) // 2]
+        else:
+            small[name] = _rope(item, demands, rotary=rotary)
+    return small

@@ -1,0 +1,172 @@
+"""One rank of a run: planc's own runtime, watched from outside."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.op import Op
+from planc.graph.ops import InitWeights, LoadWeights, StepOptimizer, SyncGradients
+from planc.runtime.backends.torch.backend import TorchBackend
+from planc.runtime.backends.torch.mesh import connect
+from planc.runtime.backends.torch.session import Paths, Session
+from planc.runtime.interpreter import Position, run
+from planc.runtime.launch import read_launch
+from planc.runtime.observer import Observer, StepMetrics
+
+Digests = dict[str, str]
+BeforeOp = Callable[[Session, Op, Position], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What every rank runs. `before_op` is called ahead of every op: tests plant bugs with it."""
+
+    graph: Graph
+    base: Path
+    run_folder: Path
+    before_op: BeforeOp | None = None
+    stop_after: int | None = None
+    collective_timeout_seconds: int = 60
+
+
+@dataclass(slots=True)
+class Record:
+    """What one rank saw. Whole tensors come from rank 0 alone, digests of local ones from every rank."""
+
+    metrics: list[StepMetrics] = field(default_factory=list)
+    initial: Digests = field(default_factory=dict)
+    """Of whole tensors."""
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    final: dict[str, Tensor] = field(default_factory=dict)
+    blocks: Digests = field(default_factory=dict)
+    """Of local blocks, at the ends of setup, first step and run; equal keys must have equal values."""
+    first_step: int = 0
+    learning_rates: list[tuple[float, ...]] = field(default_factory=list)
+    """Those of all parameter groups that each optimizer step really used."""
+
+
+class Recorder:
+    """Executes ops on the torch backend, and looks at the session before and after them."""
+
+    def __init__(self, session: Session, *, before_op: BeforeOp | None) -> None:
+        self.session = session
+        self.backend = TorchBackend(session)
+        self.before_op = before_op
+        self.record = Record()
+
+    def execute(self, op: Op, position: Position) -> None:
+        if self.before_op is not None:
+            self.before_op(self.session, op, position)
+        if isinstance(op, StepOptimizer):
+            rates = {float(group["lr"]) for group in self.session.optimizer.param_groups}
+            self.record.learning_rates.append(tuple(sorted(rates)))
+        self.backend.execute(op, position)
+        if isinstance(op, InitWeights | LoadWeights):
+            whole = whole_tensors(dict(self.session.model.named_parameters()))
+            self.record.initial = {name: digest(tensor) for name, tensor in whole.items()}
+        if isinstance(op, SyncGradients) and position.step == 1:
+            found = {name: p.grad for name, p in self.session.model.named_parameters() if p.grad is not None}
+            self.record.blocks |= local_digests(found, prefix="gradient of ")
+            self.record.gradients = whole_tensors(found)
+
+    def completed_steps(self) -> int:
+        return self.backend.completed_steps()
+
+    def started(self, *, first_step: int) -> None:
+        self.record.first_step = first_step
+        self.record.blocks |= local_digests(dict(self.session.model.named_parameters()), prefix="initial ")
+        self.backend.started(first_step=first_step)
+
+    def describe_rank(self) -> str:
+        return self.backend.describe_rank()
+
+
+class Metrics:
+    """Observes a run into a list."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepMetrics] = []
+
+    def started(self, *, first_step: int, num_steps: int) -> None: ...
+
+    def stepped(self, metrics: StepMetrics) -> None:
+        self.steps.append(metrics)
+
+    def saved(self, directory: Path) -> None: ...
+
+    def noted(self, text: str) -> None: ...
+
+
+def open_session(task: Task, observer: Observer) -> Session:
+    """A session in the launch that the environment describes, as under torchrun."""
+    launch = read_launch(os.environ)
+    device = torch.device("cpu")
+    hashed = plan_hash(task.graph)
+    connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, digest=hashed)
+    paths = Paths(base=task.base, run=task.run_folder)
+    return Session(task.graph, hashed, launch, paths, observer, device, reports_sample_ids=True)
+
+
+def train_rank(rank: int, world_size: int, task: Task) -> Record:
+    """This rank's record of the task."""
+    metrics = Metrics()
+    session = open_session(task, metrics)
+    recorder = Recorder(session, before_op=task.before_op)
+    run(task.graph, recorder, stop_after=task.stop_after)
+    record = recorder.record
+    record.metrics = metrics.steps
+    parameters = dict(session.model.named_parameters())
+    record.blocks |= local_digests(parameters, prefix="final ")
+    record.final = whole_tensors(parameters)
+    if rank != 0:
+        record.gradients, record.final = {}, {}
+    dist.destroy_process_group()
+    return record
+
+
+def whole_tensors(tensors: dict[str, nn.Parameter] | dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor gathered from its shards. All ranks must call it."""
+    # Gathering over two mesh dims one after the other is slow, which torch warns about, and right.
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    return {
+        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+        for name, tensor in tensors.items()
+    }
+
+
+def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefix: str) -> Digests:
+    """Digests of local blocks, by name and by this rank's place along the mesh dims that shard them.
+
+    Ranks that differ in no such place hold replicas, so their digests have one key.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        place = ""
+        if isinstance(tensor, DTensor):
+            coordinate: Sequence[int] = tensor.device_mesh.get_coordinate() or ()
+            sharded = [
+                f"{index}:{at}"
+                for index, (at, placement) in enumerate(zip(coordinate, tensor.placements, strict=True))
+                if placement != Replicate()
+            ]
+            place, tensor = " ".join(sharded), tensor.to_local()
+        found[f"{prefix}{name} [{place}]"] = digest(tensor)
+    return found
+
+
+def digest(tensor: Tensor) -> str:
+    """The SHA-256 of a plain tensor's dtype, shape and values."""
+    tensor = tensor.detach().contiguous().cpu()
+    text = f"{tensor.dtype} {tuple(tensor.shape)}".encode()
+    return hashlib.sha256(text + tensor.view(torch.uint8).numpy().tobytes()).hexdigest()

@@ -1,0 +1,146 @@
+"""A graph for a small model on few ranks: what it does, and in which order, stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from planc.graph import ops
+from planc.graph.graph import AnyOp, Graph
+from planc.graph.verify import verify as violations
+from planc.lower.passes.drop_trivial_dims import drop_trivial_dims
+from planc.verify.recipe import (
+    CORPUS,
+    MAX_MICRO_BATCH,
+    MAX_MICRO_STEPS,
+    MAX_WARMUP_STEPS,
+    SCHEDULE_STEPS,
+    SEQUENCE_LENGTH,
+    Recipe,
+)
+from planc.verify.twin import Renaming
+from planc.vocab import MeshDim
+
+SAVE_STEP = 2
+"""Of the three that are run: the one after it is run again on another mesh."""
+
+
+def shrunk_graph(
+    graph: Graph,
+    build: ops.BuildModel,
+    renamed: Renaming,
+    sizes: Mapping[MeshDim, int],
+    recipe: Recipe,
+    *,
+    vocab_size: int,
+) -> Graph:
+    """The graph with small numbers and few names."""
+    times = next(op.times for op in graph.step if isinstance(op, ops.Accumulate))
+    setup: list[Any] = []
+    for op in graph.setup:
+        match op:
+            case ops.InitMesh():
+                setup.append(replace(op, sizes=tuple(sizes.items()), backend="gloo", timeout_seconds=60))
+            case ops.BuildModel():
+                setup.append(build)
+            case ops.LoadWeights():
+                setup.append(ops.InitWeights(seed=op.seed, span=op.span))
+            case ops.BuildOptimizer():
+                setup.append(replace(_renamed(op, renamed), lr=recipe.optimizer.lr, eps=recipe.optimizer.eps))
+            case ops.BuildSchedule():
+                warmup = min(op.warmup_steps, MAX_WARMUP_STEPS)
+                setup.append(replace(op, warmup_steps=warmup, num_steps=SCHEDULE_STEPS))
+            case ops.OpenData():
+                setup.append(_short_data(op, sizes, times=min(times, MAX_MICRO_STEPS), vocab_size=vocab_size))
+            case ops.ResumeCheckpoint():
+                continue
+            case _:
+                setup.append(_renamed(op, renamed))
+    step = (_short_step(op) for op in graph.step)
+    save = ops.SaveCheckpoint(every_steps=SAVE_STEP, at_end=False, keep_last=1)
+    return _verified(
+        replace(
+            graph,
+            mesh=tuple(sizes.items()),
+            num_steps=SCHEDULE_STEPS,
+            setup=tuple(op for op in setup if op is not None),
+            step=tuple(step),
+            save=(save,),
+        )
+    )
+
+
+def _renamed(op: Any, renamed: Renaming) -> Any:
+    """The op on the small model, in full precision; None if nothing is left to do."""
+    match op:
+        case ops.ShardTensorParallel() | ops.CheckpointActivations():
+            modules = renamed.of(op.modules)
+            return replace(op, modules=modules) if modules else None
+        case ops.FullyShard():
+            groups = tuple(group for group in map(renamed.of, op.groups) if group)
+            return replace(op, groups=groups, param_dtype=None, reduce_dtype=None) if groups else None
+        case ops.BuildOptimizer():
+            decays = ((decay, renamed.of(names)) for decay, names in op.groups)
+            return replace(op, groups=tuple((decay, names) for decay, names in decays if names))
+        case _:
+            return op
+
+
+def _short_data(
+    op: ops.OpenData, sizes: Mapping[MeshDim, int], *, times: int, vocab_size: int
+) -> ops.OpenData:
+    micro_batch = min(op.micro_batch, MAX_MICRO_BATCH)
+    return replace(
+        op,
+        source="text",
+        patterns=(CORPUS,),
+        field="",
+        tokenizer="bytes",
+        end_of_document=None,
+        sequence_length=min(SEQUENCE_LENGTH, op.sequence_length),
+        vocab_size=vocab_size,
+        micro_batch=micro_batch,
+        global_batch=micro_batch * times * _dp_size(sizes),
+    )
+
+
+def _short_step(op: AnyOp) -> AnyOp:
+    match op:
+        case ops.Accumulate():
+            return replace(op, times=min(op.times, MAX_MICRO_STEPS))
+        case ops.Log():
+            return replace(op, every_steps=1)
+        case _:
+            return op
+
+
+def _verified(graph: Graph) -> Graph:
+    found = violations(graph)
+    assert not found, f"bug in planc: after shrinking: {'; '.join(map(str, found))}"
+    return graph
+
+
+def resumed_elsewhere(graph: Graph) -> Graph:
+    """The graph of a run that goes on from another's checkpoint: on its last mesh dim alone, or one rank."""
+    wide = [mesh_dim for mesh_dim, size in graph.mesh if size > 1]
+    kept = wide[-1:] if len(wide) > 1 else []
+    mesh = tuple((mesh_dim, size if mesh_dim in kept else 1) for mesh_dim, size in graph.mesh)
+    fewer = _dp_size(dict(graph.mesh)) // _dp_size(dict(mesh))
+    setup = [replace(op, sizes=mesh) if isinstance(op, ops.InitMesh) else op for op in graph.setup]
+    step = [
+        replace(op, times=op.times * fewer) if isinstance(op, ops.Accumulate) else op for op in graph.step
+    ]
+    resume = ops.ResumeCheckpoint(policy="latest")
+    found = replace(graph, mesh=mesh, setup=(*setup, resume), step=tuple(step), save=())
+    return _verified(drop_trivial_dims(found))
+
+
+def with_clip(graph: Graph, max_norm: float | None) -> Graph:
+    """The graph with another largest norm."""
+    step = (replace(op, max_norm=max_norm) if isinstance(op, ops.ClipGradients) else op for op in graph.step)
+    return replace(graph, step=tuple(step))
+
+
+def _dp_size(sizes: Mapping[MeshDim, int]) -> int:
+    return sizes[MeshDim.DP_REPLICATE] * sizes[MeshDim.DP_SHARD]

@@ -1,0 +1,138 @@
+"""A plan's own graph, for a tiny model of the same kind on few ranks.
+
+Nothing is planned anew: ops are the graph's, with the names of layers that are left out taken out and the
+rest renumbered. Of every kind of layer, alike in what it is and in what the graph does to it, the first
+stays; where all are alike, the first two.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from planc.graph import ops
+from planc.graph.graph import Graph
+from planc.plan import spec
+from planc.plan.bind import BoundPlan
+from planc.runtime.backends.rehearsal.stack import Stack, stack_of
+from planc.runtime.backends.torch.build import meta_model
+from planc.runtime.data.sources import PythonStdlibSource, documents
+from planc.runtime.model_files import config_digest
+from planc.verify.config import Config, Demands, shrink_config
+from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
+from planc.verify.rewrite import shrunk_graph
+from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin
+from planc.vocab import DType
+
+_CORPUS_BYTES = 100_000
+_MAX_LAYERS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """A graph that runs anywhere, and the training that it must repeat."""
+
+    graph: Graph
+    recipe: Recipe
+    kept: tuple[int, ...]
+    num_layers: int
+
+
+def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: DType) -> Shrunk:
+    """The plan shrunk; its model and its text are written into `folder`. CannotShrink, or RunError."""
+    build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
+    model = meta_model(build, base=base)
+    layers, kept = _layers(bound, model, stack_of(model, graph))
+    numbers = tuple(int(name.rpartition(".")[2]) for name in kept)
+    demands = _demands(bound, numbers, num_layers=len(layers))
+    small = shrink_config(_config_of(model), demands, aliases=type(model.config).attribute_map)
+    _write_config(folder / MODEL, small)
+    _write_corpus(folder / CORPUS)
+    built = replace(build, path=MODEL, config_digest=config_digest(folder / MODEL), dtype=dtype)
+    short = _built(built, folder=folder)
+    require_twin(model, short, dict(zip(kept, _renumbered(kept), strict=True)), _config_of(model), small)
+    renamed = Renaming(frozenset(layers), dict(zip(kept, _renumbered(kept), strict=True)), names_of(short))
+    recipe = recipe_of(bound, renamed, folder=folder, dtype=dtype)
+    sizes = {mesh_dim: min(size, MAX_RANKS) for mesh_dim, size in graph.mesh}
+    shrunk = shrunk_graph(graph, built, renamed, sizes, recipe, vocab_size=short.config.vocab_size)
+    _require_all_trained(shrunk, short)
+    return Shrunk(shrunk, recipe, numbers, len(layers))
+
+
+def _demands(bound: BoundPlan, kept: tuple[int, ...], *, num_layers: int) -> Demands:
+    plan, cp = bound.plan, bound.plan.context_parallel
+    return Demands(
+        kept=kept,
+        num_layers=num_layers,
+        tp=plan.mesh.tp,
+        cp=plan.mesh.cp,
+        divides_heads=cp is not None and cp.rotate is spec.Rotate.ULYSSES,
+        num_shards=plan.mesh.dp_shard * plan.mesh.cp * plan.mesh.tp,
+        sequence_length=plan.data.sequence_length,
+        short_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
+    )
+
+
+def _layers(bound: BoundPlan, model: nn.Module, stack: Stack) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """All layers, and those that stay, by name in the model's order. CannotShrink for several lists."""
+    found = {layer: index for index, kind in enumerate(stack.kinds) for layer in kind.layers}
+    lists = {layer.rpartition(".")[0] for layer in found} or set(bound.inventory.blocks[:1])
+    if len(lists) != 1:
+        raise CannotShrink(f"the model has {len(lists)} lists of layers: {', '.join(sorted(lists))}")
+    (fqn,) = lists
+    layers = tuple(f"{fqn}.{name}" for name, _ in model.get_submodule(fqn).named_children())
+    # A unit that holds several layers has no kind of its own: then all stay.
+    kept = {kind.layers[0] for kind in stack.kinds} or set(layers)
+    if len(kept) == 1:
+        kept |= set(layers[:2])
+    if len(kept) > _MAX_LAYERS:
+        raise CannotShrink(
+            f"the plan treats {len(kept)} layers of {fqn} differently: {_MAX_LAYERS} are possible"
+        )
+    return layers, tuple(layer for layer in layers if layer in kept)
+
+
+def _renumbered(kept: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name.rpartition('.')[0]}.{index}" for index, name in enumerate(kept))
+
+
+def _config_of(model: Any) -> Config:
+    """The model's config as its class filled it in."""
+    config: dict[str, Any] = model.config.to_dict()
+    return {name: value for name, value in config.items() if name not in ("_name_or_path", "dtype")}
+
+
+def _write_config(folder: Path, config: Config) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _write_corpus(path: Path) -> None:
+    """Real text: the beginning of the interpreter's own sources."""
+    text = ""
+    for document in documents(PythonStdlibSource(), base=path.parent):
+        text += document.text
+        if len(text) > _CORPUS_BYTES:
+            break
+    path.write_text(text[:_CORPUS_BYTES], encoding="utf-8")
+
+
+def _built(build: ops.BuildModel, *, folder: Path) -> Any:
+    """The small model on meta; CannotShrink where its class refuses the sizes."""
+    try:
+        return meta_model(build, base=folder)
+    except Exception as error:  # whatever a class raises for sizes that it cannot have
+        reason = str(error).strip().partition("\n")[0]
+        raise CannotShrink(f"{build.architecture} cannot be built with small sizes: {reason}") from error
+
+
+def _require_all_trained(graph: Graph, model: nn.Module) -> None:
+    build = next(op for op in graph.setup if isinstance(op, ops.BuildOptimizer))
+    trained = {name for _, names in build.groups for name in names}
+    lost = sorted({name for name, _ in model.named_parameters()} ^ trained)
+    if lost:
+        raise CannotShrink(f"a smaller model has other parameters: {', '.join(lost[:3])}")

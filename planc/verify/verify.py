@@ -1,0 +1,250 @@
+"""Verifies a plan: its graph on simulated ranks, its training in one process, and whether they are the same.
+
+The limits are for rounding. Ranks add the same numbers in another order than one process: in float32 each sum
+is off by a few 6e-8, and the errors of all plans that ship stay below 1e-6, while the faults that matter, a
+sum that is missing, doubled or of the wrong ranks, are off by parts in ten. In float64 a model's norms still
+compute in float32, whatever is asked of them, so that its limit is not much lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch import Tensor
+
+from planc.graph.graph import Graph, plan_hash
+from planc.plan.bind import BoundPlan
+from planc.runtime.data.errors import DataError
+from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
+from planc.verify.model import Item, Report, Verdict
+from planc.verify.pool import RankError, run_ranks, start_server
+from planc.verify.ranks import BeforeOp, Record, Task, digest, train_rank
+from planc.verify.recipe import NUM_STEPS
+from planc.verify.reference import Training, train
+from planc.verify.rewrite import SAVE_STEP, resumed_elsewhere, with_clip
+from planc.verify.shrink import Shrunk, shrink
+from planc.verify.twin import CannotShrink
+from planc.vocab import DType
+
+LIMITS: Mapping[str, float] = {DType.FLOAT32: 1e-5, DType.FLOAT64: 1e-6}
+"""Relative, of losses and of the first step's gradients."""
+UPDATE_LIMIT = 3e-4
+"""Relative, of gradient norms, and of parameters to what training changed of them: AdamW divides gradients by
+their size, which makes the rounding of small ones larger, and the next step starts from there."""
+_RATE_LIMIT = 1e-12
+"""Learning rates are computed, not summed."""
+_SMALL_GRADIENT = 1e-3
+"""Share of the gradient's norm that a parameter's own is measured against at least: some are zero but for
+rounding."""
+_NO_GRADIENT = 1e-6
+"""Share of the gradient's norm below which a parameter's gradient is rounding, and so its update."""
+_TIMEOUT_SECONDS = 120.0
+_COLLECTIVE_TIMEOUT_SECONDS = 30
+
+
+def verify(
+    bound: BoundPlan,
+    graph: Graph,
+    *,
+    base: Path,
+    dtype: DType = DType.FLOAT32,
+    before_op: BeforeOp | None = None,
+) -> Report:
+    """Every item's verdict. Relative paths of the plan start at `base`; `before_op` plants bugs, for tests.
+
+    CannotShrink where the model has no small twin or one process cannot train it; RunError where its
+    config.json changed meanwhile.
+    """
+    start_server()
+    with TemporaryDirectory(prefix="planc-verify-") as name:
+        folder = Path(name)
+        shrunk, training = prepare(bound, graph, base=base, folder=folder, dtype=dtype)
+        verdicts = tuple(_verdicts(shrunk, training, folder=folder, before_op=before_op))
+    return Report(
+        name=graph.name,
+        plan_hash=plan_hash(graph),
+        mesh=graph.mesh,
+        ran_mesh=shrunk.graph.mesh,
+        num_layers=shrunk.num_layers,
+        kept=shrunk.kept,
+        sequence_length=shrunk.recipe.data.sequence_length,
+        dtype=dtype.value,
+        num_steps=shrunk.recipe.num_steps,
+        verdicts=verdicts,
+    )
+
+
+def prepare(
+    bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: DType = DType.FLOAT32
+) -> tuple[Shrunk, Training]:
+    """The plan shrunk into `folder`, and its training in one process.
+
+    A largest norm that is never reached would clip nothing: then it becomes half the smallest norm.
+    """
+    shrunk = shrink(bound, graph, base=base, folder=folder, dtype=dtype)
+    training = _trained(shrunk)
+    clip = shrunk.recipe.clip_grad_norm
+    if clip is None or clip < min(training.grad_norms):
+        return shrunk, training
+    tighter = min(training.grad_norms) / 2
+    recipe = replace(shrunk.recipe, clip_grad_norm=tighter)
+    shrunk = replace(shrunk, recipe=recipe, graph=with_clip(shrunk.graph, tighter))
+    return shrunk, _trained(shrunk)
+
+
+def _trained(shrunk: Shrunk) -> Training:
+    try:
+        return train(shrunk.recipe)
+    except DataError:
+        raise
+    except Exception as error:  # whatever a model raises: then there is nothing to compare with
+        reason = str(error).strip().partition("\n")[0]
+        text = f"one process cannot train a small model of this kind: {type(error).__name__}: {reason}"
+        raise CannotShrink(text) from error
+
+
+def _verdicts(
+    shrunk: Shrunk, training: Training, *, folder: Path, before_op: BeforeOp | None
+) -> Iterator[Verdict]:
+    try:
+        records = run_plan(shrunk.graph, folder=folder, before_op=before_op)
+    except (RankError, TimeoutError) as error:
+        yield Verdict(Item.RUN, False, cause(error))
+        return
+    yield Verdict(Item.RUN, True, f"{shrunk.recipe.num_steps} steps on {len(records)} ranks")
+    limit = LIMITS[shrunk.recipe.dtype]
+    yield from compared(records, training, limit=limit)
+    try:
+        resumed = run_plan(resumed_elsewhere(shrunk.graph), folder=folder, before_op=before_op)
+    except (RankError, TimeoutError) as error:
+        yield Verdict(Item.RESUME, False, cause(error))
+        return
+    yield _resumed(records, resumed, training, limit=limit)
+
+
+def run_plan(graph: Graph, *, folder: Path, before_op: BeforeOp | None = None) -> list[Record]:
+    """What every rank saw of the steps that are compared. RankError or TimeoutError where they fail."""
+    task = Task(
+        graph,
+        folder,
+        folder / "run",
+        before_op,
+        stop_after=NUM_STEPS,
+        collective_timeout_seconds=_COLLECTIVE_TIMEOUT_SECONDS,
+    )
+    return run_ranks(
+        train_rank, graph.world_size, task, timeout_seconds=_TIMEOUT_SECONDS, init=False, quiet=True
+    )
+
+
+def compared(
+    records: Sequence[Record], training: Training, *, limit: float = LIMITS[DType.FLOAT32]
+) -> Iterator[Verdict]:
+    """Verdicts of ranks that ran all steps, against one process."""
+    first = records[0]
+    metrics = first.metrics
+    yield _initial_weights(records, training)
+    same_ids = tuple(step.sample_ids for step in metrics) == training.sample_ids
+    num_ids = sum(map(len, training.sample_ids))
+    yield Verdict(Item.SAMPLE_IDS, same_ids, f"{num_ids} of {len(training.sample_ids)} steps, in order")
+    losses = [step.loss for step in metrics]
+    yield _series(Item.LOSS, losses, training.losses, limit=limit)
+    yield _series(
+        Item.GRAD_NORM, [step.grad_norm for step in metrics], training.grad_norms, limit=UPDATE_LIMIT
+    )
+    floor = _SMALL_GRADIENT * training.grad_norms[0]
+    worst, error = worst_gradient(first.gradients, training.gradients, floor=floor)
+    yield Verdict(Item.GRADIENTS, error <= limit, worst, error, limit)
+    found = disagreements(records)
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    yield Verdict(Item.REPLICAS, not found, f"{found[0]}{more}" if found else f"{len(records)} ranks agree")
+    yield _learning_rates(records, training)
+    yield _parameters(Item.PARAMETERS, first.final, training.final, training=training)
+
+
+def _initial_weights(records: Sequence[Record], training: Training) -> Verdict:
+    initial = {name: digest(tensor) for name, tensor in training.initial.items()}
+    differing = sorted(
+        {
+            name
+            for record in records
+            for name in record.initial.keys() | initial.keys()
+            if record.initial.get(name) != initial.get(name)
+        }
+    )
+    detail = f"{len(initial)} parameters, bit for bit"
+    return Verdict(Item.INITIAL_WEIGHTS, not differing, ", ".join(differing[:3]) or detail)
+
+
+def _series(item: Item, actual: Sequence[float], expected: Sequence[float], *, limit: float) -> Verdict:
+    error = worst_relative(actual, expected)
+    steps = [worst_relative([a], [e]) for a, e in zip(actual, expected, strict=False)]
+    worst = max(range(len(steps)), key=steps.__getitem__, default=0)
+    detail = (
+        f"step {worst + 1}: {actual[worst]:.6g}, one process {expected[worst]:.6g}" if steps else "no steps"
+    )
+    return Verdict(item, error <= limit, detail, error, limit)
+
+
+def _learning_rates(records: Sequence[Record], training: Training) -> Verdict:
+    """The rates that the optimizer used, of every group and rank; all groups have one."""
+    told = {rates for record in records for rates in record.learning_rates}
+    if any(len(rates) != 1 for rates in told):
+        return Verdict(Item.LEARNING_RATE, False, "groups differ", float("inf"), _RATE_LIMIT)
+    used = [rates[0] for rates in records[0].learning_rates]
+    return _series(Item.LEARNING_RATE, used, training.learning_rates, limit=_RATE_LIMIT)
+
+
+def _parameters(
+    item: Item,
+    actual: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    *,
+    training: Training,
+) -> Verdict:
+    """Parameters after the last step, but for those that rounding alone has moved."""
+    if actual.keys() != expected.keys():
+        names = ", ".join(sorted(actual.keys() ^ expected.keys())[:3])
+        return Verdict(item, False, f"only on one side: {names}", float("inf"), UPDATE_LIMIT)
+    least = _NO_GRADIENT * training.grad_norms[0]
+    idle = {name for name, one in training.gradients.items() if float(one.double().norm()) < least}
+    left_out = f"; left out, without gradient: {', '.join(sorted(idle)[:3])}" if idle else ""
+    moved = [name for name in expected if name not in idle]
+    errors = {name: _update_error(actual[name], expected[name], training.initial[name]) for name in moved}
+    worst = max(errors, key=lambda name: errors[name])
+    return Verdict(item, errors[worst] <= UPDATE_LIMIT, f"{worst}{left_out}", errors[worst], UPDATE_LIMIT)
+
+
+def _update_error(actual: Tensor, expected: Tensor, initial: Tensor) -> float:
+    return relative_distance(actual.double() - initial.double(), expected.double() - initial.double())
+
+
+def _resumed(
+    records: Sequence[Record], resumed: Sequence[Record], training: Training, *, limit: float
+) -> Verdict:
+    """A run that went on elsewhere, against the one that never stopped."""
+    before, after = records[0], resumed[0]
+    on = f"saved at step {SAVE_STEP}, went on on {len(resumed)} rank{'s' if len(resumed) > 1 else ''}"
+    if after.first_step != SAVE_STEP + 1:
+        return Verdict(Item.RESUME, False, f"{on}: began at step {after.first_step}")
+    ids = [step.sample_ids for step in after.metrics]
+    if ids != [step.sample_ids for step in before.metrics[SAVE_STEP:]]:
+        return Verdict(Item.RESUME, False, f"{on}: other sample ids")
+    loss = worst_relative(
+        [step.loss for step in after.metrics], [step.loss for step in before.metrics[SAVE_STEP:]]
+    )
+    if loss > limit:
+        return Verdict(Item.RESUME, False, f"{on}: loss", loss, limit)
+    found = _parameters(Item.RESUME, after.final, before.final, training=training)
+    return replace(found, detail=f"{on}: {found.detail}")
+
+
+def cause(error: Exception) -> str:
+    """The line of a rank's traceback that names the op, or the last one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if "in op `" in line]
+    own = [line for line in named if "gloo" not in line and "Connection closed" not in line]
+    return (own or named or lines[-1:] or [type(error).__name__])[0][:300]

@@ -1,0 +1,83 @@
+"""Starts runs as users do: real processes, what they print, what they return."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TP_SIZE",
+    "DP_SIZE",
+    "CP_SIZE",
+    "GLOO_SOCKET_IFNAME",
+    "LOCAL_WORLD_SIZE",
+    "CUDA_VISIBLE_DEVICES",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a process ended; `seconds` is its wall time."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+def start(
+    *command: str, environment: Mapping[str, str] | None = None, first_on_path: Path | None = None
+) -> Outcome:
+    """A command run to its end, without what this process inherited from a launcher."""
+    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    path = os.pathsep.join(str(folder) for folder in (first_on_path, ROOT) if folder)
+    settings = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environment or {})}
+    began = time.monotonic()
+    done = subprocess.run(command, env=inherited | settings, capture_output=True, text=True, timeout=120)
+    return Outcome(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+
+def without_torch(*arguments: str, no_torch: Path, environment: Mapping[str, str] | None = None) -> Outcome:
+    """`python -m planc.run` where importing torch would end it."""
+    return start(
+        sys.executable, "-m", "planc.run", *arguments, environment=environment, first_on_path=no_torch
+    )
+
+
+def torchrun(num_ranks: int, *arguments: str) -> Outcome:
+    launcher = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={num_ranks}",
+    )
+    return start(*launcher, "-m", "planc.run", *arguments)
+
+
+def without_torchrun(*commands: tuple[str, ...]) -> list[Outcome]:
+    """One process a rank, as a cluster's own launcher starts them; `commands` holds each rank's arguments."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    world = {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    def start_rank(rank: int) -> Outcome:
+        environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return start(sys.executable, "-m", "planc.run", *commands[rank], environment=environment)
+
+    with ThreadPoolExecutor(len(commands)) as threads:
+        return list(threads.map(start_rank, range(len(commands))))

@@ -1,0 +1,41 @@
+"""Every plan that ships, rehearsed whole: nothing fails, and it sends what was estimated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planc.deep.deep import counted_collectives, predicted_collectives
+from planc.estimate.estimate import estimate
+from planc.runtime.backends.rehearsal.rehearse import rehearse
+from tests.plans import PLANS, canonical_plans, checked
+
+QUICK = (
+    PLANS / "launch-dp2-cp2-tp2.plan",
+    # Its embedding is initialised together with a buffer of its own.
+    PLANS / "gemma-3-1b.plan",
+)
+
+
+def assert_rehearses(path: Path) -> None:
+    found = checked(path)
+    assert found.graph is not None and found.inventory is not None
+    rehearsal = rehearse(found.graph, base=path.parent)
+    assert rehearsal.failures == ()
+    assert rehearsal.measured is not None
+    predicted = predicted_collectives(estimate(found.graph, found.inventory))
+    assert counted_collectives(rehearsal.measured) == predicted
+
+
+@pytest.mark.parametrize("path", QUICK, ids=lambda path: path.stem)
+def test_a_quick_plan_rehearses_as_estimated(path: Path) -> None:
+    assert_rehearses(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [path for path in canonical_plans() if path not in QUICK], ids=lambda path: path.stem
+)
+def test_a_canonical_plan_rehearses_as_estimated(path: Path) -> None:
+    assert_rehearses(path)

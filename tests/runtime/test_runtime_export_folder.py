@@ -1,0 +1,150 @@
+"""The folder of an export: how weights are divided into files, and how it comes into its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planc.runtime import export_folder
+from planc.runtime.checkpoints.errors import CheckpointError, CheckpointStorageError
+from planc.runtime.checkpoints.shards import Entry
+from planc.runtime.export_folder import ORIGIN_NAME, Description, begin, finish, plan_files, write_file
+
+WEIGHT = Entry("w", "float32", (2,))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "torch_dtype": "float32"}')
+    return folder
+
+
+def export(folder: Path, *, source: Path, step: int) -> str:
+    """A whole export of one weight; what `finish` says of it."""
+    temporary = begin(folder)
+    write_file(temporary / "model.safetensors", [WEIGHT], data=[memoryview(bytes(8))])
+    files = {"model.safetensors": (WEIGHT,)}
+    return finish(
+        temporary,
+        folder,
+        described=Description(source, config={"dtype": "float32"}, files=files, origin={"step": step}),
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def step_of(folder: Path) -> int:
+    return int(json.loads((folder / ORIGIN_NAME).read_text())["step"])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "files"),
+    [
+        ((2, 3), [("model.safetensors", ["0", "1"])]),
+        ((), []),
+        (
+            (2, 2, 2),
+            [("model-00001-of-00002.safetensors", ["0", "1"]), ("model-00002-of-00002.safetensors", ["2"])],
+        ),
+        (
+            (9, 1, 9),
+            [
+                ("model-00001-of-00003.safetensors", ["0"]),
+                ("model-00002-of-00003.safetensors", ["1"]),
+                ("model-00003-of-00003.safetensors", ["2"]),
+            ],
+        ),
+    ],
+)
+def test_files_hold_what_fits_in_the_models_order(
+    lengths: tuple[int, ...], files: list[tuple[str, list[str]]]
+) -> None:
+    entries = [Entry(str(index), "float32", (length,)) for index, length in enumerate(lengths)]
+    found = plan_files(entries, max_bytes=20)
+    assert [(name, [entry.key for entry in held]) for name, held in found.items()] == files
+
+
+def test_wider_elements_come_first_in_a_file() -> None:
+    entries = [
+        Entry("narrow", "bfloat16", (1,)),
+        Entry("wide", "int64", (1,)),
+        Entry("middle", "float32", ()),
+    ]
+    [held] = plan_files(entries, max_bytes=100).values()
+    assert [entry.key for entry in held] == ["wide", "middle", "narrow"]
+
+
+def test_an_export_stands_alone_in_its_place(tmp_path: Path, source: Path) -> None:
+    assert export(tmp_path / "export/hf", source=source, step=3) == ""
+    assert names(tmp_path / "export") == ["hf"]
+    assert names(tmp_path / "export/hf") == ["config.json", "model.safetensors", ORIGIN_NAME]
+    config = json.loads((tmp_path / "export/hf/config.json").read_text())
+    assert config == {"model_type": "llama", "torch_dtype": "float32", "dtype": "float32"}
+
+
+def test_companions_go_along_and_nothing_else(tmp_path: Path, source: Path) -> None:
+    for name in (*export_folder.COMPANIONS, "model.safetensors", "train.py", "README.md"):
+        (source / name).write_text(f"the model's own {name}")
+    export(tmp_path / "hf", source=source, step=3)
+    expected = sorted((*export_folder.COMPANIONS, "config.json", "model.safetensors", ORIGIN_NAME))
+    assert names(tmp_path / "hf") == expected
+    assert (tmp_path / "hf/merges.txt").read_text() == "the model's own merges.txt"
+    assert (tmp_path / "hf/model.safetensors").stat().st_size < 200
+
+
+def test_an_earlier_export_is_replaced_and_named(tmp_path: Path, source: Path) -> None:
+    export(tmp_path / "hf", source=source, step=3)
+    (tmp_path / "hf" / "stale").write_text("")
+    assert export(tmp_path / "hf", source=source, step=6) == ", in place of that of step 3"
+    assert step_of(tmp_path / "hf") == 6
+    assert "stale" not in names(tmp_path / "hf")
+    assert names(tmp_path) == ["hf", "model"]
+
+
+def test_an_earlier_export_stays_while_the_new_one_is_written(tmp_path: Path, source: Path) -> None:
+    export(tmp_path / "hf", source=source, step=3)
+    begin(tmp_path / "hf")
+    assert step_of(tmp_path / "hf") == 3
+
+
+def test_leftovers_of_a_dead_export_are_cleared(tmp_path: Path, source: Path) -> None:
+    (begin(tmp_path / "hf") / "model.safetensors").write_text("half")
+    export(tmp_path / "hf", source=source, step=3)
+    assert names(tmp_path) == ["hf", "model"]
+
+
+def test_an_export_left_aside_between_the_renames_comes_back(tmp_path: Path, source: Path) -> None:
+    export(tmp_path / "hf", source=source, step=3)
+    (tmp_path / "hf").rename(tmp_path / "hf.old.tmp")
+    begin(tmp_path / "hf")
+    assert step_of(tmp_path / "hf") == 3
+
+
+@pytest.mark.parametrize("content", [None, "{}", "nonsense", '{"step": []}', "[" * 100_000])
+def test_what_is_no_export_of_a_run_is_refused_and_kept(tmp_path: Path, content: str | None) -> None:
+    (tmp_path / "hf").mkdir()
+    if content is not None:
+        (tmp_path / "hf" / ORIGIN_NAME).write_text(content)
+    before = names(tmp_path / "hf")
+    with pytest.raises(CheckpointError, match="is no export of a run"):
+        begin(tmp_path / "hf")
+    assert names(tmp_path / "hf") == before
+
+
+def test_a_file_in_the_place_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "hf").write_text("mine")
+    with pytest.raises(CheckpointError, match="is no export of a run"):
+        begin(tmp_path / "hf")
+    assert (tmp_path / "hf").read_text() == "mine"
+
+
+def test_what_the_system_refuses_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "export").write_text("a file where the folder should be")
+    with pytest.raises(CheckpointStorageError, match="cannot begin an export"):
+        begin(tmp_path / "export" / "hf")

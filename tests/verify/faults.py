@@ -1,0 +1,152 @@
+"""Bugs planted in the runtime, and the item that must show each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from planc.graph import ops
+from planc.graph.op import Op
+from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.optimizer import set_learning_rate
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.interpreter import Position
+from planc.verify.model import Item
+from tests.parity.cases import CP2_DP2, Case
+from tests.parity.faults import labels_shifted_after_sharding, norm_gradients_not_reduced, replicas_drift
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A bug, a plan that has what it breaks, and what verification must say."""
+
+    fault: Callable[[Session, Op, Position], None]
+    case: Case
+    item: Item
+    quick: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.fault.__name__
+
+
+def loss_over_local_tokens(session: Session, op: Op, position: Position) -> None:
+    """Each rank divides its loss by its own tokens."""
+    if isinstance(op, ops.ShardContext) and position.micro_step == 0:
+        session.batch_tokens //= session.dp_size
+
+
+def gradients_averaged(session: Session, op: Op, position: Position) -> None:
+    """Sums over ranks are divided by their number, as DDP and FSDP do by themselves."""
+    if isinstance(op, ops.SyncGradients):
+        for parameter in session.model.parameters():
+            assert parameter.grad is not None
+            local_of(parameter.grad).div_(session.dp_size)
+
+
+def positions_not_sharded(session: Session, op: Op, position: Position) -> None:
+    """Every rank counts its own positions from 0."""
+    batch = session.local_batch
+    if isinstance(op, ops.Forward) and batch is not None:
+        counted = torch.arange(batch.position_ids.shape[1]).expand_as(batch.position_ids)
+        session.local_batch = replace(batch, position_ids=counted)
+
+
+def chunks_in_wrong_order(session: Session, op: Op, position: Position) -> None:
+    """A rank's two chunks of the sequence are the tail, then the head."""
+    batch = session.local_batch
+    if isinstance(op, ops.Forward) and batch is not None:
+        half = batch.input_ids.shape[1] // 2
+        session.local_batch = replace(
+            batch,
+            input_ids=batch.input_ids.roll(half, dims=1),
+            labels=batch.labels.roll(half, dims=1),
+            position_ids=batch.position_ids.roll(half, dims=1),
+        )
+
+
+def clipped_by_local_norm(session: Session, op: Op, position: Position) -> None:
+    """Each rank cuts down to the limit what it holds itself; the norm that is told is right."""
+    if isinstance(op, ops.StepOptimizer):
+        (limit,) = (clip.max_norm for clip in session.graph.step if isinstance(clip, ops.ClipGradients))
+        gradients = [local_of(p.grad) for p in session.model.parameters() if p.grad is not None]
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        for gradient in gradients:
+            gradient.mul_(limit / norm)
+
+
+def ties_lost(session: Session, op: Op, position: Position) -> None:
+    """Embedding and head become two parameters."""
+    if isinstance(op, ops.AttachAttention):
+        head = session.model.get_submodule("lm_head")
+        head.weight = nn.Parameter(head.weight.detach().clone())  # type: ignore[operator,union-attr]
+
+
+def decay_groups_swapped(session: Session, op: Op, position: Position) -> None:
+    """Norms decay, and everything else does not."""
+    if isinstance(op, ops.BuildSchedule):
+        first, second = session.optimizer.param_groups
+        first["weight_decay"], second["weight_decay"] = second["weight_decay"], first["weight_decay"]
+
+
+def schedule_one_step_ahead(session: Session, op: Op, position: Position) -> None:
+    """Every step has the learning rate of the next."""
+    if isinstance(op, ops.StepOptimizer):
+        set_learning_rate(session, step=position.step + 1)
+
+
+def order_off_by_one(session: Session, op: Op, position: Position) -> None:
+    """The second step starts one sample late."""
+    if isinstance(op, ops.NextBatch) and position.step == 2:
+        session.loader.load_state(session.loader.samples_consumed + 1)
+
+
+def first_micro_step_forgotten(session: Session, op: Op, position: Position) -> None:
+    """Gradients are cleared between the micro steps of a step."""
+    if isinstance(op, ops.Forward) and position.micro_step > 0:
+        session.model.zero_grad()
+
+
+def another_weight_on_rank_1(session: Session, op: Op, position: Position) -> None:
+    """One rank draws another weight."""
+    if isinstance(op, ops.BuildOptimizer) and session.launch.rank == 1:
+        parameter = session.model.get_parameter("model.norm.weight")
+        with torch.no_grad():
+            (parameter.to_local() if isinstance(parameter, DTensor) else parameter).add_(1e-3)
+
+
+def moments_forgotten(session: Session, op: Op, position: Position) -> None:
+    """A resumed run starts with an optimizer that has seen nothing."""
+    if isinstance(op, ops.NextBatch) and position.step == session.completed_steps + 1 > 1:
+        session.optimizer.state.clear()
+
+
+TP2 = Case("TP2", "", {"tp": 2})
+DP2 = Case("DP2", "", {"dp_shard": 2}, micro_batch=1)
+REPLICATE2 = Case("DP2", "replicas", {"dp_replicate": 2})
+TP2_TWICE = Case("TP2", "accumulate", {"tp": 2}, micro_batch=4)
+CP2 = Case("CP2", "", {"cp": 2})
+TIED2 = Case("TP2", "tied", {"tp": 2}, model="llama-tied")
+
+PLANTED: tuple[Planted, ...] = (
+    Planted(norm_gradients_not_reduced, TP2, Item.GRADIENTS, quick=True),
+    Planted(replicas_drift, TP2, Item.REPLICAS),
+    Planted(labels_shifted_after_sharding, CP2, Item.LOSS),
+    Planted(labels_shifted_after_sharding, Case("CP2·DP2", "", CP2_DP2), Item.LOSS),
+    Planted(loss_over_local_tokens, DP2, Item.LOSS, quick=True),
+    Planted(gradients_averaged, DP2, Item.GRADIENTS, quick=True),
+    Planted(gradients_averaged, REPLICATE2, Item.GRADIENTS),
+    Planted(positions_not_sharded, CP2, Item.LOSS, quick=True),
+    Planted(chunks_in_wrong_order, CP2, Item.LOSS),
+    Planted(clipped_by_local_norm, DP2, Item.PARAMETERS),
+    Planted(ties_lost, TIED2, Item.INITIAL_WEIGHTS),
+    Planted(decay_groups_swapped, TP2, Item.PARAMETERS, quick=True),
+    Planted(schedule_one_step_ahead, TP2, Item.LEARNING_RATE, quick=True),
+    Planted(order_off_by_one, DP2, Item.SAMPLE_IDS, quick=True),
+    Planted(first_micro_step_forgotten, TP2_TWICE, Item.GRADIENTS),
+    Planted(another_weight_on_rank_1, TP2, Item.REPLICAS),
+)
