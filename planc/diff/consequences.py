@@ -1,4 +1,4 @@
-"""What changes together with the mesh or the data: checkpoints, and the order of sums."""
+"""What a change of the model, the mesh or the data means for checkpoints that there are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from planc.diff.facts import DATA_STATE
 from planc.diff.model import Action, Change, Group
 from planc.diff.side import Side
-from planc.graph.ops import Accumulate, AttachAttention, BuildOptimizer, FullyShard, ShardTensorParallel
+from planc.graph.ops import BuildOptimizer, FullyShard, ShardTensorParallel
 from planc.show.table import plural
 from planc.vocab import MeshDim
 
@@ -65,19 +65,3 @@ def _data_loader(old: Side, new: Side, *, facts: Sequence[Change]) -> Change:
 
 def _dp_size(side: Side) -> int:
     return side.graph.size(MeshDim.DP_REPLICATE) * side.graph.size(MeshDim.DP_SHARD)
-
-
-def compare_reduction_order(old: Side, new: Side) -> Iterator[Change]:
-    """Sums over other ranks, or in other portions, round otherwise."""
-    action = Action.KEEP if _sums(old) == _sums(new) else Action.CHANGE
-    note = "" if action is Action.KEEP else "not bitwise comparable"
-    yield Change(Group.NUMERICS, action, "reduction order", note=note)
-
-
-def _sums(side: Side) -> object:
-    loop, attention = side.op(Accumulate), side.op(AttachAttention)
-    return (
-        _placement(side),
-        loop.times if loop else 0,
-        (attention.kind, attention.balance, attention.over) if attention else None,
-    )

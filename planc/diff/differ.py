@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.diff.consequences import compare_checkpoints, compare_reduction_order
-from planc.diff.facts import BATCH_FACTS, KEY_FACTS, LAYOUT_FACTS, NUMERICS_FACTS, RUN_FACTS, compare
+from planc.diff.consequences import compare_checkpoints
+from planc.diff.facts import (
+    BATCH_FACTS,
+    CHECKPOINT_FACTS,
+    KEY_FACTS,
+    LAYOUT_FACTS,
+    NUMERICS_FACTS,
+    RUN_FACTS,
+    compare,
+)
 from planc.diff.model import Action, Change, Group, PlanDiff
 from planc.diff.modules import compare_recomputation, compare_styles, compare_units, compare_weight_decay
+from planc.diff.reductions import compare_reduction_order, reduction_note
 from planc.diff.resources import PEAK, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
 
@@ -26,7 +35,7 @@ def diff(old: Side, new: Side) -> PlanDiff:
         new=versions[1],
         changes=tuple(shown),
         num_unchanged=sum(change.action is Action.KEEP for change in compared),
-        diagnostics=new.diagnostics,
+        diagnostics=(*new.diagnostics, *([note] if (note := reduction_note(old, new)) else [])),
     )
 
 
@@ -38,6 +47,7 @@ def _compare(old: Side, new: Side) -> Iterator[Change]:
     yield from compare_recomputation(old, new)
     yield from compare_resources(old, new)
     yield from compare_checkpoints(old, new, facts=batch)
+    yield from compare(CHECKPOINT_FACTS, old, new)
     yield from batch
     yield from compare(NUMERICS_FACTS, old, new)
     yield from compare_weight_decay(old, new)

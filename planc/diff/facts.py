@@ -14,6 +14,7 @@ from planc.graph.ops import (
     BuildOptimizer,
     BuildSchedule,
     ClipGradients,
+    ExportHf,
     FullyShard,
     InitMesh,
     InitWeights,
@@ -71,7 +72,7 @@ def _text(value: Any) -> str | None:
             return str(value)
 
 
-def _of(kind: type[AnOp], name: str) -> Callable[[Side], Any]:
+def of_op(kind: type[AnOp], name: str) -> Callable[[Side], Any]:
     """Reads a field of the first op of a kind."""
 
     def read(side: Side) -> Any:
@@ -159,13 +160,23 @@ def _schedule_length(side: Side) -> int | None:
     return None if schedule is None or schedule.kind == "constant" else schedule.num_steps
 
 
+REDUCE_DTYPE = Fact(Group.NUMERICS, "fsdp.reduce_dtype", "fsdp.reduce_dtype", _unit_dtype("reduce_dtype"))
+
+FSDP_DIMS = Fact(Group.LAYOUT, "fsdp", "fsdp", _fsdp)
+
+
+def _export(side: Side) -> str | None:
+    export = side.op(ExportHf)
+    return f"at the {export.when}, {export.dtype}" if export else None
+
+
 LAYOUT_FACTS: tuple[Fact, ...] = (
     Fact(Group.LAYOUT, "model", "model.hf", _model),
     *(
         Fact(Group.LAYOUT, f"mesh.{mesh_dim}", f"mesh.{mesh_dim}", _mesh_size(mesh_dim), "world_size")
         for mesh_dim in MESH_DIMS
     ),
-    Fact(Group.LAYOUT, "fsdp", "fsdp", _fsdp),
+    FSDP_DIMS,
     Fact(Group.LAYOUT, "context_parallel", "context_parallel", _context_parallel),
     Fact(Group.LAYOUT, "sequence tensors", "context_parallel", _sequence_tensors),
 )
@@ -174,14 +185,14 @@ BATCH_FACTS: tuple[Fact, ...] = (
     Fact(
         Group.BATCH, "tokens/step", "train.tokens_per_step", _tokens_per_step, "tokens_per_step", is_key=True
     ),
-    Fact(Group.BATCH, "gradient_accumulation", "", _of(Accumulate, "times"), "gradient_accumulation"),
-    Fact(Group.BATCH, "sequences/step", "", _of(OpenData, "global_batch"), "sequences_per_step"),
-    Fact(Group.BATCH, "data.micro_batch", "data.micro_batch", _of(OpenData, "micro_batch")),
-    Fact(Group.BATCH, "data.sequence_length", "data.sequence_length", _of(OpenData, "sequence_length")),
+    Fact(Group.BATCH, "gradient_accumulation", "", of_op(Accumulate, "times"), "gradient_accumulation"),
+    Fact(Group.BATCH, "sequences/step", "", of_op(OpenData, "global_batch"), "sequences_per_step"),
+    Fact(Group.BATCH, "data.micro_batch", "data.micro_batch", of_op(OpenData, "micro_batch")),
+    Fact(Group.BATCH, "data.sequence_length", "data.sequence_length", of_op(OpenData, "sequence_length")),
     Fact(Group.BATCH, "data.source", "data.source", _source),
     Fact(Group.BATCH, "data.tokenizer", "data.tokenizer", _tokenizer),
-    Fact(Group.BATCH, "data.packing", "data.packing", _of(OpenData, "packing")),
-    Fact(Group.BATCH, "data.shuffle_seed", "data.shuffle_seed", _of(OpenData, "shuffle_seed")),
+    Fact(Group.BATCH, "data.packing", "data.packing", of_op(OpenData, "packing")),
+    Fact(Group.BATCH, "data.shuffle_seed", "data.shuffle_seed", of_op(OpenData, "shuffle_seed")),
 )
 
 NUMERICS_FACTS: tuple[Fact, ...] = (
@@ -189,30 +200,35 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
     Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
     Fact(Group.NUMERICS, "fsdp.param_dtype", "fsdp.param_dtype", _unit_dtype("param_dtype")),
-    Fact(Group.NUMERICS, "fsdp.reduce_dtype", "fsdp.reduce_dtype", _unit_dtype("reduce_dtype")),
-    Fact(Group.NUMERICS, "optimizer", "optimizer.kind", _of(BuildOptimizer, "kind")),
-    Fact(Group.NUMERICS, "optimizer lr", "optimizer.kind", _of(BuildOptimizer, "lr")),
-    Fact(Group.NUMERICS, "optimizer betas", "optimizer.kind", _of(BuildOptimizer, "betas")),
-    Fact(Group.NUMERICS, "optimizer eps", "optimizer.kind", _of(BuildOptimizer, "eps")),
+    REDUCE_DTYPE,
+    Fact(Group.NUMERICS, "optimizer", "optimizer.kind", of_op(BuildOptimizer, "kind")),
+    Fact(Group.NUMERICS, "optimizer lr", "optimizer.kind", of_op(BuildOptimizer, "lr")),
+    Fact(Group.NUMERICS, "optimizer betas", "optimizer.kind", of_op(BuildOptimizer, "betas")),
+    Fact(Group.NUMERICS, "optimizer eps", "optimizer.kind", of_op(BuildOptimizer, "eps")),
     Fact(
-        Group.NUMERICS, "optimizer.clip_grad_norm", "optimizer.clip_grad_norm", _of(ClipGradients, "max_norm")
+        Group.NUMERICS,
+        "optimizer.clip_grad_norm",
+        "optimizer.clip_grad_norm",
+        of_op(ClipGradients, "max_norm"),
     ),
-    Fact(Group.NUMERICS, "schedule", "optimizer.schedule", _of(BuildSchedule, "kind")),
-    Fact(Group.NUMERICS, "schedule warmup steps", "optimizer.schedule", _of(BuildSchedule, "warmup_steps")),
-    Fact(Group.NUMERICS, "schedule min_factor", "optimizer.schedule", _of(BuildSchedule, "min_factor")),
+    Fact(Group.NUMERICS, "schedule", "optimizer.schedule", of_op(BuildSchedule, "kind")),
+    Fact(Group.NUMERICS, "schedule warmup steps", "optimizer.schedule", of_op(BuildSchedule, "warmup_steps")),
+    Fact(Group.NUMERICS, "schedule min_factor", "optimizer.schedule", of_op(BuildSchedule, "min_factor")),
     Fact(Group.NUMERICS, "schedule ends at step", "train.steps", _schedule_length),
 )
+
+CHECKPOINT_FACTS: tuple[Fact, ...] = (Fact(Group.CHECKPOINT, 'export "hf"', "checkpoint.export.hf", _export),)
 
 RUN_FACTS: tuple[Fact, ...] = (
     Fact(Group.RUN, "model.hf", "model.hf", lambda side: side.model.path),
     Fact(Group.RUN, "train.steps", "train.steps", lambda side: side.graph.num_steps),
-    Fact(Group.RUN, "train.log_every", "train.log_every", _of(Log, "every_steps")),
-    Fact(Group.RUN, "checkpoint.save_every", "checkpoint.save_every", _of(SaveCheckpoint, "every_steps")),
-    Fact(Group.RUN, "checkpoint.save_last", "checkpoint.save_last", _of(SaveCheckpoint, "at_end")),
-    Fact(Group.RUN, "checkpoint.keep_last", "checkpoint.keep_last", _of(SaveCheckpoint, "keep_last")),
-    Fact(Group.RUN, "checkpoint.resume", "checkpoint.resume", _of(ResumeCheckpoint, "policy")),
-    Fact(Group.RUN, "mesh.backend", "mesh.backend", _of(InitMesh, "backend")),
-    Fact(Group.RUN, "mesh.timeout (s)", "mesh.timeout", _of(InitMesh, "timeout_seconds")),
+    Fact(Group.RUN, "train.log_every", "train.log_every", of_op(Log, "every_steps")),
+    Fact(Group.RUN, "checkpoint.save_every", "checkpoint.save_every", of_op(SaveCheckpoint, "every_steps")),
+    Fact(Group.RUN, "checkpoint.save_last", "checkpoint.save_last", of_op(SaveCheckpoint, "at_end")),
+    Fact(Group.RUN, "checkpoint.keep_last", "checkpoint.keep_last", of_op(SaveCheckpoint, "keep_last")),
+    Fact(Group.RUN, "checkpoint.resume", "checkpoint.resume", of_op(ResumeCheckpoint, "policy")),
+    Fact(Group.RUN, "mesh.backend", "mesh.backend", of_op(InitMesh, "backend")),
+    Fact(Group.RUN, "mesh.timeout (s)", "mesh.timeout", of_op(InitMesh, "timeout_seconds")),
 )
 
 DATA_STATE = ("data.source", "data.tokenizer", "data.packing", "data.sequence_length", "data.shuffle_seed")

@@ -82,7 +82,8 @@ class Version:
 class PlanDiff:
     """Everything that differs between two plans.
 
-    `num_unchanged` counts the facts that were compared and found equal. `diagnostics` are the new plan's.
+    `num_unchanged` counts the facts that were compared and found equal. `diagnostics` are the new plan's, and
+    the notes on the change itself.
     """
 
     old: Version

@@ -22,7 +22,7 @@ MAX_CHARACTERS = 60_000
 class Reviewed:
     """A plan of a change: its difference, or in `what` why there is none to show.
 
-    `because` are changed files that the plan includes. `diagnostics` are the new plan's.
+    `because` are changed files that the plan includes. `diagnostics` are the difference's, or the new plan's.
     """
 
     path: str

@@ -16,7 +16,7 @@ from planc.graph.op import Op
 from planc.graph.ops import BuildModel
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
-from planc.source import Span
+from planc.source import SourceFile, Span
 
 AnOp = TypeVar("AnOp", bound=Op)
 
@@ -74,11 +74,17 @@ class Side:
         via = [f"param {step.text}" if step.kind == "parameter" else step.text for step in steps[1:]]
         return f"{span.file}:{span.line}" + (f" ({', '.join(via)})" if via else "")
 
+    def span(self, path: str) -> Span:
+        """Where `mesh.tp` is set, or its block; for an artifact, where its mesh was, or the file's start."""
+        if self.plan is not None:
+            return self.plan.span(path)
+        return self.graph.setup[0].span or SourceFile(self.name, "").start()
+
     def broken(self, subject: str) -> tuple[Finding, ...]:
         """The expectations on a fact that the checks found broken."""
         expectations = self.plan.expectations if self.plan else ()
         return tuple(
-            _finding(diagnostic, breaks=True)
+            finding_of(diagnostic, breaks=True)
             for expectation in expectations
             for diagnostic in self.diagnostics
             if expectation.subject == subject and diagnostic.severity is Severity.ERROR
@@ -88,14 +94,15 @@ class Side:
     def found(self, code: str) -> tuple[Finding, ...]:
         """The findings of a code, each place once."""
         found = (
-            _finding(diagnostic, breaks=False)
+            finding_of(diagnostic, breaks=False)
             for diagnostic in self.diagnostics
             if diagnostic.code.code == code
         )
         return tuple(dict.fromkeys(found))
 
 
-def _finding(diagnostic: Diagnostic, *, breaks: bool) -> Finding:
+def finding_of(diagnostic: Diagnostic, *, breaks: bool) -> Finding:
+    """As a change mentions it."""
     span = diagnostic.primary.span
     return Finding(diagnostic.code.code, str(diagnostic.severity), f"{span.file}:{span.line}", breaks)
 

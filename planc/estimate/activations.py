@@ -16,15 +16,15 @@ tables. Tests hold the rules against what autograd saves, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from planc.estimate.rank_work import SEQUENCE, RankWork, ancestors
 from planc.inventory.schema import Attention, Kind, Module
+from planc.record import record
 from planc.vocab import DType, Replicate
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Activations:
     """Bytes of one micro step. `recomputed` is the most that one checkpointed module brings back."""
 
@@ -34,19 +34,23 @@ class Activations:
 
 def activations(work: RankWork) -> Activations:
     """What is kept, and what recomputing adds for a while."""
-    kept = 0
-    again: dict[str, int] = {}
-    for fqn, num_bytes in _saved(work):
-        region = next((name for name in (fqn, *ancestors(fqn)) if name in work.checkpointed), None)
-        if region is None:
-            kept += num_bytes
-        else:
-            again[region] = again.get(region, 0) + num_bytes
-    kept += sum(_region_input(work, fqn) for fqn in again)
+    again = recomputed_bytes(work)
+    kept = sum(num_bytes for fqn, num_bytes in _saved(work) if work.region(fqn) is None)
+    kept += sum(region_input_bytes(work, fqn) for fqn in again)
     return Activations(kept, max(again.values(), default=0))
 
 
-def _region_input(work: RankWork, fqn: str) -> int:
+def recomputed_bytes(work: RankWork) -> Mapping[str, int]:
+    """What recomputing brings back, by checkpointed module."""
+    again: dict[str, int] = {}
+    for fqn, num_bytes in _saved(work):
+        region = work.region(fqn)
+        if region is not None:
+            again[region] = again.get(region, 0) + num_bytes
+    return again
+
+
+def region_input_bytes(work: RankWork, fqn: str) -> int:
     """A checkpointed module keeps its input as it arrives behind its own hooks."""
     use = work.styles.get(fqn)
     is_whole = use is not None and use.computes_on == Replicate()
@@ -61,37 +65,42 @@ def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
     for module in work.inventory.modules:
         match module.kind:
             case Kind.NORM:
-                yield module.fqn, _norm(work, module)
+                yield module.fqn, norm_bytes(work, module)
             case Kind.LINEAR:
                 key = module.fqn.rpartition(".")[0], module.sources
                 if key not in inputs:
-                    yield module.fqn, _linear_input(work, module)
+                    yield module.fqn, input_bytes(work, module)
                 inputs.add(key)
                 if not any(ancestor in attentions for ancestor in ancestors(module.fqn)):
-                    yield module.fqn, _between(work, module)
+                    yield module.fqn, between_bytes(work, module)
         if module.fqn in attentions:
-            yield module.fqn, _attention(work, attentions[module.fqn])
+            yield module.fqn, attention_bytes(work, attentions[module.fqn])
 
 
 def _tokens(work: RankWork, *, is_divided: bool) -> int:
     return -(-work.num_tokens // work.tp) if is_divided else work.num_tokens
 
 
-def _norm(work: RankWork, module: Module) -> int:
+def norm_bytes(work: RankWork, module: Module) -> int:
     """A norm behind a single linear layer normalises that layer's heads, each by the same weight."""
-    use = work.styles.get(module.fqn)
-    tokens = _tokens(work, is_divided=use is not None and use.computes_on == SEQUENCE)
+    tokens = norm_tokens(work, module)
     feeding = [source for source in map(work.module, module.sources) if source.kind is Kind.LINEAR]
     if len(module.sources) == 1 and feeding:
         width = _local_width(work, feeding[0], 0)
     else:
-        width = _weight_width(module)
+        width = weight_width(module)
     # One reciprocal root, in float32, for each vector that is normalised.
-    num_vectors = width // max(1, _weight_width(module))
+    num_vectors = width // max(1, weight_width(module))
     return tokens * (width * (4 + work.compute_dtype.size_bytes) + 4 * num_vectors)
 
 
-def _weight_width(module: Module) -> int:
+def norm_tokens(work: RankWork, module: Module) -> int:
+    """The tokens that a rank normalises."""
+    use = work.styles.get(module.fqn)
+    return _tokens(work, is_divided=use is not None and use.computes_on == SEQUENCE)
+
+
+def weight_width(module: Module) -> int:
     return sum(parameter.num_elements for parameter in module.parameters if parameter.name == "weight")
 
 
@@ -100,11 +109,11 @@ def _local_width(work: RankWork, module: Module, tensor_dim: int) -> int:
     return shape[tensor_dim] if shape else 0
 
 
-def _linear_input(work: RankWork, module: Module) -> int:
+def input_bytes(work: RankWork, module: Module) -> int:
     return work.num_tokens * _local_width(work, module, 1) * work.compute_dtype.size_bytes
 
 
-def _between(work: RankWork, module: Module) -> int:
+def between_bytes(work: RankWork, module: Module) -> int:
     """What elementwise operations between linear layers save: a gate, its activation, what it multiplies."""
     feeding = [work.module(source) for source in module.sources]
     if not feeding or any(source.kind is not Kind.LINEAR for source in feeding):
@@ -115,29 +124,40 @@ def _between(work: RankWork, module: Module) -> int:
     return work.num_tokens * width * work.compute_dtype.size_bytes
 
 
-def _attention(work: RankWork, attention: Attention) -> int:
+def attention_bytes(work: RankWork, attention: Attention) -> int:
     """All-gather attention keeps the keys and values of the whole sequence."""
     num_heads, num_kv_heads = work.heads(attention)
     copies = work.cp if work.attention.kind == "allgather" else 1
     outputs = 1 if work.attention.over else 0
-    features = (num_heads * (1 + outputs) + 2 * num_kv_heads * copies) * attention.head_dim
+    value_dim = attention.value_dim or attention.head_dim
+    features = (num_heads + num_kv_heads * copies) * attention.head_dim
+    features += (num_heads * outputs + num_kv_heads * copies) * value_dim
     log_sum_exp = num_heads * (8 if work.compute_dtype is DType.FLOAT64 else 4)
     return work.num_tokens * (features * work.compute_dtype.size_bytes + log_sum_exp)
 
 
-def loss_bytes(work: RankWork) -> int:
-    """Logits and cross entropy at their peak, in its backward.
+@record
+class Loss:
+    """Bytes of logits and cross entropy at their peak, in its backward: [T, vocabulary or this rank's part].
 
-    Three tensors [T, vocabulary] in the loss's dtype: log-probabilities, their gradient, the logits'
-    gradient; vocabulary-parallel loss holds a fourth (torch/distributed/tensor/parallel/loss.py). Narrow
-    logits leave a hole as large as they were, which the allocator cannot use for the wider ones.
+    `tensors` are of the loss's dtype, `wide` one of them: log-probabilities, their gradient, the logits'
+    gradient; vocabulary-parallel loss holds a fourth (torch/distributed/tensor/parallel/loss.py). `narrow`
+    are the logits as the head made them, freed by then, 0 where they are as wide.
     """
+
+    tensors: int
+    wide: int
+    narrow: int
+
+
+def loss(work: RankWork) -> Loss:
+    """What cross entropy holds, and what it finds freed."""
     head = work.inventory.head
     width = _local_width(work, head, 0) if head and work.vocab_over else work.inventory.vocab_size
-    element, narrow = work.loss_bytes, work.compute_dtype.size_bytes
-    tensors = (4 if work.vocab_over else 3) * element
-    hole = narrow if narrow < element else 0
-    return work.num_tokens * width * (tensors + hole)
+    wide, narrow = (
+        work.num_tokens * width * size for size in (work.loss_bytes, work.compute_dtype.size_bytes)
+    )
+    return Loss((4 if work.vocab_over else 3) * wide, wide, narrow if narrow < wide else 0)
 
 
 def context_bytes(work: RankWork) -> int:

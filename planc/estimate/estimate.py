@@ -4,35 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planc.estimate.activations import activations, context_bytes, loss_bytes
+from planc.estimate.activations import activations, context_bytes, loss
+from planc.estimate.backward import fullest_moment
 from planc.estimate.collectives import collectives
+from planc.estimate.flops import flops
+from planc.estimate.gaps import gaps
 from planc.estimate.model import Amount, Collective, Estimate, Memory
-from planc.estimate.peak import Pieces, compute_phases, gathering_pool, peak_bytes, reducing_pool
+from planc.estimate.peak import (
+    GAPS,
+    Pieces,
+    gathering_pool,
+    held_bytes,
+    peak_bytes,
+    peak_parts,
+    phases,
+    reducing_pool,
+)
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.states import num_local_parameters, states
 from planc.estimate.units import Unit, num_gradients, units
 from planc.graph.graph import Graph
+from planc.hardware import FITS, Device
 from planc.inventory.schema import Inventory
 from planc.vocab import MeshDim
 
 
 def estimate(graph: Graph, inventory: Inventory) -> Estimate:
-    """Memory and communication of the graph's rank 0. The inventory must be of the graph's model."""
+    """Memory and communication of the graph's rank 0, and the work of all ranks.
+
+    The inventory must be of the graph's model.
+    """
     work = rank_work(graph, inventory)
     gathered = units(work)
-    return Estimate(_memory(work, gathered), collectives(work, units=gathered), num_local_parameters(work))
+    return Estimate(
+        memory=_memory(work, gathered),
+        collectives=collectives(work, units=gathered),
+        num_local_parameters=num_local_parameters(work),
+        flops=flops(work),
+    )
 
 
-def estimated_facts(found: Estimate) -> Mapping[str, int]:
-    """What `expect` calls an estimate's numbers: bytes, and elements for parameters."""
+def estimated_facts(found: Estimate, *, device: Device | None = None) -> Mapping[str, int]:
+    """What `expect` calls an estimate's numbers: bytes, elements for parameters, FLOPs.
+
+    `fits` is among them where a device is given.
+    """
+    peak = found.memory.peak.num_bytes
     over_tp = (one for one in found.collectives if one.over == (MeshDim.TP,))
+    fits = {} if device is None else {"fits": peak <= FITS * device.memory_bytes}
     return {
-        "peak_memory": found.memory.peak.num_bytes,
+        "peak_memory": peak,
         "parameters_per_rank": found.num_local_parameters,
         "tp_bytes_per_step": found.sent_bytes(over_tp),
         "fsdp_bytes_per_step": found.sent_bytes(_caused(found, "fsdp.shard")),
         "cp_bytes_per_step": found.sent_bytes(_caused(found, "attention")),
         "sent_bytes_per_step": found.sent_bytes(),
+        "flops_per_token": found.flops.per_token,
+        **fits,
     }
 
 
@@ -43,7 +71,7 @@ def _caused(found: Estimate, cause: str) -> tuple[Collective, ...]:
 def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
     """What the peak is made of."""
     parameters, optimizer, gradients = states(work)
-    kept = activations(work)
+    kept, entropy = activations(work), loss(work)
     return Pieces(
         states=parameters.num_bytes + optimizer.num_bytes,
         parameters=parameters.num_bytes,
@@ -52,24 +80,33 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
         * sum(num_gradients(work, layout) for layout in work.layouts.values()),
         activations=kept.kept,
         recomputed=kept.recomputed,
-        loss=loss_bytes(work),
+        loss=entropy.tensors,
+        gaps=gaps(work, gathered, entropy),
         context=context_bytes(work),
+        backward=fullest_moment(work, gathered, kept=kept.kept),
         units=gathered,
         element=work.compute_dtype.size_bytes,
         reduced=work.reduce_dtype.size_bytes,
+        casts_parameters=work.compute_dtype is not work.model_dtype,
+        casts_gradients=work.reduce_dtype is not work.model_dtype,
         accumulates=work.times > 1,
     )
 
 
 def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
     pieces = pieces_of(work, gathered)
-    phases = compute_phases(pieces)
     rules = "planc/estimate/activations.py"
     parts = (
         *states(work),
         _closed("activations", pieces.activations, "kept for backward by all modules", rules),
         _closed("recomputed", pieces.recomputed, "what one checkpointed module brings back", rules),
         _closed("loss", pieces.loss, "tensors [tokens, vocabulary] in cross entropy's backward", rules),
+        _closed(
+            GAPS,
+            dict(peak_parts(pieces)).get(GAPS, 0),
+            "freed, and too small for what is allocated at the peak",
+            "planc/estimate/gaps.py, expandable segments",
+        ),
         _closed("context", pieces.context, "keys and values under way over cp", "ring, all-gather, Ulysses"),
         Amount(
             "gradients between micro steps",
@@ -89,7 +126,8 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
         "parameters, optimizer, pools, and the largest phase of the rest",
         "a sum over CUDA streams, whose pools the allocator keeps apart",
     )
-    return Memory(parts, peak, phases)
+    of_phases = tuple((phase.name, phase.num_bytes) for phase in phases(pieces))
+    return Memory(parts, peak, of_phases, held_bytes(pieces), peak_parts(pieces))
 
 
 def _closed(name: str, num_bytes: int, formula: str, source: str) -> Amount:

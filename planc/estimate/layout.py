@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel
 from planc.inventory.schema import Inventory
+from planc.record import record
 from planc.vocab import DType, MeshDim, Placement, Replicate, Shard, local_shape
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ParameterLayout:
     """One parameter's placements and shapes.
 
@@ -42,7 +43,7 @@ class ParameterLayout:
         return prod(self.shape) * self.dtype.size_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Division:
     """What the graph's ops say of all parameters."""
 

@@ -7,9 +7,10 @@ holds and sends the most. Sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
+from planc.estimate.flops import Flops
+from planc.record import record
 from planc.vocab import MeshDim
 
 CONVENTION = (
@@ -21,7 +22,7 @@ CONVENTION = (
 """What every number of an estimate stands under."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Amount:
     """Bytes, how they were computed, and where that comes from. `is_exact` ones are proven against a run."""
 
@@ -43,7 +44,7 @@ class Kind(StrEnum):
     """To the next rank of a ring, as much coming from the one before."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Collective:
     """`count` equal collectives of one step.
 
@@ -79,7 +80,7 @@ class Collective:
         return self.count * each
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Memory:
     """What a rank holds, by what it is for, and the most that it holds at once."""
 
@@ -87,6 +88,10 @@ class Memory:
     peak: Amount
     phases: tuple[tuple[str, int], ...]
     """The parts of a step, with the bytes of the compute stream beside the states."""
+    held_bytes: int
+    """The peak, if the allocator left no gaps between blocks."""
+    peak_parts: tuple[tuple[str, int], ...]
+    """What the peak is made of, the largest first: (name, bytes)."""
 
     @property
     def peak_phase(self) -> str:
@@ -97,13 +102,14 @@ class Memory:
         return next(part for part in self.parts if part.name == name)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Estimate:
-    """A plan's memory and communication, and the elements of its parameters on one rank."""
+    """A plan's memory, communication and work, and the elements of its parameters on one rank."""
 
     memory: Memory
     collectives: tuple[Collective, ...]
     num_local_parameters: int
+    flops: Flops
 
     def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
         """Bytes sent in a step: by all collectives, or by the given ones."""

@@ -7,13 +7,19 @@ shards in for gathering, and the one that reduces gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
+from planc.estimate.backward import Moment
+from planc.estimate.gaps import Gap
 from planc.estimate.units import Unit
+from planc.record import record
+from planc.segment import Segment
+
+GAPS = "gaps"
+"""What is reserved and held by nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pieces:
     """What the peak is made of, in bytes.
 
@@ -29,10 +35,16 @@ class Pieces:
     activations: int
     recomputed: int
     loss: int
+    gaps: tuple[Gap, ...]
     context: int
+    backward: Moment
     units: tuple[Unit, ...]
     element: int
     reduced: int
+    casts_parameters: bool
+    """Whether they are gathered in another dtype than they are stored in."""
+    casts_gradients: bool
+    """Whether they are reduced in another dtype than they are stored in."""
     accumulates: bool
 
     @property
@@ -45,49 +57,133 @@ class Pieces:
         return self.unreduced if self.units and self.accumulates else 0
 
 
+@record
+class Phase:
+    """A part of a step: what the compute stream holds then, (name, bytes)."""
+
+    name: str
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(num_bytes for _, num_bytes in self.parts)
+
+    @property
+    def held_bytes(self) -> int:
+        """Without the gaps."""
+        return sum(num_bytes for name, num_bytes in self.parts if name != GAPS)
+
+
 def gathering_pool(pieces: Pieces) -> int:
-    """Gathered copies of two units in a row, for the next is prefetched; reused by all."""
+    """Gathered copies of two units in a row, for the next is prefetched; reused by all that fit.
+
+    Shards are cast into a buffer of their own before they are gathered (foreach_all_gather in torch's
+    _fsdp_collectives.py).
+    """
+    gathered = _gathered(pieces)
+    alone = (cast + size for cast, size in gathered[:1])
+    pairs = (before + cast + size for (_, before), (cast, size) in pairwise(gathered))
+    return max((*alone, *pairs), default=0)
+
+
+def gathering_gap(pieces: Pieces) -> int:
+    """What the pool reserves beyond that: a larger unit does not fit into a smaller one's room."""
+    pool = Segment()
+    freed: list[tuple[int, int]] = []
+    for sizes in _gathered(pieces):
+        *casts, whole = [(pool.take(size), size) for size in sizes if size]
+        for start, size in (*casts, *freed):
+            pool.give(start, num_bytes=size)
+        freed = [whole]
+    return pool.end - gathering_pool(pieces)
+
+
+def _gathered(pieces: Pieces) -> tuple[tuple[int, int], ...]:
+    """(the shards as they are gathered, the whole) of every unit in forward's order, in bytes."""
     if not pieces.is_sharded:
-        return 0
-    return pieces.element * _largest_pair(pieces.units)
-
-
-def _largest_pair(units: tuple[Unit, ...]) -> int:
-    sizes = [unit.num_elements for unit in units]
-    return max([*(first + second for first, second in pairwise(sizes)), *sizes], default=0)
+        return ()
+    casts = int(pieces.casts_parameters)
+    return tuple(
+        (casts * pieces.element * unit.num_local, pieces.element * unit.num_gathered) for unit in pieces.units
+    )
 
 
 def reducing_pool(pieces: Pieces) -> int:
-    """Sharded gradients; summing over replicas keeps another copy of the largest unit's share."""
-    if not pieces.units:
-        return 0
-    replicas = [unit.num_local for unit in pieces.units if unit.replicate_over]
-    return pieces.gradients + pieces.reduced * max(replicas, default=0)
+    """Sharded gradients, and the largest unit's share for a while where it is reduced in another dtype.
+
+    Summing over replicas holds two units' shares then; one rank, which has nothing to scatter, divides its
+    gradients into a new tensor (foreach_reduce in torch's _fsdp_collectives.py).
+    """
+    shares = [unit.num_local * _passing_shares(pieces, unit) for unit in pieces.units]
+    return pieces.gradients + pieces.reduced * max(shares) if shares else 0
 
 
-def compute_phases(pieces: Pieces) -> tuple[tuple[str, int], ...]:
-    """(part of the step, bytes of the compute stream beside the states)."""
-    kept_unsharded = sum(unit.num_elements for unit in pieces.units if not unit.reshard_after_forward)
-    unsharded = pieces.element * kept_unsharded if pieces.is_sharded else 0
-    pair = pieces.element * _largest_pair(pieces.units) if pieces.is_sharded else 0
-    reducing = max(
-        (pieces.element * unit.num_gradients + pieces.reduced * unit.num_elements for unit in pieces.units),
-        default=0,
-    )
-    unreduced = pieces.whole_gradients
+def _passing_shares(pieces: Pieces, unit: Unit) -> int:
+    """How often a unit's share is held beside its gradients."""
+    cast = (2 if unit.replicate_over else 1) if pieces.casts_gradients else 0
+    return max(cast, 0 if unit.shard_over else 1)
+
+
+def phases(pieces: Pieces) -> tuple[Phase, ...]:
+    """The parts of a step, with what the compute stream holds beside the states."""
+    kept_unsharded = sum(unit.num_gathered for unit in pieces.units if not unit.reshard_after_forward)
     own_gradients = 0 if pieces.units else pieces.unreduced
-    before = unreduced + own_gradients if pieces.accumulates else 0
-    backward = pieces.activations + pieces.recomputed + pieces.context + max(pair, unsharded)
+    held = pieces.whole_gradients + own_gradients if pieces.accumulates else 0
+    before = ("gradients between micro steps", held)
+    backward = pieces.backward
     return (
-        ("forward and loss", pieces.activations + pieces.loss + unsharded + before),
-        ("backward", backward + reducing + before),
-        ("end of backward", pair + reducing + unreduced + own_gradients),
-        # The foreach update takes the square root of all second moments at once.
-        ("optimizer", pieces.parameters + own_gradients),
+        Phase(
+            "forward and loss",
+            (
+                ("activations", pieces.activations),
+                ("loss", pieces.loss),
+                (GAPS, sum(gap.num_bytes for gap in pieces.gaps)),
+                ("gathered parameters", pieces.element * kept_unsharded),
+                before,
+            ),
+        ),
+        Phase(
+            "backward",
+            (
+                ("activations", backward.activations),
+                ("gradients of activations", backward.passing),
+                ("gradients of weights", backward.weights),
+                ("gradients under reduction", backward.reducing),
+                ("gathered parameters", backward.gathered),
+                (GAPS, backward.gaps),
+                before,
+            ),
+        ),
+        # A fused update needs nothing beside.
+        Phase("optimizer", (("whole gradients", own_gradients),)),
+    )
+
+
+def peak_parts(pieces: Pieces) -> tuple[tuple[str, int], ...]:
+    """What is reserved at the peak, the largest part first: states, pools, and the largest phase's parts."""
+    largest = max(phases(pieces), key=lambda phase: phase.num_bytes)
+    found = dict([*_everywhere(pieces), *largest.parts])
+    found[GAPS] = found.get(GAPS, 0) + gathering_gap(pieces)
+    parts = ((name, num_bytes) for name, num_bytes in found.items() if num_bytes)
+    return tuple(sorted(parts, key=lambda part: -part[1]))
+
+
+def _everywhere(pieces: Pieces) -> tuple[tuple[str, int], ...]:
+    """What every phase has."""
+    return (
+        ("parameters", pieces.parameters),
+        ("optimizer", pieces.states - pieces.parameters),
+        ("gathering pool", gathering_pool(pieces)),
+        ("reducing pool", reducing_pool(pieces)),
     )
 
 
 def peak_bytes(pieces: Pieces) -> int:
-    """Bytes reserved at the peak: states, both pools, and the largest phase of the compute stream."""
-    pools = gathering_pool(pieces) + reducing_pool(pieces)
-    return pieces.states + pools + max(num_bytes for _, num_bytes in compute_phases(pieces))
+    """Bytes reserved at the peak: states, both pools, the largest phase of the compute stream, and gaps."""
+    return sum(num_bytes for _, num_bytes in peak_parts(pieces))
+
+
+def held_bytes(pieces: Pieces) -> int:
+    """The most that blocks hold, each stream at its own worst moment: the peak, if there were no gaps."""
+    everywhere = sum(num_bytes for _, num_bytes in _everywhere(pieces))
+    return everywhere + max(phase.held_bytes for phase in phases(pieces))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from planc.estimate.layout import ParameterLayout, layouts
@@ -20,6 +19,7 @@ from planc.graph.ops import (
     ShardTensorParallel,
 )
 from planc.inventory.schema import Attention, Inventory, Kind, Module
+from planc.record import record
 from planc.styles import BY_NAME, StyleUse
 from planc.vocab import DType, MeshDim, Replicate, Shard
 
@@ -30,7 +30,7 @@ SEQUENCE = Shard(1)
 FEATURES = Shard(-1)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RankWork:
     """A graph and its model, with what the formulas look up.
 
@@ -49,6 +49,9 @@ class RankWork:
     """Whether the residual stream is divided along the sequence over tp."""
     checkpointed: frozenset[str]
     num_tokens: int
+    sequence_length: int
+    tokens_per_step: int
+    """Of all ranks."""
     times: int
     model_dtype: DType
     compute_dtype: DType
@@ -57,6 +60,11 @@ class RankWork:
     """What gradients are summed in: `fsdp.reduce_dtype`, else the compute dtype."""
     attention: AttachAttention
     vocab_over: tuple[MeshDim, ...]
+
+    @property
+    def num_samples(self) -> int:
+        """Sequences of one micro step."""
+        return self.num_tokens * self.cp // self.sequence_length
 
     @property
     def tp(self) -> int:
@@ -78,16 +86,21 @@ class RankWork:
 
     def tp_shape(self, module: Module) -> tuple[int, ...] | None:
         """What tensor parallelism leaves of a module's weight; None where it has none."""
-        found = self.layouts.get(f"{module.fqn}.weight") or self._owner(f"{module.fqn}.weight")
+        found = self.layout(f"{module.fqn}.weight")
         return found.tp_shape if found else None
 
-    def _owner(self, fqn: str) -> ParameterLayout | None:
-        owner = next((tie[0] for tie in self.inventory.ties if fqn in tie), None)
-        return self.layouts.get(owner) if owner else None
+    def layout(self, fqn: str) -> ParameterLayout | None:
+        """A parameter's layout; of one that is tied, its owner's."""
+        owner = next((tie[0] for tie in self.inventory.ties if fqn in tie), fqn)
+        return self.layouts.get(fqn) or self.layouts.get(owner)
 
     def checkpoint_around(self, fqn: str) -> str | None:
         """The module around this one that is computed again in backward."""
         return next((ancestor for ancestor in ancestors(fqn) if ancestor in self.checkpointed), None)
+
+    def region(self, fqn: str) -> str | None:
+        """The module that is computed again in backward: this one, or one around it."""
+        return fqn if fqn in self.checkpointed else self.checkpoint_around(fqn)
 
     def gate(self, module: Module) -> str | None:
         """The container that redistributes this module's input: the nearest, if what feeds it is outside."""
@@ -131,6 +144,8 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
             fqn for op in ops if isinstance(op, CheckpointActivations) for fqn in op.modules
         ),
         num_tokens=data.micro_batch * data.sequence_length // graph.size(MeshDim.CP),
+        sequence_length=data.sequence_length,
+        tokens_per_step=data.global_batch * data.sequence_length,
         times=loop.times,
         model_dtype=build.dtype,
         compute_dtype=compute,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from planc.estimate.model import Collective, Kind
 from planc.estimate.rank_work import FEATURES, RankWork
 from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module
+from planc.record import record
 from planc.styles import BY_NAME, StyleUse
 from planc.vocab import MeshDim, Partial, Placement, Replicate, Shard
 
 _OVER = (MeshDim.TP,)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Boundary:
     """One edge of a module: activations of `width` features change from one placement to another."""
 

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork, ancestors
 from planc.graph.ops import FullyShard
 from planc.inventory.schema import Kind
+from planc.record import record
 from planc.vocab import MeshDim
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unit:
     """One group of `fully_shard`.
 
     `num_elements` are the parameters that tensor parallelism leaves on a rank; `num_gradients` are those
     of their gradients before reduction; `num_local` are the rank's own, with the padding that makes all
-    ranks' equal.
+    ranks' equal, and `num_gathered` those of all ranks.
     """
 
     modules: tuple[str, ...]
     num_elements: int
     num_gradients: int
     num_local: int
+    num_gathered: int
     reshard_after_forward: bool
     shard_over: tuple[MeshDim, ...]
     replicate_over: tuple[MeshDim, ...]
@@ -46,6 +47,8 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             num_elements=sum(prod(layout.tp_shape) for layout in parameters[group]),
             num_gradients=sum(num_gradients(work, layout) for layout in parameters[group]),
             num_local=sum(prod(layout.local_shape) for layout in parameters[group]),
+            num_gathered=sum(prod(layout.local_shape) for layout in parameters[group])
+            * prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
             reshard_after_forward=op.reshard_after_forward,
             shard_over=_more_than_one(work, op.shard_over),
             replicate_over=_more_than_one(work, op.replicate_over),
@@ -60,10 +63,12 @@ def units(work: RankWork) -> tuple[Unit, ...]:
 def num_gradients(work: RankWork, layout: ParameterLayout) -> int:
     """Elements of a parameter's gradient on a rank, as backward leaves it.
 
-    DTensor computes the gradient of an embedding whole, whatever rows of it a rank holds.
+    DTensor computes the gradient of an embedding whole, whatever rows of it a rank holds. Where it is the
+    head's too, the head's part is of the rank's rows, and so is the sum.
     """
+    is_tied = any(layout.fqn in tie for tie in work.inventory.ties)
     is_embedding = work.module(layout.module).kind is Kind.EMBEDDING
-    return prod(layout.shape if is_embedding else layout.tp_shape)
+    return prod(layout.shape if is_embedding and not is_tied else layout.tp_shape)
 
 
 def _groups(work: RankWork) -> Iterator[tuple[FullyShard, tuple[str, ...]]]:

@@ -8,21 +8,52 @@ from typing import Any
 
 from planc.estimate.estimate import estimated_facts
 from planc.estimate.model import CONVENTION, Amount, Collective, Estimate
+from planc.estimate.roofline import Roofline
+from planc.hardware import FITS, RISKY, Device
 from planc.show.table import format_bytes, plural, render_table
 
 _SCALAR_BYTES = 8
 """Token counts, losses and norms: listed as data, too small to be worth a line of text."""
 
 
-def estimate_text(found: Estimate) -> str:
-    """The convention, memory by part, and communication by mesh dim, kind and cause."""
-    memory = [_amount_row(part) for part in found.memory.parts if part.num_bytes]
-    memory.append(_amount_row(found.memory.peak))
+def estimate_text(found: Estimate, *, device: Device | None = None, bound: Roofline | None = None) -> str:
+    """The convention, memory by part, communication by mesh dim, work, and time where a device is known."""
+    sections = [convention_text(), memory_text(found, device=device), collectives_text(found)]
+    sections.append(f"WORK PER STEP\n{render_table([*_work_rows(found)], indent='  ')}")
+    if bound is not None:
+        rows = render_table([*_time_rows(found, bound)], right=(1,), indent="  ")
+        sections.append(f"TIME PER STEP, {bound.source}\n{rows}")
+    elif device is not None:
+        sections.append(f"TIME PER STEP\n  not known: {device.name} does not say its peaks\n")
+    return "\n".join(sections)
+
+
+def convention_text() -> str:
+    """What every number stands under."""
+    return "".join(f"{line}\n" for line in CONVENTION)
+
+
+def memory_text(found: Estimate, *, device: Device | None = None) -> str:
+    """Memory by part, the peak, where it is reached and, for a device, whether it fits."""
+    rows = [_amount_row(part) for part in found.memory.parts if part.num_bytes]
+    rows.append(_amount_row(found.memory.peak))
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.memory.peak_parts[:4])
+    text = f"MEMORY PER RANK\n{render_table(rows, right=(1,), indent='  ')}"
+    text += f"  reached in: {found.memory.peak_phase}: {parts}\n"
+    return text if device is None else f"{text}  on {device.name}: {_verdict(found, device)}\n"
+
+
+def _verdict(found: Estimate, device: Device) -> str:
+    share = found.memory.peak.num_bytes / device.memory_bytes
+    word = "fits" if share <= FITS else "may run out" if share <= RISKY else "does not fit"
+    room = f"{100 * share:.0f} % of {format_bytes(device.memory_bytes)}"
+    return f"{word}: {room}, and up to {100 * FITS:.0f} % counts as fitting"
+
+
+def collectives_text(found: Estimate) -> str:
+    """What a rank sends in a step, by mesh dim, kind and cause."""
     large = [one for one in found.collectives if one.input_bytes > _SCALAR_BYTES]
-    convention = "\n".join(CONVENTION)
-    text = f"{convention}\n\nMEMORY PER RANK\n{render_table(memory, right=(1,), indent='  ')}"
-    text += f"  reached in: {found.memory.peak_phase}\n"
-    text += "\nCOMMUNICATION PER STEP, PER RANK\n"
+    text = "COMMUNICATION PER STEP, PER RANK\n"
     if not large:
         return f"{text}  none\n"
     sent = format_bytes(found.sent_bytes())
@@ -46,17 +77,65 @@ def _traffic_rows(collectives: list[Collective]) -> Iterator[tuple[str, ...]]:
         yield over, kind, f"{count:_}", f"over {ranks}", format_bytes(sent), cause
 
 
-def estimate_data(found: Estimate) -> dict[str, Any]:
-    """Everything, nothing added up but the facts."""
+def _work_rows(found: Estimate) -> Iterator[tuple[str, str, str]]:
+    work = found.flops
+    formula = "6 x matmul weights + 6 x heads x (d_qk + d_v) x sequence; no causal halving"
+    if work.counts_all_experts:
+        formula += "; every expert counts"
+    yield "model", f"{work.per_token:.4g} FLOP per token", formula
+    yield "step", f"{work.per_step:.4g} FLOP", f"of all ranks, {work.tokens_per_step:_} tokens"
+    again = work.executed_per_token / work.per_token if work.per_token else 1.0
+    yield "rank", f"{work.executed_per_rank:.4g} FLOP", f"executed, {again:.3f} x the model's: recomputation"
+
+
+def _time_rows(found: Estimate, bound: Roofline) -> Iterator[tuple[str, str, str]]:
+    yield "compute", _seconds(bound.compute_seconds), "executed FLOP over the peak"
+    yield "links", _seconds(bound.link_seconds), "sent inside a node"
+    yield "network", _seconds(bound.network_seconds), "sent between nodes"
+    yield "optimizer", _seconds(bound.optimizer_seconds), "28 bytes an element through memory"
+    yield "step", _seconds(bound.step_seconds), f"at least: the slowest ({bound.bound}), then the optimizer"
+    rate = found.flops.tokens_per_step / found.flops.world_size / bound.step_seconds
+    yield "tokens", f"{rate:,.0f} /s", "at most, per rank"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def memory_data(found: Estimate) -> dict[str, Any]:
+    """Every part of memory, and the peak with its own parts."""
+    made_of = [{"name": name, "num_bytes": size} for name, size in found.memory.peak_parts]
     return {
-        "convention": " ".join(CONVENTION),
-        "facts": dict(estimated_facts(found)),
-        "memory": {
-            "parts": [asdict(part) for part in found.memory.parts],
-            "peak": {**asdict(found.memory.peak), "phase": found.memory.peak_phase},
-            "phases": dict(found.memory.phases),
-        },
-        "collectives": [
-            {**asdict(one), "over": list(one.over), "sent_bytes": one.sent_bytes} for one in found.collectives
-        ],
+        "parts": [asdict(part) for part in found.memory.parts],
+        "peak": {**asdict(found.memory.peak), "phase": found.memory.peak_phase, "parts": made_of},
+        "phases": dict(found.memory.phases),
     }
+
+
+def collectives_data(found: Estimate) -> list[dict[str, Any]]:
+    """Every collective of a step, nothing added up."""
+    return [
+        {**asdict(one), "over": list(one.over), "sent_bytes": one.sent_bytes} for one in found.collectives
+    ]
+
+
+def estimate_data(
+    found: Estimate, *, device: Device | None = None, bound: Roofline | None = None
+) -> dict[str, Any]:
+    """Everything, nothing added up but the facts; `device` and `time` only where a device is known."""
+    document: dict[str, Any] = {
+        "convention": " ".join(CONVENTION),
+        "facts": dict(estimated_facts(found, device=device)),
+        "memory": memory_data(found),
+        "collectives": collectives_data(found),
+        "flops": {
+            **asdict(found.flops),
+            "per_step": found.flops.per_step,
+            "executed_per_rank": found.flops.executed_per_rank,
+        },
+    }
+    if device is not None:
+        document["device"] = asdict(device)
+    if bound is not None:
+        document["time"] = {**asdict(bound), "step_seconds": bound.step_seconds, "bound": bound.bound}
+    return document

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from planc.plan.resolve import BLOCKS
+from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.scope import OriginStep
 from planc.plan.spec import Plan
 from planc.plan.types import keys, type_of
@@ -13,12 +14,21 @@ from planc.show.table import render_table
 
 def values(plan: Plan) -> dict[str, str]:
     """Each setting's value as a plan would write it, by dotted path, in the order of the blocks."""
-    found: dict[str, str] = {}
-    for kind in BLOCKS:
-        record = getattr(plan, kind)
-        for spec_field in keys(type(record)) if record is not None else ():
-            found[f"{kind}.{spec_field.name}"] = type_of(spec_field).render(getattr(record, spec_field.name))
-    return found
+    records = ((kind, shape, getattr(plan, kind)) for kind, shape in BLOCKS.items())
+    return {
+        path: value
+        for kind, shape, record in records
+        if record is not None
+        for path, value in _values(kind, shape, record)
+    }
+
+
+def _values(path: str, shape: Shape, record: Any) -> Iterator[tuple[str, str]]:
+    for spec_field in keys(shape.record):
+        yield f"{path}.{spec_field.name}", type_of(spec_field).render(getattr(record, spec_field.name))
+    for name, labels in shape.nested.items():
+        for label, inner in getattr(record, name).items():
+            yield from _values(f"{path}.{name}.{label}", labels[label], inner)
 
 
 def chain(steps: tuple[OriginStep, ...]) -> tuple[str, ...]:

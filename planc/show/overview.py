@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from math import prod
 
-from planc.estimate.layout import layouts
 from planc.graph.graph import Graph
 from planc.graph.ops import FullyShard, ShardTensorParallel
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import facts
 from planc.plan.spec import CheckpointSpec, Weights
 from planc.plan.types import type_of
-from planc.show.table import plural
+from planc.show.table import Row, format_bytes, plural
 from planc.vocab import Shard
-
-Row = tuple[str, str]
 
 
 def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
-    """What a successful `check` says: mesh, parameters, modules and units, batch."""
+    """What a successful `check` says: mesh, parameters, modules and units, batch, memory, communication."""
     found = facts(bound.plan, bound.inventory)
     dims = " x ".join(f"{mesh_dim} {size}" for mesh_dim, size in graph.mesh if size > 1) or "one rank"
     yield "mesh", f"{dims}, world size {found['world_size']:_}"
-    local = sum(prod(parameter.local_shape) for parameter in layouts(graph, bound.inventory))
-    yield "parameters", f"{found['parameters']:_}, of which rank 0 holds {local:_}"
+    # A plan with errors has no essence, and its check should not wait for the import.
+    from planc.estimate.estimate import estimate
+
+    estimated = estimate(graph, bound.inventory)
+    yield "parameters", f"{found['parameters']:_}, of which rank 0 holds {estimated.num_local_parameters:_}"
     yield "modules", f"{_num_divided(graph)} divided over tp, {plural(_num_units(graph), 'fsdp unit')}"
     accumulation = found["gradient_accumulation"]
     yield "batch", f"{found['tokens_per_step']:_} tokens per step, gradient accumulation {accumulation}"
+    memory, hardware = estimated.memory, bound.plan.hardware
+    peak = memory.peak.num_bytes
+    share = f", {100 * peak / hardware.gpu.memory_bytes:.0f} % of {hardware.gpu.name}" if hardware else ""
+    yield "memory", f"about {format_bytes(peak)} per rank at the peak{share}, in {memory.peak_phase}"
+    yield "communication", f"{format_bytes(estimated.sent_bytes())} sent per rank and step"
 
 
 def _num_divided(graph: Graph) -> int:

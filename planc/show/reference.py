@@ -9,7 +9,8 @@ from typing import Any
 
 from planc.graph.op import Op
 from planc.graph.ops import OPS
-from planc.plan.resolve import BLOCKS, Shape
+from planc.plan.blocks import BLOCKS, Shape
+from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
 from planc.plan.types import Variant, keys, type_of
 from planc.show.table import render_table
 from planc.styles import BY_NAME, Style
@@ -25,10 +26,16 @@ def topics() -> dict[str, tuple[str, ...]]:
     return {"blocks": (*BLOCKS, "expect"), "ops": tuple(op_names()), "styles": tuple(BY_NAME)}
 
 
+def blocks_with(key: str) -> tuple[str, ...]:
+    """The blocks that have a key, a fact or an action of this name."""
+    found = [kind for kind, shape in BLOCKS.items() if key in (*shape.names, *(shape.actions or ()))]
+    return (*found, *(["expect"] if key in DERIVED or key in ESTIMATED else []))
+
+
 def page(topic: str) -> str | None:
     """The page of a block, an op or a style; None for any other word."""
     if topic == "expect":
-        return _EXPECT
+        return f"{_EXPECT}\n{_facts()}"
     if topic in BLOCKS:
         return "\n".join(_block(topic, BLOCKS[topic])) + "\n"
     if topic in BY_NAME:
@@ -45,7 +52,24 @@ change breaks. One comparison a line: ==, !=, <=, >=, < or >, a number with its 
 
   world_size == 64
   gradient_accumulation == 16
+  peak_memory < 60 GiB
 """
+
+
+def _facts() -> str:
+    return render_table(fact_rows(), indent="  ")
+
+
+def fact_rows() -> tuple[tuple[str, str, str], ...]:
+    """Every fact that one can assert, its kind, and what it is or follows from."""
+    exact = ((name, "a count", text) for name, text in DERIVED.items())
+    return (*exact, *((name, f"{_fact_kind(name)}; estimated", text) for name, text in ESTIMATED.items()))
+
+
+def _fact_kind(name: str) -> str:
+    if name in FLAGS:
+        return "true or false"
+    return "a count" if name in COUNTS else "bytes"
 
 
 def _block(kind: str, shape: Shape) -> Iterator[str]:
@@ -57,6 +81,10 @@ def _block(kind: str, shape: Shape) -> Iterator[str]:
         yield ""
         yield render_table([_key(spec_field) for spec_field in keys(shape.record)], indent="  ").rstrip()
     yield from _variants(shape.record)
+    for name, labels in shape.nested.items():
+        for label, inner in labels.items():
+            yield ""
+            yield from _call(f'{name} "{label}" {{ ... }}', inner.record, doc=inner.record.__doc__)
     for directive in shape.directives:
         yield ""
         yield f"  {directive}: rules as the model itself declares them"
@@ -85,11 +113,15 @@ def _variants(record: type[Any]) -> Iterator[str]:
 
 
 def _call(name: str, record: type[Any], *, doc: str | None) -> Iterator[str]:
-    # A dataclass without a docstring gets its signature for one.
-    text = "" if doc is None or doc.startswith(f"{record.__name__}(") else cleandoc(doc)
-    yield f"  {name}  {' '.join(text.split())}".rstrip()
+    yield f"  {name}  {on_one_line(doc, of=record)}".rstrip()
     if keys(record):
         yield render_table([_key(spec_field) for spec_field in keys(record)], indent="      ").rstrip()
+
+
+def on_one_line(doc: str | None, *, of: type[Any]) -> str:
+    """A docstring without its line breaks; nothing where a class has its own name or signature for one."""
+    is_made = doc is None or doc == of.__name__ or doc.startswith(f"{of.__name__}(")
+    return "" if is_made or doc is None else " ".join(cleandoc(doc).split())
 
 
 def _op(op: type[Op]) -> Iterator[str]:
@@ -101,11 +133,11 @@ def _op(op: type[Op]) -> Iterator[str]:
         yield ""
         yield render_table([(op_field.name, str(op_field.type)) for op_field in given], indent="  ").rstrip()
     effects = cleandoc(op.effects.__doc__ or "")
-    example = _effects(op)
+    example = effects_of(op)
     yield from ("", *example) if example else ("", effects)
 
 
-def _effects(op: type[Op]) -> tuple[str, ...]:
+def effects_of(op: type[Op]) -> tuple[str, ...]:
     """What an op reads and writes, which does not depend on its fields; nothing for an op with a body."""
     names = [op_field.name for op_field in fields(op) if op_field.name not in ("op", "span")]
     if "body" in names:

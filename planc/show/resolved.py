@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from planc.fmt.format import format_source
 from planc.graph.text import summarise
-from planc.plan.bind import BoundPlan
-from planc.plan.resolve import BLOCKS, Shape
-from planc.plan.spec import STYLE_ACTIONS, PatternRule, StyleAction
+from planc.plan.bind import BoundPlan, decided
+from planc.plan.blocks import BLOCKS, Shape
+from planc.plan.spec import PatternRule
+from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
 from planc.plan.types import keys, render_call, type_of
+from planc.source import SourceFile
 from planc.styles.model import use
+
+_MIXED = re.compile(r"\{([0-9.]+(?:,[0-9.]+)+)\}")
 
 
 def resolved_text(bound: BoundPlan) -> str:
-    """A valid plan that means the same (equal `plan_hash`), its relative paths included.
+    """A valid plan that means the same (equal `plan_hash`), its relative paths included, as `fmt` has it.
 
     What `auto` became stands below it as comments, since a rule would have to say `override`.
     """
@@ -25,21 +32,30 @@ def resolved_text(bound: BoundPlan) -> str:
     ]
     if bound.plan.expectations:
         blocks.append("\n".join(_expect(bound)))
-    return "\n\n".join(blocks) + "\n"
+    text = "\n\n".join(blocks) + "\n"
+    formatted, _ = format_source(SourceFile(bound.plan.name, text))
+    return formatted if formatted is not None else text  # too long a text is no plan, formatted or not
 
 
 def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[str]:
     on = f" on {', '.join(record.on)}" if shape.on else ""
     yield f"{kind}{on} {{"
-    for spec_field in keys(type(record)):
-        yield f"  {spec_field.name} = {type_of(spec_field).render(getattr(record, spec_field.name))}"
+    yield from (f"  {setting}" for setting in _settings(record))
+    for name in shape.nested:
+        for label, inner in getattr(record, name).items():
+            yield f'  {name} "{label}" {{ {", ".join(_settings(inner))} }}'
     for directive in shape.directives:
         if getattr(record, directive) is not None:
             yield f"  {directive}"
             yield from _automatic(bound)
-    for rule in record.rules if shape.actions is not None else ():
+    for rule in _flat(record, bound) if shape.actions is not None else ():
         yield f"  {_rule(rule, shape)}"
     yield "}"
+
+
+def _settings(record: Any) -> Iterator[str]:
+    for spec_field in keys(type(record)):
+        yield f"{spec_field.name} = {type_of(spec_field).render(getattr(record, spec_field.name))}"
 
 
 def _automatic(bound: BoundPlan) -> Iterator[str]:
@@ -52,8 +68,38 @@ def _automatic(bound: BoundPlan) -> Iterator[str]:
             yield f'  # auto: "{names}" -> {style}'
 
 
-def _rule(rule: PatternRule[Any], shape: Shape) -> str:
-    texts = [f'"{pattern.text}"' for pattern in rule.patterns]
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """A rule as one file has it."""
+
+    patterns: tuple[str, ...]
+    action: Any
+    override: bool
+
+
+def _flat(record: Any, bound: BoundPlan) -> Iterator[_Flat]:
+    """The rules of a block. Where layers override one another, each with the names that it decides."""
+    rules: tuple[PatternRule[Any], ...] = record.rules
+    if len({rule.level for rule in rules if rule.override}) < 2:
+        for rule in rules:
+            yield _Flat(tuple(pattern.text for pattern in rule.patterns), rule.action, rule.override)
+        return
+    beside_auto = getattr(record, "auto", None) is not None
+    for rule, names in decided(rules, bound.selections):
+        patterns = tuple(_MIXED.sub(_spelt_out, text) for text in summarise(names))
+        lists = (patterns,) if len(rule.patterns) > 1 else ((pattern,) for pattern in patterns)
+        yield from (_Flat(one, rule.action, rule.override and beside_auto) for one in lists)
+
+
+def _spelt_out(brace: re.Match[str]) -> str:
+    """`{0,2,3}` for `{0,2..3}`: in a pattern, a range stands alone."""
+    parts = (part.partition("..") for part in brace.group(1).split(","))
+    runs = (range(int(low), int(high or low) + 1) for low, _, high in parts)
+    return f"{{{','.join(str(number) for run in runs for number in run)}}}"
+
+
+def _rule(rule: _Flat, shape: Shape) -> str:
+    texts = [f'"{pattern}"' for pattern in rule.patterns]
     patterns = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return f"{'override ' if rule.override else ''}{patterns} -> {_action(rule.action, shape)}"
 
@@ -81,7 +127,11 @@ def _style_call(action: StyleAction) -> Any:
 def _expect(bound: BoundPlan) -> Iterator[str]:
     yield "expect {"
     for expectation in bound.plan.expectations:
-        value = expectation.value
-        number = f"{value:_}" if isinstance(value, int) and value >= 10_000 else repr(value)
-        yield f"  {expectation.subject} {expectation.operator} {number}"
+        yield f"  {expectation.subject} {expectation.operator} {_number(expectation.value)}"
     yield "}"
+
+
+def _number(value: int | float) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else repr(value)

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
+Row = tuple[str, str]
+"""A heading, and what is said under it."""
+
 
 def render_table(
     rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), right: Sequence[int] = (), indent: str = ""

@@ -184,15 +184,6 @@ def test_micro_batch_leaves_the_data_loader_alone() -> None:
     assert _change(found, "tokens/step").action is Action.KEEP
 
 
-@pytest.mark.parametrize("setting", ["mesh.tp=1", "mesh.dp_shard=1", "data.micro_batch=8"])
-def test_other_sums_are_not_bitwise_comparable(setting: str) -> None:
-    assert _change(_diff(setting), "reduction order").note == "not bitwise comparable"
-
-
-def test_logging_keeps_sums_comparable() -> None:
-    assert _names(_diff("train.log_every=2 steps"), Group.NUMERICS) == []
-
-
 @pytest.mark.parametrize(
     ("settings", "place"),
     [
@@ -229,7 +220,42 @@ def test_broken_expectation_stands_at_the_change_that_breaks_it() -> None:
     assert broken.breaks
     text = render_text(found, colour=False)
     assert "ERRORS" not in text
-    assert text.endswith("1 error.\n")
+    assert text.endswith("1 error, 1 note.\n")
+
+
+EXPORT = ("resume = latest", 'resume = latest\n  export "hf" { dtype = bfloat16 }')
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ((), (EXPORT,), (Action.ADD, None, "at the end, bfloat16", "x.plan:59")),
+        ((EXPORT,), (), (Action.REMOVE, "at the end, bfloat16", None, "x.plan:59")),
+        (
+            (EXPORT,),
+            (EXPORT, ("= bfloat16", "= float16")),
+            (Action.CHANGE, "at the end, bfloat16", "at the end, float16", "x.plan:59"),
+        ),
+    ],
+)
+def test_an_export_that_comes_goes_or_changes_is_shown_with_the_checkpoint(
+    before: tuple[tuple[str, str], ...],
+    after: tuple[tuple[str, str], ...],
+    expected: tuple[Action, str | None, str | None, str],
+) -> None:
+    found = diff(_side(*before), _side(*after))
+    change = _change(found, 'export "hf"')
+    assert change.group is Group.CHECKPOINT
+    assert (change.action, change.old, change.new, change.place) == expected
+    assert found.num_changed == 1
+
+
+def test_an_export_in_the_stored_dtype_by_name_is_no_semantic_change() -> None:
+    bare, named = (
+        ("resume = latest", f'resume = latest\n  export "hf" {{ {text} }}')
+        for text in ("", "dtype = float32")
+    )
+    assert diff(_side(bare), _side(named)).same_meaning
 
 
 def test_plan_that_breaks_a_rule_is_compared_all_the_same() -> None:
@@ -274,6 +300,7 @@ DERIVED = frozenset(
         "architecture",
         "mesh.init.sizes",
         "weights.materialise",
+        "export.hf.path",
     }
 )
 """Fields that follow from others, so that in a plan they never change alone."""
@@ -286,6 +313,7 @@ ALL_BLOCKS = _side(
         "replicate_on = dp_replicate",
         "replicate_on = dp_replicate\n  param_dtype = bfloat16\n  reduce_dtype = float32",
     ),
+    ("resume = latest", 'resume = latest\n  export "hf" { dtype = bfloat16 }'),
     (
         "data {",
         'context_parallel on cp {\n  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}\n\ndata {',

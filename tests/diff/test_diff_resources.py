@@ -50,7 +50,7 @@ def test_memory_and_communication_are_those_of_the_estimate() -> None:
 
 def test_only_parts_that_change_are_shown_below_the_peak() -> None:
     memory = named(changed("data.micro_batch=2"), Group.MEMORY)
-    assert list(memory) == ["peak", "activations", "loss"]
+    assert list(memory) == ["peak", "activations", "loss", "gaps"]
 
 
 def test_losing_a_mesh_dim_removes_its_collectives() -> None:
@@ -85,7 +85,7 @@ def test_tp_over_nodes_stands_at_what_it_sends() -> None:
     (finding,) = named(found, Group.COMMUNICATION)["tp collectives"].findings
     assert (finding.code, finding.severity, finding.breaks) == ("P304", "warning", False)
     assert "[P304 warning]" in render_text(found, colour=False)
-    assert "1 warning." in render_text(found, colour=False)
+    assert "1 warning, 1 note." in render_text(found, colour=False)
 
 
 def test_a_unit_shared_by_both_values_is_written_once() -> None:

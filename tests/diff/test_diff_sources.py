@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from planc.api import check_plan
 from planc.cli.main import main
+from planc.graph.artifact import base_between, dump
+from planc.graph.graph import plan_hash
 from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, Progress
+from planc.runtime.run_directory import RunDirectory
+from planc.source import SourceFile
 from tests.plans import TINY, write_plan
 
 
@@ -19,15 +25,26 @@ def plan(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run_folder(tmp_path: Path, plan: str) -> Path:
-    """A run's folder as training leaves it, its plan compiled."""
-    folder = tmp_path / "runs" / "x"
-    folder.mkdir(parents=True)
-    assert main(["compile", plan, "-o", str(folder / "plan.json")]) == 0
-    return folder
+    """A run's folder as training leaves it."""
+    return start(tmp_path / "runs" / "x", plan)
 
 
-def commit(run_folder: Path, *, step: int, plan_hash: str | None = None) -> Path:
-    """An empty checkpoint, saved by the run's plan or by that of another hash."""
+def start(run_folder: Path, plan: str, *settings: str) -> Path:
+    """The run's folder, in which a run of the plan has started."""
+    sources = [SourceFile(f"--set {setting}", setting) for setting in settings]
+    graph = check_plan(Path(plan), settings=sources).graph
+    assert graph is not None
+
+    def artifact(folder: Path) -> str:
+        base = base_between(folder, plan_folder=Path(plan).parent)
+        return dump(graph, sources=(), overrides=settings, base=base)
+
+    RunDirectory(run_folder).prepare(artifact, plan_hash=plan_hash(graph))
+    return run_folder
+
+
+def commit(run_folder: Path, *, step: int) -> Path:
+    """An empty checkpoint, saved by the run's plan."""
     stored = json.loads((run_folder / "plan.json").read_text())["plan_hash"]
     directory = run_folder / "checkpoints" / f"step-{step}"
     directory.mkdir(parents=True)
@@ -35,7 +52,7 @@ def commit(run_folder: Path, *, step: int, plan_hash: str | None = None) -> Path
         planc_version="0",
         torch_version="0",
         step=step,
-        plan_hash=plan_hash or stored,
+        plan_hash=stored,
         model_digest="",
         mesh={},
         progress=Progress(step=step, samples_consumed=0, seed=0, data_fingerprint=""),
@@ -65,7 +82,6 @@ def test_a_checkpoint_stands_for_the_plan_of_its_run(
     out = capsys.readouterr().out
     assert "reshard on load" in out
     assert "MEMORY PER RANK" in out
-    assert "saved by" not in out
 
 
 def test_a_checkpoint_is_found_from_inside_its_run(
@@ -76,15 +92,26 @@ def test_a_checkpoint_is_found_from_inside_its_run(
     assert main(["diff", ".", plan, "--exit-code"]) == 0
 
 
-def test_a_checkpoint_that_another_plan_saved_says_so(
+def test_a_checkpoint_stands_for_the_plan_that_saved_it_after_another_went_on(
     run_folder: Path, plan: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = commit(run_folder, step=5, plan_hash="f" * 64)
-    assert main(["diff", str(checkpoint), plan, "--output-format", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["old"]["note"].startswith("saved by plan fffffff; ")
-    assert main(["diff", str(checkpoint), plan]) == 0
-    assert "saved by plan fffffff" in heading(capsys)
+    first = commit(run_folder, step=5)
+    start(run_folder, plan, "mesh.tp=1")
+    second = commit(run_folder, step=6)
+    assert main(["diff", str(first), plan, "--exit-code"]) == 0
+    assert main(["diff", str(second), plan, "--exit-code"]) == 1
+    capsys.readouterr()
+    assert main(["diff", str(first), str(second)]) == 0
+    assert "~ mesh.tp 2 -> 1 " in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_checkpoint_of_a_plan_that_its_run_has_lost_is_two(
+    run_folder: Path, plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = commit(run_folder, step=5)
+    shutil.rmtree(run_folder / "plans")
+    assert main(["diff", str(checkpoint), plan]) == 2
+    assert "the checkpoint's run keeps no plan" in capsys.readouterr().err
 
 
 def test_a_damaged_checkpoint_is_two(run_folder: Path, plan: str, capsys: pytest.CaptureFixture[str]) -> None:

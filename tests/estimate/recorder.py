@@ -6,84 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from planc.graph.op import Op
 from planc.graph.ops import Backward, Forward, Log, StepOptimizer
+from planc.runtime.backends.rehearsal.collectives import Call, CollectiveRecorder
 from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.backends.torch.gradients import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
 from tests.parity.ranks import Task, open_session
-
-Call = tuple[str, tuple[int, ...], int]
-"""(kind, ranks of the group, bytes of this rank's input)."""
-
-KINDS: Mapping[str, str] = {
-    "all_gather_into_tensor": "all_gather",
-    "_allgather_base_": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "all_reduce": "all_reduce",
-    "allreduce_": "all_reduce",
-    "all_to_all_single": "all_to_all",
-    "alltoall_base_": "all_to_all",
-}
-"""Ops of the namespaces `_c10d_functional` and `c10d`, by what they do."""
-
-OUTPUT_FIRST = ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_")
-
-FREE = ("wait_tensor", "_wrap_tensor_autograd", "monitored_barrier_", "barrier")
-
-
-class Recorder(TorchDispatchMode):
-    """Notes every collective. One that it does not know fails the test instead of going uncounted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[Call] = Counter()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        # A DTensor's op comes back here as what it does on this rank.
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented
-        namespace, _, name = func._schema.name.partition("::")
-        if namespace in ("_c10d_functional", "c10d", "_c10d_functional_autograd") and name not in FREE:
-            self._note(name, (*args, *(kwargs or {}).values()))
-        return func(*args, **(kwargs or {}))
-
-    def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
-        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        # An all-reduce of c10d takes a list.
-        if name == "allreduce_":
-            tensors = arguments[0]
-        sent = tensors[1 if name in OUTPUT_FIRST else 0]
-        group = next(filter(None, map(_group, arguments)))
-        ranks = tuple(dist.get_process_group_ranks(group))
-        self.calls[KINDS[name], ranks, sent.numel() * sent.element_size()] += 1
-
-
-def _group(argument: object) -> dist.ProcessGroup | None:
-    if isinstance(argument, str):
-        try:
-            return dist.distributed_c10d._resolve_process_group(argument)
-        except (RuntimeError, ValueError):
-            return None  # the reduce op, `sum`
-    if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
-        return dist.ProcessGroup.unbox(argument)
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +78,7 @@ class Recording(TorchBackend):
             self.gradient_bytes = _bytes_of(p.grad for p in self.session.model.parameters())
         is_first_forward = isinstance(op, Forward) and position.micro_step == 0
         hooks = saved_tensors_hooks(self.saved.keep, lambda tensor: tensor)
-        with Recorder() as recorder, hooks if is_first_forward else nullcontext():
+        with CollectiveRecorder() as recorder, hooks if is_first_forward else nullcontext():
             super().execute(op, position)
         self.calls.setdefault(op.name, Counter()).update(recorder.calls)
         if isinstance(op, Backward) and not position.is_last_micro_step:

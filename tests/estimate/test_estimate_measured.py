@@ -1,4 +1,4 @@
-"""What the estimate calls exact, against a real run: every collective of a step, and every state's bytes."""
+"""What the estimate calls exact, against a real run and a rehearsal: collectives, and every state's bytes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_source
+from planc.deep.deep import Counted, counted_collectives, predicted_collectives
 from planc.estimate.activations import activations
 from planc.estimate.estimate import estimate
-from planc.estimate.model import Estimate, Kind
+from planc.estimate.model import Estimate
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.graph.graph import Graph
 from planc.inventory.load import load_inventory
+from planc.runtime.backends.rehearsal.model import Rehearsal
+from planc.runtime.backends.rehearsal.ranks import groups_of_rank_0
+from planc.runtime.backends.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
-from planc.vocab import MeshDim
 from tests.dist.pool import run_ranks
-from tests.estimate.recorder import Call, Recorded, record_rank
+from tests.estimate.recorder import Recorded, record_rank
 from tests.parity.cases import CP2_DP2, CP2_TP2, TP2_DP2, TP2_REPLICATE2, Case, compile_case, plan_text
 from tests.parity.ranks import Task
 
@@ -37,6 +40,7 @@ SLOW = (
     Case("TP2", "qwen3", TP2, model="qwen3"),
     Case("TP2", "auto, recompute", TP2, tensor_parallel="auto", recomputes=True),
     Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied"),
+    Case("TP2·DP2", "tied, accumulate", TP2_DP2, model="llama-tied", micro_batch=1),
     Case("TP2·DP2", "recompute", TP2_DP2, recomputes=True, micro_batch=2),
     Case("TP2·DP2", "dp_replicate", TP2_REPLICATE2),
     Case("DP4", "257 rows", {"dp_shard": 4}, model="llama-uneven"),
@@ -49,44 +53,29 @@ SLOW = (
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A graph's estimate, and what its ranks did."""
+    """A graph's estimate, what its ranks did, and its rehearsal."""
 
     graph: Graph
     estimate: Estimate
     ranks: list[Recorded]
+    rehearsal: Rehearsal
 
 
 def measure(graph: Graph, model: str, *, workspace: Path, tmp_path: Path) -> Compared:
     inventory = load_inventory(workspace / model, cache_dir=workspace).inventory
     task = Task(graph, workspace, tmp_path / "run")
     ranks = run_ranks(record_rank, graph.world_size, task, init=False)
-    return Compared(graph, estimate(graph, inventory), ranks)
+    return Compared(graph, estimate(graph, inventory), ranks, rehearse(graph, base=workspace))
 
 
-def group_of_rank_0(graph: Graph, over: tuple[MeshDim, ...]) -> tuple[int, ...]:
-    """The ranks that rank 0 meets over some mesh dims; the last dim's are neighbours."""
-    ranks, stride = [0], 1
-    for mesh_dim, size in reversed(graph.mesh):
-        if mesh_dim in over:
-            ranks = [rank + stride * index for rank in ranks for index in range(size)]
-        stride *= size
-    return tuple(sorted(ranks))
-
-
-def expected_calls(compared: Compared) -> Counter[Call]:
-    calls: Counter[Call] = Counter()
-    for one in compared.estimate.collectives:
-        # The ring is an all-to-all with one partner each way.
-        kind = "all_to_all" if one.kind is Kind.SEND else one.kind.value
-        calls[kind, group_of_rank_0(compared.graph, one.over), one.input_bytes] += one.count
-    return calls
-
-
-def real_calls(recorded: Recorded) -> Counter[Call]:
-    """All calls but those of groups with one rank, which send nothing."""
-    calls: Counter[Call] = Counter()
-    for found in recorded.calls.values():
-        calls.update({call: count for call, count in found.items() if len(call[1]) > 1})
+def recorded_collectives(compared: Compared) -> Counted:
+    """What rank 0 really called, without the groups of one rank, which send nothing."""
+    groups = groups_of_rank_0(compared.graph)
+    calls: Counted = Counter()
+    for found in compared.ranks[0].calls.values():
+        for (kind, ranks, num_bytes), count in found.items():
+            if len(ranks) > 1:
+                calls[kind, groups[ranks], num_bytes] += count
     return calls
 
 
@@ -119,8 +108,11 @@ def test_a_rank_saves_the_activations_that_are_estimated(case: Case, workspace: 
 
 
 def assert_exact(compared: Compared) -> None:
-    first = compared.ranks[0]
-    assert real_calls(first) == expected_calls(compared)
+    first, rehearsal = compared.ranks[0], compared.rehearsal
+    assert rehearsal.failures == () and rehearsal.measured is not None
+    recorded = recorded_collectives(compared)
+    assert predicted_collectives(compared.estimate) == recorded
+    assert counted_collectives(rehearsal.measured) == recorded
     states = [(one.parameter_bytes, one.gradient_bytes, one.optimizer_bytes) for one in compared.ranks]
     memory = compared.estimate.memory
     names = ("parameters", "gradients", "optimizer")

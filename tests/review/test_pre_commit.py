@@ -1,16 +1,21 @@
-"""`.pre-commit-hooks.yaml`: each hook over the plans that ship, as pre-commit would select and run it."""
+"""`.pre-commit-hooks.yaml`: each hook over the plans that ship, and what pre-commit says of a change."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.review.conftest import git, replace
 
 ROOT = Path(__file__).parents[2]
 HOOKS: list[dict[str, Any]] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
@@ -79,3 +84,33 @@ def test_fmt_rewrites_a_plan_which_pre_commit_takes_for_failure(
 def test_hooks_are_installed_without_extras() -> None:
     assert [hook["language"] for hook in HOOKS] == ["python", "python"]
     assert all("additional_dependencies" not in hook for hook in HOOKS)
+
+
+def pre_commit(home: Path) -> str:
+    """What pre-commit prints of the staged files, with the hooks as the repository gives them.
+
+    Their environment is this one: making one of their own would need the network.
+    """
+    hooks = [{**found, "language": "system"} for found in HOOKS]
+    Path(".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": [{"repo": "local", "hooks": hooks}]}))
+    git("add", ".pre-commit-config.yaml", "plans")
+    command = [sys.executable, "-m", "pre_commit", "run", "--color", "never"]
+    environment = {**os.environ, "PRE_COMMIT_HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    return f"$ git add plans && pre-commit run     # exit code {done.returncode}\n{done.stdout}\n"
+
+
+@pytest.mark.skipif(find_spec("pre_commit") is None, reason="pre-commit is not installed")
+@pytest.mark.usefixtures("tools")
+def test_what_pre_commit_says_of_a_change(
+    plans: Path, tmp_path: Path, match_golden: Callable[[Path, str], None]
+) -> None:
+    """A plan with a fault and a stray blank; formatted, then put right."""
+    replace(plans / "batch.plan", "  tp = 2", "   tp = 3")
+    replace(plans / "comments.plan", "steps = 10", "steps = 20")
+    text = pre_commit(tmp_path / "home")
+    text += pre_commit(tmp_path / "home")
+    replace(plans / "batch.plan", "tp = 3", "tp = 4")
+    text += pre_commit(tmp_path / "home")
+    match_golden(Path(__file__).parent / "pre-commit.txt", text)

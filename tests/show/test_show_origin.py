@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_plan
-from planc.plan.resolve import BLOCKS
+from planc.plan.blocks import BLOCKS
 from planc.plan.types import keys
 from planc.show.origin import chain, values
 from planc.source import SourceFile
@@ -39,9 +39,21 @@ def test_chain(
     assert chain(plan.origins[path]) == tuple(step.format(plan=plan_path) for step in expected)
 
 
+def test_settings_of_nested_blocks_have_an_origin(tmp_path: Path) -> None:
+    edits = [("  resume = latest\n", '  resume = latest\n  export "hf" { dtype = bfloat16 }\n')]
+    plan_path = write_plan(tmp_path, edits=edits)
+    plan = check_plan(plan_path).plan
+    assert plan is not None
+    found = {path: value for path, value in values(plan).items() if path.startswith("checkpoint.export")}
+    assert found == {"checkpoint.export.hf.when": "end", "checkpoint.export.hf.dtype": "bfloat16"}
+    assert chain(plan.origins["checkpoint.export.hf.dtype"]) == (f"{plan_path}:59",)
+
+
 def test_every_setting_has_an_origin(tmp_path: Path) -> None:
     plan = check_plan(write_plan(tmp_path)).plan
     assert plan is not None
     written = [f"{kind}.{key.name}" for kind, shape in BLOCKS.items() for key in keys(shape.record)]
-    assert list(values(plan)) == [path for path in written if not path.startswith("context_parallel")]
+    assert list(values(plan)) == [
+        path for path in written if not path.startswith(("context_parallel", "hardware"))
+    ]
     assert all(plan.origins[path] for path in values(plan))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planc.plan.resolve import BLOCKS
+from planc.plan.blocks import BLOCKS
 from planc.plan.types import keys
 from planc.show.reference import page, topics
 from planc.show.table import format_bytes, printable
@@ -25,6 +25,13 @@ def test_block_page_lists_every_key_and_action(kind: str) -> None:
         assert spec_field.metadata["doc"] in text
     for action in BLOCKS[kind].actions or ():
         assert f"\n  {action}" in text
+
+
+def test_block_page_shows_the_blocks_inside_it() -> None:
+    lines = (page("checkpoint") or "").splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith('  export "hf" { ... }'))
+    assert [line.split()[0] for line in lines[head + 1 :]] == ["when", "dtype"]
+    assert "default end" in lines[head + 1]
 
 
 def test_topics_do_not_collide() -> None:

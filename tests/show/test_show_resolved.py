@@ -60,6 +60,8 @@ VARIANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
             ("train {", "checkpoint {\n}\n\ntrain {"),
         ),
     ),
+    "an export": (TINY, (("train {", 'checkpoint {\n  export "hf" { dtype = float16 }\n}\n\ntrain {'),)),
+    "an export with defaults": (TINY, (("train {", 'checkpoint {\n  export "hf" { }\n}\n\ntrain {'),)),
     "one device": (TINY, (("= 2\n", "= 1\n"),)),
 }
 

@@ -1,0 +1,85 @@
+"""Whether two plans add up the same numbers in the same order, so that their losses agree to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diagnostics import Diagnostic
+from planc.diff.codes import REDUCTION_ORDER
+from planc.diff.facts import FSDP_DIMS, LAYOUT_FACTS, REDUCE_DTYPE, Fact, of_op
+from planc.diff.model import Action, Change, Group
+from planc.diff.side import Side, finding_of
+from planc.graph.ops import (
+    Accumulate,
+    AttachAttention,
+    ComputeLoss,
+    FullyShard,
+    OpenData,
+    ShardTensorParallel,
+)
+
+
+def compare_reduction_order(old: Side, new: Side) -> Iterator[Change]:
+    """One change, with what alters the order; a finding of P804 stands beside it."""
+    note = reduction_note(old, new)
+    if note is None:
+        yield Change(Group.NUMERICS, Action.KEEP, "reduction order")
+        return
+    text, finding = note.primary.text, finding_of(note, breaks=False)
+    yield Change(Group.NUMERICS, Action.CHANGE, "reduction order", note=text, findings=(finding,))
+
+
+def reduction_note(old: Side, new: Side) -> Diagnostic | None:
+    """P804 at the first setting of the new plan that alters the order; None where all sums are the same."""
+    causes = tuple(_causes(old, new))
+    if not causes:
+        return None
+    text = f"not bitwise comparable: {', '.join(fact.name for fact in causes)}"
+    return REDUCTION_ORDER.at(new.span(causes[0].path), text)
+
+
+def _causes(old: Side, new: Side) -> Iterator[Fact]:
+    """Mesh dims first: what comes or goes together with the ranks of a mesh dim is no cause of its own."""
+    mesh = [fact for fact in _MESH if fact.read(old) != fact.read(new)]
+    yield from mesh
+    for fact in _SUMS if mesh else (FSDP_DIMS, *_SUMS):
+        before, after = fact.read(old), fact.read(new)
+        if before != after and not (mesh and (before is None or after is None)):
+            yield fact
+
+
+def _divided_modules(side: Side) -> object:
+    """What of a layer each rank of tp computes, and how the parts are put together."""
+    divided = {(fqn, op.use, op.parameters) for op in side.ops(ShardTensorParallel) for fqn in op.modules}
+    return divided or None
+
+
+def _loss(side: Side) -> object:
+    """Whether each rank of tp sums over a part of the vocabulary."""
+    found = side.op(ComputeLoss)
+    return found.vocab_over or None if found else None
+
+
+def _units(side: Side) -> object:
+    """Where an element lies in the buffer that is reduced decides in which rank's turn it is added."""
+    return {group for op in side.ops(FullyShard) for group in op.groups} or None
+
+
+def _attention(side: Side) -> object:
+    """How softmax sums are merged over the parts of a sequence."""
+    found = side.op(AttachAttention)
+    return (found.kind, found.balance) if found and found.over else None
+
+
+_MESH = tuple(fact for fact in LAYOUT_FACTS if fact.name.startswith("mesh."))
+
+_SUMS = (
+    Fact(Group.NUMERICS, "tensor_parallel", "tensor_parallel", _divided_modules),
+    Fact(Group.NUMERICS, "loss over tp", "tensor_parallel", _loss),
+    Fact(Group.NUMERICS, "fsdp units", "fsdp", _units),
+    REDUCE_DTYPE,
+    Fact(Group.NUMERICS, "context_parallel", "context_parallel", _attention),
+    Fact(Group.NUMERICS, "data.micro_batch", "data.micro_batch", of_op(OpenData, "micro_batch")),
+    Fact(Group.NUMERICS, "gradient_accumulation", "train.tokens_per_step", of_op(Accumulate, "times")),
+)
+"""What is summed where: within a rank's kernels, over ranks, over micro steps."""

@@ -1,0 +1,243 @@
+"""The fullest moment of backward on the compute stream, by a walk through the modules in reverse.
+
+What forward kept is freed as it is used; a recomputed module brings its own back when backward reaches it.
+On the way there are gradients of activations, which live for a few operations, and of weights, which live
+until their unit is reduced: FSDP2 copies them into one tensor of the reduce dtype, which stays until the next
+unit is (torch's _fsdp_param_group.py, post_backward). The operations are transformers' and autograd's:
+
+    linear                the gradient of its output, of its weight and of its input; where several read the
+                          same input, one sum beside the newest term
+    a gate times a value  the gradient of the product beside those of both
+    attention             the gradients of its output, queries, keys and values
+    norm                  three tensors in float32
+    embedding             its whole weight's gradient, whatever rows a rank holds, and the rank's rows of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from planc.estimate.activations import (
+    attention_bytes,
+    between_bytes,
+    context_bytes,
+    input_bytes,
+    norm_bytes,
+    norm_tokens,
+    recomputed_bytes,
+    region_input_bytes,
+    weight_width,
+)
+from planc.estimate.gaps import last_units
+from planc.estimate.layout import ParameterLayout
+from planc.estimate.rank_work import RankWork, ancestors
+from planc.estimate.units import Unit, num_gradients
+from planc.inventory.schema import Attention, Inventory, Kind, Module
+from planc.record import record
+
+_NORM_TENSORS, _FLOAT32_BYTES = 3, 4
+_Input = tuple[str, tuple[str, ...]]
+"""What linear layers that read the same tensor have in common: the parent, and what feeds them."""
+
+
+@record
+class Moment:
+    """Bytes on the compute stream beside the states, by what they are for."""
+
+    activations: int
+    passing: int
+    """Gradients of activations, and of the module that backward is in."""
+    weights: int
+    """Gradients that wait for their unit's reduction; where none comes, those of every module passed."""
+    reducing: int
+    gathered: int
+    gaps: int = 0
+    """Freed, and too small for what is reduced."""
+
+    @property
+    def num_bytes(self) -> int:
+        held = self.activations + self.passing + self.weights + self.reducing + self.gathered
+        return held + self.gaps
+
+
+def fullest_moment(work: RankWork, units: tuple[Unit, ...], *, kept: int) -> Moment:
+    """The fullest moment of a micro step's backward; `kept` is what its forward left.
+
+    Over several micro steps it is one of those that do not reduce: as they leave as much in the reduce dtype
+    as the last one copies, it makes no difference which.
+    """
+    walk = _Walk(work, units, kept)
+    return max(walk.moments(), key=lambda moment: moment.num_bytes)
+
+
+def _reversed_order(inventory: Inventory) -> tuple[Module, ...]:
+    """Modules with what they read before them, reversed."""
+    found: dict[str, Module] = {}
+    seen: set[str] = set()
+
+    def visit(module: Module) -> None:
+        if module.fqn in seen:
+            return
+        seen.add(module.fqn)
+        for name in (*module.sources, *module.returns):
+            source = inventory.get(name)
+            if source is not None:
+                visit(source)
+        found[module.fqn] = module
+
+    for module in inventory.modules:
+        visit(module)
+    return tuple(reversed(found.values()))
+
+
+class _Walk:
+    """What is held while backward passes the modules one by one."""
+
+    def __init__(self, work: RankWork, units: tuple[Unit, ...], kept: int) -> None:
+        self._work, self._all_units = work, units
+        self._order = _reversed_order(work.inventory)
+        self._element = work.compute_dtype.size_bytes
+        self._attentions: Mapping[str, Attention] = {one.fqn: one for one in work.inventory.attentions}
+        self._reduces = bool(units) and work.times == 1
+        self._waits = bool(units) or work.times == 1
+        self._live = kept
+        self._weights: dict[Unit | None, int] = {}
+        self._reducing = 0
+        # Layers pass the gradient of the hidden states on, beside whatever they compute.
+        self._hidden = region_input_bytes(work, "")
+        by_name = {name: unit for unit in units for name in unit.modules}
+        self._units = {
+            module.fqn: next((by_name[name] for name in _around(module.fqn) if name in by_name), None)
+            for module in self._order
+            if module.parameters
+        }
+        # The root is gathered for all of backward, whatever is in it.
+        self._gathered = {
+            unit: self._element * unit.num_gathered
+            for unit in units
+            if not unit.reshard_after_forward or unit.modules == ("",)
+        }
+        self._last_of_unit = {unit: fqn for fqn, unit in self._units.items()}
+        self._regions = {fqn: region for fqn in self._units if (region := work.region(fqn)) is not None}
+        self._last_of_region = {region: fqn for fqn, region in self._regions.items()}
+        self._readers: dict[_Input, int] = {}
+        for module in self._order:
+            if module.kind is Kind.LINEAR:
+                key = _input(module)
+                self._readers[key] = self._readers.get(key, 0) + 1
+        self._read: dict[_Input, int] = {}
+        self._left_attention: set[str] = set()
+
+    def moments(self) -> Iterator[Moment]:
+        again = recomputed_bytes(self._work)
+        entered: set[str] = set()
+        for module in self._order:
+            region = self._regions.get(module.fqn)
+            if region is not None and region not in entered:
+                entered.add(region)
+                self._live += again[region]
+            yield from self._module(module)
+            if region is not None and self._last_of_region[region] == module.fqn:
+                self._live -= region_input_bytes(self._work, region)
+
+    def _module(self, module: Module) -> Iterator[Moment]:
+        unit = self._units.get(module.fqn)
+        if unit is not None and unit not in self._gathered:
+            self._gathered[unit] = self._element * unit.num_gathered
+        match module.kind:
+            case Kind.LINEAR:
+                yield from self._linear(module)
+            case Kind.NORM:
+                width = norm_tokens(self._work, module) * weight_width(module)
+                yield self._now(_NORM_TENSORS * _FLOAT32_BYTES * width)
+                self._live -= norm_bytes(self._work, module)
+                self._weigh(module)
+            case Kind.EMBEDDING:
+                whole = self._element * sum(prod(one.shape) for one in self._layouts(module))
+                own = self._element * sum(prod(one.tp_shape) for one in self._layouts(module))
+                yield self._now(whole + (own if own < whole else 0))
+                self._weigh(module)
+            case _:
+                self._weigh(module)
+        if unit is not None and self._last_of_unit[unit] == module.fqn:
+            yield from self._reduce(unit)
+
+    def _linear(self, module: Module) -> Iterator[Moment]:
+        """The last of those that read one input frees it."""
+        key, (rows, columns) = _input(module), self._work.tp_shape(module) or (0, 0)
+        read = self._read[key] = self._read.get(key, 0) + 1
+        num_readers, token = self._readers[key], self._work.num_tokens * self._element
+        outputs = (num_readers - read + 1) * token * rows
+        yield self._now(outputs + self._gradient(module) + min(read, 2) * token * columns)
+        self._weigh(module)
+        if read == num_readers:
+            self._live -= input_bytes(self._work, module)
+        yield from self._before_linear(module)
+
+    def _before_linear(self, module: Module) -> Iterator[Moment]:
+        """The elementwise operations, or the attention, whose result a linear layer reads."""
+        work = self._work
+        around = next((name for name in ancestors(module.fqn) if name in self._attentions), None)
+        if around is None:
+            between = between_bytes(work, module)
+            if between:
+                yield self._now(max(between, 2 * input_bytes(work, module)))
+                self._live -= between
+        elif around not in self._left_attention:
+            self._left_attention.add(around)
+            num_bytes = attention_bytes(work, self._attentions[around])
+            yield self._now(input_bytes(work, module) + num_bytes + context_bytes(work))
+            self._live -= num_bytes
+
+    def _gradient(self, module: Module) -> int:
+        return self._element * sum(num_gradients(self._work, one) for one in self._layouts(module))
+
+    def _layouts(self, module: Module) -> Iterator[ParameterLayout]:
+        for parameter in module.parameters:
+            found = self._work.layout(f"{module.fqn}.{parameter.name}")
+            if found is not None:
+                yield found
+
+    def _weigh(self, module: Module) -> None:
+        """Gradients that are added to others at once are not held beside them."""
+        unit = self._units.get(module.fqn)
+        if self._waits:
+            self._weights[unit] = self._weights.get(unit, 0) + self._gradient(module)
+
+    def _reduce(self, unit: Unit) -> Iterator[Moment]:
+        self._gathered.pop(unit, None)
+        weights = self._weights.pop(unit, 0)
+        if not self._reduces:
+            return
+        # The input of the reduction before is freed before the next is made; layers' fit into its room.
+        is_first = not self._reducing
+        self._reducing = self._work.reduce_dtype.size_bytes * unit.num_gathered
+        gaps = self._freed(unit) if is_first else 0
+        yield self._now(min(weights, self._element * unit.num_elements), gaps=gaps)
+
+    def _freed(self, unit: Unit) -> int:
+        """Room under the first unit's gradients: of its parameters, and of what forward freed before them."""
+        before = (other for name, other in last_units(self._work, self._all_units) if name == "last layer")
+        found = {unit, *(other for other in before if other.reshard_after_forward)}
+        sizes = (self._element * other.num_gathered for other in found)
+        return sum(size for size in sizes if size < self._reducing)
+
+    def _now(self, passing: int, *, gaps: int = 0) -> Moment:
+        return Moment(
+            self._live,
+            passing + self._hidden,
+            sum(self._weights.values()),
+            self._reducing,
+            sum(self._gathered.values()),
+            gaps,
+        )
+
+
+def _input(module: Module) -> _Input:
+    return module.fqn.rpartition(".")[0], module.sources
+
+
+def _around(fqn: str) -> tuple[str, ...]:
+    """The module, those around it, and the root."""
+    return (fqn, *ancestors(fqn), "")

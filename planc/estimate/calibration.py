@@ -1,0 +1,93 @@
+"""What a measured run says of a machine: two efficiencies in a small JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from planc.record import record
+
+FORMAT_VERSION = 1
+WARMUP_STEPS = 3
+"""Steps that are left out: they compile, allocate and fill caches."""
+
+
+@record
+class Calibration:
+    """Shares of a device's peaks that a run reached; None for what no run was bound by.
+
+    `machine` is what a person calls it, `device` the name of the device whose peaks these are shares of,
+    `date` the day of the run.
+    """
+
+    machine: str
+    device: str
+    date: str
+    gemm_efficiency: float | None
+    bus_efficiency: float | None
+
+    @property
+    def source(self) -> str:
+        """What a time must stand beside."""
+        scalars = (("gemm", self.gemm_efficiency), ("bus", self.bus_efficiency))
+        texts = [f"{name} {'not measured' if value is None else f'{value:.3f}'}" for name, value in scalars]
+        return f"{self.machine}, {self.device}, {self.date}: {', '.join(texts)}"
+
+
+def dumps(calibration: Calibration) -> str:
+    """The file's text."""
+    return json.dumps({"format_version": FORMAT_VERSION, **asdict(calibration)}, indent=2) + "\n"
+
+
+def loads(text: str) -> Calibration:
+    """The calibration of a file's text. ValueError says what is wrong with it."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    names = ("format_version", "machine", "device", "date", "gemm_efficiency", "bus_efficiency")
+    if not isinstance(document, dict) or sorted(document) != sorted(names):
+        raise ValueError(f"expected an object with {', '.join(names)}")
+    if document["format_version"] != FORMAT_VERSION:
+        raise ValueError(f"format_version {document['format_version']!r} is not {FORMAT_VERSION}")
+    for name in ("machine", "device", "date"):
+        if not isinstance(document[name], str) or not document[name].strip():
+            raise ValueError(f"`{name}` must be a text")
+    return Calibration(
+        machine=document["machine"],
+        device=document["device"],
+        date=document["date"],
+        gemm_efficiency=_efficiency(document, "gemm_efficiency"),
+        bus_efficiency=_efficiency(document, "bus_efficiency"),
+    )
+
+
+def _efficiency(document: dict[str, Any], name: str) -> float | None:
+    value = document[name]
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ValueError(f"`{name}` must be a number above 0 and up to 1, or null")
+    return float(value)
+
+
+def step_seconds(lines: Sequence[str], *, tokens_per_step: int) -> float:
+    """The median duration of a step in seconds, from the lines of a run's metrics.jsonl.
+
+    The first steps are left out. ValueError for a file that is not a run's, or too short.
+    """
+    rates = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rate = json.loads(line)["tokens_per_second"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"line {number} has no tokens_per_second") from None
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0:
+            raise ValueError(f"line {number}: tokens_per_second is {rate!r}")
+        rates.append(rate)
+    if len(rates) <= WARMUP_STEPS:
+        raise ValueError(f"{len(rates)} steps are logged; more than {WARMUP_STEPS} are needed")
+    return tokens_per_step / median(rates[WARMUP_STEPS:])

@@ -1,0 +1,82 @@
+"""Room that forward leaves between blocks, and that the loss's tensors are too large for.
+
+Expandable segments grow at their ends, and a block goes into the smallest gap that holds it. When logits are
+made, everything freed above the activations joins the end of the segment; what was freed under them, or under
+the logits, stays a gap while the loss takes the largest tensors of all. These are, in the order of forward:
+
+    the root's parameters        gathered before anything else, freed when the model returns
+    the last layer's parameters  freed under the head's
+    the last norm's squares      [tokens, hidden] in float32, freed under its output
+    the head's input             gathered along the sequence over tp, before it is laid out by samples
+    the head's parameters        where it is a unit that is freed after forward
+    the logits                   as the head made them, freed once the loss has them in its own dtype
+
+A gap as large as a tensor of the loss holds that tensor, and counts for nothing. The rehearsal runs the
+allocator itself (runtime/backends/rehearsal/allocator.py), and tests hold this sum against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.estimate.activations import Loss, norm_tokens
+from planc.estimate.rank_work import SEQUENCE, RankWork, ancestors
+from planc.estimate.units import Unit
+from planc.inventory.schema import Kind
+from planc.record import record
+
+SQUARES = "last norm's squares"
+_FLOAT32_BYTES = 4
+
+
+@record
+class Gap:
+    """Room that is freed in forward, in bytes."""
+
+    name: str
+    num_bytes: int
+
+
+def gaps(work: RankWork, units: tuple[Unit, ...], loss: Loss) -> tuple[Gap, ...]:
+    """The gaps that no tensor of the loss fills."""
+    narrow = Gap("narrow logits", loss.narrow)
+    found = (*_freed_parameters(work, units), _squares(work), _gathered_input(work), narrow)
+    return tuple(gap for gap in found if 0 < gap.num_bytes < loss.wide)
+
+
+def _freed_parameters(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Gap]:
+    element = work.compute_dtype.size_bytes
+    for name, unit in last_units(work, units):
+        if unit.reshard_after_forward:
+            yield Gap(f"{name}'s parameters", element * unit.num_gathered)
+
+
+def last_units(work: RankWork, units: tuple[Unit, ...]) -> Iterator[tuple[str, Unit]]:
+    """The root's unit, the head's own and the last before it, as far as there are such."""
+    head = work.inventory.head
+    around = () if head is None else (head.fqn, *ancestors(head.fqn))
+    inner = [unit for unit in units if unit.modules != ("",)]
+    yield from (("root", unit) for unit in units if unit.modules == ("",))
+    if inner and any(name in around for name in inner[-1].modules):
+        yield "head", inner.pop()
+    if inner:
+        yield "last layer", inner[-1]
+
+
+def _squares(work: RankWork) -> Gap:
+    """What the last norm takes the mean of."""
+    norm = next((module for module in reversed(work.inventory.modules) if module.kind is Kind.NORM), None)
+    tokens = norm_tokens(work, norm) if norm is not None else 0
+    return Gap(SQUARES, tokens * work.inventory.hidden_size * _FLOAT32_BYTES)
+
+
+def _gathered_input(work: RankWork) -> Gap:
+    """Gathering puts ranks first, and samples have to come first: one sample needs no copy.
+
+    torch/distributed/_functional_collectives.py, all_gather_tensor.
+    """
+    head = work.inventory.head
+    use = work.styles.get(head.fqn) if head is not None else None
+    is_copied = use is not None and use.input == SEQUENCE and work.num_samples > 1
+    whole = work.num_tokens * work.inventory.hidden_size * work.compute_dtype.size_bytes
+    return Gap("head's gathered input", whole if is_copied else 0)

@@ -1,0 +1,124 @@
+"""A lower bound of a step's time: no part of the machine can be faster than its peak.
+
+Compute, the links inside a node and the network work at the same time at best, so the slowest of the three
+counts; the optimizer comes after them, and moves 28 bytes an element through memory (it reads and writes
+parameter and both moments, and reads the gradient, in float32). Real steps take longer: what does not
+overlap, latencies, kernels below the peak. A calibration narrows that gap with what a run reached.
+"""
+
+from __future__ import annotations
+
+from planc.estimate.calibration import Calibration
+from planc.estimate.model import Collective, Estimate
+from planc.graph.graph import Graph
+from planc.hardware import Device
+from planc.record import record
+from planc.vocab import MeshDim
+
+UNCALIBRATED = "uncalibrated roofline: a lower bound, from the device's peaks alone"
+
+_OPTIMIZER_BYTES = 28
+
+
+@record
+class Roofline:
+    """Seconds of one step by what takes them, and where the efficiencies come from."""
+
+    compute_seconds: float
+    link_seconds: float
+    network_seconds: float
+    optimizer_seconds: float
+    source: str
+
+    @property
+    def step_seconds(self) -> float:
+        return max(self.compute_seconds, self.link_seconds, self.network_seconds) + self.optimizer_seconds
+
+    @property
+    def bound(self) -> str:
+        """What the step waits for."""
+        parts = (
+            (self.compute_seconds, "compute"),
+            (self.link_seconds, "links of a node"),
+            (self.network_seconds, "network"),
+        )
+        return max(parts)[1]
+
+
+def roofline(
+    found: Estimate,
+    graph: Graph,
+    device: Device,
+    *,
+    devices_per_node: int | None = None,
+    calibration: Calibration | None = None,
+) -> Roofline | None:
+    """The bound for a graph on a device; None where a number that it takes is not known.
+
+    `devices_per_node` is the plan's, and else the device's own. ValueError for another device's calibration.
+    """
+    if calibration is not None and calibration.device != device.name:
+        raise ValueError(f"the calibration is of {calibration.device}, the plan's device is {device.name}")
+    node = devices_per_node or device.devices_per_node
+    inside, outside = _sent(found, graph, node)
+    needed = [device.peak_flops, device.memory_bandwidth]
+    needed += [device.link_bandwidth] if inside else []
+    needed += [device.nic_bandwidth] if outside else []
+    if None in needed:
+        return None
+    gemm = (calibration and calibration.gemm_efficiency) or 1.0
+    bus = (calibration and calibration.bus_efficiency) or 1.0
+    assert device.peak_flops and device.memory_bandwidth, "both are known"
+    return Roofline(
+        compute_seconds=found.flops.executed_per_rank / device.peak_flops / gemm,
+        link_seconds=inside / (device.link_bandwidth or 1) / bus,
+        network_seconds=outside / (device.nic_bandwidth or 1) / bus,
+        optimizer_seconds=_OPTIMIZER_BYTES * found.num_local_parameters / device.memory_bandwidth,
+        source=f"calibrated by {calibration.source}" if calibration else UNCALIBRATED,
+    )
+
+
+def _sent(found: Estimate, graph: Graph, node: int | None) -> tuple[int, int]:
+    """Bytes that a rank sends in a step inside its node, and over the network."""
+    inside = sum(one.sent_bytes for one in found.collectives if _is_inside(one, graph, node))
+    return inside, found.sent_bytes() - inside
+
+
+def _is_inside(one: Collective, graph: Graph, node: int | None) -> bool:
+    """Whether all ranks of a group are devices of one node: neighbours of rank 0, ranks counted by nodes."""
+    if node is None:
+        return True
+    return _extent(graph, one.over) <= node
+
+
+def _extent(graph: Graph, over: tuple[MeshDim, ...]) -> int:
+    """One more than the distance between the group's first rank and its last."""
+    stride, last = 1, 0
+    for mesh_dim, size in reversed(graph.mesh):
+        last += stride * (size - 1) if mesh_dim in over else 0
+        stride *= size
+    return last + 1
+
+
+def calibrate(bound: Roofline, *, seconds: float, machine: str, device: Device, date: str) -> Calibration:
+    """What a run of `seconds` a step reached of the peaks: the efficiency of whatever bounds it.
+
+    The other stays unmeasured: of a run that computes all the time one cannot say how fast it could send.
+    ValueError for a run that was faster than the device can be.
+    """
+    rest = seconds - bound.optimizer_seconds
+    communication = max(bound.link_seconds, bound.network_seconds)
+    needed = max(bound.compute_seconds, communication)
+    if rest < needed:
+        raise ValueError(
+            f"a step of {seconds:.4g} s is faster than {device.name} allows, {bound.step_seconds:.4g} s: "
+            "it is another device, or another plan"
+        )
+    is_computing = bound.compute_seconds >= communication
+    return Calibration(
+        machine=machine,
+        device=device.name,
+        date=date,
+        gemm_efficiency=needed / rest if is_computing else None,
+        bus_efficiency=None if is_computing else needed / rest,
+    )

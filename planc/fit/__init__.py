@@ -1,0 +1,1 @@
+"""Whether a plan fits its device, and which near plans do."""

@@ -1,0 +1,55 @@
+"""A plan held against the memory of its device."""
+
+from __future__ import annotations
+
+from planc.estimate.estimate import estimate
+from planc.estimate.model import Memory
+from planc.fit.neighbours import Neighbour, neighbours
+from planc.hardware import FITS, Change, Demand, Device
+from planc.lower import draft_graph
+from planc.plan.bind import BoundPlan
+
+MAX_CHANGES = 4
+"""How many near plans a finding names."""
+
+
+def demand(bound: BoundPlan) -> Demand | None:
+    """What the plan asks of the device that it names; None without one. The plan may break rules."""
+    hardware = bound.plan.hardware
+    if hardware is None:
+        return None
+    memory = _memory(bound)
+    peak = memory.peak.num_bytes
+    limit = FITS * hardware.gpu.memory_bytes
+    changes = () if peak <= limit else _changes(bound, hardware.gpu)
+    return Demand(hardware.gpu, peak, memory.peak_phase, memory.peak_parts, changes)
+
+
+def _memory(bound: BoundPlan) -> Memory:
+    return estimate(draft_graph(bound), bound.inventory).memory
+
+
+def _changes(bound: BoundPlan, device: Device) -> tuple[Change, ...]:
+    """The near plans that fit, the smallest of each kind: pairs only where no single change does."""
+    limit = FITS * device.memory_bytes
+    found: list[Change] = []
+    for num_changes in (1, 2):
+        for group in neighbours(bound, num_changes=num_changes):
+            change = _first_that_fits(group, limit)
+            found.extend([change] if change else [])
+            if len(found) == MAX_CHANGES:
+                return tuple(found)
+        if found:
+            break
+    return tuple(found)
+
+
+def _first_that_fits(group: tuple[Neighbour, ...], limit: float) -> Change | None:
+    """Of plans of ever larger steps; where the largest does not fit, the others are not tried."""
+    if _memory(group[-1].bound).peak.num_bytes > limit:
+        return None
+    for near in group:
+        peak = _memory(near.bound).peak.num_bytes
+        if peak <= limit and near.is_sound:
+            return Change(near.texts, peak)
+    return None

@@ -1,0 +1,131 @@
+"""Plans one or two changes away that ask for less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations, product
+
+from planc.checks import Subject, run_checks
+from planc.diagnostics import has_errors
+from planc.plan.bind import BoundPlan
+from planc.plan.facts import tokens_per_step
+from planc.record import record
+from planc.vocab import MeshDim
+
+Edit = Callable[[BoundPlan], BoundPlan]
+
+_FACTORS = (2, 4, 8)
+
+
+@record
+class Neighbour:
+    """A plan some changes away: what to write, and what that makes of the plan."""
+
+    texts: tuple[str, ...]
+    bound: BoundPlan
+
+    @property
+    def is_sound(self) -> bool:
+        return not has_errors(tuple(run_checks(Subject(self.bound))))
+
+
+@record
+class _Change:
+    text: str
+    edit: Edit
+
+
+def neighbours(bound: BoundPlan, *, num_changes: int) -> Iterator[tuple[Neighbour, ...]]:
+    """The plans that many changes away, sound or not: a group for each choice of kinds of changes.
+
+    Groups that need no more ranks come first; within one, smaller steps come first and the largest step of
+    all is the last. A step keeps its tokens where the plan says how many. Expectations are left out, since a
+    change is meant to change.
+    """
+    plain = replace(bound, plan=replace(bound.plan, expectations=()))
+    kinds = [changes for changes in _changes(plain) if changes]
+    for chosen in combinations(kinds, num_changes):
+        yield tuple(_made(plain, changes) for changes in product(*chosen))
+
+
+def _made(bound: BoundPlan, changes: tuple[_Change, ...]) -> Neighbour:
+    near = bound
+    for change in changes:
+        near = change.edit(near)
+    *texts, last = (change.text for change in changes)
+    num_ranks = near.plan.mesh.world_size
+    if num_ranks != bound.plan.mesh.world_size:
+        last += f", on {num_ranks:_} ranks"
+    return Neighbour((*texts, last), near)
+
+
+def _changes(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
+    """The changes of each kind, the smallest first."""
+    yield tuple(_checkpointing(bound))
+    if any(not group.unit.reshard_after_forward for group in bound.units):
+        yield (_Change("reshard_after_forward = true in every unit", _reshard),)
+    yield tuple(_micro_batches(bound))
+    plan = bound.plan
+    dims = (
+        (MeshDim.DP_SHARD, plan.fsdp is not None and MeshDim.DP_SHARD in plan.fsdp.on),
+        (MeshDim.CP, plan.context_parallel is not None),
+        (MeshDim.TP, plan.tensor_parallel is not None),
+    )
+    for mesh_dim, is_used in dims:
+        yield tuple(_resized(bound, mesh_dim, factor) for factor in _FACTORS if is_used)
+
+
+def _checkpointing(bound: BoundPlan) -> Iterator[_Change]:
+    blocks = bound.inventory.blocks
+    members = [fqn for fqn in bound.inventory.names() if fqn.rpartition(".")[0] in blocks]
+    if not blocks or all(fqn in bound.checkpointed for fqn in members):
+        return
+    span = bound.plan.span("model")
+    rules = ", ".join(f'"{name}.*" -> full' for name in blocks)
+    yield _Change(
+        f"activation_checkpoint {{ {rules} }}",
+        lambda before: replace(before, checkpointed=dict.fromkeys(members, span)),
+    )
+
+
+def _reshard(bound: BoundPlan) -> BoundPlan:
+    units = tuple(
+        replace(group, unit=replace(group.unit, reshard_after_forward=True)) for group in bound.units
+    )
+    return replace(bound, units=units)
+
+
+def _micro_batches(bound: BoundPlan) -> Iterator[_Change]:
+    plan = bound.plan
+    now = plan.data.micro_batch
+
+    def edit_to(size: int) -> Edit:
+        def edit(before: BoundPlan) -> BoundPlan:
+            data = replace(before.plan.data, micro_batch=size)
+            return replace(before, plan=replace(before.plan, data=data))
+
+        return edit
+
+    for size in range(now - 1, 0, -1):
+        if now % size == 0:
+            tokens = tokens_per_step(plan) * size // now
+            also = "" if plan.train.tokens_per_step else f", with {tokens:_} tokens a step"
+            yield _Change(f"data.micro_batch = {size}{also}", edit_to(size))
+
+
+def _resized(bound: BoundPlan, mesh_dim: MeshDim, factor: int) -> _Change:
+    size = factor * bound.plan.mesh.size(mesh_dim)
+
+    def edit(before: BoundPlan) -> BoundPlan:
+        mesh = before.plan.mesh
+        match mesh_dim:
+            case MeshDim.DP_SHARD:
+                mesh = replace(mesh, dp_shard=size)
+            case MeshDim.CP:
+                mesh = replace(mesh, cp=size)
+            case MeshDim.TP:
+                mesh = replace(mesh, tp=size)
+        return replace(before, plan=replace(before.plan, mesh=mesh))
+
+    return _Change(f"mesh.{mesh_dim} = {size}", edit)

@@ -1,0 +1,194 @@
+"""The closed form against the rehearsal, plan by plan: `make estimate-accuracy`.
+
+The rehearsal runs planc's own operations on fake tensors, and an allocator on what they allocate; both
+figures are of a device with expandable segments. `held` leaves the gaps between blocks out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from planc.api import check_source
+from planc.estimate.estimate import estimate
+from planc.estimate.layout import layouts
+from planc.estimate.model import Memory
+from planc.graph.graph import Graph
+from planc.graph.ops import AttachAttention, ShardTensorParallel
+from planc.inventory.schema import Inventory
+from planc.runtime.backends.rehearsal.memory import BLOCK_BYTES
+from planc.runtime.backends.rehearsal.model import Measured
+from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.source import SourceFile
+from tests.plans import PLANS
+
+_GIB = 2**30
+_RECOMPUTED = 'activation_checkpoint {\n  "model.layers.*" -> full\n}\n'
+_OWN_HEAD_UNIT = '  ["model.norm", "lm_head"] -> unit(reshard_after_forward = false)\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """plans/llama-3.1-8b.plan on another mesh. `steps` micro steps make a step."""
+
+    name: str
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    cp: int = 1
+    tp: int = 1
+    sequence: int = 8192
+    micro_batch: int = 1
+    steps: int = 1
+    recomputes: bool = True
+    rotate: str = "allgather"
+    is_narrow: bool = True
+    """Whether it computes in bfloat16."""
+    is_tied: bool = False
+    """The 1B model instead, whose head is its embedding."""
+
+    @property
+    def text(self) -> str:
+        text = (PLANS / "llama-3.1-8b.plan").read_text(encoding="utf-8")
+        for block in ("expect", "activation_checkpoint"):
+            text = re.sub(rf"^{block} \{{.*?^\}}\n", "", text, flags=re.DOTALL | re.MULTILINE)
+        edits = {"rotate = allgather": f"rotate = {self.rotate}"}
+        if self.rotate == "ulysses":
+            edits["load_balancer = headtail"] = "load_balancer = none"
+        if not self.is_narrow:
+            edits["  param_dtype = bfloat16\n  reduce_dtype = float32\n"] = ""
+        if self.is_tied:
+            edits |= {"models/llama-3.1-8b": "models/llama-3.2-1b", _OWN_HEAD_UNIT: ""}
+        for old, new in edits.items():
+            assert old in text, f"nothing to edit: {old}"
+            text = text.replace(old, new)
+        return text + (_RECOMPUTED if self.recomputes else "")
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        tokens = self.sequence * self.micro_batch * self.steps * self.dp_replicate * self.dp_shard
+        return (
+            *(f"mesh.{name}={getattr(self, name)}" for name in ("dp_replicate", "dp_shard", "cp", "tp")),
+            f"data.sequence_length={self.sequence}",
+            f"data.micro_batch={self.micro_batch}",
+            f"train.tokens_per_step={tokens}",
+        )
+
+
+QUICK = (
+    Variant("FSDP 64", dp_shard=64),
+    Variant("FSDP 8, TP 4", dp_shard=8, tp=4),
+    Variant("FSDP 8, CP 4 ring, all kept", dp_shard=8, cp=4, sequence=32768, rotate="ring", recomputes=False),
+)
+SLOW = (
+    Variant("FSDP 64, all kept", dp_shard=64, recomputes=False),
+    Variant("FSDP 64, 2 micro steps", dp_shard=64, steps=2),
+    Variant("FSDP 64, 2 micro steps, all kept", dp_shard=64, steps=2, recomputes=False),
+    Variant("FSDP 8, float32", dp_shard=8, is_narrow=False),
+    Variant(
+        "FSDP 8, float32, 2 micro steps, all kept",
+        *(1, 8),
+        sequence=4096,
+        steps=2,
+        is_narrow=False,
+        recomputes=False,
+    ),
+    Variant("HSDP 2 x 8", dp_replicate=2, dp_shard=8),
+    Variant("HSDP 2 x 8, all kept", dp_replicate=2, dp_shard=8, recomputes=False),
+    Variant("FSDP 8, tied", dp_shard=8, is_tied=True),
+    Variant("one device, tied", sequence=4096, is_tied=True),
+    Variant("FSDP 8, TP 4, all kept", dp_shard=8, tp=4, recomputes=False),
+    Variant("FSDP 8, TP 4, 2 micro steps", dp_shard=8, tp=4, steps=2),
+    Variant("FSDP 8, TP 4, 4 samples", dp_shard=8, tp=4, sequence=4096, micro_batch=4),
+    Variant("FSDP 4, TP 2, tied", dp_shard=4, tp=2, is_tied=True),
+    Variant("TP 8", tp=8),
+    Variant("FSDP 8, CP 4 ring", dp_shard=8, cp=4, sequence=32768, rotate="ring"),
+    Variant("FSDP 8, CP 4 allgather", dp_shard=8, cp=4, sequence=32768),
+    Variant("FSDP 8, CP 4 allgather, all kept", dp_shard=8, cp=4, sequence=32768, recomputes=False),
+    Variant("FSDP 8, CP 4 ulysses", dp_shard=8, cp=4, sequence=32768, rotate="ulysses"),
+    Variant("FSDP 8, CP 2 allgather, TP 4", dp_shard=8, cp=2, tp=4, sequence=32768),
+)
+PLAN_NAMES = ("llama-3.1-8b", "qwen3-8b", "llama-3.1-405b")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A plan's estimate beside what its rehearsal measured."""
+
+    name: str
+    graph: Graph
+    inventory: Inventory
+    memory: Memory
+    measured: Measured
+
+    @property
+    def held_error(self) -> float:
+        """Relative, signed, as the next."""
+        return self.memory.held_bytes / self.measured.held_bytes - 1
+
+    @property
+    def error(self) -> float:
+        return self.memory.peak.num_bytes / self.measured.reserved_bytes - 1
+
+    @property
+    def is_fsdp_alone(self) -> bool:
+        """Whether neither activations nor sequences are divided."""
+        ops = self.graph.setup
+        over_cp = any(isinstance(op, AttachAttention) and op.over for op in ops)
+        return not over_cp and not any(isinstance(op, ShardTensorParallel) for op in ops)
+
+    @property
+    def state_blocks(self) -> int:
+        """Bytes of parameters and optimizer state, each tensor in blocks of the allocator's size."""
+        local = (prod(one.local_shape) * one.dtype.size_bytes for one in layouts(self.graph, self.inventory))
+        return sum(3 * _in_blocks(num_bytes) + BLOCK_BYTES for num_bytes in local)
+
+    @property
+    def measured_states(self) -> int:
+        """What the rehearsal holds of them between two steps."""
+        (between,) = (one for one in self.measured.segments if one.segment == "batch.next")
+        parts = dict(between.parts)
+        return parts["parameters"] + parts["optimizer state"]
+
+
+def _in_blocks(num_bytes: int) -> int:
+    return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def compare(variant: Variant) -> Compared:
+    return _compared(variant.name, variant.text, variant.settings)
+
+
+def compare_plan(name: str) -> Compared:
+    """A plan of plans/ as it is."""
+    return _compared(name, (PLANS / f"{name}.plan").read_text(encoding="utf-8"), ())
+
+
+def _compared(name: str, text: str, settings: tuple[str, ...]) -> Compared:
+    sources = [SourceFile(f"--set[{index}]", setting) for index, setting in enumerate(settings)]
+    checked = check_source(SourceFile("variant.plan", text), base=PLANS, settings=sources)
+    assert checked.graph is not None and checked.inventory is not None, checked.diagnostics
+    rehearsal = rehearse(checked.graph, base=PLANS)
+    assert rehearsal.measured is not None, rehearsal.failures
+    memory = estimate(checked.graph, checked.inventory).memory
+    return Compared(name, checked.graph, checked.inventory, memory, rehearsal.measured)
+
+
+def _rows() -> Iterator[str]:
+    yield f"{'':<46}{'held, GiB':>12}{'closed form':>13}{'reserved':>11}{'closed form':>13}"
+    for variant in (*QUICK, *SLOW):
+        yield _row(compare(variant))
+    for name in PLAN_NAMES:
+        yield _row(compare_plan(name))
+
+
+def _row(one: Compared) -> str:
+    held, reserved = one.measured.held_bytes / _GIB, one.measured.reserved_bytes / _GIB
+    errors = 100 * one.held_error, 100 * one.error
+    return f"{one.name:<46}{held:>12.2f}{errors[0]:>+11.2f} %{reserved:>11.2f}{errors[1]:>+11.2f} %"
+
+
+if __name__ == "__main__":
+    for row in _rows():
+        print(row, flush=True)
