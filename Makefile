@@ -5,16 +5,22 @@ BIN := $(VENV)/bin
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-slow parity bench fuzz lint goldens clean
+.PHONY: help install quickstart test test-slow parity catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz lint goldens reference clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
 	@echo "make test        lint, types and tests"
 	@echo "make test-slow   the long suites"
 	@echo "make parity      every launch shape against one process, as a table"
-	@echo "make bench       measure start-up times, as ratios"
+	@echo "make catalogue   every known fault, and what catches it, as a table"
+	@echo "make bench       measure whole commands, beside the import of torch"
+	@echo "make bad-inputs  every bad plan with planc's answer, how soon, in how much memory"
+	@echo "make estimate-accuracy  estimated against published peaks, with controls and baselines"
+	@echo "make mutants     judge 1000 mutated plans by checks and by real runs"
+	@echo "make soundness   run every edit of right plans that check accepts, and some of the others"
 	@echo "make fuzz        search for plans that make planc raise, FUZZ_MINUTES=30 long"
 	@echo "make goldens     regenerate golden files; read the diff before you commit it"
+	@echo "make reference   regenerate REFERENCE.md"
 
 install: $(VENV)/.installed
 
@@ -42,8 +48,24 @@ test-slow: install
 parity: install
 	$(BIN)/python tests/parity/run.py
 
+catalogue: install
+	$(BIN)/python -m tests.catalogue.table
+
 bench: install
-	$(BIN)/python tests/bench/startup.py
+	$(BIN)/python -m tests.bench.startup
+	$(BIN)/python -m tests.bench.rehearsal
+
+estimate-accuracy: install
+	$(BIN)/python -m tests.estimate.published
+
+mutants: install
+	$(BIN)/python -m tests.mutants.run --limit $${MUTANTS:-1000}
+
+bad-inputs: install
+	$(BIN)/python -m tests.robustness.table
+
+soundness: install
+	$(BIN)/python -m tests.soundness.run
 
 fuzz: install
 	$(BIN)/python -m tests.robustness.fuzz
@@ -55,7 +77,11 @@ lint: install
 
 goldens: install
 	$(BIN)/python -m pytest --update-goldens tests/ui tests/graph tests/diff tests/show tests/fmt \
-		tests/review tests/highlight tests/cli
+		tests/review tests/highlight tests/cli tests/docs \
+		tests/estimate/test_estimate_plans.py tests/plan/test_plan_canonical.py
+
+reference: install
+	$(BIN)/python -m planc.cli.manual > REFERENCE.md
 
 clean:
 	rm -rf $(VENV) runs build dist

@@ -10,13 +10,15 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from planc.checks import RULES, Subject, run_checks, suppressions
 from planc.checks.suppressions import suppress
-from planc.diagnostics import Code, Diagnostic, Label, has_errors, in_order
+from planc.deep import codes as deep_codes
+from planc.diagnostics import Code, Diagnostic, Label, Severity, has_errors, in_order
 from planc.graph.graph import Graph
+from planc.hardware import Demand
 from planc.inventory.load import InventoryError, load_inventory
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
@@ -26,14 +28,18 @@ from planc.plan.include import Load
 from planc.plan.link import Linked, link
 from planc.plan.overrides import Override, parse_override
 from planc.plan.partial import findings_of
+from planc.plan.preset import is_preset, preset_findings
 from planc.plan.resolve import resolve
 from planc.plan.spec import Plan
+from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import codes as syntax_codes
 from planc.syntax.budget import LARGE_HELP, MAX_CHARACTERS
 from planc.syntax.codes import NOT_TEXT, TOO_LARGE
 from planc.syntax.parse import read
 
+MAX_FINDINGS = 200
+"""More than anybody reads; only a text that was made to have more has more."""
 NO_FILE = Code("P100", "no-file", "cannot read the plan")
 _NO_FILE_HELP = "a relative path starts at the folder in which planc runs"
 NO_MODEL = Code("P216", "no-model", "cannot read the model")
@@ -45,11 +51,12 @@ CODES: tuple[Code, ...] = (
     *plan_codes.CODES,
     *(code for rule in RULES for code in rule.codes),
     *suppressions.CODES,
+    *deep_codes.CODES,
 )
 """Every code that checking a plan can give."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checked:
     """What a plan turned out to be. Each part is None where an error forbade it."""
 
@@ -138,13 +145,23 @@ def check_source(
     """As `check_plan`, for a text whose relative paths start at `base`.
 
     Files that the plan includes are read by `load`, or else from `base`. Findings are in the order of the
-    text, without those that a comment suppresses.
+    text, without those that a comment suppresses; MAX_FINDINGS at most, errors before warnings.
     """
     load = load or local_files(base, plan=source.name)
     checked = _check(source, base=base, settings=settings, world_size=world_size, load=load)
-    diagnostics = in_order(_with_way(one, checked.included) for one in _suppressed(source, checked))
+    found = _capped(_suppressed(source, checked))
+    diagnostics = in_order(_with_way(one, checked.included) for one in found)
     graph = None if checked.bound is None or has_errors(diagnostics) else compile_graph(checked.bound)
     return replace(checked, diagnostics=diagnostics, graph=graph)
+
+
+def _capped(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+    if len(diagnostics) <= MAX_FINDINGS:
+        return diagnostics
+    by_weight = sorted(diagnostics, key=lambda one: (one.severity is not Severity.ERROR, one.primary.span))
+    *kept, last = by_weight[:MAX_FINDINGS]
+    more = f"there are more: {len(diagnostics) - MAX_FINDINGS} further findings are left out"
+    return (*kept, replace(last, notes=(*last.notes, more)))
 
 
 def local_files(base: Path, *, plan: str) -> Load:
@@ -215,6 +232,8 @@ def _check(
     found = Checked(sources, tuple(diagnostics), tuple(override.text for override in overrides))
     if file is None or has_errors(diagnostics):
         return found
+    if is_preset(file):
+        return replace(found, diagnostics=(*found.diagnostics, *preset_findings(file)))
     linked, problems = link(file, load=load)
     found = _with_files(found, source, linked, problems)
     if linked.file is None:
@@ -249,7 +268,8 @@ def _against_model(found: Checked, plan: Plan, *, base: Path, world_size: int | 
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=error.help)
         return replace(found, diagnostics=(*found.diagnostics, problem))
     bound = bind(plan, inventory)
-    problems = run_checks(Subject(bound, world_size, lambda: _estimated(bound)))
+    subject = Subject(bound, world_size, lambda: _estimated(bound), lambda: _demand(bound), base)
+    problems = run_checks(subject)
     diagnostics = (*found.diagnostics, *problems)
     return replace(found, diagnostics=diagnostics, inventory=inventory, bound=bound)
 
@@ -259,4 +279,12 @@ def _estimated(bound: BoundPlan) -> Mapping[str, int]:
     # Most plans expect nothing of this kind, and a check should not wait for the import.
     from planc.estimate.estimate import estimate, estimated_facts
 
-    return estimated_facts(estimate(draft_graph(bound), bound.inventory))
+    device = bound.plan.hardware.gpu if bound.plan.hardware else None
+    return estimated_facts(estimate(draft_graph(bound), bound.inventory), device=device)
+
+
+def _demand(bound: BoundPlan) -> Demand | None:
+    """What the plan asks of the device that it names, with the near plans that fit where it does not."""
+    from planc.fit.demand import demand  # as above
+
+    return demand(bound)

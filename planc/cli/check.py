@@ -7,21 +7,29 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from planc.api import Checked
-from planc.cli import fixing, plans
+from planc.cli import plans
 from planc.cli.exits import FINDINGS, UsageError
 from planc.diagnostics.formats import FORMATS
 from planc.diagnostics.report import PlanFindings, Report
 from planc.graph.graph import plan_hash
+from planc.record import record
 from planc.show.overview import essence
-from planc.show.table import render_table
+from planc.show.table import Row, render_table
 from planc.source import SourceFile
+
+if TYPE_CHECKING:
+    from planc.cli.fixing import FixedPlan
 
 DESCRIPTION = """\
 Find every fault of a plan before it runs: syntax, names, types, and all rules against the model's
 structure. Reads no weights and needs no torch where the model's inventory is at hand.
+
+--deep also rehearses the plan: the run's own code on tensors without values, in a fake world of the plan's
+size, for every rank that differs. It takes seconds, and is remembered.
 
 A comment `# planc: ignore[P802] reason` at the end of a line, or alone above it, keeps a warning from
 being reported there. Errors cannot be suppressed."""
@@ -31,6 +39,8 @@ examples:
   planc check llama.plan
   planc check plans/*.plan --output-format concise
   planc check llama.plan --set mesh.tp=4 --world-size 64
+  planc check llama.plan --gpu h100
+  planc check llama.plan --deep
   planc check llama.plan --diff
   planc check llama.plan --fix"""
 
@@ -40,34 +50,41 @@ FULL = "full"
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("plans", nargs="+", metavar="PLAN")
     plans.add_set_argument(parser)
+    plans.add_gpu_argument(parser)
     plans.add_world_size_argument(parser)
     names = (FULL, *(listed.name for listed in FORMATS))
     parser.add_argument(
         "--output-format", choices=names, default=FULL, metavar="FORMAT", help=f"{', '.join(names)}"
     )
     parser.add_argument(
-        "--fix", action="store_true", help="write safe fixes into the plans; report what remains"
+        "--fix",
+        action="store_true",
+        help="write safe fixes into the plans and what they include; report what remains",
     )
+    parser.add_argument("--deep", action="store_true", help="rehearse the plan too; needs torch")
     parser.add_argument("--diff", action="store_true", help="print the fixes as a diff and write nothing")
     parser.add_argument(
         "--unsafe-fixes", action="store_true", help="with --fix or --diff: the unsafe ones too"
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Found:
     """A plan as it is after any fixes."""
 
     path: str
     checked: Checked
     seconds: float
-    fixed: fixing.FixedPlan | None = None
+    fixed: FixedPlan | None = None
+    rehearsed: tuple[Row, ...] = ()
 
 
 def run(arguments: Namespace) -> int:
     """0 for clean plans, 1 for errors in any or a diff, 2 where one could not be read."""
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes goes with --fix or --diff")
+    if arguments.deep and arguments.diff:
+        raise UsageError("--diff prints a diff, and so goes without --deep")
     if arguments.diff and arguments.output_format != FULL:
         raise UsageError("--diff prints a diff, and so goes without --output-format")
     settings = plans.settings(arguments)
@@ -90,24 +107,38 @@ def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _
     started = time.perf_counter()
     if not (arguments.fix or arguments.diff):
         checked = plans.check(path, settings=settings, world_size=arguments.world_size)
-        return _Found(path, checked, time.perf_counter() - started)
+        return _rehearsed(_Found(path, checked, time.perf_counter() - started), arguments)
+    from planc.cli import fixing  # a check without fixes should not wait for the import
+
     fixed = fixing.fix_plan(
         path, settings=settings, world_size=arguments.world_size, with_unsafe=arguments.unsafe_fixes
     )
     if not arguments.diff:
         fixing.write(fixed)
     _say_fixed(fixed, is_written=not arguments.diff)
-    return _Found(path, fixed.checked, time.perf_counter() - started, fixed)
+    return _rehearsed(_Found(path, fixed.checked, time.perf_counter() - started, fixed), arguments)
 
 
-def _say_fixed(fixed: fixing.FixedPlan, *, is_written: bool) -> None:
-    said = []
-    if fixed.num_fixed:
-        said.append(f"{'fixed' if is_written else 'would fix'} {plans.findings(fixed.num_fixed)}")
-    if fixed.num_unsafe:
-        said.append(f"{plans.findings(fixed.num_unsafe)} left with an unsafe fix: see --unsafe-fixes --diff")
-    if said:
-        print(f"planc: {fixed.path}: {'; '.join(said)}", file=sys.stderr)
+def _rehearsed(found: _Found, arguments: Namespace) -> _Found:
+    if not arguments.deep:
+        return found
+    from planc.cli.deep import rehearse  # a plain check should not wait for the import
+
+    started = time.perf_counter()
+    checked, rows = rehearse(found.path, found.checked)
+    seconds = found.seconds + time.perf_counter() - started
+    return replace(found, checked=checked, seconds=seconds, rehearsed=rows)
+
+
+def _say_fixed(fixed: FixedPlan, *, is_written: bool) -> None:
+    for file in fixed.files:
+        said = []
+        if file.num_fixed:
+            said.append(f"{'fixed' if is_written else 'would fix'} {plans.findings(file.num_fixed)}")
+        if num_unsafe := fixed.num_unsafe(file):
+            said.append(f"{plans.findings(num_unsafe)} left with an unsafe fix: see --unsafe-fixes --diff")
+        if said:
+            print(f"planc: {file.path}: {'; '.join(said)}", file=sys.stderr)
 
 
 def _print_diff(found: _Found) -> None:
@@ -121,7 +152,7 @@ def _print_full(found: _Found) -> None:
     sys.stdout.write(plans.render_findings(checked, stream=sys.stdout))
     if checked.bound is None or checked.graph is None:
         return
-    rows = [*essence(checked.bound, checked.graph)]
+    rows = [*essence(checked.bound, checked.graph), *found.rehearsed]
     if checked.overrides:
         rows.append(("settings", ", ".join(checked.overrides)))
     digest = plan_hash(checked.graph)[:12]

@@ -7,12 +7,15 @@ from argparse import ArgumentParser, Namespace
 
 from planc.cli.exits import CLEAN, UsageError
 from planc.diagnostics import pages
-from planc.diagnostics.suggest import did_you_mean
+from planc.diagnostics.suggest import nearest
+from planc.plan.scalars import listed
 from planc.show import reference
 
 DESCRIPTION = """\
-Explain a code (P402), a block (tensor_parallel), an op of the graph (fsdp.shard) or a style (colwise).
-Without a topic: list them all."""
+Explain a code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), an op of the graph
+(fsdp.shard) or a style (colwise). Without a topic: list them all."""
+
+_MAX_NEAR = 6
 
 EPILOG = """\
 examples:
@@ -39,7 +42,10 @@ def run(arguments: Namespace) -> int:
 
 def _page(topic: str) -> str | None:
     code = topic.upper()
-    return pages.page(code) if code in pages.pages() else reference.page(topic)
+    if code in pages.pages():
+        return pages.page(code)
+    text = reference.page(topic)
+    return text if text is not None else pages.page(pages.names().get(topic.lower(), ""))
 
 
 def _index() -> str:
@@ -48,6 +54,9 @@ def _index() -> str:
 
 
 def _unknown(topic: str) -> str:
+    """What is called nearly so, or has the word as a key; else where all topics are listed."""
     names = [name for group in reference.topics().values() for name in group]
-    help = did_you_mean(topic, [*names, *pages.pages()]) or "`planc explain` lists all topics"
-    return f"nothing is called `{topic}`: {help}"
+    near = nearest(topic, [*names, *pages.pages(), *pages.names()], limit=_MAX_NEAR)
+    homes = [f"`planc explain {block}` has it" for block in reference.blocks_with(topic)]
+    meant = [f"did you mean {listed(f'`{name}`' for name in near)}?"] if near else []
+    return f"nothing is called `{topic}`: {'; '.join((*homes, *meant)) or '`planc explain` lists all topics'}"

@@ -8,16 +8,16 @@ import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import NoReturn
 
 from planc import __version__
 from planc.cli.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
+from planc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Command:
     """A command: its module has DESCRIPTION, EPILOG, `add_arguments(parser)` and `run(arguments) -> int`."""
 
@@ -34,6 +34,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("fmt", "lay out plans in the one way there is"),
     Command("show", "show what a plan means: layout, mesh, origins, graph"),
     Command("estimate", "say what a plan needs: memory per rank, bytes sent per step"),
+    Command("calibrate", "measure a machine by a run, for estimates of time"),
     Command("diff", "say what a change of a plan changes"),
     Command("review", "say what a branch changes in all plans: a comment for its reviewers"),
     Command("compile", "write a plan's execution graph as a file that runs"),
@@ -42,6 +43,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("schema", "print the JSON Schema of what planc writes"),
     Command("git-setup", "teach a repository's git to show changes of plans"),
     Command("completions", "print a script that completes command lines in a shell"),
+    Command("doctor", "say what this machine has, against what plans need"),
+    Command("verify", "show that a plan computes what one device computes"),
     Command("run", "run a plan on this process, or on this rank under torchrun"),
 )
 
@@ -75,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except KeyboardInterrupt:
+        print("planc: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The interpreter flushes stdout once more at exit; a closed pipe would fail there again.
@@ -88,12 +92,14 @@ def _run(argv: Sequence[str]) -> int:
     chosen = next((word for word in argv if not word.startswith("-")), None)
     command = next((command for command in COMMANDS if command.name == chosen), None)
     module = command.module() if command else None
+    # What stands before a command may ask for the list of all; making their parsers takes 3 ms.
+    listed = (command,) if command is not None and argv[0] == command.name else COMMANDS
     try:
-        namespace = _parser(command, module).parse_args(argv)
+        namespace = _parser(command, module, listed=listed).parse_args(argv)
     except SystemExit as stop:  # argparse has printed help, a version or a usage error
         return stop.code if isinstance(stop.code, int) else COULD_NOT_RUN
     if command is None or module is None:
-        _parser(None, None).print_help()
+        _parser(None, None, listed=COMMANDS).print_help()
         return COULD_NOT_RUN
     try:
         code: int = module.run(namespace)
@@ -104,8 +110,10 @@ def _run(argv: Sequence[str]) -> int:
     return code
 
 
-def _parser(command: Command | None, module: ModuleType | None) -> ArgumentParser:
-    """The parser of all commands, of which only the chosen one has its arguments."""
+def _parser(
+    command: Command | None, module: ModuleType | None, *, listed: Sequence[Command]
+) -> ArgumentParser:
+    """The parser of the listed commands, of which only the chosen one has its arguments."""
     debug = _debug_parser()
     parser = ArgumentParser(
         "planc",
@@ -117,11 +125,11 @@ def _parser(command: Command | None, module: ModuleType | None) -> ArgumentParse
     )
     parser.add_argument("--version", action="version", version=f"planc {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for listed in COMMANDS:
-        is_chosen = listed is command and module is not None
+    for one in listed:
+        is_chosen = one is command and module is not None
         subparser = subparsers.add_parser(
-            listed.name,
-            help=listed.summary,
+            one.name,
+            help=one.summary,
             description=module.DESCRIPTION if is_chosen and module else None,
             epilog=module.EPILOG if is_chosen and module else None,
             formatter_class=_formatter,

@@ -17,13 +17,16 @@ from planc.runtime.run_directory import RunDirectory
 class RunDisplay:
     """Observes a run: metrics go to the run's folder and to the terminal."""
 
-    def __init__(self, directory: RunDirectory, *, stream: TextIO = sys.stdout) -> None:
+    def __init__(
+        self, directory: RunDirectory, *, stop_after: int | None = None, stream: TextIO = sys.stdout
+    ) -> None:
         self.directory = directory
+        self.stop_after = stop_after
         self.console = Console(file=stream, highlight=False, soft_wrap=True)
         self.progress: Progress | None = None
         self.task: TaskID | None = None
         self.num_steps = 0
-        self.first_step = 1
+        self.first_step = self.last_step = 1
         self.began = time.monotonic()
         self.checkpoint: Path | None = None
 
@@ -31,12 +34,13 @@ class RunDisplay:
         self.directory.truncate_metrics(last_step=first_step - 1)
         self.directory.write_status("running", step=first_step - 1)
         self.first_step, self.num_steps, self.began = first_step, num_steps, time.monotonic()
+        self.last_step = min(num_steps, self.stop_after or num_steps)
         if first_step > num_steps:
             self.noted(f"all {num_steps} steps are done already: nothing to train")
         elif self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
             self.progress = Progress(*columns, console=self.console)
-            self.task = self.progress.add_task("", total=num_steps, completed=first_step - 1)
+            self.task = self.progress.add_task("", total=self.last_step, completed=first_step - 1)
             self.progress.start()
 
     def stepped(self, metrics: StepMetrics) -> None:
@@ -66,7 +70,7 @@ class RunDisplay:
 
     def _time_left(self, step: int) -> str:
         seconds_a_step = (time.monotonic() - self.began) / (step - self.first_step + 1)
-        seconds = round(seconds_a_step * (self.num_steps - step))
+        seconds = round(seconds_a_step * (self.last_step - step))
         return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 

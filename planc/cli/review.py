@@ -84,13 +84,14 @@ def _compare(change: ChangedPlan, *, revision: str, top: Path) -> _Plan:
     if old is None:
         return _Plan(replace(reviewed, what=f"was too broken at {revision} to compare"), checked)
     named = replace(old, name=from_here(change.old, top=top))
-    return _Plan(replace(reviewed, found=diff(named, new)), checked)
+    found = diff(named, new)
+    return _Plan(replace(reviewed, found=found, diagnostics=found.diagnostics), checked)
 
 
 def _report(plans: list[_Plan]) -> Report:
     return Report(
         tuple(
-            PlanFindings(plan.reviewed.path, plan.checked.diagnostics, plan.checked.sources, ())
+            PlanFindings(plan.reviewed.path, plan.reviewed.diagnostics, plan.checked.sources, ())
             for plan in plans
         ),
         root=os.getcwd(),

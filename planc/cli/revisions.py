@@ -12,7 +12,6 @@ from planc.cli.git import git
 from planc.diagnostics import Diagnostic
 from planc.diff.side import Side, side_of
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
-from planc.graph.graph import plan_hash
 from planc.inventory.load import InventoryError, load_inventory
 from planc.inventory.schema import Inventory
 from planc.plan.codes import CANNOT_INCLUDE
@@ -20,11 +19,10 @@ from planc.plan.include import Load
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.layout import step_of
 from planc.runtime.checkpoints.verify import read_manifest
+from planc.runtime.run_directory import KEPT_PLANS, PLAN_NAME
 from planc.source import SourceFile, Span
 
 GIT_PREFIX = "git:"
-PLAN_NAME = "plan.json"
-"""The compiled plan in a run's folder."""
 
 
 def read_side(
@@ -88,28 +86,24 @@ def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile])
 
 
 def _stored(folder: Path, *, settings: Sequence[SourceFile]) -> Side:
-    """The plan that a run's folder, or the run of a checkpoint, keeps. The side's note says if the checkpoint
-    was saved by another plan: a run that went on under a changed plan keeps the last one alone."""
-    is_checkpoint = step_of(folder.resolve()) is not None
-    run = folder.resolve().parents[1] if is_checkpoint else folder
-    source, problems = read_source(run / PLAN_NAME)
+    """The plan that a run's folder runs, or the one that saved a checkpoint: its run keeps every plan."""
+    place = folder.resolve()
+    is_checkpoint = step_of(place) is not None
+    run = place.parents[1] if is_checkpoint else folder
+    path = run / KEPT_PLANS / f"{_saved_by(folder)}.json" if is_checkpoint else run / PLAN_NAME
+    source, problems = read_source(path)
     if source is None:
         what = "checkpoint's run" if is_checkpoint else "folder"
         raise UsageError(f"{folder}: the {what} keeps no plan: {problems[0].primary.text}")
-    side = _artifact(source, base=run, settings=settings)
-    return replace(side, name=str(folder), note=_saved_by(folder, side) if is_checkpoint else "")
+    return replace(_artifact(source, base=path.parent, settings=settings), name=str(folder))
 
 
-def _saved_by(checkpoint: Path, side: Side) -> str:
-    """Empty where the stored plan is the one that saved the checkpoint."""
+def _saved_by(checkpoint: Path) -> str:
+    """The hash of the plan that saved a checkpoint."""
     try:
-        saved = read_manifest(checkpoint).plan_hash
+        return read_manifest(checkpoint).plan_hash
     except CheckpointError as error:
         raise UsageError(f"{checkpoint}: {error.message}") from error
-    stored = plan_hash(side.graph)
-    if saved == stored:
-        return ""
-    return f"saved by plan {saved[:7]}; compared is the run's {PLAN_NAME}, {stored[:7]}, which came later"
 
 
 def _inventory(artifact: Artifact, side: Side, *, base: Path) -> Inventory | None:

@@ -19,13 +19,21 @@ from pathlib import Path
 from typing import NoReturn
 
 from planc.cli.banner import banner, closing, launch_line, mesh_text
+from planc.cli.preflight import require_interface, require_packages, require_storage
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import InitMesh, ResumeCheckpoint
+from planc.inventory.schema import Inventory
 from planc.runtime import interpreter
 from planc.runtime.checkpoints.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.launch import Launch, read_launch, require_free_port, require_world_size
+from planc.runtime.launch import (
+    Launch,
+    needs_shared_folder,
+    read_launch,
+    require_free_port,
+    require_world_size,
+)
 from planc.runtime.observer import Observer, Silent
 from planc.runtime.run_directory import RunDirectory
 
@@ -51,6 +59,8 @@ class Compiled:
     base: Path
     sources: tuple[tuple[str, str], ...]
     overrides: tuple[str, ...]
+    inventory: Inventory | None = None
+    """The model's, where the plan was compiled here."""
 
     def artifact(self, folder: Path) -> str:
         """The artifact's text for a file in `folder`."""
@@ -116,6 +126,8 @@ def _run(arguments: argparse.Namespace) -> int:
     directory = RunDirectory(arguments.run_dir) if arguments.run_dir else None
     try:
         launch = read_launch(os.environ)
+        require_interface(launch, os.environ)
+        require_packages()
         compiled = _compile(arguments, launch)
         graph = compiled.graph
         start_with = launch_line(graph.world_size, arguments.plan)
@@ -123,12 +135,15 @@ def _run(arguments: argparse.Namespace) -> int:
         require_free_port(launch)
         _require_step(arguments.stop_after, graph)
         directory = directory or RunDirectory(Path("runs") / graph.name)
+        require_storage(directory.path, launch=launch, graph=graph, inventory=compiled.inventory)
         _execute(compiled, launch, directory, arguments)
     except RunError as error:
         _report(error, launch, directory)
         return error.code
     except KeyboardInterrupt:
         _record(RunError("interrupted", code=ExitCode.INTERRUPTED), launch, directory)
+        if launch.rank == 0:
+            print("planc: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except Exception:
         # A bug of planc's own. It must not leave the process to the interpreter's end, which may hang.
@@ -143,8 +158,10 @@ def _compile(arguments: argparse.Namespace, launch: Launch) -> Compiled:
         return _load(arguments.plan, arguments.set)
     # Reached lazily: a compiled artifact runs without the front end.
     from planc.api import check_plan
+    from planc.checks.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
     from planc.cli.plans import render_findings
     from planc.cli.settings import settings_from
+    from planc.diagnostics import Severity
 
     settings, errors = settings_from(arguments.set, os.environ)
     if errors:
@@ -152,12 +169,20 @@ def _compile(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     checked = check_plan(arguments.plan, settings=settings, world_size=launch.world_size)
     findings = render_findings(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
-        if checked.plan is not None and checked.plan.mesh.world_size != launch.world_size:
+        errors_found = {one.code for one in checked.diagnostics if one.severity is Severity.ERROR}
+        # Started so, a plan with any other error would only be refused again.
+        if checked.plan is not None and errors_found == {WORLD_SIZE_MISMATCH}:
             findings += f"\n\nstart it with: {launch_line(checked.plan.mesh.world_size, arguments.plan)}"
         raise PlanRefused(findings)
     if launch.rank == 0 and checked.diagnostics:
         print(findings, file=sys.stderr)
-    return Compiled(checked.graph, arguments.plan.parent, checked.source_digests, checked.overrides)
+    return Compiled(
+        checked.graph,
+        arguments.plan.parent,
+        checked.source_digests,
+        checked.overrides,
+        checked.inventory,
+    )
 
 
 def _load(path: Path, settings: Sequence[str]) -> Compiled:
@@ -182,6 +207,7 @@ def _execute(
 
     from planc.runtime.backends.torch.backend import TorchBackend
     from planc.runtime.backends.torch.mesh import choose_device, connect
+    from planc.runtime.backends.torch.run_folder import require_shared_folder
     from planc.runtime.backends.torch.session import Paths, Session
 
     graph = compiled.graph
@@ -189,15 +215,17 @@ def _execute(
     init = graph.setup[0]
     assert isinstance(init, InitMesh), "verified graphs start with mesh.init"
     device = choose_device(init.backend, launch)
-    connect(launch, device=device, timeout_seconds=init.timeout_seconds, digest=digest)
+    store = connect(launch, device=device, timeout_seconds=init.timeout_seconds, digest=digest)
     display = None
     observer: Observer = Silent()
     try:
+        if needs_shared_folder(graph):
+            require_shared_folder(store, launch, directory.path)
         if launch.rank == 0:
             from planc.cli.progress import RunDisplay
 
-            directory.prepare(compiled.artifact(directory.path))
-            observer = display = RunDisplay(directory)
+            directory.prepare(compiled.artifact, plan_hash=digest)
+            observer = display = RunDisplay(directory, stop_after=arguments.stop_after)
             if arguments.stop_after is not None and not graph.save:
                 observer.noted("nothing will be saved: the plan has no checkpoint block")
             print(

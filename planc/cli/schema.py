@@ -11,11 +11,13 @@ from typing import Any
 from planc.cli.exits import CLEAN
 from planc.diagnostics.schema import diagnostics_schema
 from planc.diff.schema import diff_schema
+from planc.doctor.render import report_schema
 from planc.graph.artifact import artifact_schema
 
 DESCRIPTION = """\
-Print the JSON Schema of a compiled plan (compile), of findings (check --output-format json) or of a
-difference (diff --output-format json). Each document has a format_version; a schema is of one version."""
+Print the JSON Schema of a compiled plan (compile), of findings (check --output-format json), of a
+difference (diff --output-format json) or of a machine (doctor --output-format json). Each document has a
+format_version; a schema is of one version."""
 
 EPILOG = """\
 examples:
@@ -26,6 +28,7 @@ SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "artifact": artifact_schema,
     "diagnostics": diagnostics_schema,
     "diff": diff_schema,
+    "doctor": report_schema,
 }
 
 

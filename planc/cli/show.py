@@ -8,12 +8,15 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import Any
 
+from planc.checks.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli import plans
-from planc.cli.exits import CLEAN, UsageError
+from planc.cli.exits import UsageError
+from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.text import to_mermaid, to_text
 from planc.plan.bind import BoundPlan
+from planc.show.estimate import collectives_data, collectives_text, convention_text, memory_data, memory_text
 from planc.show.layout import layout_data, layout_text
 from planc.show.mesh import mesh_data, mesh_text
 from planc.show.origin import origin_data, origin_text
@@ -27,6 +30,7 @@ EPILOG = """\
 examples:
   planc show llama.plan
   planc show llama.plan --layout
+  planc show llama.plan --memory --gpu h100
   planc show llama.plan --resolved --set tp_size=8 > llama_tp8.plan
   planc show llama.plan --graph mermaid"""
 
@@ -37,32 +41,41 @@ def add_arguments(parser: ArgumentParser) -> None:
     for name, text in (
         ("resolved", "the plan with every default filled in: itself a plan, of the same plan_hash"),
         ("layout", "every parameter's placements, local shape and bytes"),
+        ("memory", "what a rank holds, by what it is for, and its peak"),
+        ("collectives", "what a rank sends in a step"),
         ("mesh", "which rank stands where"),
         ("origin", "where each value comes from"),
     ):
         view.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=text)
-    view.add_argument("--graph", choices=("text", "mermaid", "json"), help="the execution graph")
+    view.add_argument(
+        "--graph",
+        choices=("text", "mermaid", "json"),
+        metavar="FORM",
+        help="the execution graph: text, mermaid, json",
+    )
     plans.add_set_argument(parser)
+    plans.add_gpu_argument(parser)
     parser.add_argument(
-        "--output-format", choices=("text", "json"), default="text", help="json for layout, mesh and origin"
+        "--output-format", choices=("text", "json"), default="text", help="json for all but --resolved"
     )
 
 
 def run(arguments: Namespace) -> int:
-    """0 once shown; as `check` for a plan with errors, which go to stderr."""
+    """As `check`. A plan whose only error is that it does not fit is shown all the same."""
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
-    failure = plans.require_sound(checked)
+    failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
     if failure is not None:
         return failure
-    assert checked.bound is not None and checked.graph is not None, "a plan without errors has a graph"
+    bound, graph = checked.bound, checked.draft()
+    assert bound is not None and graph is not None, "a sound plan has a graph"
     if arguments.graph is not None:
-        text = _graph(checked.graph, arguments.graph)
+        text = _graph(graph, arguments.graph)
     elif arguments.output_format == "json":
-        text = _json(arguments.view, checked.bound, checked.graph)
+        text = _json(arguments.view, bound, graph)
     else:
-        text = _text(arguments.view, checked.bound, checked.graph)
+        text = _text(arguments.view, bound, graph)
     sys.stdout.write(text)
-    return CLEAN
+    return plans.exit_code(checked.diagnostics)
 
 
 def _graph(graph: Graph, output_format: str) -> str:
@@ -81,6 +94,11 @@ def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
             return resolved_text(bound)
         case "layout":
             return layout_text(layouts(graph, bound.inventory))
+        case "memory":
+            device = bound.plan.hardware.gpu if bound.plan.hardware else None
+            return f"{convention_text()}\n{memory_text(estimate(graph, bound.inventory), device=device)}"
+        case "collectives":
+            return f"{convention_text()}\n{collectives_text(estimate(graph, bound.inventory))}"
         case "mesh":
             return mesh_text([size for _, size in graph.mesh])
         case "origin":
@@ -95,6 +113,10 @@ def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
     match view:
         case "layout":
             document["parameters"] = layout_data(layouts(graph, bound.inventory))
+        case "memory":
+            document["memory"] = memory_data(estimate(graph, bound.inventory))
+        case "collectives":
+            document["collectives"] = collectives_data(estimate(graph, bound.inventory))
         case "mesh":
             document |= mesh_data([size for _, size in graph.mesh])
         case "origin":

@@ -14,8 +14,11 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "planc"
 
 ALLOWED: dict[str, set[str]] = {
+    "record": set(),
     "source": set(),
     "vocab": set(),
+    "hardware": set(),
+    "segment": set(),
     "highlight": set(),
     "diagnostics": {"source", "vocab"},
     "syntax": {"source", "vocab", "diagnostics"},
@@ -23,28 +26,48 @@ ALLOWED: dict[str, set[str]] = {
     "inventory": {"source", "vocab", "diagnostics"},
     "styles": {"source", "vocab", "inventory.schema"},
     "graph": {"source", "vocab", "diagnostics", "styles"},
-    "plan": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory.schema"},
-    "checks": {"source", "vocab", "diagnostics", "syntax", "styles", "inventory.schema", "plan"},
-    "estimate": {"source", "vocab", "styles", "inventory.schema", "graph"},
+    "plan": {"source", "vocab", "hardware", "diagnostics", "syntax", "styles", "inventory.schema"},
+    "checks": {"source", "vocab", "hardware", "diagnostics", "syntax", "styles", "inventory.schema", "plan"},
+    "estimate": {"source", "vocab", "hardware", "segment", "styles", "inventory.schema", "graph"},
     "lower": {"source", "vocab", "diagnostics", "styles", "inventory.schema", "plan", "graph"},
-    "runtime": {"source", "vocab", "diagnostics", "styles", "graph"},
+    "fit": {
+        *("source", "vocab", "hardware", "diagnostics", "styles", "inventory.schema", "graph", "plan"),
+        *("checks", "lower", "estimate"),
+    },
+    "runtime": {"source", "vocab", "segment", "diagnostics", "styles", "graph"},
+    "deep": {"source", "vocab", "diagnostics", "graph", "estimate", "runtime", "show.table"},
+    "verify": {
+        *("source", "vocab", "diagnostics", "styles", "inventory.schema", "plan", "graph", "lower"),
+        *("runtime", "show.table"),
+    },
+    "doctor": {
+        *("source", "vocab", "diagnostics", "styles", "inventory.schema", "graph", "estimate", "runtime"),
+        "show.table",
+    },
     "show": {
         *("source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "estimate"),
-        "api",
+        *("api", "fmt", "hardware"),
     },
     "diff": {
         *("source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "estimate"),
         *("api", "show"),
     },
 }
-"""What each part may import besides itself. `api`, `cli`, `run` and `__main__` stand above all."""
+"""What each part may import besides itself and `record`; `api`, `cli`, `run`, `__main__` stand above all."""
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "torch": ("planc/runtime/backends/torch/", "planc/inventory/probe.py", "planc/cli/run.py"),
-    "transformers": ("planc/runtime/backends/torch/", "planc/inventory/probe.py"),
+    "torch": (
+        *("planc/runtime/backends/torch/", "planc/inventory/probe.py", "planc/inventory/head_probe.py"),
+        *("planc/doctor/torch_probe.py", "planc/runtime/backends/rehearsal/", "planc/verify/"),
+        "planc/cli/run.py",
+    ),
+    "transformers": ("planc/runtime/backends/torch/", "planc/inventory/probe.py", "planc/verify/"),
     "safetensors": ("planc/runtime/backends/torch/",),
     "tokenizers": ("planc/runtime/data/tokenizers.py",),
-    "numpy": ("planc/runtime/data/", "planc/runtime/backends/torch/"),
+    "numpy": (
+        *("planc/runtime/data/", "planc/runtime/backends/torch/", "planc/runtime/backends/rehearsal/"),
+        "planc/verify/",
+    ),
     "lark": ("planc/syntax/",),
     "rich": ("planc/cli/",),
     "pygments": ("planc/highlight/",),
@@ -75,7 +98,7 @@ def test_a_file_imports_only_what_lies_below_it(path: str) -> None:
         if not module.startswith("planc."):
             continue
         target = module.removeprefix("planc.")
-        if target == "__version__" or target.split(".")[0] == part:
+        if target.split(".")[0] in ("__version__", "record", part):
             continue
         below = any(target == name or target.startswith(f"{name}.") for name in ALLOWED[part])
         assert below, f"{path} must not import {module}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from planc.cli import check
 from planc.cli.main import COMMANDS, main
 from planc.graph.artifact import graph_of, load
 from planc.graph.graph import plan_hash
-from tests.plans import QUICKSTART, TINY, checked, write_plan
+from planc.plan.facts import ESTIMATED, facts
+from tests.plans import PLANS, QUICKSTART, TINY, checked, write_plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,6 +82,61 @@ def test_reader_that_stops_reading_is_no_bug(plan: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 1
+
+
+def test_an_interrupt_is_one_line(terminal: Terminal, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "run", lambda arguments: signal.raise_signal(signal.SIGINT))
+    assert terminal.run("check", plan) == 130
+    assert (terminal.out, terminal.err) == ("", "planc: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "help"),
+    [
+        ("tensr_parallel", "did you mean `tensor_parallel`?"),
+        ("P40", "`P401`, `P402`"),
+        ("shard", "`tp.shard`, `fsdp.shard`"),
+        ("columnwise", "`colwise`"),
+        ("kv-heads-indivisble", "did you mean `kv-heads-indivisible`?"),
+        ("micro_batch", "`planc explain data` has it"),
+        ("peak_memory", "`planc explain expect` has it"),
+        ("zzz", "`planc explain` lists all topics"),
+        ("", "`planc explain` lists all topics"),
+    ],
+)
+def test_explain_of_nothing_says_what_is_near(terminal: Terminal, word: str, help: str) -> None:
+    assert terminal.run("explain", word) == 2
+    assert help in terminal.err
+
+
+def test_explain_knows_a_code_by_its_name(terminal: Terminal) -> None:
+    assert terminal.run("explain", "kv-heads-indivisible") == 0
+    assert terminal.out.startswith("# P402: ")
+
+
+def test_explain_expect_lists_every_fact(terminal: Terminal, plan: Path) -> None:
+    bound = checked(plan).bound
+    assert bound is not None
+    assert terminal.run("explain", "expect") == 0
+    listed = {line.split()[0] for line in terminal.out.splitlines() if line.startswith("  ")}
+    assert {*facts(bound.plan, bound.inventory), *ESTIMATED} <= listed
+
+
+@pytest.mark.parametrize("path", [*PLANS.glob("*.plan")], ids=lambda path: path.stem)
+def test_resolved_plans_are_formatted(terminal: Terminal, path: Path, tmp_path: Path) -> None:
+    assert terminal.run("show", path, "--resolved") == 0
+    resolved = tmp_path / "resolved.plan"
+    resolved.write_text(terminal.out)
+    assert terminal.run("fmt", "--check", resolved) == 0
+
+
+def test_long_lines_of_a_resolved_plan_are_formatted(terminal: Terminal, tmp_path: Path) -> None:
+    files = ", ".join(f'"data/part_{number}.txt"' for number in range(20))
+    path = write_plan(tmp_path, text=TINY, edits=[('"data/*.txt"', files)])
+    assert terminal.run("show", path, "--resolved") == 0
+    resolved = tmp_path / "resolved.plan"
+    resolved.write_text(terminal.out)
+    assert terminal.run("fmt", "--check", resolved) == 0
 
 
 @pytest.mark.parametrize("argv", [["--help"], *([command.name, "--help"] for command in COMMANDS)])

@@ -1,0 +1,62 @@
+"""The rehearsal behind `planc check --deep`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from planc.api import Checked, cache_dir
+from planc.checks import does_not_fit
+from planc.cli.exits import UsageError
+from planc.deep.deep import Deep, check_deep
+from planc.deep.summary import rehearsed_rows
+from planc.diagnostics import Diagnostic, has_errors, in_order
+from planc.estimate.estimate import estimate
+from planc.hardware import Demand
+from planc.runtime.errors import RunError
+from planc.show.table import Row
+
+
+def rehearse(path: str, checked: Checked) -> tuple[Checked, tuple[Row, ...]]:
+    """The plan with the rehearsal's findings among its own, and the lines that `check` says of it.
+
+    A plan with errors is left as it is: it has no graph. UsageError where torch or transformers are missing,
+    or the model cannot be built.
+    """
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"--deep needs {' and '.join(missing)}: pip install 'planc[run]'")
+    if checked.graph is None or checked.inventory is None:
+        return checked, ()
+    source = checked.sources[path]
+    try:
+        deep = check_deep(
+            checked.graph,
+            base=Path(path).parent,
+            estimate=estimate(checked.graph, checked.inventory),
+            cache_dir=cache_dir(),
+            nowhere=source.start(),
+        )
+    except RunError as error:
+        raise UsageError(error.message) from error
+    diagnostics = in_order((*checked.diagnostics, *deep.diagnostics, *_judged(checked, deep)))
+    graph = None if has_errors(diagnostics) else checked.graph
+    return replace(checked, diagnostics=diagnostics, graph=graph), tuple(rehearsed_rows(deep))
+
+
+def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:
+    """Whether the device holds what was rehearsed, where the estimate has not said so already."""
+    measured = deep.rehearsal.measured
+    plan = None if checked.bound is None else checked.bound.plan
+    codes = (does_not_fit.CODE, does_not_fit.TIGHT)
+    if plan is None or plan.hardware is None or measured is None:
+        return
+    if any(finding.code in codes for finding in checked.diagnostics):
+        return
+    parts = tuple(sorted(measured.peak.parts, key=lambda part: -part[1]))
+    found = Demand(plan.hardware.gpu, measured.reserved_bytes, measured.peak.segment, parts)
+    finding = does_not_fit.rehearsed(found, plan.span("hardware.gpu"))
+    if finding is not None:
+        yield finding

@@ -1,0 +1,63 @@
+"""What a run can know to be wrong with its machine before it imports PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from planc.diagnostics import Diagnostic, Severity
+from planc.doctor.machine import interfaces, read_storage
+from planc.doctor.model import Check
+from planc.doctor.needs import needs_of
+from planc.doctor.packages import installed_versions, package_checks
+from planc.doctor.storage import room, unwritable
+from planc.doctor.variables import interface_problem
+from planc.graph.graph import Graph
+from planc.inventory.schema import Inventory
+from planc.runtime.checkpoints.layout import committed_steps
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.launch import Launch
+
+
+def require_packages() -> None:
+    """RunError unless everything that runs import is installed, in a release that planc works with."""
+    _require(_problems(package_checks(installed_versions(), is_for_run=True)))
+
+
+def require_interface(launch: Launch, environment: Mapping[str, str]) -> None:
+    """RunError if gloo is told to use a network interface that is not there."""
+    problem = interface_problem(environment, interfaces()) if launch.world_size > 1 else None
+    _require([problem] if problem else [], is_shared=False)
+
+
+def require_storage(folder: Path, *, launch: Launch, graph: Graph, inventory: Inventory | None) -> None:
+    """RunError if rank 0 cannot write the run's folder, or has no room for the plan's checkpoints there.
+
+    A compiled plan comes without an inventory, and how large its checkpoints are is not known yet.
+    """
+    if launch.rank != 0:
+        return
+    storage = read_storage(folder)
+    if storage.refusal is not None:
+        _require(unwritable(storage).problems, code=ExitCode.STORAGE, is_shared=False)
+    elif inventory is not None:
+        kept = len(committed_steps(folder / "checkpoints"))
+        check = room(storage, saves=needs_of(graph, inventory).saves, num_kept=kept)
+        _require(check.problems, code=ExitCode.STORAGE, is_shared=False)
+
+
+def _problems(checks: Iterable[Check]) -> list[Diagnostic]:
+    return [problem for check in checks for problem in check.problems]
+
+
+def _require(
+    problems: Iterable[Diagnostic], *, code: ExitCode = ExitCode.INPUT, is_shared: bool = True
+) -> None:
+    """RunError with all errors among the problems."""
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if not errors:
+        return
+    message = "\n".join(f"{one.code.summary}: {one.primary.text} [{one.code.code}]" for one in errors)
+    helps = dict.fromkeys(one.help for one in errors if one.help)
+    span = errors[0].primary.span if code is ExitCode.STORAGE and len(errors) == 1 else None
+    raise RunError(message, code=code, help="; ".join(helps), span=span, is_shared=is_shared)

@@ -1,0 +1,96 @@
+"""`planc check --deep`: what it prints, what it remembers, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planc.cli.main import main
+from planc.deep import cache, deep
+from planc.graph.graph import Graph
+from planc.runtime.backends.rehearsal.model import Failure, Rehearsal
+from planc.source import Span
+from tests.plans import QUICKSTART, TINY, write_plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PLANC_CACHE", str(tmp_path / "cache"))
+    return write_plan(tmp_path, text=TINY)
+
+
+def kept(plan: Path) -> list[Path]:
+    return [*(plan.parent / "cache" / "rehearsals").glob("*.json")]
+
+
+def test_a_deep_check_says_what_it_rehearsed(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(plan), "--deep"]) == 0
+    out = capsys.readouterr().out
+    assert "is sound" in out
+    assert "  rehearsed " in out and "setup, steps, save\n" in out
+    assert "per rank and step, as estimated" in out
+    assert "allocated in" in out
+    assert len(kept(plan)) == 1
+
+
+def test_a_second_deep_check_remembers(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(plan), "--deep"]) == main(["check", str(plan), "--deep"]) == 0
+    assert "as it was rehearsed before" in capsys.readouterr().out
+
+
+def test_a_damaged_memory_is_forgotten(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(plan), "--deep"]) == 0
+    (file,) = kept(plan)
+    file.write_text(file.read_text(encoding="utf-8").replace('"ranks"', '"rank"'), encoding="utf-8")
+    capsys.readouterr()
+    assert main(["check", str(plan), "--deep"]) == 0
+    assert "as it was rehearsed before" not in capsys.readouterr().out
+
+
+def test_a_failure_is_a_finding_at_its_line(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No plan is known that passes the rules and fails its rehearsal, so the failure is a remembered one."""
+    failed = Rehearsal(
+        (0,), 2, 2, (Failure(0, "ValueError in op `forward`: no\nmore", Span(str(plan), 2, 1, 2, 6)),), None
+    )
+    monkeypatch.setattr(deep, "load", lambda graph, cache_dir: failed)
+    assert main(["check", str(plan), "--deep", "--output-format", "json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["diagnostics"]
+    assert (found["code"], found["line"]) == ("P850", 2)
+    assert found["notes"] == ["more", "fails on every rank that was rehearsed"]
+
+
+def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
+    graph = Graph("none", (), num_steps=1, setup=(), step=(), save=())
+    cache.save(Rehearsal((0,), 1, 1, (Failure(0, "no", None),), None), graph=graph, cache_dir=tmp_path)
+    assert cache.load(graph, cache_dir=tmp_path) is None
+
+
+def test_a_broken_plan_is_not_rehearsed(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.write_text(TINY.replace("steps = ", "step = "), encoding="utf-8")
+    assert main(["check", str(plan), "--deep"]) == 1
+    assert "rehearsed" not in capsys.readouterr().out
+    assert kept(plan) == []
+
+
+def test_a_diff_goes_without_a_rehearsal(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(plan), "--deep", "--diff"]) == 2
+    assert "--deep" in capsys.readouterr().err
+
+
+def test_a_rehearsed_peak_is_judged_by_the_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate is 31.8 MiB and the rehearsal 33.0 MiB, of which 90 % of the device is between them."""
+    monkeypatch.setenv("PLANC_CACHE", str(tmp_path / "cache"))
+    text = QUICKSTART.read_text(encoding="utf-8")
+    plan = write_plan(tmp_path, text=f"{text}hardware {{\n  gpu = device(memory = 36 MiB)\n}}\n")
+    assert main(["check", str(plan)]) == 0
+    assert "P811" not in capsys.readouterr().out
+    assert main(["check", str(plan), "--deep"]) == 0
+    out = capsys.readouterr().out
+    assert "warning[P811]" in out
+    assert "the figure is the rehearsal's" in out
