@@ -90,6 +90,8 @@ def main() -> None:
     # What a first run imports and compiles is no part of a case.
     importlib.import_module("planc.cli.check")
     watch = Watch()
+    # What Python itself keeps of a module that a command imports late is no write of planc's.
+    sys.dont_write_bytecode = True
     sys.addaudithook(watch)
     run(commands[0], watch)
     used = _memory("VmSize")
