@@ -15,7 +15,7 @@ help:
 	@echo "make catalogue   every known fault, and what catches it, as a table"
 	@echo "make bench       measure whole commands, beside the import of torch"
 	@echo "make bad-inputs  every bad plan with planc's answer, how soon, in how much memory"
-	@echo "make estimate-accuracy  estimated against published peaks, with controls and baselines"
+	@echo "make estimate-accuracy  estimated peaks against published ones, with controls and baselines, and against rehearsals"
 	@echo "make mutants     judge 1000 mutated plans by checks and by real runs"
 	@echo "make soundness   run every edit of right plans that check accepts, and some of the others"
 	@echo "make fuzz        search for plans that make planc raise, FUZZ_MINUTES=30 long"
@@ -57,6 +57,7 @@ bench: install
 
 estimate-accuracy: install
 	$(BIN)/python -m tests.estimate.published
+	$(BIN)/python -m tests.estimate.against_rehearsal
 
 mutants: install
 	$(BIN)/python -m tests.mutants.run --limit $${MUTANTS:-1000}
