@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-slow parity catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz lint goldens reference clean
+.PHONY: help install quickstart test test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models lint goldens reference clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
 	@echo "make test        lint, types and tests"
 	@echo "make test-slow   the long suites"
 	@echo "make parity      every launch shape against one process, as a table"
+	@echo "make lattice     every mesh of up to 8 ranks, run every way, against one process, as LATTICE.md has it"
 	@echo "make catalogue   every known fault, and what catches it, as a table"
 	@echo "make bench       measure whole commands, beside the import of torch"
 	@echo "make bad-inputs  every bad plan with planc's answer, how soon, in how much memory"
@@ -19,6 +20,7 @@ help:
 	@echo "make mutants     judge 1000 mutated plans by checks and by real runs"
 	@echo "make soundness   run every edit of right plans that check accepts, and some of the others"
 	@echo "make fuzz        search for plans that make planc raise, FUZZ_MINUTES=30 long"
+	@echo "make models      every architecture of transformers on five meshes against one process, as a table"
 	@echo "make goldens     regenerate golden files; read the diff before you commit it"
 	@echo "make reference   regenerate REFERENCE.md"
 
@@ -48,6 +50,9 @@ test-slow: install
 parity: install
 	$(BIN)/python tests/parity/run.py
 
+lattice: install
+	$(BIN)/python tests/lattice/run.py
+
 catalogue: install
 	$(BIN)/python -m tests.catalogue.table
 
@@ -70,6 +75,9 @@ soundness: install
 
 fuzz: install
 	$(BIN)/python -m tests.robustness.fuzz
+
+models: install
+	$(BIN)/python -m tests.models.run
 
 lint: install
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ The names are PyTorch's. Nothing here imports torch; `runtime.backends.torch` tr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal, assert_never
 
@@ -36,6 +37,19 @@ class Shard:
 
 
 @record
+class StridedShard:
+    """Divided along a tensor dimension that packs `split_factor` tensors of one width, one after the other:
+    each of them is divided over the ranks, and a rank holds its part of every one."""
+
+    tensor_dim: int
+    split_factor: int
+    placement: Literal["StridedShard"] = "StridedShard"
+
+    def __str__(self) -> str:
+        return f"StridedShard({self.tensor_dim}, split_factor={self.split_factor})"
+
+
+@record
 class Replicate:
     """Whole and equal on every rank of a mesh dim."""
 
@@ -55,7 +69,7 @@ class Partial:
         return "Partial()"
 
 
-Placement = Shard | Replicate | Partial
+Placement = Shard | StridedShard | Replicate | Partial
 
 
 def local_length(length: int, *, parts: int, index: int) -> int:
@@ -70,6 +84,10 @@ def local_shape(shape: tuple[int, ...], placement: Placement, *, parts: int, ind
         case Shard(tensor_dim):
             dim = tensor_dim % len(shape)
             local = local_length(shape[dim], parts=parts, index=index)
+            return (*shape[:dim], local, *shape[dim + 1 :])
+        case StridedShard(tensor_dim, split_factor):
+            dim = tensor_dim % len(shape)
+            local = split_factor * local_length(shape[dim] // split_factor, parts=parts, index=index)
             return (*shape[:dim], local, *shape[dim + 1 :])
         case Replicate() | Partial():
             return shape
@@ -88,3 +106,12 @@ class DType(StrEnum):
     @property
     def size_bytes(self) -> int:
         return {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}[self.value]
+
+
+DATASET_FORMATS: Mapping[str, str] = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".json": "json",
+    ".jsonl": "json",
+}
+"""Readers of Hugging Face's `datasets` by the suffix of a file's name."""

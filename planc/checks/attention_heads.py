@@ -20,7 +20,7 @@ def divided_attentions(subject: Subject) -> Iterator[tuple[Attention, Assignment
     first: dict[str, Assignment] = {}
     for fqn, assignment in subject.bound.styles.items():
         edges = (normal(assignment.use.input), normal(assignment.use.output))
-        if assignment.style.parameters and FEATURES in edges:
+        if assignment.parameters and FEATURES in edges:
             first.setdefault(fqn.rpartition(".")[0], assignment)
     for attention in subject.inventory.attentions:
         if attention.fqn in first:

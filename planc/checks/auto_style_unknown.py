@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.checks.clash_report import rules_to_add
 from planc.checks.families import quoted
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.plan.bind import parse_own
-from planc.styles import STYLES
+from planc.styles.replicate import REPLICATE
 from planc.vocab import MeshDim
 
 CODE = Code("P412", "auto-style-unknown", "the model's own plan uses a style that planc does not know")
@@ -20,17 +21,19 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if spec is None or spec.auto is None:
         return
     styled, names = subject.bound.styles, subject.inventory.names()
-    left = [
-        (pattern, style)
-        for pattern, style in subject.bound.unknown_styles
-        if not all(fqn in styled for fqn in parse_own(pattern, spec.auto).select(names))
-    ]
+    matched = {
+        one: parse_own(one[0], spec.auto).select(names) for one in dict.fromkeys(subject.bound.unknown_styles)
+    }
+    left = [one for one, fqns in matched.items() if not all(fqn in styled for fqn in fqns)]
     if left:
+        bare = [fqn for one in left for fqn in matched[one] if fqn not in styled]
         yield CODE.at(
             spec.auto,
             f"{subject.inventory.architecture} asks for {quoted(dict.fromkeys(style for _, style in left))}",
             notes=tuple(f'"{pattern}" -> {style}' for pattern, style in left),
-            help=f"add rules for these modules; planc has {', '.join(style.name for style in STYLES)}",
+            help=f"{rules_to_add(subject, bare, REPLICATE.name)}, which keeps them whole, or another style"
+            if all(module and module.parameters for module in map(subject.inventory.get, bare))
+            else "write rules for all modules that are to be divided, and leave `auto` out",
         )
 
 

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
+from planc.plan.optimizer import AdamW
 
 CODE = Code("P712", "betas-exchanged", "the first moment decays slower than the second", Severity.WARNING)
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One warning at the optimizer when beta1 is above beta2, beyond where AdamW is known to converge."""
-    first, second = subject.plan.optimizer.kind.betas
+    kind = subject.plan.optimizer.kind
+    if not isinstance(kind, AdamW):
+        return
+    first, second = kind.betas
     if first > second:
         yield CODE.at(
             subject.plan.span("optimizer.kind"),

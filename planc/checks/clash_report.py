@@ -47,6 +47,9 @@ def clash_groups(subject: Subject, kind: ClashKind) -> Iterator[ClashGroup]:
 
 def _cause(subject: Subject, clash: Clash) -> tuple[object, ...]:
     if clash.partners:
+        assignment = subject.bound.styles.get(clash.producers[0])
+        if assignment is not None and assignment.rule is not None:
+            return (assignment.span, clash.arriving, clash.needs)
         return (family(subject.inventory, clash.producers[0]),)
     if clash.kind in _OF_PLACES:
         return (clash.arriving,)

@@ -18,6 +18,7 @@ from planc.checks.clash_report import (
 from planc.checks.families import quoted
 from planc.checks.layout_flow import ClashKind
 from planc.checks.model import Rule, Subject
+from planc.checks.remedies import changed, exchanged, gathered
 from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind
@@ -28,7 +29,10 @@ CODE = Code("P406", "colwise-without-rowwise", "divided features are never put t
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding, at the rule that divides, for all layers and producers of one kind of consumer."""
+    elsewhere = exchanged(subject)
     for group in clash_groups(subject, ClashKind.FEATURES_STAY_DIVIDED):
+        if elsewhere.issuperset(group.producers) or elsewhere.issuperset(group.consumers):
+            continue  # P407 says to exchange the styles
         dividing = rule_spans(subject, group.producers)
         span = dividing[0] if dividing else block_span(subject)
         consumers = rule_spans(subject, group.consumers)
@@ -55,10 +59,25 @@ def _help(subject: Subject, group: ClashGroup) -> str:
     modules = group.producers if group.partners else group.consumers
     if not all(module and module.kind is Kind.LINEAR for module in map(subject.inventory.get, modules)):
         return "let the dividing rule gather: `output = Replicate()`"
+    parents = dict.fromkeys(fqn.rpartition(".")[0] for fqn in group.consumers)
+    if any(module and module.parameters for module in map(subject.inventory.get, parents)):
+        return f"gather them: write {gathered(subject, tuple(parents))}"
+    if group.partners and _are_siblings(subject, group):
+        rowwise = rowwise_for(subject, group.consumers[0])
+        first, last = changed(subject, group.partners, "colwise"), changed(subject, group.consumers, rowwise)
+        return f"write {first} and {last}"
     action = rowwise_for(subject, modules[0])
     if group.partners or group.style:
-        return f"make {quoted(patterns(subject, modules))} `{action}`"
+        return f"write {changed(subject, modules, action)}"
     return rules_to_add(subject, modules, action)
+
+
+def _are_siblings(subject: Subject, group: ClashGroup) -> bool:
+    """Whether all that meets comes from linear layers in one container, and goes into another there."""
+    met = (*group.producers, *group.partners, *group.consumers)
+    modules = [subject.inventory.get(fqn) for fqn in met]
+    parents = {fqn.rpartition(".")[0] for fqn in (group.producers[0], group.partners[0], group.consumers[0])}
+    return len(parents) == 1 and all(module and module.kind is Kind.LINEAR for module in modules)
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -12,18 +12,29 @@ CODE = Code("P713", "decay-beyond-one", "one step of weight decay takes more tha
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each weight decay that, times the peak learning rate, is 1 or more."""
-    plan = subject.plan
-    lr = plan.optimizer.kind.lr
-    decays: dict[Span, float] = {plan.span("optimizer.kind"): plan.optimizer.kind.weight_decay}
-    decays.update({rule.action_span: rule.action.weight_decay for rule in plan.optimizer.rules})
-    for span, decay in decays.items():
+    """One finding for each weight decay that, times its peak learning rate, is 1 or more.
+
+    With a learning rate of 1 or more there is one alone, for that: decays of 1 and more are rarer.
+    """
+    plan, kind = subject.plan, subject.plan.optimizer.kind
+    own: dict[Span, tuple[float, float]] = {}
+    decays = {plan.span("optimizer.kind"): kind.weight_decay}
+    for rule in plan.optimizer.rules:
+        group = rule.action
+        decay = kind.weight_decay if group.weight_decay is None else group.weight_decay
+        if group.lr is None:
+            decays[rule.action_span] = decay
+        else:
+            own[rule.action_span] = group.lr, decay
+    if kind.lr >= 1:
+        decays = {plan.span("optimizer.kind"): max(decays.values())}
+    for span, (lr, decay) in {**{span: (kind.lr, decay) for span, decay in decays.items()}, **own}.items():
         if lr * decay >= 1:
             yield CODE.at(
                 span,
                 f"lr x weight_decay = {lr:g} x {decay:g} = {lr * decay:g}",
-                notes=("AdamW multiplies every weight by 1 - lr x weight_decay in each step",),
-                help="weight_decay is usually 0.1",
+                notes=("weight decay takes lr x weight_decay of every weight in each step",),
+                help="lr is usually between 1e-5 and 1e-2" if lr >= 1 else "weight_decay is usually 0.1",
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.optimizer import AdamW
 from planc.vocab import DType
 
 CODE = Code("P709", "epsilon-vanishes", "the optimizer's eps is zero in the dtype of the parameters")
@@ -16,8 +17,10 @@ _SMALLEST = {DType.FLOAT64: 4.9e-324, DType.FLOAT32: 1.4e-45, DType.BFLOAT16: 9.
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding at the optimizer when a gradient of zero would be divided by zero."""
-    plan = subject.plan
-    eps, stored = plan.optimizer.kind.eps, plan.model.dtype
+    plan, kind = subject.plan, subject.plan.optimizer.kind
+    if not isinstance(kind, AdamW):
+        return
+    eps, stored = kind.eps, plan.model.dtype
     smallest = _SMALLEST[stored]
     if eps * 2 > smallest:
         return

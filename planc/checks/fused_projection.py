@@ -8,6 +8,7 @@ from planc.checks.clash_report import patterns
 from planc.checks.families import quoted
 from planc.checks.layout_types import FEATURES, normal
 from planc.checks.model import Rule, Subject
+from planc.checks.remedies import gathered
 from planc.checks.rule_groups import by_rule
 from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
@@ -29,13 +30,16 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             if _leaves_columns(one) and _is_fused(subject, one.fqn, consumers.get(one.fqn, ()), attentions)
         ]
         if fused:
-            names = quoted(patterns(subject, fused))
             yield CODE.at(
                 span,
-                f"{names} holds several projections, one after the other",
+                f"{quoted(patterns(subject, fused))} holds several projections, one after the other",
                 notes=("a rank would get all of the first and none of the last, instead of a share of each",),
-                help=f"`colwise_gather_output` for {names}, and `rowwise_split_input` for what follows",
+                help=f"gather its output: write {gathered(subject, [_parent(fqn) for fqn in fused])}",
             )
+
+
+def _parent(fqn: str) -> str:
+    return fqn.rpartition(".")[0]
 
 
 def _consumers(subject: Subject) -> Mapping[str, tuple[Module, ...]]:
@@ -49,7 +53,7 @@ def _consumers(subject: Subject) -> Mapping[str, tuple[Module, ...]]:
 
 
 def _leaves_columns(assignment: Assignment) -> bool:
-    divides = assignment.style.parameters.get("weight") == Shard(0)
+    divides = assignment.placement("weight") == Shard(0)
     return divides and normal(assignment.use.output) == FEATURES
 
 
@@ -64,7 +68,7 @@ def _is_fused(
     module = subject.inventory.get(fqn)
     if module is None or module.kind is not Kind.LINEAR or not consumers:
         return False
-    if fqn.rpartition(".")[0] in attentions:
+    if _parent(fqn) in attentions:
         return False
     width = module.parameters[0].shape[0]
     alone = all(consumer.sources == (fqn,) for consumer in consumers)

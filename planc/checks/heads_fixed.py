@@ -10,6 +10,7 @@ from planc.checks.heads_partly_divided import CODE as HEADS_PARTLY_DIVIDED
 from planc.checks.layout_types import FEATURES, normal
 from planc.checks.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.model import Rule, Subject
+from planc.checks.remedies import gathered
 from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Attention, Kind
@@ -25,6 +26,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for attention, assignment in divided_attentions(subject):
         if attention.fixed_heads and _is_divided(subject, attention):
             found.setdefault(assignment.span, []).append(attention.fqn)
+    for fqn, assignment in subject.bound.styles.items():
+        inside = next((one for one in subject.inventory.own_attentions if fqn.startswith(f"{one}.")), None)
+        if inside is not None and FEATURES in (normal(assignment.use.input), normal(assignment.use.output)):
+            found.setdefault(assignment.span, []).append(inside)
     for span, fqns in found.items():
         yield CODE.at(
             span,
@@ -33,7 +38,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 "its code shapes queries by the model's own number of heads, or has them fused, "
                 "so a rank's share becomes something else",
             ),
-            help="`colwise_gather_output` for its projections, and `rowwise_split_input` for what follows",
+            help=f"leave all heads on every rank: write {gathered(subject, fqns)}",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.attention_heads import divided_attentions, sizes_for
 from planc.checks.model import Rule, Subject
+from planc.checks.remedies import gathered
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.vocab import MeshDim
 
@@ -24,9 +25,17 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 f"num_key_value_heads = {attention.num_kv_heads} over tp = {tp}",
                 secondary=(Label(style.span, f"`{style.fqn}` is divided here"),),
                 notes=("every rank needs whole heads",),
-                help=f"tp can be {sizes_for(subject)}",
+                help=_help(subject),
             )
             return
+
+
+def _help(subject: Subject) -> str:
+    """The sizes that divide the heads; where there is none, how to divide the weights alone."""
+    if (sizes := sizes_for(subject)) != "1":
+        return f"tp can be {sizes}"
+    attentions = [attention.fqn for attention, _ in divided_attentions(subject)]
+    return f"no tp divides them: leave all heads on every rank, with {gathered(subject, attentions)}"
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP)

@@ -101,7 +101,9 @@ def _signatures(bound: BoundPlan) -> dict[str, Signature]:
     made: dict[object, Signature] = {}
     found = {}
     for fqn, assignment in bound.styles.items():
-        key = id(assignment.rule) if assignment.rule else assignment.style.name
+        key: object = id(assignment.rule) if assignment.rule else assignment.style.name
+        if assignment.style.placed_by_model:
+            key = fqn
         if key not in made:
             made[key] = signature(assignment)
         found[fqn] = made[key]
@@ -113,7 +115,7 @@ def _gates(bound: BoundPlan, signatures: dict[str, Signature]) -> dict[str, Sign
     return {
         fqn: signatures[fqn]
         for fqn, assignment in bound.styles.items()
-        if "desired" in assignment.style.options and not module_of(bound.inventory, fqn).parameters
+        if assignment.style.prepares and not module_of(bound.inventory, fqn).parameters
     }
 
 
@@ -160,9 +162,9 @@ class _Walk:
             # A norm works token by token, so what follows it is laid out as if it were right.
             passes = clash.kind in (ClashKind.NORM_ON_SEQUENCE, ClashKind.NORM_ON_HEADS)
             return incoming if passes else Value(None, module.fqn)
+        if module.returns and (using is None or using.gives is None):
+            return self._combined(module, module.returns, wanted=None)
         if using is None:
-            if module.returns:
-                return self._combined(module, module.returns, wanted=None)
             return Value(incoming.layout, module.fqn)
         if using.gives is None:
             return Value(incoming.layout or wanted, module.fqn)
@@ -183,6 +185,9 @@ class _Walk:
         children = self.setting.places.children.get(module.fqn, ())
         known = [self.leaving.get(child.fqn) for child in children if child.fqn not in module.returns]
         parts = [value for value in known if value and value.layout not in (None, WHOLE)]
+        using = self.setting.signatures.get(module.fqn)
+        if using is not None and all(parameter.name in using.parameters for parameter in module.parameters):
+            return None
         if not parts or parts[0].layout is None or self._has_clash(module):
             return None
         producers = tuple(dict.fromkeys(value.origin for value in parts))
@@ -206,9 +211,10 @@ class _Walk:
         """
         if not sources:
             return Value(WHOLE, consumer.fqn)
-        arriving = self._arrivals(consumer.fqn, sources)
+        arriving: Sequence[tuple[str, Value]] = self._arrivals(consumer.fqn, sources)
         if self._breaks_a_place(consumer, arriving):
             return Value(None, consumer.fqn)
+        arriving = self._latent_beside_heads(arriving, is_head_norm=_is_head_norm(consumer, wanted=wanted))
         known = [value for _, value in arriving if value.layout is not None]
         if not known:
             return Value(None, consumer.fqn)
@@ -267,9 +273,37 @@ class _Walk:
 
     def _arrivals(self, consumer: str, sources: Sequence[str]) -> list[tuple[str, Value]]:
         """What reaches a consumer, with the module that it comes from."""
+        if not self.setting.gates:
+            return [(fqn, self.leaving[fqn]) for fqn in sources if fqn in self.leaving]
+        known = ((fqn, self._left(fqn, consumer)) for fqn in sources if fqn in self.leaving)
         gates = self._gates_of(consumer)
-        known = ((fqn, self.leaving[fqn]) for fqn in sources if fqn in self.leaving)
-        return [(fqn, self._through(gates, fqn, value)) for fqn, value in known] if gates else list(known)
+        return [(fqn, self._through(gates, fqn, value)) for fqn, value in known]
+
+    def _left(self, source: str, consumer: str) -> Value:
+        """A module's output after every prepared container that it leaves on its way to a consumer."""
+        value = self.leaving[source]
+        for gate in reversed(self._gates_of(source)):
+            using, style = self.setting.gates[gate], self.setting.bound.styles[gate].style
+            if "output" not in style.options or f"{consumer}.".startswith(f"{gate}."):
+                continue
+            if value.layout is not None and value.layout != using.computes_on:
+                self._note(ClashKind.OTHER, gate, using.computes_on, value.layout, (value.origin,))
+            assert using.gives is not None, "only norms and attentions give what they take"
+            value = Value(using.gives, gate)
+        return value
+
+    def _latent_beside_heads(
+        self, arriving: Sequence[tuple[str, Value]], *, is_head_norm: bool
+    ) -> Sequence[tuple[str, Value]]:
+        """Values that meet; whole ones whose gradients from divided heads are summed pass for such heads."""
+        known = self.setting.signatures
+        latent = {source for source, _ in arriving if source in known and known[source].meets_heads}
+        heads = [value for source, value in arriving if source not in latent]
+        if not latent or not (is_head_norm or any(value.layout == FEATURES for value in heads)):
+            return arriving
+        return [
+            (source, Value(FEATURES, source) if source in latent else value) for source, value in arriving
+        ]
 
     def _gates_of(self, consumer: str) -> tuple[str, ...]:
         """The prepared containers that hold a module, outermost first."""
@@ -301,9 +335,6 @@ class _Walk:
         needs = wanted
         if module.kind is Kind.NORM and arriving == FEATURES and not self._is_per_head(module):
             kind, needs = ClashKind.OTHER, WHOLE
-        elif arriving == wanted and gradient is GradientFault.NEVER_SUMMED:
-            computed_on = using.computes_on
-            return Clash(ClashKind.OTHER, module.fqn, WHOLE, computed_on, (module.fqn,), gradient=gradient)
         elif arriving == wanted:
             return None
         else:
@@ -345,6 +376,10 @@ class _Walk:
 
     def _family(self, fqn: str) -> str:
         return family(self.setting.bound.inventory, fqn)
+
+
+def _is_head_norm(module: Module, *, wanted: Placement | None) -> bool:
+    return module.kind is Kind.NORM and wanted == FEATURES
 
 
 def _clash_kind(module: Module, arriving: Placement, *, using: Signature) -> ClashKind:

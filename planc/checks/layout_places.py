@@ -98,12 +98,17 @@ def _holder(fqn: str, members: frozenset[str]) -> tuple[str, str]:
 
 def _weightless(inventory: Inventory) -> set[str]:
     """Containers that directly hold a norm without parameters."""
+    return {fqn.rpartition(".")[0] for fqn in weightless_norms(inventory)}
+
+
+def weightless_norms(inventory: Inventory) -> frozenset[str]:
+    """Norms without parameters, which the inventory has as containers of nothing."""
     parents = {module.fqn.rpartition(".")[0] for module in inventory.modules}
-    return {
-        module.fqn.rpartition(".")[0]
+    return frozenset(
+        module.fqn
         for module in inventory.modules
         if "Norm" in module.class_name and not module.parameters and module.fqn not in parents
-    }
+    )
 
 
 def _children(inventory: Inventory) -> dict[str, tuple[Module, ...]]:

@@ -63,6 +63,8 @@ class Signature:
     gives: Placement | None
     parameters: Mapping[str, Placement]
     is_typed: bool
+    meets_heads: bool = False
+    """Whether what it gives may stand beside divided heads."""
 
     @property
     def sums_whole(self) -> bool:
@@ -76,11 +78,13 @@ PLAIN = Signature(WHOLE, WHOLE, None, {}, is_typed=False)
 
 def signature(assignment: Assignment) -> Signature:
     """What a style makes of its module."""
-    style, use = assignment.style, assignment.use
+    style, use, placed = assignment.style, assignment.use, assignment.parameters
     takes, computes_on = normal(use.input), normal(use.computes_on)
     if style.reduces_parameter_gradients:
         return Signature(takes, computes_on, None, {}, is_typed=True)
-    return Signature(takes, computes_on, normal(use.output), style.parameters, bool(style.parameters))
+    # What an attention with parameters of its own gives is what its last projection does.
+    gives = None if style.name == "local_params" else normal(use.output)
+    return Signature(takes, computes_on, gives, placed, bool(placed), style.meets_heads)
 
 
 def normal(placement: Placement) -> Placement:

@@ -12,7 +12,8 @@ CODE = Code("P711", "learning-rate-zero", "the learning rate is zero throughout"
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding at the optimizer when no step could move a weight."""
-    if subject.plan.optimizer.kind.lr == 0:
+    optimizer, own = subject.plan.optimizer, subject.bound.learning_rates
+    if optimizer.kind.lr == 0 and not any(lr for lr, _ in own.values()):
         yield CODE.at(
             subject.plan.span("optimizer.kind"), "lr = 0", help="give the peak learning rate: `lr = 3e-4`"
         )

@@ -15,6 +15,7 @@ from planc.checks.clash_report import (
 from planc.checks.families import quoted
 from planc.checks.layout_flow import ClashKind
 from planc.checks.model import Rule, Subject
+from planc.checks.remedies import gathered
 from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.vocab import MeshDim
@@ -38,8 +39,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 "each rank would have a part of the gradient, and nothing sums the parts over tp",
                 *size_note(subject, group.consumers),
             ),
-            help="gather what its layers leave, `colwise_gather_output`, and divide what follows with "
-            "`rowwise_split_input`; or leave these modules whole",
+            help=f"gather what its layers leave: write {gathered(subject, group.consumers)}",
         )
 
 

@@ -40,12 +40,21 @@ def _layers(numbers: Sequence[int]) -> str:
 def _families(subject: Subject) -> Mapping[str, Mapping[int, Span | None]]:
     """By family, each layer's rule. Only members of repeated blocks are listed."""
     found: dict[str, dict[int, Span | None]] = {}
+    # Without parameters of its own, a module has nothing that these styles could divide.
+    of_parameters = {
+        family(subject.inventory, fqn)
+        for fqn, assignment in subject.bound.styles.items()
+        if assignment.style.placed_by_model
+    }
     for module in subject.inventory.modules:
         for block in subject.inventory.blocks:
             layer, _, rest = module.fqn.removeprefix(f"{block}.").partition(".")
             if module.fqn.startswith(f"{block}.") and rest and layer.isdecimal():
                 assignment = subject.bound.styles.get(module.fqn)
-                layers = found.setdefault(family(subject.inventory, module.fqn), {})
+                name = family(subject.inventory, module.fqn)
+                if assignment is None and not module.parameters and name in of_parameters:
+                    continue
+                layers = found.setdefault(name, {})
                 layers[int(layer)] = assignment.span if assignment else None
     return found
 

@@ -10,16 +10,19 @@ from planc.checks.families import quoted
 from planc.checks.heads_partly_divided import CODE as HEADS_PARTLY_DIVIDED
 from planc.checks.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.model import Rule, Subject
+from planc.checks.remedies import changed
 from planc.checks.rowwise_without_colwise import CODE as ROWWISE_WITHOUT_COLWISE
 from planc.checks.rule_groups import by_rule
 from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Module
+from planc.inventory.schema import Kind, Module
 from planc.styles import Style
 from planc.vocab import MeshDim
 
 CODE = Code("P419", "prepared-input", "this module cannot take a prepared input")
 """A prepared input is a DTensor: it goes into modules with a style, and into nothing else."""
+
+_ELSEWHERE = "leave this rule out: attention and the MLP are what takes a prepared input"
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -28,19 +31,19 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for span, assignments in by_rule(subject):
         if not _prepares(assignments[0].style):
             continue
-        reasons: dict[str, list[str]] = {}
+        reasons: dict[tuple[str, str], list[str]] = {}
         for assignment in assignments:
             module = subject.inventory.get(assignment.fqn)
             assert module is not None, "styles are of modules of this inventory"
-            reason = _reason(subject, module, inside.get(module.fqn, ()))
-            if reason is not None:
-                reasons.setdefault(reason, []).append(assignment.fqn)
-        for reason, fqns in reasons.items():
+            found = _reason(subject, module, inside)
+            if found is not None:
+                reasons.setdefault(found, []).append(assignment.fqn)
+        for (reason, help), fqns in reasons.items():
             yield CODE.at(
                 span,
                 f"prepares the input of {quoted(patterns(subject, fqns))}, {reason}",
                 notes=("the input arrives as a DTensor, which plain tensors cannot meet",),
-                help="prepare the input of the attention and of the MLP, and give a style to what reads it",
+                help=help,
             )
 
 
@@ -57,19 +60,34 @@ def _inside(subject: Subject) -> Mapping[str, Sequence[Module]]:
     return found
 
 
-def _reason(subject: Subject, module: Module, inside: Sequence[Module]) -> str | None:
-    if module.parameters:
-        return "which has parameters of its own"
+def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module]]) -> tuple[str, str] | None:
+    """(why a module cannot take a prepared input, what helps). `held` is what each such module holds."""
+    inside = held.get(module.fqn, ())
     readers = [one for one in inside if one.parameters and _from_outside(one.sources, module.fqn)]
     if not readers:
-        return "in which no layer reads it"
+        return "in which no layer reads it", _ELSEWHERE
     if _from_outside(module.returns, module.fqn):
-        return "which adds it to its own output"
-    bare = [one.fqn for one in readers if not _takes_layouts(subject, one.fqn)]
+        return "which adds it to its own output", _ELSEWHERE
+    bare = [one for one in readers if not _takes_layouts(subject, one.fqn)]
     if bare:
-        return f"which {quoted(patterns(subject, bare))} reads without a style"
-    inner = [one.fqn for one in inside if _is_prepared(subject, one.fqn)]
-    return f"inside which {quoted(patterns(subject, inner))} is prepared again" if inner else None
+        names = [one.fqn for one in bare]
+        is_plain_linear = all(one.kind is Kind.LINEAR and one.fqn not in subject.bound.styles for one in bare)
+        reason = f"which {quoted(patterns(subject, names))} reads as a plain tensor"
+        if is_plain_linear:
+            return reason, f"write {changed(subject, names, 'colwise')}, or leave this rule out"
+        use = subject.bound.styles[module.fqn].use
+        both = f"input = {use.input}, desired = {use.computes_on}, output = {use.input}"
+        both_ways = changed(subject, [module.fqn], f"prepare_input_output({both})")
+        return (
+            reason,
+            f"write {both_ways}, which leaves tensors plain, and let nothing inside leave {use.input}",
+        )
+    # One that is wrong by itself is a finding already.
+    inner = [one.fqn for one in inside if one.fqn in held and _reason(subject, one, held) is None]
+    if inner:
+        prepared = quoted(patterns(subject, inner))
+        return f"inside which {prepared} is prepared again", f"leave out this rule, or that of {prepared}"
+    return None
 
 
 def _from_outside(sources: Sequence[str], fqn: str) -> bool:
@@ -77,17 +95,15 @@ def _from_outside(sources: Sequence[str], fqn: str) -> bool:
 
 
 def _takes_layouts(subject: Subject, fqn: str) -> bool:
+    """Whether a module's style lets PyTorch compute on layouts; others give its code plain tensors."""
     assignment = subject.bound.styles.get(fqn)
-    return assignment is not None and assignment.style.name != "replicate"
-
-
-def _is_prepared(subject: Subject, fqn: str) -> bool:
-    assignment = subject.bound.styles.get(fqn)
-    return assignment is not None and _prepares(assignment.style)
+    if assignment is None:
+        return False
+    return bool(assignment.style.parameters) or assignment.style.reduces_parameter_gradients
 
 
 def _prepares(style: Style) -> bool:
-    return "desired" in style.options
+    return style.prepares and "output" not in style.options
 
 
 RULE = Rule(

@@ -15,7 +15,8 @@ CODE = Code(
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One warning for each set of rules that recompute all large parts of a layer, but not the layer."""
-    checkpointed, inventory = subject.bound.checkpointed, subject.inventory
+    bound, inventory = subject.bound, subject.inventory
+    checkpointed = {fqn: span for fqn, span in bound.checkpointed.items() if fqn not in bound.selective}
     sizes: dict[str, int] = {}
     for fqn, _, parameter in inventory.parameters():
         for block in inventory.blocks:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.data import Packing
 from planc.plan.spec import Backend, Rotate
 from planc.vocab import DType, MeshDim
 
@@ -15,12 +16,19 @@ _HEAD_DIM_MULTIPLE = 8
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """Findings for dtype and head_dim, when the plan itself says that it runs on CUDA: `backend = nccl`."""
+    """Findings for packing, dtype and head_dim, when the plan says that it runs on CUDA: `backend = nccl`."""
     plan = subject.plan
     spec = plan.context_parallel
     if spec is None or spec.rotate is not Rotate.RING or plan.mesh.backend is not Backend.NCCL:
         return
     rotate = (Label(plan.span("context_parallel.rotate"), "by ring"),)
+    if plan.data.packing is Packing.ISOLATE:
+        yield CODE.at(
+            plan.span("data.packing"),
+            "the kernel takes no mask, which keeps documents apart",
+            secondary=rotate,
+            help="write `rotate = allgather` or `rotate = ulysses`",
+        )
     computed = (plan.fsdp.param_dtype if plan.fsdp else None) or plan.model.dtype
     if computed not in (DType.BFLOAT16, DType.FLOAT16):
         path = "fsdp.param_dtype" if plan.fsdp and plan.fsdp.param_dtype else "model.dtype"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.clash_report import (
+    ClashGroup,
     block_span,
     clash_groups,
     labels_at,
     patterns,
+    rowwise_for,
     rule_spans,
     rules_to_add,
     size_note,
@@ -16,6 +18,7 @@ from planc.checks.clash_report import (
 from planc.checks.families import quoted
 from planc.checks.layout_flow import ClashKind
 from planc.checks.model import Rule, Subject
+from planc.checks.remedies import behind_norms, changed, divided_here, exchanged, followers, norms_heads
 from planc.checks.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind
@@ -31,9 +34,6 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         span = spans[0] if spans else block_span(subject)
         producing = rule_spans(subject, group.producers)
         bare = [fqn for fqn in group.producers if fqn not in subject.bound.styles]
-        linear = bool(bare) and all(
-            module and module.kind is Kind.LINEAR for module in map(subject.inventory.get, bare)
-        )
         yield CODE.at(
             span,
             f"needs {group.first.needs}, gets {group.first.arriving}",
@@ -46,10 +46,28 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 + (", which no rule names" if bare else ""),
                 *size_note(subject, group.consumers),
             ),
-            help=rules_to_add(subject, bare, "colwise")
-            if linear
-            else "use `rowwise_split_input`, which divides its input itself",
+            help=_help(subject, group),
         )
+
+
+def _help(subject: Subject, group: ClashGroup) -> str:
+    """The first of several layers is to be colwise, and the last of them rowwise."""
+    modules = map(subject.inventory.get, group.consumers)
+    sources = [source for module in modules if module for source in module.sources]
+    before = behind_norms(subject, sources)
+    bare = [fqn for fqn in before if fqn not in subject.bound.styles]
+    if bare and all(module and module.kind is Kind.LINEAR for module in map(subject.inventory.get, bare)):
+        return rules_to_add(subject, bare, "colwise")
+    if any(norms_heads(subject, fqn) for fqn in sources):
+        return f"write {changed(subject, before, 'colwise')}: the norms are for divided heads"
+    first = [fqn for fqn in group.consumers if followers(subject, [fqn])]
+    if not first:
+        return f"write {divided_here(subject, group.consumers)}, which divides its input itself"
+    last = [fqn for fqn in followers(subject, first) if fqn in exchanged(subject)]
+    text = changed(subject, first, "colwise")
+    if not last:
+        return f"write {text}: the layer behind it takes divided features"
+    return f"exchange the styles: {text}, and {changed(subject, last, rowwise_for(subject, last[0]))}"
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

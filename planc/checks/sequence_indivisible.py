@@ -20,7 +20,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     A rank of context parallelism holds `sequence_length / cp` tokens, which tp divides further.
     """
     mesh, length = subject.plan.mesh, subject.plan.data.sequence_length
-    dividing = next((one for one in subject.bound.styles.values() if _divides_sequence(one.use)), None)
+    dividing = next((one for one in subject.bound.styles.values() if divides_sequence(one.use)), None)
     cp = mesh.cp if subject.plan.context_parallel else 1
     if dividing is None or length % cp or (length // cp) % mesh.tp == 0:
         return
@@ -35,7 +35,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     )
 
 
-def _divides_sequence(use: StyleUse) -> bool:
+def divides_sequence(use: StyleUse) -> bool:
+    """Whether a module takes, computes on or gives a part of the tokens."""
     return SEQUENCE in (normal(use.input), normal(use.computes_on), normal(use.output))
 
 

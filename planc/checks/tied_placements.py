@@ -41,7 +41,7 @@ def _bare(name: str, is_bare: bool) -> tuple[str, ...]:
 def _placement(subject: Subject, parameter: str) -> Placement:
     fqn, _, name = parameter.rpartition(".")
     assignment = subject.bound.styles.get(fqn)
-    return assignment.style.parameters.get(name, Replicate()) if assignment else Replicate()
+    return assignment.placement(name) if assignment else Replicate()
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

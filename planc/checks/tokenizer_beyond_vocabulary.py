@@ -8,7 +8,7 @@ from typing import assert_never
 from planc.checks.model import Rule, Subject
 from planc.checks.tokenizer_file import num_token_ids
 from planc.diagnostics import Code, Diagnostic
-from planc.plan.spec import ByteTokenizer, FileTokenizer
+from planc.plan.data import ByteTokenizer, FileTokenizer
 
 CODE = Code("P705", "tokenizer-beyond-vocabulary", "the tokenizer has more ids than the model has rows")
 

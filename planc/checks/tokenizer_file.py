@@ -1,4 +1,4 @@
-"""How many token ids a tokenizer.json has, as far as its text says."""
+"""What a tokenizer.json and the files beside it say, as far as text tells."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ _MAX_BYTES = 64 * 2**20
 
 
 def num_token_ids(path: Path) -> int | None:
-    """One more than the largest id; None for a file that is not here, or that the run will not take either.
+    """One more than the largest id of a file, or of that in a folder.
 
-    A plan may be checked where only its text is, so that a missing file is no finding.
+    None for what is not here, or that the run will not take either: a plan may be checked where only its
+    text is, so that a missing file is no finding.
     """
     try:
+        if path.is_dir():
+            path = path / "tokenizer.json"
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             return None
         content = json.loads(path.read_bytes())
@@ -24,3 +27,19 @@ def num_token_ids(path: Path) -> int | None:
         return max(ids) + 1 if ids and all(type(one) is int for one in ids) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def has_chat_template(path: Path) -> bool | None:
+    """Whether one stands beside a tokenizer.json, or in its folder; None for what is not here or damaged."""
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_bytes())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, RecursionError):
+        return None
+    return isinstance(config, dict) and bool(config.get("chat_template"))

@@ -6,20 +6,29 @@ from collections.abc import Iterator
 
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.optimizer import Constant, WarmupStableDecay
 
-CODE = Code("P706", "warmup-beyond-training", "the warm-up is longer than the training")
+CODE = Code("P706", "warmup-beyond-training", "the warm-up takes all of the training")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the schedule when the peak learning rate is never reached."""
-    warmup, steps = subject.plan.optimizer.schedule.warmup, subject.plan.train.steps
-    if warmup > steps:
+    """One finding at the schedule when the peak learning rate is never reached, or never left.
+
+    A constant one may be reached in the last step: it has nowhere to go. What a `wsd` lacks for its decay is
+    another rule's.
+    """
+    schedule, steps = subject.plan.optimizer.schedule, subject.plan.train.steps
+    warmup = schedule.warmup
+    never_left = warmup == steps > 1 and not isinstance(schedule, Constant | WarmupStableDecay)
+    if warmup > steps or never_left:
         yield CODE.at(
             subject.plan.span("optimizer.schedule"),
             f"{warmup} steps of warm-up",
             secondary=(Label(subject.plan.span("train.steps"), f"{steps} steps of training"),),
-            notes=("the learning rate would never reach its peak, and never come down",),
-            help=f"make warmup a small part of the {steps} steps",
+            notes=("the learning rate would reach its peak in the last step, and never come down",)
+            if never_left
+            else ("the learning rate would never reach its peak, and never come down",),
+            help=f"write `warmup = {steps // 10} steps`, a tenth of the training, or train longer",
         )
 
 

@@ -12,7 +12,7 @@ from planc.diagnostics import Code, Diagnostic, Label
 from planc.inventory.schema import Kind, Module, Parameter
 from planc.plan.bind import Assignment
 from planc.source import Span
-from planc.vocab import MeshDim, Shard
+from planc.vocab import MeshDim, Shard, StridedShard
 
 CODE = Code("P403", "width-indivisible", "a divided parameter's size is not divisible by tp")
 
@@ -51,15 +51,18 @@ def _uneven_sizes(subject: Subject, assignment: Assignment) -> set[int]:
     assert module is not None, "styles are of modules of this inventory"
     found = set()
     for parameter in module.parameters:
-        placement = assignment.style.parameters.get(parameter.name)
-        if isinstance(placement, Shard) and len(parameter.shape) > placement.tensor_dim:
+        placement = assignment.placement(parameter.name)
+        if isinstance(placement, Shard | StridedShard) and len(parameter.shape) > placement.tensor_dim:
             size = parameter.shape[placement.tensor_dim]
+            size //= placement.split_factor if isinstance(placement, StridedShard) else 1
             if size % subject.plan.mesh.tp and not _is_vocabulary(subject, module, parameter, placement):
                 found.add(size)
     return found
 
 
-def _is_vocabulary(subject: Subject, module: Module, parameter: Parameter, placement: Shard) -> bool:
+def _is_vocabulary(
+    subject: Subject, module: Module, parameter: Parameter, placement: Shard | StridedShard
+) -> bool:
     """Rows of an embedding or of the head: the lookup and the loss are exact with unequal shards."""
     head = subject.inventory.head
     rows = placement.tensor_dim == 0 and parameter.shape[0] == subject.inventory.vocab_size

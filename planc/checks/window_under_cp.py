@@ -1,4 +1,4 @@
-"""Sliding windows under context parallelism."""
+"""Sliding windows under ring attention."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Iterator
 
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.spec import Rotate
 from planc.vocab import MeshDim
 
-CODE = Code("P602", "window-under-cp", "context parallelism does not know sliding windows")
+CODE = Code("P602", "window-under-cp", "ring attention does not know sliding windows")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the block when some layer sees less than the sequence."""
+    """One finding at the block for ring, which does not mask blocks, when some layer sees less than all."""
     spec, length = subject.plan.context_parallel, subject.plan.data.sequence_length
     narrow = [a for a in subject.inventory.attentions if a.window is not None and a.window < length]
-    if spec is None or not narrow:
+    if spec is None or spec.rotate is not Rotate.RING or not narrow:
         return
     yield CODE.at(
         spec.span,
         f"{len(narrow)} layers see {narrow[0].window} of {length} tokens",
         secondary=(Label(subject.plan.span("data.sequence_length"), "longer than the window"),),
         notes=(f"the first is `{narrow[0].fqn}`",),
-        help=f"set cp = 1, or sequence_length to at most {min(a.window or 0 for a in narrow)}",
+        help=f"write `rotate = {'allgather' if narrow[0].value_dim is None else 'ulysses'}`",
     )
 
 

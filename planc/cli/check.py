@@ -8,10 +8,12 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.api import Checked
 from planc.cli import plans
+from planc.cli.check_scope import unread
 from planc.cli.exits import FINDINGS, UsageError
 from planc.diagnostics.formats import FORMATS
 from planc.diagnostics.report import PlanFindings, Report
@@ -125,7 +127,7 @@ def _rehearsed(found: _Found, arguments: Namespace) -> _Found:
     from planc.cli.deep import rehearse  # a plain check should not wait for the import
 
     started = time.perf_counter()
-    checked, rows = rehearse(found.path, found.checked)
+    checked, rows = rehearse(found.path, found.checked, stream=sys.stderr)
     seconds = found.seconds + time.perf_counter() - started
     return replace(found, checked=checked, seconds=seconds, rehearsed=rows)
 
@@ -157,7 +159,12 @@ def _print_full(found: _Found) -> None:
         rows.append(("settings", ", ".join(checked.overrides)))
     digest = plan_hash(checked.graph)[:12]
     sys.stdout.write(f"{found.path} is sound, plan_hash {digest}, in {found.seconds:.2f} s\n")
-    sys.stdout.write(render_table(rows, indent="  "))
+    base, is_deep = Path(found.path).parent, bool(found.rehearsed)
+    rows.append(unread(checked.bound.plan, base=base, is_deep=is_deep))
+    *lines, last = render_table(rows, indent="  ").splitlines()
+    if plans.wants_colour(sys.stdout):
+        last = f"\033[2m{last}\033[0m"
+    sys.stdout.write("\n".join((*lines, last, "")))
 
 
 def _report(found: Sequence[_Found], settings: Sequence[SourceFile]) -> Report:

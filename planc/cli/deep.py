@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 
 from planc.api import Checked, cache_dir
 from planc.checks import does_not_fit
@@ -19,11 +22,11 @@ from planc.runtime.errors import RunError
 from planc.show.table import Row
 
 
-def rehearse(path: str, checked: Checked) -> tuple[Checked, tuple[Row, ...]]:
+def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, tuple[Row, ...]]:
     """The plan with the rehearsal's findings among its own, and the lines that `check` says of it.
 
-    A plan with errors is left as it is: it has no graph. UsageError where torch or transformers are missing,
-    or the model cannot be built.
+    On a terminal, `stream` shows what is being done. A plan with errors is left as it is: it has no graph.
+    UsageError where torch or transformers are missing, or the model cannot be built.
     """
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:
@@ -32,18 +35,37 @@ def rehearse(path: str, checked: Checked) -> tuple[Checked, tuple[Row, ...]]:
         return checked, ()
     source = checked.sources[path]
     try:
-        deep = check_deep(
-            checked.graph,
-            base=Path(path).parent,
-            estimate=estimate(checked.graph, checked.inventory),
-            cache_dir=cache_dir(),
-            nowhere=source.start(),
-        )
+        with progress(path, stream=stream) as said:
+            deep = check_deep(
+                checked.graph,
+                base=Path(path).parent,
+                estimate=estimate(checked.graph, checked.inventory),
+                cache_dir=cache_dir(),
+                nowhere=source.start(),
+                said=said,
+            )
     except RunError as error:
         raise UsageError(error.message) from error
     diagnostics = in_order((*checked.diagnostics, *deep.diagnostics, *_judged(checked, deep)))
     graph = None if has_errors(diagnostics) else checked.graph
     return replace(checked, diagnostics=diagnostics, graph=graph), tuple(rehearsed_rows(deep))
+
+
+@contextlib.contextmanager
+def progress(path: str, *, stream: TextIO) -> Iterator[Callable[[str], None]]:
+    """A function that shows on a terminal what comes next, in one line that is gone at the end.
+
+    Nothing is shown in a pipe, nor where continuous integration lends a terminal and keeps what it prints.
+    """
+    if not stream.isatty() or os.environ.get("CI") or os.environ.get("TERM") == "dumb":
+        yield lambda text: None
+        return
+    # Only a terminal needs it, and a pipe should not wait for the import.
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(file=stream, highlight=False).status(f"rehearsing {escape(path)}") as status:
+        yield lambda text: status.update(f"rehearsing {escape(path)}: {text}")
 
 
 def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:

@@ -47,6 +47,8 @@ class RunDisplay:
         self.directory.append_metrics(metrics)
         self.directory.write_status("running", step=metrics.step)
         line = format_step(metrics, num_steps=self.num_steps)
+        for one in metrics.evaluations:
+            self._print(f"step {metrics.step}  {one.label} loss {one.loss:.4f}  ({one.tokens:,} tokens)")
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=metrics.step, description=line)
         else:

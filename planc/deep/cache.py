@@ -47,7 +47,9 @@ def _path(graph: Graph, cache_dir: Path) -> Path:
     # The graph's hash covers the model's config; the handlers' sources, those who are changing planc itself.
     parts = (_FORMAT, planc.__version__, version("torch"), version("transformers"), plan_hash(graph))
     hashed = hashlib.sha256("\n".join(map(str, parts)).encode())
-    for source in sorted((Path(__file__).parents[1] / "runtime" / "backends").rglob("*.py")):
+    package = Path(planc.__path__[0])
+    sources = (package / "initialisation.py", *(package / "runtime" / "backends").rglob("*.py"))
+    for source in sorted(sources):
         hashed.update(source.read_bytes())
     digest = hashed.hexdigest()
     return cache_dir / "rehearsals" / f"{digest}.json"

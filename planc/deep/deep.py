@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,19 +32,29 @@ class Deep:
     is_cached: bool
 
 
-def check_deep(graph: Graph, *, base: Path, estimate: Estimate, cache_dir: Path, nowhere: Span) -> Deep:
+def check_deep(
+    graph: Graph,
+    *,
+    base: Path,
+    estimate: Estimate,
+    cache_dir: Path,
+    nowhere: Span,
+    said: Callable[[str], None] = lambda text: None,
+) -> Deep:
     """Rehearses a graph, or finds that this very graph was rehearsed before, with the same libraries.
 
-    Relative paths start at `base`; findings without a line of the plan are put at `nowhere`. ValueError if
+    Relative paths start at `base`; findings without a line of the plan are put at `nowhere`; `said` is told
+    what comes next, where it takes long. ValueError if
     this process holds a process group, RunError if the model cannot be built. Imports torch.
     """
     rehearsal = load(graph, cache_dir=cache_dir)
     is_cached = rehearsal is not None
     if rehearsal is None:
+        said("loading torch")
         # torch takes seconds to import, and only a rehearsal needs it.
         from planc.runtime.backends.rehearsal.rehearse import rehearse
 
-        rehearsal = rehearse(graph, base=base)
+        rehearsal = rehearse(graph, base=base, said=said)
         save(rehearsal, graph=graph, cache_dir=cache_dir)
     diagnostics = [*_failures(rehearsal, nowhere)]
     if rehearsal.measured is not None:

@@ -35,7 +35,14 @@ def _misfit(old: Side, new: Side) -> str:
         return f"{plural(num_other, 'parameter')} of another shape"
     if old.model.dtype != new.model.dtype:
         return f"parameters are {old.model.dtype} in one and {new.model.dtype} in the other"
+    kept, wanted = (one.op(BuildOptimizer) for one in (old, new))
+    if kept and wanted and kept.state_names != wanted.state_names:
+        return f"one optimizer keeps {_listed(kept.state_names)}, the other {_listed(wanted.state_names)}"
     return ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names) or "nothing"
 
 
 def _parameters(side: Side) -> dict[str, tuple[int, ...] | None]:
@@ -43,7 +50,7 @@ def _parameters(side: Side) -> dict[str, tuple[int, ...] | None]:
     found = side.layouts()
     if found is not None:
         return {fqn: parameter.shape for fqn, parameter in found.items()}
-    return {fqn: None for op in side.ops(BuildOptimizer) for _, fqns in op.groups for fqn in fqns}
+    return {fqn: None for op in side.ops(BuildOptimizer) for group in op.groups for fqn in group.parameters}
 
 
 def _placement(side: Side) -> object:

@@ -15,7 +15,7 @@ from planc.diff.facts import (
     compare,
 )
 from planc.diff.model import Action, Change, Group, PlanDiff
-from planc.diff.modules import compare_recomputation, compare_styles, compare_units, compare_weight_decay
+from planc.diff.modules import compare_groups, compare_recomputation, compare_styles, compare_units
 from planc.diff.reductions import compare_reduction_order, reduction_note
 from planc.diff.resources import PEAK, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
@@ -50,7 +50,7 @@ def _compare(old: Side, new: Side) -> Iterator[Change]:
     yield from compare(CHECKPOINT_FACTS, old, new)
     yield from batch
     yield from compare(NUMERICS_FACTS, old, new)
-    yield from compare_weight_decay(old, new)
+    yield from compare_groups(old, new)
     yield from compare_reduction_order(old, new)
     yield from compare(RUN_FACTS, old, new)
 

@@ -14,6 +14,7 @@ from planc.graph.ops import (
     BuildOptimizer,
     BuildSchedule,
     ClipGradients,
+    Evaluate,
     ExportHf,
     FullyShard,
     InitMesh,
@@ -21,6 +22,7 @@ from planc.graph.ops import (
     LoadWeights,
     Log,
     OpenData,
+    OpenEvaluation,
     ResumeCheckpoint,
     SaveCheckpoint,
     ShardContext,
@@ -131,10 +133,26 @@ def _tokens_per_step(side: Side) -> int | None:
 
 def _source(side: Side) -> str | None:
     data = side.op(OpenData)
-    if data is None:
-        return None
-    field = (f"field {data.field}",) if data.field else ()
-    return f"{data.source}({', '.join((*data.patterns, *field))})"
+    return _written_source(data) if data else None
+
+
+def _written_source(op: OpenData | OpenEvaluation) -> str:
+    """A source with all that is said of it."""
+    said = {"field": op.field, "train_on": op.train_on, "revision": op.revision, "split": op.split}
+    said["subset"] = op.subset or ""
+    options = (f"{name} {value}" for name, value in said.items() if value)
+    return f"{op.source}({', '.join((*op.patterns, *options))})"
+
+
+def _evaluations(side: Side) -> str | None:
+    """Each evaluation's source, how much of it, and how often."""
+    every = {op.label: op.every_steps for op in side.ops(Evaluate)}
+    found = (
+        f"{op.label}: {_written_source(op)}, {op.sequences or 'all'} sequences, "
+        f"every {every.get(op.label)} steps"
+        for op in side.ops(OpenEvaluation)
+    )
+    return "; ".join(found) or None
 
 
 def _tokenizer(side: Side) -> str | None:
@@ -192,6 +210,7 @@ BATCH_FACTS: tuple[Fact, ...] = (
     Fact(Group.BATCH, "data.source", "data.source", _source),
     Fact(Group.BATCH, "data.tokenizer", "data.tokenizer", _tokenizer),
     Fact(Group.BATCH, "data.packing", "data.packing", of_op(OpenData, "packing")),
+    Fact(Group.BATCH, "documents seen alone", "data.packing", of_op(AttachAttention, "isolates")),
     Fact(Group.BATCH, "data.shuffle_seed", "data.shuffle_seed", of_op(OpenData, "shuffle_seed")),
 )
 
@@ -205,6 +224,14 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "optimizer lr", "optimizer.kind", of_op(BuildOptimizer, "lr")),
     Fact(Group.NUMERICS, "optimizer betas", "optimizer.kind", of_op(BuildOptimizer, "betas")),
     Fact(Group.NUMERICS, "optimizer eps", "optimizer.kind", of_op(BuildOptimizer, "eps")),
+    Fact(Group.NUMERICS, "optimizer momentum", "optimizer.kind", of_op(BuildOptimizer, "momentum")),
+    Fact(Group.NUMERICS, "optimizer nesterov", "optimizer.kind", of_op(BuildOptimizer, "nesterov")),
+    Fact(
+        Group.NUMERICS,
+        "optimizer implementation",
+        "optimizer.kind",
+        of_op(BuildOptimizer, "implementation"),
+    ),
     Fact(
         Group.NUMERICS,
         "optimizer.clip_grad_norm",
@@ -213,6 +240,7 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     ),
     Fact(Group.NUMERICS, "schedule", "optimizer.schedule", of_op(BuildSchedule, "kind")),
     Fact(Group.NUMERICS, "schedule warmup steps", "optimizer.schedule", of_op(BuildSchedule, "warmup_steps")),
+    Fact(Group.NUMERICS, "schedule decay steps", "optimizer.schedule", of_op(BuildSchedule, "decay_steps")),
     Fact(Group.NUMERICS, "schedule min_factor", "optimizer.schedule", of_op(BuildSchedule, "min_factor")),
     Fact(Group.NUMERICS, "schedule ends at step", "train.steps", _schedule_length),
 )
@@ -220,6 +248,8 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
 CHECKPOINT_FACTS: tuple[Fact, ...] = (Fact(Group.CHECKPOINT, 'export "hf"', "checkpoint.export.hf", _export),)
 
 RUN_FACTS: tuple[Fact, ...] = (
+    Fact(Group.RUN, "evaluations", "data.eval", _evaluations),
+    Fact(Group.RUN, "data.prefetch", "data.prefetch", of_op(OpenData, "prefetch")),
     Fact(Group.RUN, "model.hf", "model.hf", lambda side: side.model.path),
     Fact(Group.RUN, "train.steps", "train.steps", lambda side: side.graph.num_steps),
     Fact(Group.RUN, "train.log_every", "train.log_every", of_op(Log, "every_steps")),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planc.diff.model import Action, Change, Group
 from planc.diff.side import Side
 from planc.estimate.layout import ParameterLayout
-from planc.graph.ops import BuildOptimizer, CheckpointActivations, FullyShard, ShardTensorParallel
+from planc.graph.ops import (
+    BuildOptimizer,
+    CheckpointActivations,
+    FullyShard,
+    ParameterGroup,
+    ShardTensorParallel,
+)
 from planc.graph.text import summarise
 from planc.show.table import format_shape, plural
 from planc.source import Span
 from planc.styles.model import StyleUse
-from planc.vocab import MeshDim, Placement, Shard
+from planc.vocab import MeshDim, Placement, Shard, StridedShard
 
 Key = tuple[str | None, str | None, str]
 Layouts = Mapping[str, ParameterLayout]
@@ -28,7 +34,7 @@ class _Divided:
     @property
     def has_shards(self) -> bool:
         """Whether a rank holds less than all of it; a norm under sequence parallelism stays whole."""
-        return any(isinstance(placement, Shard) for _, placement in self.parameters)
+        return any(isinstance(placement, Shard | StridedShard) for _, placement in self.parameters)
 
 
 def compare_styles(old: Side, new: Side) -> Iterator[Change]:
@@ -157,36 +163,57 @@ def _units(side: Side) -> dict[tuple[str, ...], str]:
 
 
 def compare_recomputation(old: Side, new: Side) -> Iterator[Change]:
-    """Modules that start or stop recomputing their activations."""
+    """Modules that start or stop recomputing their activations, or recompute others than before."""
     before, after = (
-        dict.fromkeys(fqn for op in side.ops(CheckpointActivations) for fqn in op.modules)
+        {fqn: op.mode for op in side.ops(CheckpointActivations) for fqn in op.modules} for side in (old, new)
+    )
+    groups: dict[tuple[str | None, str | None], list[str]] = {}
+    for fqn in {**after, **before}:
+        if before.get(fqn) != after.get(fqn):
+            groups.setdefault((before.get(fqn), after.get(fqn)), []).append(fqn)
+    for (was, now), fqns in groups.items():
+        action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
+        place = (old if now is None else new).place("activation_checkpoint")
+        for folded in summarise(fqns):
+            yield Change(Group.LAYOUT, action, f"activation_checkpoint {folded}", was, now, place=place)
+
+
+def compare_groups(old: Side, new: Side) -> Iterator[Change]:
+    """Parameters that both models have and that decay otherwise, or learn at a rate of their own otherwise.
+
+    Where a rate is that of the optimizer on both sides, its own line says what became of it.
+    """
+    yield from _compare_option(old, new, name="weight_decay", read=_weight_decay)
+    yield from _compare_option(old, new, name="lr", read=_own_rate)
+
+
+def _compare_option(
+    old: Side, new: Side, *, name: str, read: Callable[[BuildOptimizer, ParameterGroup], str]
+) -> Iterator[Change]:
+    before, after = (
+        {
+            fqn: read(op, group)
+            for op in side.ops(BuildOptimizer)
+            for group in op.groups
+            for fqn in group.parameters
+        }
         for side in (old, new)
     )
-    for action, side, fqns in (
-        (Action.ADD, new, [fqn for fqn in after if fqn not in before]),
-        (Action.REMOVE, old, [fqn for fqn in before if fqn not in after]),
-    ):
-        for folded in summarise(fqns):
-            place = side.place("activation_checkpoint")
-            yield Change(Group.LAYOUT, action, f"activation_checkpoint {folded}", place=place)
-
-
-def compare_weight_decay(old: Side, new: Side) -> Iterator[Change]:
-    """Parameters that both models have and that decay otherwise."""
-    before, after = _weight_decay(old), _weight_decay(new)
-    groups: dict[tuple[float, float], list[str]] = {}
-    for fqn, decay in before.items():
-        if fqn in after and after[fqn] != decay:
-            groups.setdefault((decay, after[fqn]), []).append(fqn)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for fqn, value in before.items():
+        if fqn in after and after[fqn] != value:
+            groups.setdefault((value, after[fqn]), []).append(fqn)
     for (was, now), fqns in groups.items():
         place = new.place("optimizer")
-        same = [fqn for fqn, decay in before.items() if decay == was]
+        same = [fqn for fqn, value in before.items() if value == was]
         names = [f"of {plural(len(fqns), 'parameter')}"] if same == fqns else summarise(fqns)
-        for name in names:
-            yield Change(
-                Group.NUMERICS, Action.CHANGE, f"weight_decay {name}", str(was), str(now), place=place
-            )
+        for folded in names:
+            yield Change(Group.NUMERICS, Action.CHANGE, f"{name} {folded}", was, now, place=place)
 
 
-def _weight_decay(side: Side) -> dict[str, float]:
-    return {fqn: decay for op in side.ops(BuildOptimizer) for decay, fqns in op.groups for fqn in fqns}
+def _weight_decay(op: BuildOptimizer, group: ParameterGroup) -> str:
+    return str(group.weight_decay)
+
+
+def _own_rate(op: BuildOptimizer, group: ParameterGroup) -> str:
+    return "the optimizer's" if group.lr == op.lr else str(group.lr)

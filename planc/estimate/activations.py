@@ -8,7 +8,10 @@ compute element, T the rank's tokens, divided by tp where a norm runs on a divid
     linear between two linears   b w_out of each that feeds it, and b w_in of the activated one if two do
     attention   b (q + 2 k) + a  queries, keys and values of the kernel; a is its log-sum-exp, 4 bytes a head;
                                  over cp b q more, since its output reaches the next layer as a copy
+    eager attention b 3 q + s    keys and values repeated for the queries; s is 4 bytes a score, and b more
+                                 where the compute dtype is not float32, in which softmax computes
     checkpointed module          b h: its input alone; the rest comes back for one module at a time
+    checkpointed selectively     what selective.py says beside the input
 
 For an unfused 8B layer these rules give 49 h. Dropped, as small or shared by all layers: token ids and rotary
 tables. Tests hold the rules against what autograd saves, exactly.
@@ -19,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from planc.estimate.rank_work import SEQUENCE, RankWork, ancestors
+from planc.estimate.selective import kept_results_bytes
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.vocab import DType, Replicate
@@ -37,17 +41,22 @@ def activations(work: RankWork) -> Activations:
     again = recomputed_bytes(work)
     kept = sum(num_bytes for fqn, num_bytes in _saved(work) if work.region(fqn) is None)
     kept += sum(region_input_bytes(work, fqn) for fqn in again)
-    return Activations(kept, max(again.values(), default=0))
+    kept += sum(kept_results_bytes(work).values())
+    return Activations(kept, max((0, *again.values())))
 
 
 def recomputed_bytes(work: RankWork) -> Mapping[str, int]:
-    """What recomputing brings back, by checkpointed module."""
+    """What recomputing brings back beside what was kept, by checkpointed module.
+
+    Results that were kept and that backward does not read are freed when the module has been computed again.
+    """
     again: dict[str, int] = {}
     for fqn, num_bytes in _saved(work):
         region = work.region(fqn)
         if region is not None:
             again[region] = again.get(region, 0) + num_bytes
-    return again
+    kept = kept_results_bytes(work)
+    return {fqn: num_bytes - kept.get(fqn, 0) for fqn, num_bytes in again.items()}
 
 
 def region_input_bytes(work: RankWork, fqn: str) -> int:
@@ -125,8 +134,16 @@ def between_bytes(work: RankWork, module: Module) -> int:
 
 
 def attention_bytes(work: RankWork, attention: Attention) -> int:
-    """All-gather attention keeps the keys and values of the whole sequence."""
+    """All-gather attention keeps the keys and values of the whole sequence, eager attention all scores."""
     num_heads, num_kv_heads = work.heads(attention)
+    if work.attention.isolates and work.attention.kind != "ring":
+        # Beside a mask, keys and values are repeated for the queries.
+        num_kv_heads = num_heads
+    if work.attention.kind == "eager":
+        width = 2 * attention.head_dim + (attention.value_dim or attention.head_dim)
+        compute_bytes = work.compute_dtype.size_bytes
+        score_bytes = 4 if work.compute_dtype is DType.FLOAT32 else 4 + compute_bytes
+        return work.num_tokens * num_heads * (width * compute_bytes + work.sequence_length * score_bytes)
     copies = work.cp if work.attention.kind == "allgather" else 1
     outputs = 1 if work.attention.over else 0
     value_dim = attention.value_dim or attention.head_dim
@@ -134,6 +151,14 @@ def attention_bytes(work: RankWork, attention: Attention) -> int:
     features += (num_heads * outputs + num_kv_heads * copies) * value_dim
     log_sum_exp = num_heads * (8 if work.compute_dtype is DType.FLOAT64 else 4)
     return work.num_tokens * (features * work.compute_dtype.size_bytes + log_sum_exp)
+
+
+def document_bias_bytes(work: RankWork) -> int:
+    """What keeps documents apart, [micro_batch, queries, keys], which all layers share."""
+    if not work.attention.isolates:
+        return 0
+    copies = work.cp if work.attention.kind == "ulysses" else 1
+    return copies * work.num_tokens * work.sequence_length * work.compute_dtype.size_bytes
 
 
 @record

@@ -119,7 +119,9 @@ class _Walk:
             if not unit.reshard_after_forward or unit.modules == ("",)
         }
         self._last_of_unit = {unit: fqn for fqn, unit in self._units.items()}
-        self._regions = {fqn: region for fqn in self._units if (region := work.region(fqn)) is not None}
+        self._again = recomputed_bytes(work)
+        # An embedding that is checkpointed saves nothing to begin with, and keeps token ids alone.
+        self._regions = {fqn: region for fqn in self._units if (region := work.region(fqn)) in self._again}
         self._last_of_region = {region: fqn for fqn, region in self._regions.items()}
         self._readers: dict[_Input, int] = {}
         for module in self._order:
@@ -130,13 +132,12 @@ class _Walk:
         self._left_attention: set[str] = set()
 
     def moments(self) -> Iterator[Moment]:
-        again = recomputed_bytes(self._work)
         entered: set[str] = set()
         for module in self._order:
             region = self._regions.get(module.fqn)
             if region is not None and region not in entered:
                 entered.add(region)
-                self._live += again[region]
+                self._live += self._again[region]
             yield from self._module(module)
             if region is not None and self._last_of_region[region] == module.fqn:
                 self._live -= region_input_bytes(self._work, region)

@@ -13,7 +13,7 @@ from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
 from planc.graph.ops import ClipGradients, NextBatch, ReduceMetrics
 from planc.inventory.schema import Attention
-from planc.vocab import DType, MeshDim, Shard
+from planc.vocab import DType, MeshDim, Shard, StridedShard
 
 _SCALAR_BYTES = 8
 """Counts, losses and norms travel as int64 or float64."""
@@ -107,7 +107,7 @@ def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:
     """The groups over which gradients of one placement add up their squares, one after the other."""
     for layout in {_placement_key(work, layout): layout for layout in work.layouts.values()}.values():
         for mesh_dims, placement in layout.placements:
-            is_divided = isinstance(placement, Shard)
+            is_divided = isinstance(placement, Shard | StridedShard)
             if is_divided and (mesh_dims != (MeshDim.TP,) or layout.module in work.styles):
                 yield mesh_dims
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planc.estimate.activations import activations, context_bytes, loss
+from planc.estimate.activations import activations, context_bytes, document_bias_bytes, loss
 from planc.estimate.backward import fullest_moment
 from planc.estimate.collectives import collectives
 from planc.estimate.flops import flops
@@ -21,7 +21,7 @@ from planc.estimate.peak import (
     reducing_pool,
 )
 from planc.estimate.rank_work import RankWork, rank_work
-from planc.estimate.states import num_local_parameters, states
+from planc.estimate.states import num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, num_gradients, units
 from planc.graph.graph import Graph
 from planc.hardware import FITS, Device
@@ -72,24 +72,26 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
     """What the peak is made of."""
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
+    kept_bytes = kept.kept + document_bias_bytes(work)
     return Pieces(
         states=parameters.num_bytes + optimizer.num_bytes,
         parameters=parameters.num_bytes,
         gradients=gradients.num_bytes,
         unreduced=work.reduce_dtype.size_bytes
         * sum(num_gradients(work, layout) for layout in work.layouts.values()),
-        activations=kept.kept,
+        activations=kept_bytes,
         recomputed=kept.recomputed,
         loss=entropy.tensors,
         gaps=gaps(work, gathered, entropy),
         context=context_bytes(work),
-        backward=fullest_moment(work, gathered, kept=kept.kept),
+        backward=fullest_moment(work, gathered, kept=kept_bytes),
         units=gathered,
         element=work.compute_dtype.size_bytes,
         reduced=work.reduce_dtype.size_bytes,
         casts_parameters=work.compute_dtype is not work.model_dtype,
         casts_gradients=work.reduce_dtype is not work.model_dtype,
         accumulates=work.times > 1,
+        update=update_bytes(work),
     )
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from math import prod
 
-from planc.estimate.rank_work import RankWork, ancestors
+from planc.estimate.rank_work import RankWork
+from planc.estimate.selective import kept_results
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 
@@ -40,10 +41,11 @@ class Flops:
 
 def flops(work: RankWork) -> Flops:
     """The FLOPs of a graph, over all of its ranks."""
+    kept = kept_results(work)
     per_token = again = 0
     for fqn, products in _products(work):
         per_token += _BOTH * products
-        if any(name in work.checkpointed for name in (fqn, *ancestors(fqn))):
+        if work.region(fqn) is not None and fqn not in kept:
             again += _FORWARD * products
     return Flops(
         per_token=per_token,

@@ -46,6 +46,8 @@ class Pieces:
     casts_gradients: bool
     """Whether they are reduced in another dtype than they are stored in."""
     accumulates: bool
+    update: int
+    """What the optimizer's step holds beside."""
 
     @property
     def is_sharded(self) -> bool:
@@ -154,8 +156,7 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
                 before,
             ),
         ),
-        # A fused update needs nothing beside.
-        Phase("optimizer", (("whole gradients", own_gradients),)),
+        Phase("optimizer", (("whole gradients", own_gradients), ("update", pieces.update))),
     )
 
 

@@ -12,9 +12,11 @@ from planc.graph.ops import (
     Accumulate,
     AttachAttention,
     BuildModel,
+    BuildOptimizer,
     CheckpointActivations,
     ComputeLoss,
     FullyShard,
+    InitMesh,
     OpenData,
     ShardTensorParallel,
 )
@@ -48,6 +50,8 @@ class RankWork:
     divides_sequence: bool
     """Whether the residual stream is divided along the sequence over tp."""
     checkpointed: frozenset[str]
+    selective: frozenset[str]
+    """Those of them that keep results that are dear to compute."""
     num_tokens: int
     sequence_length: int
     tokens_per_step: int
@@ -59,6 +63,7 @@ class RankWork:
     reduce_dtype: DType
     """What gradients are summed in: `fsdp.reduce_dtype`, else the compute dtype."""
     attention: AttachAttention
+    optimizer: BuildOptimizer
     vocab_over: tuple[MeshDim, ...]
 
     @property
@@ -78,6 +83,10 @@ class RankWork:
     def loss_bytes(self) -> int:
         """Bytes of an element in the loss, which is never computed in less than float32."""
         return max(4, self.compute_dtype.size_bytes)
+
+    @property
+    def runs_on_gloo(self) -> bool:
+        return any(isinstance(op, InitMesh) and op.backend == "gloo" for op in self.graph.setup)
 
     def module(self, fqn: str) -> Module:
         found = self.inventory.get(fqn)
@@ -125,6 +134,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
     unit = next((op for op in ops if isinstance(op, FullyShard)), None)
     compute = unit.param_dtype if unit and unit.param_dtype else build.dtype
     styles = _styles(ops)
+    recomputed = [op for op in ops if isinstance(op, CheckpointActivations)]
     return RankWork(
         graph=graph,
         inventory=inventory,
@@ -140,9 +150,8 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
             use.output == SEQUENCE and BY_NAME[use.style].kinds == (Kind.EMBEDDING,)
             for use in styles.values()
         ),
-        checkpointed=frozenset(
-            fqn for op in ops if isinstance(op, CheckpointActivations) for fqn in op.modules
-        ),
+        checkpointed=frozenset(fqn for op in recomputed for fqn in op.modules),
+        selective=frozenset(fqn for op in recomputed if op.mode == "selective" for fqn in op.modules),
         num_tokens=data.micro_batch * data.sequence_length // graph.size(MeshDim.CP),
         sequence_length=data.sequence_length,
         tokens_per_step=data.global_batch * data.sequence_length,
@@ -151,6 +160,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         compute_dtype=compute,
         reduce_dtype=unit.reduce_dtype if unit and unit.reduce_dtype else compute,
         attention=attention,
+        optimizer=_first(ops, BuildOptimizer),
         vocab_over=loss.vocab_over,
     )
 

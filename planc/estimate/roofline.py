@@ -1,9 +1,9 @@
 """A lower bound of a step's time: no part of the machine can be faster than its peak.
 
 Compute, the links inside a node and the network work at the same time at best, so the slowest of the three
-counts; the optimizer comes after them, and moves 28 bytes an element through memory (it reads and writes
-parameter and both moments, and reads the gradient, in float32). Real steps take longer: what does not
-overlap, latencies, kernels below the peak. A calibration narrows that gap with what a run reached.
+counts; the optimizer comes after them, and moves 28 bytes an element through memory if it is AdamW (it reads
+and writes parameter and both moments, and reads the gradient, in float32). Real steps take longer: what does
+not overlap, latencies, kernels below the peak. A calibration narrows that gap with what a run reached.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 from planc.estimate.calibration import Calibration
 from planc.estimate.model import Collective, Estimate
 from planc.graph.graph import Graph
+from planc.graph.ops import BuildOptimizer
 from planc.hardware import Device
 from planc.record import record
 from planc.vocab import MeshDim
 
-UNCALIBRATED = "uncalibrated roofline: a lower bound, from the device's peaks alone"
+_ELEMENT_BYTES = 4
 
-_OPTIMIZER_BYTES = 28
+UNCALIBRATED = "uncalibrated roofline: a lower bound, from the device's peaks alone"
 
 
 @record
@@ -28,6 +29,8 @@ class Roofline:
     link_seconds: float
     network_seconds: float
     optimizer_seconds: float
+    optimizer_bytes: int
+    """That the optimizer moves for each element."""
     source: str
 
     @property
@@ -69,13 +72,21 @@ def roofline(
     gemm = (calibration and calibration.gemm_efficiency) or 1.0
     bus = (calibration and calibration.bus_efficiency) or 1.0
     assert device.peak_flops and device.memory_bandwidth, "both are known"
+    moved = _optimizer_bytes(graph)
     return Roofline(
         compute_seconds=found.flops.executed_per_rank / device.peak_flops / gemm,
         link_seconds=inside / (device.link_bandwidth or 1) / bus,
         network_seconds=outside / (device.nic_bandwidth or 1) / bus,
-        optimizer_seconds=_OPTIMIZER_BYTES * found.num_local_parameters / device.memory_bandwidth,
+        optimizer_seconds=moved * found.num_local_parameters / device.memory_bandwidth,
+        optimizer_bytes=moved,
         source=f"calibrated by {calibration.source}" if calibration else UNCALIBRATED,
     )
+
+
+def _optimizer_bytes(graph: Graph) -> int:
+    """Of each element: the gradient is read, the parameter and what is kept for it are read and written."""
+    (op,) = (op for op in graph.setup if isinstance(op, BuildOptimizer))
+    return _ELEMENT_BYTES * (1 + 2 * (1 + len(op.state_names)))
 
 
 def _sent(found: Estimate, graph: Graph, node: int | None) -> tuple[int, int]:

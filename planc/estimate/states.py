@@ -19,15 +19,33 @@ def states(work: RankWork) -> tuple[Amount, Amount, Amount]:
     """What stays from step to step, and the gradients that one step leaves before they are freed."""
     local = num_local_parameters(work)
     stored = local * work.model_dtype.size_bytes
-    counters = _STEP_BYTES * len(work.layouts)
     return (
         Amount("parameters", stored, True, f"{local:_} elements x {work.model_dtype}", "local shapes"),
-        Amount(
-            "optimizer",
-            2 * stored + counters,
-            True,
-            f"2 x parameters + {_STEP_BYTES} x {len(work.layouts)} step counters",
-            "torch.optim.AdamW: exp_avg, exp_avg_sq, step",
-        ),
+        _optimizer(work, stored=stored),
         Amount("gradients", stored, True, f"{local:_} elements x {work.model_dtype}", "local shapes"),
+    )
+
+
+def _optimizer(work: RankWork, *, stored: int) -> Amount:
+    names = work.optimizer.state_names
+    moments = len(names) * stored
+    if work.optimizer.kind == "adamw":
+        counters = _STEP_BYTES * len(work.layouts)
+        formula = f"{len(names)} x parameters + {_STEP_BYTES} x {len(work.layouts)} step counters"
+        return Amount(
+            "optimizer", moments + counters, True, formula, f"torch.optim.AdamW: {', '.join(names)}, step"
+        )
+    formula = f"{len(names)} x parameters"
+    return Amount("optimizer", moments, True, formula, f"torch.optim.SGD: {', '.join(names) or 'no state'}")
+
+
+def update_bytes(work: RankWork) -> int:
+    """What the optimizer's step holds beside at its worst: of a group at once, or of one parameter."""
+    op = work.optimizer
+    sizes = {
+        fqn: prod(layout.local_shape) * work.model_dtype.size_bytes for fqn, layout in work.layouts.items()
+    }
+    at_once = max if op.implementation_on("cuda") == "for_loop" else sum
+    return max(
+        op.num_copies(group) * at_once(map(sizes.__getitem__, group.parameters)) for group in op.groups
     )

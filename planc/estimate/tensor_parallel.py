@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from planc.estimate.model import Collective, Kind
 from planc.estimate.rank_work import FEATURES, RankWork
+from planc.estimate.selective import keeps_scattered
 from planc.inventory.schema import Kind as ModuleKind
-from planc.inventory.schema import Module
+from planc.inventory.schema import Module, Routing
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
 from planc.vocab import MeshDim, Partial, Placement, Replicate, Shard
@@ -39,10 +40,18 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
         again = work.checkpoint_around(fqn) is not None
         for boundary in _entrance(work, module, use):
             yield from _forward(work, boundary, times=1 + again)
-            yield from _entrance_backward(work, boundary)
-        for boundary in _exit(module, use):
-            yield from _forward(work, boundary, times=1 + (again and fqn in read))
+            # Behind plain tensors, every reader has summed what comes back to it.
+            is_summed = use.style == "prepare_input_output"
+            yield from (_exit_backward if is_summed else _entrance_backward)(work, boundary)
+        is_sent_again = again and fqn in read and not keeps_scattered(work, fqn)
+        for boundary in _exit(work, module, use):
+            yield from _forward(work, boundary, times=1 + is_sent_again)
             yield from _exit_backward(work, boundary)
+        if BY_NAME[use.style].meets_heads:
+            rotary = _Boundary(_rotary_width(work, module), Replicate(), Replicate())
+            yield from _entrance_backward(work, rotary)
+        if use.style == "moe_tp_experts" and module.routing is not None:
+            yield _routing(work, module.routing)
     yield from _parameter_gradients(work)
     yield from _loss(work)
 
@@ -58,14 +67,25 @@ def _entrance(work: RankWork, module: Module, use: StyleUse) -> Iterator[_Bounda
     """Where activations enter; none behind a container that brings them as the module needs them."""
     if module.kind is ModuleKind.EMBEDDING or work.gate(module) is not None:
         return
-    if use.style == "prepare_input":
+    style = BY_NAME[use.style]
+    if style.prepares or use.style == "moe_tp_experts":
         yield _Boundary(work.inventory.hidden_size, use.input, use.computes_on)
+    elif style.meets_heads:
+        return
     elif module.kind is ModuleKind.LINEAR:
         yield _Boundary(_weight(module)[1], use.input, use.computes_on)
 
 
-def _exit(module: Module, use: StyleUse) -> Iterator[_Boundary]:
-    if use.style == "prepare_input":
+def _exit(work: RankWork, module: Module, use: StyleUse) -> Iterator[_Boundary]:
+    style, hidden_size = BY_NAME[use.style], work.inventory.hidden_size
+    if style.prepares:
+        if "output" in style.options:
+            yield _Boundary(hidden_size, use.computes_on, use.output)
+        return
+    if use.style == "moe_tp_experts":
+        yield _Boundary(hidden_size, Partial(), use.output)
+        return
+    if style.meets_heads:
         return
     match module.kind:
         case ModuleKind.LINEAR:
@@ -76,6 +96,26 @@ def _exit(module: Module, use: StyleUse) -> Iterator[_Boundary]:
             yield _Boundary(_weight(module)[1], Partial() if by_rows else FEATURES, use.output)
         case _:
             return
+
+
+def _routing(work: RankWork, routing: Routing) -> Collective:
+    """What comes back to the weights of a token's experts, each rank's from its part of them."""
+    element = max(4, work.compute_dtype.size_bytes) if routing.in_float32 else work.compute_dtype.size_bytes
+    return _activation(work, Kind.ALL_REDUCE, work.num_tokens * routing.experts_per_token * element, 1)
+
+
+def _rotary_width(work: RankWork, module: Module) -> int:
+    """What a projection to latent keys and values yields beside what the norm behind it takes."""
+    normed = max(
+        (
+            parameter.num_elements
+            for reader in work.inventory.modules
+            if reader.kind is ModuleKind.NORM and reader.sources == (module.fqn,)
+            for parameter in reader.parameters
+        ),
+        default=0,
+    )
+    return _weight(module)[0] - normed
 
 
 def _weight(module: Module) -> tuple[int, ...]:
@@ -109,7 +149,7 @@ def _entrance_backward(work: RankWork, boundary: _Boundary) -> Iterator[Collecti
 
 def _exit_backward(work: RankWork, boundary: _Boundary) -> Iterator[Collective]:
     match boundary.arriving, boundary.leaving:
-        case Partial(), Shard():
+        case Partial() | Replicate(), Shard():
             yield _activation(work, Kind.ALL_GATHER, _part(work, boundary), 1)
         case Shard() as arriving, Shard() as leaving if arriving != leaving:
             yield _activation(work, Kind.ALL_TO_ALL, _part(work, boundary), 1)
@@ -127,6 +167,9 @@ def _part(work: RankWork, boundary: _Boundary) -> int:
 
 
 def _activation(work: RankWork, kind: Kind, input_bytes: int, times: int) -> Collective:
+    if kind is Kind.ALL_TO_ALL and work.runs_on_gloo:
+        # For processors DTensor gathers everything, and keeps its part (tensor/_collective_utils.py).
+        kind = Kind.ALL_GATHER
     return Collective(_OVER, work.tp, kind, "tp.shard", times * work.times, input_bytes)
 
 

@@ -79,13 +79,13 @@ def _changes(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
 def _checkpointing(bound: BoundPlan) -> Iterator[_Change]:
     blocks = bound.inventory.blocks
     members = [fqn for fqn in bound.inventory.names() if fqn.rpartition(".")[0] in blocks]
-    if not blocks or all(fqn in bound.checkpointed for fqn in members):
+    if not blocks or all(fqn in bound.checkpointed and fqn not in bound.selective for fqn in members):
         return
     span = bound.plan.span("model")
     rules = ", ".join(f'"{name}.*" -> full' for name in blocks)
     yield _Change(
         f"activation_checkpoint {{ {rules} }}",
-        lambda before: replace(before, checkpointed=dict.fromkeys(members, span)),
+        lambda before: replace(before, checkpointed=dict.fromkeys(members, span), selective=frozenset()),
     )
 
 

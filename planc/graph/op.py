@@ -46,6 +46,8 @@ class Resource(StrEnum):
     SCHEDULE = "schedule"
     DATA = "data"
     """The position in the sample order."""
+    EVALUATION = "evaluation"
+    """Text that is not trained on."""
     BATCH = "batch"
     LOCAL_BATCH = "local_batch"
     LOGITS = "logits"

@@ -9,7 +9,7 @@ from typing import Any
 
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
-from planc.graph.ops import Accumulate
+from planc.graph.ops import Accumulate, Evaluate, ParameterGroup
 from planc.styles.model import StyleUse
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -60,7 +60,7 @@ def _lines(ops: Sequence[Op], indent: str) -> Iterator[str]:
         text = f"{indent}{op.name:<24} {arguments}".rstrip()
         place = f"{op.span.file}:{op.span.line}" if op.span else ""
         yield f"{text:<110} {place}".rstrip()
-        if isinstance(op, Accumulate):
+        if isinstance(op, Accumulate | Evaluate):
             yield from _lines(op.body, indent + "  ")
 
 
@@ -69,7 +69,7 @@ def _arguments(op: Op) -> Iterator[str]:
         if op_field.name in ("op", "span", "body"):
             continue
         value = getattr(op, op_field.name)
-        if value not in (None, ()):
+        if value not in (None, (), ""):
             yield f"{op_field.name}={_value(op_field.name, value)}"
 
 
@@ -81,6 +81,8 @@ def _value(name: str, value: Any) -> str:
             return str(value).lower()
         case str():
             return value[:12] if name.endswith("digest") else value
+        case (ParameterGroup(), *_):
+            return ",".join(map(_parameter_group, value))
         case tuple() if name == "groups" and value and isinstance(value[0][0], str):
             return _groups(value)
         case tuple() if value and all(isinstance(item, str) for item in value):
@@ -95,6 +97,11 @@ def _groups(groups: Sequence[Sequence[str]]) -> str:
     if all(len(group) == 1 for group in groups):
         return ",".join(name or "<root>" for name in summarise([group[0] for group in groups]))
     return ",".join("[" + ",".join(summarise(group)) + "]" for group in groups)
+
+
+def _parameter_group(group: ParameterGroup) -> str:
+    names = ",".join(summarise(group.parameters))
+    return f"[weight_decay={group.weight_decay} lr={group.lr}: {names}]"
 
 
 def _pair(item: Any) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from planc.inventory.files import InventoryError, parse_json
-from planc.inventory.schema import Inventory, Kind, Parameter
+from planc.inventory.schema import Inventory, Kind, Parameter, Routing
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _Value = TypeVar("_Value")
@@ -38,6 +38,8 @@ def dumps(inventory: Inventory) -> str:
         "tp_plan": inventory.tp_plan,
         "blocks": inventory.blocks,
     }
+    rare = {key: getattr(inventory, key) for key in _RARE_FIELDS}
+    fields |= {key: value for key, value in rare.items() if value}
     lines = [f'"{key}":{_compact(value)},' for key, value in fields.items()]
     return "\n".join(["{", *lines, '"modules":', *_node_lines(root, indent=0), "}", ""])
 
@@ -48,6 +50,7 @@ def loads(text: str | bytes) -> Inventory:
         parse_json(text.encode() if isinstance(text, str) else text, name="inventory"),
         "inventory",
         required=_FIELDS,
+        optional=_RARE_FIELDS,
     )
     if (version := top["format_version"]) != FORMAT_VERSION or type(version) is not int:
         raise _error("format_version", f"this planc reads version {FORMAT_VERSION}")
@@ -68,6 +71,7 @@ def loads(text: str | bytes) -> Inventory:
         ties=_array(top["ties"], "ties", of=_strings),
         tp_plan=_array(top["tp_plan"], "tp_plan", of=_string_pair),
         blocks=_strings(top["blocks"], "blocks"),
+        **{key: _strings(top.get(key, []), key) for key in _RARE_FIELDS},
     )
     _check_references(inventory)
     return inventory
@@ -88,6 +92,10 @@ _FIELDS = (
 )
 
 
+_RARE_FIELDS = ("own_attentions", "written", "reduced")
+"""Lists of module names, written only where there are any."""
+
+
 def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
@@ -105,6 +113,11 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
         fields["attention"] = {
             key: value for key, value in values.items() if value or key not in _RARE_ATTENTION_FIELDS
         }
+    if node.unset:
+        fields["unset"] = node.unset
+    if (routing := node.routing) is not None:
+        is_float32 = {"in_float32": True} if routing.in_float32 else {}
+        fields["routing"] = {"experts_per_token": routing.experts_per_token, **is_float32}
     own = " " * indent + _compact(fields)
     if not node.children:
         return [own]
@@ -126,7 +139,7 @@ def _node(value: object, where: str) -> Node:
         value,
         where,
         required=("name", "class", "kind"),
-        optional=("parameters", "sources", "returns", "attention", "children"),
+        optional=("parameters", "sources", "returns", "attention", "unset", "routing", "children"),
     )
     attention = fields.get("attention")
     return Node(
@@ -137,6 +150,8 @@ def _node(value: object, where: str) -> Node:
         sources=_strings(fields.get("sources", []), f"{where}.sources"),
         returns=_strings(fields.get("returns", []), f"{where}.returns"),
         attention=_attention(attention, f"{where}.attention") if "attention" in fields else None,
+        unset=_strings(fields.get("unset", []), f"{where}.unset"),
+        routing=_routing(fields["routing"], f"{where}.routing") if "routing" in fields else None,
         children=_array(fields.get("children", []), f"{where}.children", of=_node),
     )
 
@@ -175,6 +190,14 @@ def _attention(value: object, where: str) -> AttentionNode:
         fixed_heads=_true(fields["fixed_heads"], f"{where}.fixed_heads")
         if "fixed_heads" in fields
         else False,
+    )
+
+
+def _routing(value: object, where: str) -> Routing:
+    fields = _object(value, where, required=("experts_per_token",), optional=("in_float32",))
+    return Routing(
+        experts_per_token=_positive(fields["experts_per_token"], f"{where}.experts_per_token"),
+        in_float32="in_float32" in fields and _true(fields["in_float32"], f"{where}.in_float32"),
     )
 
 

@@ -45,6 +45,21 @@ def fixed_heads(
         fixed |= failed
 
 
+def upstream(fqn: str, *, within: str, inputs: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """What reaches a module's input from others in the module around them, by any number of steps.
+
+    `inputs` names what feeds each module directly.
+    """
+    found: set[str] = set()
+    waiting = [fqn]
+    while waiting:
+        for source in inputs.get(waiting.pop(), frozenset()):
+            if source.startswith(f"{within}.") and source not in found:
+                found.add(source)
+                waiting.append(source)
+    return frozenset(found)
+
+
 def _failed(
     cores: Sequence[Core], run: Callable[[], Mapping[nn.Module, Heads]]
 ) -> frozenset[type[nn.Module]]:
@@ -78,6 +93,11 @@ def _shared(core: Core, entered: list[Core]) -> Iterator[None]:
         value, *rest = args
         return (value.new_empty((*value.shape[:-1], module.in_features)), *rest)
 
+    own = dict(core.attention._parameters)
+    for name, parameter in own.items():
+        if parameter is not None and parameter.shape == core.heads[:1]:
+            # One number for each head is divided as they are.
+            core.attention._parameters[name] = nn.Parameter(parameter[: parameter.shape[0] // core.parts])
     handles = [core.attention.register_forward_pre_hook(enter)]
     for module in core.attention.modules():
         if isinstance(module, nn.Linear) and module in core.projections:
@@ -87,5 +107,6 @@ def _shared(core: Core, entered: list[Core]) -> Iterator[None]:
     try:
         yield
     finally:
+        core.attention._parameters.update(own)
         for handle in handles:
             handle.remove()

@@ -16,20 +16,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from planc.inventory.attention_extras import attention_extras
-from planc.inventory.files import CONFIG_NAME, InventoryError, config_digest, parse_json, read_config
-from planc.inventory.head_probe import Core, fixed_heads
-from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter
+from planc.initialisation import unset_tensors
+from planc.inventory.attention_calls import (
+    IMPLEMENTATIONS,
+    WITHOUT_MASK,
+    AttentionCall,
+    attention_calls,
+    own_attentions,
+)
+from planc.inventory.files import InventoryError, config_digest, read_config
+from planc.inventory.head_probe import Core, fixed_heads, upstream
+from planc.inventory.model_class import read_model_class
+from planc.inventory.output_uses import OutputUses
+from planc.inventory.routing_probe import routing_of
+from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter, Routing
 
 _NUM_TOKENS = 8
-_ATTENTION = "planc_probe"
 
 
 def probe(model_dir: Path) -> Inventory:
@@ -39,13 +45,14 @@ def probe(model_dir: Path) -> Inventory:
     model, or when it cannot be run on the meta device.
     """
     content = read_config(model_dir)
-    config, model_class = _read_model_class(content, model_dir=model_dir)
-    with _attention_calls() as calls:
-        model = _build(config, model_class=model_class)
-        blocks = _blocks(model)
-        flow = _record(model, calls=calls, blocks=blocks)
-        modules = tuple(_module(fqn, module, flow=flow) for fqn, module in model.named_modules())
+    config, model_class = read_model_class(content, model_dir=model_dir)
+    with attention_calls() as calls:
+        model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
         attentions = _attentions(model, calls=calls, config=config, flow=flow)
+    ties = _ties(model)
+    with _refusals_of(model_class):
+        unset = frozenset(unset_tensors(model))
+    modules = tuple(_module(fqn, module, flow=flow, unset=unset) for fqn, module in model.named_modules())
     return Inventory(
         config_digest=config_digest(content),
         architecture=model_class.__name__,
@@ -55,55 +62,39 @@ def probe(model_dir: Path) -> Inventory:
         max_positions=getattr(config, "max_position_embeddings", None),
         modules=modules,
         attentions=attentions,
-        ties=_ties(model),
+        ties=ties,
         tp_plan=tuple((model._tp_plan or {}).items()),
         blocks=blocks,
+        own_attentions=own_attentions(model, calls=calls),
+        written=flow.in_order(flow.written),
+        reduced=flow.in_order(flow.reduced),
     )
 
 
-def _read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
-    path = model_dir / CONFIG_NAME
-    raw = parse_json(content, name=str(path))
-    if not isinstance(raw, dict):
-        raise InventoryError(f"{path} is not a JSON object", help="Take the config.json of the model.")
-    if "auto_map" in raw:
-        raise InventoryError(
-            f'{path} asks for code of its own ("auto_map")',
-            help="planc runs no remote code. Take a model that transformers implements, and drop auto_map.",
-        )
-    model_type, architectures = raw.get("model_type"), raw.get("architectures")
-    names = _causal_lm_names(model_type)
-    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in names:
-        raise InventoryError(
-            f"{path}: no causal language model of transformers has model_type {model_type!r} "
-            f"and architectures {architectures!r}",
-            help=f'Set "architectures": ["{names[0]}"].' if names else "Set a model_type of transformers.",
-        )
-    try:
-        config = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
-        is_text_alone = config.get_text_config() is config
-    except Exception as error:
-        raise InventoryError(f"{path}: {error}", help="Correct the values in config.json.") from error
-    if not is_text_alone:
-        raise InventoryError(
-            f"{path} describes a model of more than text",
-            help="Take the configuration of its language model alone.",
-        )
-    return config, getattr(transformers, architectures[0])
+def _observed(
+    config: PreTrainedConfig, *, model_class: type[PreTrainedModel], calls: dict[nn.Module, AttentionCall]
+) -> tuple[PreTrainedModel, tuple[str, ...], _Flow]:
+    """The model, its blocks and its flow, with the first attention that its code can be run with."""
+    failures: list[InventoryError] = []
+    for implementation in IMPLEMENTATIONS:
+        calls.clear()
+        try:
+            model = _build(config, model_class=model_class, implementation=implementation)
+            blocks = _blocks(model)
+            return model, blocks, _record(model, calls=calls, blocks=blocks)
+        except InventoryError as error:
+            failures.append(error)
+    # With the model's own attention: earlier ones may have failed for want of it.
+    raise failures[-1]
 
 
-def _causal_lm_names(model_type: object) -> tuple[str, ...]:
-    if not isinstance(model_type, str):
-        return ()
-    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, ())
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _build(config: PreTrainedConfig, *, model_class: type[PreTrainedModel]) -> PreTrainedModel:
+def _build(
+    config: PreTrainedConfig, *, model_class: type[PreTrainedModel], implementation: str
+) -> PreTrainedModel:
     # grouped_mm, the kernel of experts, takes bfloat16 only; shapes do not depend on the dtype.
     with _refusals_of(model_class), torch.device("meta"):
         model: PreTrainedModel = model_class._from_config(
-            config, dtype=torch.bfloat16, attn_implementation=_ATTENTION
+            config, dtype=torch.bfloat16, attn_implementation=implementation
         )
     model.train(False)
     return model
@@ -115,14 +106,17 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # What torch raises where there are no values to copy, to branch on or to count.
+        wants_values = isinstance(error, NotImplementedError) or "on meta tensors" in str(error)
+        reason = "its code depends on the values of tensors" if wants_values else str(error)
         raise InventoryError(
-            f"{model_class.__name__} does not run on the meta device: {type(error).__name__}: {error}",
+            f"{model_class.__name__} does not run on the meta device: {type(error).__name__}: {reason}",
             help="Check config.json for missing or unusual values. planc needs a model without branches on "
             "tensor values, whose attention goes through transformers' AttentionInterface.",
         ) from error
 
 
-def _module(fqn: str, module: nn.Module, *, flow: _Flow) -> Module:
+def _module(fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str]) -> Module:
     return Module(
         fqn=fqn,
         class_name=type(module).__name__,
@@ -134,6 +128,8 @@ def _module(fqn: str, module: nn.Module, *, flow: _Flow) -> Module:
         ),
         sources=flow.in_order(flow.inputs.get(fqn, frozenset())),
         returns=flow.in_order(flow.outputs.get(fqn, frozenset())),
+        routing=flow.routings.get(fqn),
+        unset=tuple(name for name in (*module._parameters, *module._buffers) if f"{fqn}.{name}" in unset),
     )
 
 
@@ -186,63 +182,12 @@ def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _AttentionCall:
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    window: int | None
-    value_dim: int | None
-    extras: tuple[str, ...]
-    inputs: tuple[Tensor, ...]
-
-
-@contextlib.contextmanager
-def _attention_calls() -> Iterator[dict[nn.Module, _AttentionCall]]:
-    """The calls of attention modules, filled while the context lasts and a model runs."""
-    calls: dict[nn.Module, _AttentionCall] = {}
-
-    def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
-    ) -> tuple[Tensor, None]:
-        # [batch, heads, tokens, head_dim]; no mask, for only the flow matters.
-        num_heads, num_kv_heads = query.shape[1], key.shape[1]
-        head_dim, value_dim = query.shape[-1], value.shape[-1]
-        calls[module] = _AttentionCall(
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            options.get("sliding_window"),
-            None if value_dim == head_dim else value_dim,
-            attention_extras(module, options),
-            (query, key, value),
-        )
-        groups = num_heads // num_kv_heads
-        scores = query @ key.repeat_interleave(groups, dim=1).transpose(2, 3)
-        output = scores.softmax(dim=-1) @ value.repeat_interleave(groups, dim=1)
-        return output.transpose(1, 2).contiguous(), None
-
-    ALL_ATTENTION_FUNCTIONS[_ATTENTION] = attend
-    try:
-        yield calls
-    finally:
-        ALL_ATTENTION_FUNCTIONS.pop(_ATTENTION)
-
-
 def _attentions(
-    model: PreTrainedModel, *, calls: dict[nn.Module, _AttentionCall], config: PreTrainedConfig, flow: _Flow
+    model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall], config: PreTrainedConfig, flow: _Flow
 ) -> tuple[Attention, ...]:
-    if not calls and any("Attention" in type(module).__name__ for module in model.modules()):
-        raise InventoryError(
-            f"{type(model).__name__} has attention of its own, which planc cannot see into",
-            help="planc needs a model whose attention goes through transformers' AttentionInterface.",
-        )
-    if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
-        raise InventoryError(
-            f"{type(model).__name__} has attention in chunks, which planc does not know",
-            help="planc knows full and sliding attention.",
-        )
     found = dict(calls)
+    # Chunks are cut by masks alone, of which a call without a mask shows nothing.
+    chunked = tuple({"chunked_attention"} & set(getattr(config, "layer_types", None) or ()))
     fixed = _fixed_heads(model, calls=calls, flow=flow)
     return tuple(
         Attention(
@@ -252,7 +197,7 @@ def _attentions(
             call.head_dim,
             call.window,
             call.value_dim,
-            call.extras,
+            (*call.extras, *chunked),
             module in fixed,
         )
         for fqn, module in model.named_modules()
@@ -261,7 +206,7 @@ def _attentions(
 
 
 def _fixed_heads(
-    model: PreTrainedModel, *, calls: dict[nn.Module, _AttentionCall], flow: _Flow
+    model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall], flow: _Flow
 ) -> frozenset[nn.Module]:
     """Attentions that do not work on a share of their heads. Running the model again fills `calls` anew."""
     named = dict(model.named_modules())
@@ -272,8 +217,18 @@ def _fixed_heads(
         behind = {
             source for name in into if not isinstance(named[name], nn.Linear) for source in flow.inputs[name]
         }
-        found = (named[name] for name in {*into, *behind} if name.startswith(f"{fqn}."))
-        return tuple(module for module in found if isinstance(module, nn.Linear))
+        # A gate multiplies what leaves the core, and is divided with it.
+        beside = {
+            source
+            for name, sources in flow.inputs.items()
+            if name.startswith(f"{fqn}.") and into <= sources
+            for source in sources
+        }
+        inside = {name for name in {*into, *behind, *beside} if name.startswith(f"{fqn}.")}
+        found = {name: module for name in inside if isinstance(module := named[name], nn.Linear)}
+        # What makes latent keys and values stays whole; the projections that read them yield the heads.
+        latent = {source for name in found for source in upstream(name, within=fqn, inputs=flow.inputs)}
+        return tuple(module for name, module in found.items() if name not in latent)
 
     def run() -> Mapping[nn.Module, tuple[int, int]]:
         calls.clear()
@@ -293,38 +248,50 @@ class _Flow:
 
     order: Mapping[str, int]
     inputs: dict[str, frozenset[str]] = field(default_factory=dict)
+    routings: dict[str, Routing] = field(default_factory=dict)
     outputs: dict[str, frozenset[str]] = field(default_factory=dict)
     cores: dict[str, frozenset[str]] = field(default_factory=dict)
     """What reached the queries, keys and values of each attention."""
+    written: frozenset[str] = frozenset()
+    reduced: frozenset[str] = frozenset()
 
     def in_order(self, fqns: frozenset[str]) -> tuple[str, ...]:
         return tuple(sorted(fqns, key=self.order.__getitem__))
 
 
 def _record(
-    model: PreTrainedModel, *, calls: Mapping[nn.Module, _AttentionCall], blocks: tuple[str, ...]
+    model: PreTrainedModel, *, calls: Mapping[nn.Module, AttentionCall], blocks: tuple[str, ...]
 ) -> _Flow:
     """The data flow of one forward, for modules that own parameters and for members of `blocks`."""
     named = dict(model.named_modules())
     flow = _Flow({fqn: index for index, fqn in enumerate(named)})
     tracker = SourceTracker()
+    widths = {fqn: module.out_features for fqn, module in named.items() if isinstance(module, nn.Linear)}
+    uses = OutputUses(tracker.sources, widths=widths)
+    for module in named.values():
+        if _kind(module) is Kind.NORM:
+            uses.watch_norm(module)
     recorded = {fqn for fqn, module in named.items() if fqn and _owns_parameters(module)}
     recorded |= {fqn for fqn in named if fqn.rpartition(".")[0] in blocks}
     holds_recorded = {parent for fqn in recorded for parent in _ancestors(fqn)}
 
     def before(fqn: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if (routing := routing_of((*args, *kwargs.values()), num_tokens=_NUM_TOKENS)) is not None:
+            flow.routings[fqn] = routing
         flow.inputs[fqn] = flow.inputs.get(fqn, frozenset()) | tracker.sources((args, kwargs))
 
     def after(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
         if fqn in holds_recorded:
             flow.outputs[fqn] = flow.outputs.get(fqn, frozenset()) | tracker.sources(output)
         tracker.mark(output, sources=frozenset((fqn,)))
+        uses.hand_out(fqn, output)
 
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
         named[fqn].register_forward_hook(partial(after, fqn))
-    with _refusals_of(type(model)), tracker:
+    with _refusals_of(type(model)), tracker, uses:
         _run(model)
+    flow.written, flow.reduced = frozenset(uses.written), frozenset(uses.reduced)
     for fqn, module in named.items():
         if module in calls:
             flow.cores[fqn] = tracker.sources(calls[module].inputs)
@@ -333,8 +300,11 @@ def _record(
 
 def _run(model: PreTrainedModel) -> None:
     tokens = torch.zeros(1, _NUM_TOKENS, dtype=torch.long, device="meta")
+    # What makes masks looks at one to learn whether tokens are packed, which no tensor on meta can tell.
+    is_unmasked = model.config._attn_implementation == WITHOUT_MASK
+    masks = {} if is_unmasked else {"attention_mask": torch.ones_like(tokens)}
     with torch.no_grad():
-        model(input_ids=tokens, use_cache=False)
+        model(input_ids=tokens, use_cache=False, **masks)
 
 
 def _ancestors(fqn: str) -> Iterator[str]:

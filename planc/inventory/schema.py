@@ -38,6 +38,14 @@ class Parameter:
 
 
 @record
+class Routing:
+    """How a router hands tokens to stacked experts: so many a token, by weights that may stay in float32."""
+
+    experts_per_token: int
+    in_float32: bool
+
+
+@record
 class Module:
     """One module of the model.
 
@@ -52,6 +60,10 @@ class Module:
     parameters: tuple[Parameter, ...] = ()
     sources: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
+    """Own parameters and buffers, by local name, that the model's own initialisation leaves as they were."""
+    routing: Routing | None = None
+    """Of stacked experts, in one forward."""
 
 
 @record
@@ -94,6 +106,12 @@ class Inventory:
     tp_plan: tuple[tuple[str, str], ...] = ()
     blocks: tuple[str, ...] = ()
     """The module lists whose members repeat, `model.layers`."""
+    own_attentions: tuple[str, ...] = ()
+    """Attention modules whose code is the model's own and hands nothing to transformers' interface."""
+    written: tuple[str, ...] = ()
+    """Modules into whose outputs the model writes in place."""
+    reduced: tuple[str, ...] = ()
+    """Linear layers of whose outputs the model takes a statistic over all features, outside of a norm."""
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

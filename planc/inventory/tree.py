@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planc.inventory.files import InventoryError
-from planc.inventory.schema import Attention, Kind, Module, Parameter
+from planc.inventory.schema import Attention, Kind, Module, Parameter, Routing
 from planc.record import record
 
 # More than any model has: a small file that expands to more is refused before it fills the memory.
@@ -51,6 +51,8 @@ class Node:
     sources: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
     attention: AttentionNode | None = None
+    unset: tuple[str, ...] = ()
+    routing: Routing | None = None
     children: tuple[Node, ...] = ()
 
 
@@ -94,6 +96,8 @@ def _fold(
             attention.extras,
             attention.fixed_heads,
         ),
+        unset=module.unset,
+        routing=module.routing,
         children=_collapse(tuple(children)),
     )
 
@@ -122,6 +126,8 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                 parameters=node.parameters,
                 sources=tuple(absolute(reference, seen_from=fqn) for reference in node.sources),
                 returns=tuple(absolute(reference, seen_from=fqn) for reference in node.returns),
+                unset=node.unset,
+                routing=node.routing,
             )
         )
         if (attention := node.attention) is not None:

@@ -10,11 +10,10 @@ from planc.graph.ops import (
     AttachAttention,
     Backward,
     BuildModel,
-    BuildOptimizer,
-    BuildSchedule,
     CheckpointActivations,
     ClipGradients,
     ComputeLoss,
+    Evaluate,
     ExportHf,
     Forward,
     FullyShard,
@@ -24,7 +23,6 @@ from planc.graph.ops import (
     Log,
     MaterialiseWeights,
     NextBatch,
-    OpenData,
     ReduceMetrics,
     ResumeCheckpoint,
     SaveCheckpoint,
@@ -34,11 +32,14 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
+from planc.lower.data import open_data, open_evaluations
+from planc.lower.optimizer import build_optimizer, build_schedule
 from planc.plan import spec
 from planc.plan.bind import Assignment, BoundPlan
-from planc.plan.facts import global_batch, gradient_accumulation
+from planc.plan.data import Packing
+from planc.plan.facts import gradient_accumulation
 from planc.plan.units import UnitGroup
-from planc.vocab import MeshDim, Replicate, Shard
+from planc.vocab import MeshDim, Placement, Shard
 
 _SAMPLE_DIMS = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)
 """Mesh dims over which ranks see different samples."""
@@ -76,9 +77,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     )
     yield _attention(plan)
     yield from _tensor_parallel(bound)
-    if bound.checkpointed:
-        span = next(iter(bound.checkpointed.values()))
-        yield CheckpointActivations(modules=tuple(bound.checkpointed), span=span)
+    yield from _recomputation(bound)
     if plan.fsdp is not None:
         yield from _fsdp(bound, plan.fsdp)
     yield MaterialiseWeights(span=plan.span("model"))
@@ -86,18 +85,34 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         yield InitWeights(seed=plan.model.seed, span=plan.span("model.weights"))
     else:
         yield LoadWeights(path=plan.model.hf, seed=plan.model.seed, span=plan.span("model.weights"))
-    yield _optimizer(bound)
-    yield _schedule(plan)
-    yield _data(bound)
+    yield build_optimizer(bound)
+    yield build_schedule(plan)
+    yield open_data(bound)
+    yield from open_evaluations(plan)
     if plan.checkpoint is not None and plan.checkpoint.resume is spec.Resume.LATEST:
         yield ResumeCheckpoint(policy="latest", span=plan.span("checkpoint.resume"))
 
 
 def _attention(plan: spec.Plan) -> AttachAttention:
-    cp = plan.context_parallel
+    cp, isolates = plan.context_parallel, plan.data.packing is Packing.ISOLATE
     if cp is None:
-        return AttachAttention(kind="plain", balance="none", over=(), span=plan.span("model.attention"))
-    return AttachAttention(kind=cp.rotate, balance=cp.load_balancer, over=cp.on, span=cp.span)
+        kind = "eager" if plan.model.attention is spec.AttentionKernel.EAGER else "plain"
+        span = plan.span("model.attention")
+        return AttachAttention(kind=kind, balance="none", over=(), isolates=isolates, span=span)
+    return AttachAttention(
+        kind=cp.rotate, balance=cp.load_balancer, over=cp.on, isolates=isolates, span=cp.span
+    )
+
+
+def _recomputation(bound: BoundPlan) -> Iterator[AnyOp]:
+    """One op for each of the two modes that is used."""
+    selective = tuple(fqn for fqn in bound.checkpointed if fqn in bound.selective)
+    full = tuple(fqn for fqn in bound.checkpointed if fqn not in bound.selective)
+    if full:
+        yield CheckpointActivations(mode="full", modules=full, span=bound.checkpointed[full[0]])
+    if selective:
+        span = bound.checkpointed[selective[0]]
+        yield CheckpointActivations(mode="selective", modules=selective, span=span)
 
 
 def _tensor_parallel(bound: BoundPlan) -> Iterator[AnyOp]:
@@ -119,16 +134,11 @@ def _tensor_parallel(bound: BoundPlan) -> Iterator[AnyOp]:
         )
 
 
-def _placements(bound: BoundPlan, fqn: str) -> tuple[tuple[str, Shard | Replicate], ...]:
+def _placements(bound: BoundPlan, fqn: str) -> tuple[tuple[str, Placement], ...]:
     module = bound.inventory.get(fqn)
     assert module is not None, f"{fqn} was matched in this inventory"
-    style = bound.styles[fqn].style
-    found = []
-    for parameter in module.parameters:
-        placement = style.parameters.get(parameter.name, Replicate())
-        assert isinstance(placement, Shard | Replicate), "no style leaves a parameter partial"
-        found.append((parameter.name, placement))
-    return tuple(found)
+    assignment = bound.styles[fqn]
+    return tuple((parameter.name, assignment.placement(parameter.name)) for parameter in module.parameters)
 
 
 def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
@@ -149,60 +159,6 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
         )
 
 
-def _optimizer(bound: BoundPlan) -> BuildOptimizer:
-    optimizer = bound.plan.optimizer
-    groups: dict[float, list[str]] = {}
-    for fqn, _, _ in bound.inventory.parameters():
-        decay, _ = bound.weight_decay.get(fqn, (optimizer.kind.weight_decay, None))
-        groups.setdefault(decay, []).append(fqn)
-    return BuildOptimizer(
-        kind="adamw",
-        lr=optimizer.kind.lr,
-        betas=(optimizer.kind.betas[0], optimizer.kind.betas[1]),
-        eps=optimizer.kind.eps,
-        groups=tuple((decay, tuple(names)) for decay, names in sorted(groups.items())),
-        span=bound.plan.span("optimizer.kind"),
-    )
-
-
-def _schedule(plan: spec.Plan) -> BuildSchedule:
-    schedule = plan.optimizer.schedule
-    kind = {spec.Cosine: "cosine", spec.Linear: "linear", spec.Constant: "constant"}[type(schedule)]
-    return BuildSchedule(
-        kind=kind,
-        warmup_steps=schedule.warmup,
-        min_factor=1.0 if isinstance(schedule, spec.Constant) else schedule.min_factor,
-        num_steps=plan.train.steps,
-        span=plan.span("optimizer.schedule"),
-    )
-
-
-def _data(bound: BoundPlan) -> OpenData:
-    data = bound.plan.data
-    tokenizer = data.tokenizer
-    match data.source:
-        case spec.TextFiles(patterns):
-            source, field = "text", ""
-        case spec.JsonLines(patterns, field):
-            source = "jsonl"
-        case spec.PythonStdlib():
-            source, patterns, field = "python_stdlib", (), ""
-    return OpenData(
-        source=source,
-        patterns=patterns,
-        field=field,
-        tokenizer=tokenizer.path if isinstance(tokenizer, spec.FileTokenizer) else "bytes",
-        end_of_document=tokenizer.end_of_document if isinstance(tokenizer, spec.FileTokenizer) else None,
-        packing=data.packing,
-        sequence_length=data.sequence_length,
-        shuffle_seed=data.shuffle_seed,
-        vocab_size=bound.inventory.vocab_size,
-        micro_batch=data.micro_batch,
-        global_batch=global_batch(bound.plan),
-        span=bound.plan.span("data.source"),
-    )
-
-
 def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     plan = bound.plan
     everything = tuple(MeshDim)
@@ -216,8 +172,22 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
     yield StepOptimizer(span=plan.span("optimizer"))
     yield StepSchedule(span=plan.span("optimizer.schedule"))
+    yield from _evaluations(bound)
     yield ReduceMetrics(over=_TOKEN_DIMS, span=plan.span("train"))
     yield Log(every_steps=plan.train.log_every, span=plan.span("train.log_every"))
+
+
+def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:
+    plan = bound.plan
+    body = tuple(op for op in _micro_step(bound) if not isinstance(op, Backward))
+    for label, evaluation in plan.data.eval.items():
+        yield Evaluate(
+            label=label,
+            every_steps=evaluation.every,
+            over=_TOKEN_DIMS,
+            body=body,
+            span=plan.span(f"data.eval.{label}"),
+        )
 
 
 def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLoss | Backward]:

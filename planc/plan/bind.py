@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from planc.inventory.schema import Inventory
+from planc.inventory.schema import Inventory, Kind, Parameter
+from planc.plan.optimizer import Group
 from planc.plan.pattern import Pattern, parse_pattern
-from planc.plan.spec import FullCheckpointing, Group, PatternRule, Plan, Unit
+from planc.plan.spec import NoCheckpointing, PatternRule, Plan, SelectiveCheckpointing, Unit
 from planc.plan.style_actions import StyleAction
 from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
 from planc.source import Span
 from planc.styles import BY_NAME, Boundary, Style, StyleUse
-from planc.styles.model import use
+from planc.styles.model import own_placement, use
 from planc.syntax import ast
+from planc.vocab import Placement, Replicate
 
 T = TypeVar("T")
 
@@ -31,6 +33,12 @@ class Assignment:
     use: StyleUse
     span: Span
     rule: PatternRule[StyleAction] | None
+    parameters: Mapping[str, Placement]
+    """By local name; one that is not listed is whole."""
+
+    def placement(self, parameter: str) -> Placement:
+        """Of a parameter, by its local name."""
+        return self.parameters.get(parameter, Replicate())
 
 
 @record
@@ -62,8 +70,13 @@ class BoundPlan:
     """(pattern, style) of the model's own plan that planc has no style for."""
     units: tuple[UnitGroup, ...]
     checkpointed: Mapping[str, Span]
+    """Modules that are computed again in backward, whole or in part."""
+    selective: frozenset[str]
+    """Those of them that keep what is dear to compute."""
     weight_decay: Mapping[str, tuple[float, Span]]
     """By parameter fqn, where a group sets it."""
+    learning_rates: Mapping[str, tuple[float, Span]]
+    """Peaks by parameter fqn, where a group sets one."""
     buffers: Mapping[str, tuple[int, Span]]
     conflicts: tuple[Conflict, ...]
     selections: tuple[Selection, ...]
@@ -78,16 +91,28 @@ def bind(plan: Plan, inventory: Inventory) -> BoundPlan:
     fsdp, checkpoint, cp = plan.fsdp, plan.activation_checkpoint, plan.context_parallel
     wrapped = _choose(checkpoint.rules if checkpoint else (), modules, conflicts, selections)
     buffers = _choose(cp.rules if cp else (), BUFFERS, conflicts, selections)
+    units = _units(fsdp.rules if fsdp else (), modules, conflicts, selections)
+    groups = _parameter_groups(plan, inventory, conflicts, selections)
     return BoundPlan(
         plan=plan,
         inventory=inventory,
         styles=styles,
         unknown_styles=unknown,
-        units=_units(fsdp.rules if fsdp else (), modules, conflicts, selections),
+        units=units,
         checkpointed={
-            fqn: rule.span for fqn, rule in wrapped.items() if isinstance(rule.action, FullCheckpointing)
+            fqn: rule.span for fqn, rule in wrapped.items() if not isinstance(rule.action, NoCheckpointing)
         },
-        weight_decay=_weight_decay(plan, inventory, conflicts, selections),
+        selective=frozenset(
+            fqn for fqn, rule in wrapped.items() if isinstance(rule.action, SelectiveCheckpointing)
+        ),
+        weight_decay={
+            fqn: (rule.action.weight_decay, rule.span)
+            for fqn, rule in groups.items()
+            if rule.action.weight_decay is not None
+        },
+        learning_rates={
+            fqn: (rule.action.lr, rule.span) for fqn, rule in groups.items() if rule.action.lr is not None
+        },
         buffers={name: (rule.action.tensor_dim, rule.span) for name, rule in buffers.items()},
         conflicts=tuple(conflicts),
         selections=tuple(selections),
@@ -183,25 +208,32 @@ def _styles(
     chosen = _choose(spec.rules, inventory.names(), conflicts, selections)
     styles: dict[str, Assignment] = {}
     unknown: list[tuple[str, str]] = []
+    own = own_placements(inventory)
+
+    def assigned(
+        fqn: str, style: Style, boundary: Boundary, span: Span, rule: PatternRule[StyleAction] | None
+    ) -> Assignment:
+        placed = own.get(fqn, {}) if style.placed_by_model else style.parameters
+        return Assignment(fqn, style, use(style, boundary), span, rule, placed)
+
     if spec.auto is not None:
         for fqn, style in _auto(inventory, unknown):
             rule = chosen.get(fqn)
             if rule is None:
-                styles[fqn] = Assignment(fqn, style, use(style, Boundary()), spec.auto, None)
+                styles[fqn] = assigned(fqn, style, Boundary(), spec.auto, None)
             elif not rule.override and use(rule.action.style, rule.action.boundary) != use(style, Boundary()):
                 conflicts.append(Conflict(fqn, spec.auto, rule.span))
     for fqn, rule in chosen.items():
         action = rule.action
-        styles[fqn] = Assignment(fqn, action.style, use(action.style, action.boundary), rule.span, rule)
+        styles[fqn] = assigned(fqn, action.style, action.boundary, rule.span, rule)
     order = {fqn: index for index, fqn in enumerate(inventory.names())}
     return dict(sorted(styles.items(), key=lambda item: order[item[0]])), tuple(unknown)
 
 
 def _auto(inventory: Inventory, unknown: list[tuple[str, str]]) -> Iterator[tuple[str, Style]]:
     """The model's own tensor-parallel plan, in planc's styles."""
-    nowhere = Span("", 1, 1, 1, 1)
     for text, name in inventory.tp_plan:
-        matched = parse_own(text, nowhere).select(inventory.names())
+        matched = parse_own(text, _NOWHERE).select(inventory.names())
         style = BY_NAME.get(name)
         if style is None:
             unknown.extend([(text, name)] if matched else [])
@@ -210,6 +242,31 @@ def _auto(inventory: Inventory, unknown: list[tuple[str, str]]) -> Iterator[tupl
             module = inventory.get(fqn)
             if module is not None and module.parameters:
                 yield fqn, style
+
+
+def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]]:
+    """By module, then by local name: parameters that the model's own plan places by their own names.
+
+    Those are of modules that are no layers: stacked experts, or what an attention holds for each head.
+    """
+    owned: dict[str, tuple[str, Parameter]] = {
+        f"{module.fqn}.{parameter.name}": (module.fqn, parameter)
+        for module in inventory.modules
+        if module.kind is Kind.OTHER and module.fqn
+        for parameter in module.parameters
+    }
+    names = tuple(owned)
+    found: dict[str, dict[str, Placement]] = {}
+    for text, style in inventory.tp_plan if names else ():
+        for fqn in parse_own(text, _NOWHERE).select(names):
+            owner, parameter = owned[fqn]
+            placement = own_placement(style, parameter.shape)
+            if placement is not None:
+                found.setdefault(owner, {})[parameter.name] = placement
+    return found
+
+
+_NOWHERE = Span("", 1, 1, 1, 1)
 
 
 def parse_own(text: str, span: Span) -> Pattern:
@@ -245,9 +302,9 @@ def _grouping(rule: PatternRule[Unit]) -> object:
     return rule.action, _texts(rule) if rule.override and len(rule.patterns) > 1 else ()
 
 
-def _weight_decay(
+def _parameter_groups(
     plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
-) -> Mapping[str, tuple[float, Span]]:
+) -> Mapping[str, PatternRule[Group]]:
     """A group's pattern names parameters, or modules and so all the parameters that they own."""
     parameters: dict[str, list[str]] = {}
     for fqn, module, _ in inventory.parameters():
@@ -264,5 +321,4 @@ def _weight_decay(
             selections.append(Selection(pattern, candidates, hits))
             found.update(dict.fromkeys(hits))
         matched.append((rule, tuple(found)))
-    chosen = _decide(matched, tuple(order), conflicts)
-    return {fqn: (rule.action.weight_decay, rule.span) for fqn, rule in chosen.items()}
+    return _decide(matched, tuple(order), conflicts)

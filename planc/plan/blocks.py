@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planc.plan import spec
+from planc.plan.data import DataSpec
 from planc.plan.hardware import HardwareSpec
+from planc.plan.optimizer import Group
 from planc.plan.style_actions import STYLE_ACTIONS
-from planc.plan.types import keys, nested_blocks
+from planc.plan.types import freely_labelled, keys, nested_blocks
 from planc.record import record
 from planc.vocab import MeshDim
 
@@ -37,6 +39,19 @@ class Shape:
             name: {label: Shape(record) for label, record in labels.items()} for name, labels in found.items()
         }
 
+    @property
+    def freely_labelled(self) -> tuple[str, ...]:
+        """Those of the nested blocks whose labels a plan chooses; the label that is there stands for all."""
+        return freely_labelled(self.record)
+
+    def labelled(self, name: str, label: str) -> Shape | None:
+        """What the nested block `name "label"` may hold; None if there is none such."""
+        shapes = self.nested[name]
+        if name in self.freely_labelled:
+            (shape,) = shapes.values()
+            return shape
+        return shapes.get(label)
+
 
 BLOCKS: Mapping[str, Shape] = {
     "model": Shape(spec.ModelSpec, required=True),
@@ -49,10 +64,15 @@ BLOCKS: Mapping[str, Shape] = {
         spec.ContextParallelSpec, actions={"Shard": spec.BufferShard}, on=(MeshDim.CP,)
     ),
     "activation_checkpoint": Shape(
-        spec.ActivationCheckpointSpec, actions={"full": spec.FullCheckpointing, "none": spec.NoCheckpointing}
+        spec.ActivationCheckpointSpec,
+        actions={
+            "full": spec.FullCheckpointing,
+            "selective": spec.SelectiveCheckpointing,
+            "none": spec.NoCheckpointing,
+        },
     ),
-    "data": Shape(spec.DataSpec, required=True),
-    "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": spec.Group}),
+    "data": Shape(DataSpec, required=True),
+    "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": Group}),
     "checkpoint": Shape(spec.CheckpointSpec),
     "hardware": Shape(HardwareSpec),
     "train": Shape(spec.TrainSpec, required=True),
@@ -68,5 +88,5 @@ def setting_paths() -> Iterator[str]:
 def _paths(path: str, shape: Shape) -> Iterator[str]:
     yield from (f"{path}.{name}" for name in shape.names)
     for block, labels in shape.nested.items():
-        for label, inner in labels.items():
+        for label, inner in labels.items() if block not in shape.freely_labelled else ():
             yield from _paths(f"{path}.{block}.{label}", inner)

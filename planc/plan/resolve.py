@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import PurePath
@@ -19,6 +20,7 @@ from planc.plan.params import resolve_params, used_names
 from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
 from planc.plan.scalars import listed
 from planc.plan.scope import Links, OriginStep, ParamValue, Scope, references
+from planc.plan.spellings import absent
 from planc.plan.style_actions import StyleAction
 from planc.plan.types import NONE, Variant, keys, type_of
 from planc.source import Span
@@ -27,6 +29,7 @@ from planc.syntax import ast
 from planc.vocab import MeshDim
 
 PATTERN_HELP = "a part is a name, `*`, `**`, `{a,b}` or `{0..3}`"
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 """Of all patterns of a plan."""
 
@@ -127,7 +130,8 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
         if inside is not None:
             scope.report(codes.MISPLACED, statement.kind.span, "not at the top level", help=inside)
         elif kind not in BLOCKS:
-            scope.unknown(codes.UNKNOWN_BLOCK, statement.kind, (*BLOCKS, "expect"), text=f"no block `{kind}`")
+            text, known = f"no block `{kind}`", (*BLOCKS, "expect")
+            scope.unknown(codes.UNKNOWN_BLOCK, statement.kind, known, text=text, help=absent(kind))
         elif kind in written:
             first = Label(written[kind].span, "first given here")
             scope.report(codes.DUPLICATE, statement.kind.span, f"a second `{kind}` block", secondary=(first,))
@@ -149,7 +153,8 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                     scope.report(codes.MISPLACED, span, "a setting overrides nothing", help=help)
                 if name.text not in names:
                     text = f"`{kind}` has no key `{name.text}`"
-                    scope.unknown(codes.UNKNOWN_KEY, name, names, text=text, help=home(statement))
+                    instead = absent(name.text) or home(statement)
+                    scope.unknown(codes.UNKNOWN_KEY, name, names, text=text, help=instead)
                     found.mistyped.update(filter(None, [closest(name.text, names)]))
                 elif name.text in found.values:
                     first = Label(found.values[name.text][1], "first given here")
@@ -188,7 +193,12 @@ def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, 
         text, help = f"`{name}` has no label", listed(f'`{name} "{known}" {{`' for known in shapes)
         scope.report(codes.MISSING, block.kind.span, text, help=f"write {help}")
         return
-    if label.value not in shapes:
+    shape = outer.labelled(name, label.value)
+    if name in outer.freely_labelled and not _LABEL.fullmatch(label.value):
+        text = "a label is up to 64 letters, digits, `_` and `-`"
+        scope.report(codes.WRONG_TYPE, label.span, text)
+        return
+    if shape is None:
         written = ast.Name(label.value, label.part(0, len(label.value)))
         scope.unknown(codes.UNKNOWN_NAME, written, tuple(shapes), text=f"no label of `{name}`")
         return
@@ -198,7 +208,7 @@ def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, 
         text = f'a second `{name} "{label.value}"` block'
         scope.report(codes.DUPLICATE, block.kind.span, text, secondary=(first,))
         return
-    found.nested[key] = _block(block, shapes[label.value], resolver, path=f"{path}.{name}.{label.value}")
+    found.nested[key] = _block(block, shape, resolver, path=f"{path}.{name}.{label.value}")
 
 
 def _no_label(block: ast.Block, scope: Scope) -> None:
@@ -294,15 +304,21 @@ def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver
         values["span"] = written.span
     if shape.on:
         values["on"] = written.on
-    for name, shapes in shape.nested.items():
+    for name in shape.nested:
         values[name] = {
-            label: _record(f"{path}.{name}.{label}", inner, written.nested[name, label], resolver)
-            for label, inner in shapes.items()
-            if (name, label) in written.nested
+            label: _record(f"{path}.{name}.{label}", _inner(shape, name, label), inner, resolver)
+            for (block, label), inner in written.nested.items()
+            if block == name
         }
     for directive in shape.directives:
         values[directive] = written.directives.get(directive)
     return None if has_errors(resolver.scope.diagnostics) else shape.record(**values)
+
+
+def _inner(shape: Shape, name: str, label: str) -> Shape:
+    found = shape.labelled(name, label)
+    assert found is not None, "reading a block has refused other labels"
+    return found
 
 
 def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> Any:

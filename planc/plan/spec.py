@@ -10,12 +10,24 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from planc.plan.data import DataSpec
 from planc.plan.hardware import HardwareSpec
+from planc.plan.optimizer import (
+    AdamW,
+    Constant,
+    Cosine,
+    Group,
+    Linear,
+    Optimizer,
+    Schedule,
+    Sgd,
+    WarmupStableDecay,
+)
 from planc.plan.pattern import Pattern
-from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Path, Quantity, Text
+from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Path, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
-from planc.plan.types import List, Optional, Rest, Variant, key, nested
+from planc.plan.types import Optional, Variant, key, nested
 from planc.record import record
 from planc.source import Span
 from planc.vocab import DType, MeshDim
@@ -43,6 +55,7 @@ class Weights(StrEnum):
 
 class AttentionKernel(StrEnum):
     SDPA = "sdpa"
+    EAGER = "eager"
 
 
 @record
@@ -60,7 +73,9 @@ class ModelSpec:
     seed: int = key(Int(0), default=0, doc="seeds initialisation and dropout; never depends on the mesh")
     dtype: DType = key(Choice(DType), default=DType.FLOAT32, doc="the dtype parameters are stored in")
     attention: AttentionKernel = key(
-        Choice(AttentionKernel), default=AttentionKernel.SDPA, doc="the attention kernel"
+        Choice(AttentionKernel),
+        default=AttentionKernel.SDPA,
+        doc="sdpa: fused causal kernels; eager: the model's own code, with every score in memory",
     )
 
 
@@ -174,6 +189,11 @@ class FullCheckpointing:
 
 
 @record
+class SelectiveCheckpointing:
+    """Keep the outputs of attention, of every second matmul and of reduce-scatters; recompute the rest."""
+
+
+@record
 class NoCheckpointing:
     """Keep every activation."""
 
@@ -182,105 +202,8 @@ class NoCheckpointing:
 class ActivationCheckpointSpec:
     """Which modules recompute their activations in backward."""
 
-    rules: tuple[PatternRule[FullCheckpointing | NoCheckpointing], ...]
+    rules: tuple[PatternRule[FullCheckpointing | SelectiveCheckpointing | NoCheckpointing], ...]
     span: Span
-
-
-@record
-class TextFiles:
-    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of UTF-8 text files", positional=True)
-
-
-@record
-class JsonLines:
-    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of JSON-lines files", positional=True)
-    field: str = key(Text(), default="text", doc="the key that holds a document's text")
-
-
-@record
-class PythonStdlib:
-    """The running interpreter's own standard library: real text on every machine."""
-
-
-@record
-class ByteTokenizer:
-    """One token a UTF-8 byte, and 256 for the end of a document."""
-
-
-@record
-class FileTokenizer:
-    path: str = key(Path(), doc="a tokenizer.json", positional=True)
-    end_of_document: str | None = key(
-        Optional(Text()), default=None, doc="the token between documents, where the file does not mark one"
-    )
-
-
-class Packing(StrEnum):
-    ATTEND = "attend"
-
-
-@record
-class DataSpec:
-    """Text, tokens, and how they become batches."""
-
-    source: TextFiles | JsonLines | PythonStdlib = key(
-        Variant({"text": TextFiles, "jsonl": JsonLines, "python_stdlib": PythonStdlib}),
-        doc="where text comes from",
-        example='text("data/*.txt")',
-    )
-    sequence_length: int = key(Int(1, 2**24), doc="tokens of one sequence", example="2048")
-    micro_batch: int = key(
-        Int(1, 2**20), doc="sequences of one forward on one data-parallel rank", example="1"
-    )
-    tokenizer: ByteTokenizer | FileTokenizer = key(
-        Variant({"bytes": ByteTokenizer, "file": FileTokenizer}),
-        default=ByteTokenizer(),
-        doc="text to tokens",
-    )
-    packing: Packing = key(
-        Choice(Packing), default=Packing.ATTEND, doc="attend: documents share sequences and see each other"
-    )
-    shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, with the epoch")
-
-
-@record
-class AdamW:
-    lr: float = key(Float(0.0), doc="peak learning rate")
-    betas: tuple[float, float] = key(
-        List(Float(0.0, 0.999999), 2), default=(0.9, 0.999), doc="moment decay rates"
-    )
-    eps: float = key(Float(0.0), default=1e-8, doc="added to the denominator")
-    weight_decay: float = key(Float(0.0), default=0.01, doc="decoupled weight decay")
-
-
-@record
-class Cosine:
-    """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
-
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
-    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
-
-
-@record
-class Linear:
-    """Linear warm-up, then a line down to `min_factor` of the peak at the last step."""
-
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
-    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
-
-
-@record
-class Constant:
-    """Linear warm-up, then the peak."""
-
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
-
-
-@record
-class Group:
-    """Parameters that differ from the rest in an option."""
-
-    weight_decay: float = key(Float(0.0), doc="weight decay of these parameters")
 
 
 @record
@@ -289,12 +212,14 @@ class OptimizerSpec:
 
     rules: tuple[PatternRule[Group], ...]
     span: Span
-    kind: AdamW = key(Variant({"adamw": AdamW}), doc="the optimizer", example="adamw(lr = 3e-4)")
+    kind: Optimizer = key(
+        Variant({"adamw": AdamW, "sgd": Sgd}), doc="the optimizer", example="adamw(lr = 3e-4)"
+    )
     clip_grad_norm: float | None = key(
         Optional(Float(1e-12)), default=None, doc="largest global gradient norm"
     )
-    schedule: Cosine | Linear | Constant = key(
-        Variant({"cosine": Cosine, "linear": Linear, "constant": Constant}),
+    schedule: Schedule = key(
+        Variant({"cosine": Cosine, "linear": Linear, "constant": Constant, "wsd": WarmupStableDecay}),
         default=Constant(warmup=0),
         doc="the learning rate over the steps",
     )

@@ -14,11 +14,22 @@ _BOOLS: Mapping[str, str] = {"true": "true", "yes": "true", "false": "false", "n
 _NONES = ("none", "null", "nil")
 
 _PLANNED: Mapping[str, str] = {
-    "isolate": "write `attend`, which there is: documents share sequences and see each other",
     "async": "write `sync`, which there is: training waits for a save",
-    "selective": "write `full`, which there is: the whole module is computed again",
 }
 """Words of the language that planc does not have yet, each with what to write instead."""
+
+
+_MASTER = (
+    "stored parameters are the master weights: `dtype = float32` in `model`, "
+    "and `param_dtype = bfloat16` in `fsdp` for compute"
+)
+_OFFLOAD = "planc keeps parameters and optimizer state on the device: shard them over more ranks"
+_ABSENT: Mapping[str, str] = {
+    **dict.fromkeys(("master_dtype", "master_weights", "main_params_dtype", "fp32_master_weights"), _MASTER),
+    **dict.fromkeys(("cpu_offload", "offload_policy", "enable_cpu_offload"), _OFFLOAD),
+    **dict.fromkeys(("compile", "torch_compile"), "planc runs modules as they are, without torch.compile"),
+}
+"""Keys and blocks of other tools that planc does without, each with what serves instead."""
 
 
 def dtype_word(word: str, *, known: Container[str]) -> str | None:
@@ -36,6 +47,11 @@ def bool_word(word: str) -> str | None:
 def is_none_word(word: str) -> bool:
     """Whether a word is another language's `none`."""
     return word.lower() in _NONES
+
+
+def absent(name: str) -> str | None:
+    """What serves instead of another tool's key or block."""
+    return _ABSENT.get(name)
 
 
 def planned(word: str) -> str | None:

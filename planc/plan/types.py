@@ -27,12 +27,13 @@ def key(
     return field(metadata=metadata)
 
 
-def nested(labels: Mapping[str, type[Any]], *, doc: str) -> Any:
+def nested(labels: Mapping[str, type[Any]], *, doc: str, any_label: bool = False) -> Any:
     """A field for blocks inside a block, `name "label" { ... }`: the record of each label it may have.
 
-    The value is a mapping from the labels that a plan has to their records.
+    The value is a mapping from the labels that a plan has to their records. With `any_label` a plan chooses
+    labels, as many as it likes; the one that is given here stands for all.
     """
-    return field(metadata={"labels": labels, "doc": doc})
+    return field(metadata={"labels": labels, "doc": doc, "any_label": any_label})
 
 
 def type_of(spec_field: Field[Any]) -> ValueType:
@@ -52,6 +53,11 @@ def nested_blocks(record: type[Any]) -> Mapping[str, Mapping[str, type[Any]]]:
         for spec_field in fields(record)
         if "labels" in spec_field.metadata
     }
+
+
+def freely_labelled(record: type[Any]) -> tuple[str, ...]:
+    """Those of the blocks inside a block whose labels a plan chooses."""
+    return tuple(one.name for one in fields(record) if one.metadata.get("any_label"))
 
 
 @record

@@ -8,6 +8,15 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The mean loss over `tokens` labels of text that is not trained on; `label` is the plan's."""
+
+    label: str
+    loss: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepMetrics:
     """One optimizer step, over all ranks. `memory_bytes` is the most that any rank's device held so far."""
 
@@ -20,6 +29,8 @@ class StepMetrics:
     seconds: float
     memory_bytes: int
     sample_ids: tuple[int, ...] = field(default=())
+    evaluations: tuple[Evaluation, ...] = field(default=())
+    """Made after this step."""
 
 
 class Observer(Protocol):

@@ -59,6 +59,8 @@ class RunDirectory:
         values: dict[str, Any] = asdict(metrics)
         if not metrics.sample_ids:
             del values["sample_ids"]
+        if not metrics.evaluations:
+            del values["evaluations"]
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 

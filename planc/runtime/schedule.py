@@ -10,17 +10,20 @@ from planc.graph.ops import BuildSchedule
 def learning_rate_factor(schedule: BuildSchedule, *, step: int) -> float:
     """The share of the peak learning rate at `step`, counted from 1.
 
-    Step k of w warm-up steps has k / w; the last step has `min_factor`. Steps after the last keep it.
+    Step k of w warm-up steps has k / w; the last step has `min_factor`. Steps after the last keep it. A
+    `wsd` falls as `linear` does, after a plateau.
     """
     if step <= schedule.warmup_steps:
         return step / schedule.warmup_steps
-    decay_steps = schedule.num_steps - schedule.warmup_steps
-    progress = min(1.0, (step - schedule.warmup_steps) / max(1, decay_steps))
+    after_warmup = schedule.num_steps - schedule.warmup_steps
+    decay_steps = after_warmup if schedule.decay_steps is None else schedule.decay_steps
+    decay_start = schedule.num_steps - decay_steps
+    progress = min(1.0, max(0, step - decay_start) / max(1, decay_steps))
     span = 1.0 - schedule.min_factor
     match schedule.kind:
         case "cosine":
             return schedule.min_factor + span * 0.5 * (1.0 + math.cos(math.pi * progress))
-        case "linear":
+        case "linear" | "wsd":
             return schedule.min_factor + span * (1.0 - progress)
         case "constant":
             return 1.0

@@ -26,9 +26,11 @@ def values(plan: Plan) -> dict[str, str]:
 def _values(path: str, shape: Shape, record: Any) -> Iterator[tuple[str, str]]:
     for spec_field in keys(shape.record):
         yield f"{path}.{spec_field.name}", type_of(spec_field).render(getattr(record, spec_field.name))
-    for name, labels in shape.nested.items():
+    for name in shape.nested:
         for label, inner in getattr(record, name).items():
-            yield from _values(f"{path}.{name}.{label}", labels[label], inner)
+            found = shape.labelled(name, label)
+            assert found is not None, "a resolved plan has known labels only"
+            yield from _values(f"{path}.{name}.{label}", found, inner)
 
 
 def chain(steps: tuple[OriginStep, ...]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from planc.plan.facts import facts
 from planc.plan.spec import CheckpointSpec, Weights
 from planc.plan.types import type_of
 from planc.show.table import Row, format_bytes, plural
-from planc.vocab import Shard
+from planc.vocab import Shard, StridedShard
 
 
 def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
@@ -41,7 +41,7 @@ def _num_divided(graph: Graph) -> int:
         len(op.modules)
         for op in graph.setup
         if isinstance(op, ShardTensorParallel)
-        if any(isinstance(placement, Shard) for _, placement in op.parameters)
+        if any(isinstance(placement, Shard | StridedShard) for _, placement in op.parameters)
     )
 
 
@@ -67,7 +67,8 @@ def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
         cp = plan.context_parallel
         yield "context parallel", f"{cp.rotate} over {', '.join(cp.on)}, load balancer {cp.load_balancer}"
     if bound.checkpointed:
-        yield "recomputed", plural(len(bound.checkpointed), "module")
+        some = f", {len(bound.selective)} of them selectively" if bound.selective else ""
+        yield "recomputed", f"{plural(len(bound.checkpointed), 'module')}{some}"
     for name, record in (("data", plan.data), ("optimizer", plan.optimizer)):
         yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))
     if plan.checkpoint:

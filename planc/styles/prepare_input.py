@@ -1,4 +1,4 @@
-"""Redistribution at a container's entrance."""
+"""Redistribution at a container's entrance, and at its exit."""
 
 from planc.inventory.schema import Kind
 from planc.styles.model import Style
@@ -10,10 +10,27 @@ PREPARE_INPUT = Style(
         "Redistributes a module's hidden states from `input` to `desired` before it runs, once for all the "
         "layers inside: under sequence parallelism the all-gather before attention and before the MLP."
     ),
-    kinds=(Kind.CONTAINER, Kind.LINEAR, Kind.OTHER),
+    kinds=(Kind.CONTAINER,),
     parameters={},
     computes_on=Replicate(),
     input=Replicate(),
     output=Replicate(),
     options=("input", "desired"),
+    prepares=True,
+)
+
+PREPARE_INPUT_OUTPUT = Style(
+    name="prepare_input_output",
+    doc=(
+        "As prepare_input, and redistributes what the module returns from `desired` to `output`. Inside, "
+        "tensors are plain, so that layers without a style can read them: for a mixture of experts under "
+        "sequence parallelism."
+    ),
+    kinds=(Kind.CONTAINER,),
+    parameters={},
+    computes_on=Replicate(),
+    input=Replicate(),
+    output=Replicate(),
+    options=("input", "desired", "output"),
+    prepares=True,
 )

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
-from planc.runtime.data.sources import TextSource
+from planc.plan.optimizer import AdamW, Optimizer, Schedule, WarmupStableDecay
+from planc.runtime.data.sources import JsonLinesSource
 from planc.runtime.data.spec import DataSpec
 from planc.verify.twin import Renaming
 from planc.vocab import DType
 
 NUM_STEPS = 3
 SCHEDULE_STEPS, MAX_WARMUP_STEPS = 10, 2
+DECAY_STEPS = SCHEDULE_STEPS - MAX_WARMUP_STEPS
+"""Of a schedule with a plateau: it ends among the steps that are run."""
 SEQUENCE_LENGTH = 64
 MAX_RANKS = 2
 """Of one mesh dim."""
@@ -23,7 +25,7 @@ LOWEST_RATE = 1e-2
 """Below it, three updates would drown in the rounding of the weights that they change."""
 LOWEST_EPS = 1e-6
 """Below it, AdamW would make whole updates of what rounding leaves of the smallest gradients."""
-MODEL, CORPUS = "model", "corpus.txt"
+MODEL, CORPUS = "model", "corpus.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,16 @@ class Recipe:
     data: DataSpec
     global_batch: int
     """Sequences of a step."""
-    optimizer: spec.AdamW
-    schedule: spec.Cosine | spec.Linear | spec.Constant
+    optimizer: Optimizer
+    schedule: Schedule
     total_steps: int
     """Of the schedule; `num_steps` are run."""
     num_steps: int
     clip_grad_norm: float | None
     decays: tuple[tuple[str, float], ...] = ()
     """Weight decay by parameter, where a group sets it."""
+    rates: tuple[tuple[str, float], ...] = ()
+    """Peak learning rate by parameter, where a group sets one."""
 
 
 def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType) -> Recipe:
@@ -53,7 +57,10 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
     dp_size = min(plan.mesh.dp_replicate, MAX_RANKS) * min(plan.mesh.dp_shard, MAX_RANKS)
     micro_batch = min(plan.data.micro_batch, MAX_MICRO_BATCH)
     micro_steps = min(gradient_accumulation(plan), MAX_MICRO_STEPS)
-    optimizer, kind = plan.optimizer, plan.optimizer.kind
+    optimizer = plan.optimizer
+    peak = optimizer.kind.lr
+    own = bound.learning_rates.items()
+    rates = ((renamed.of((name,)), raised_rate(lr, peak=peak)) for name, (lr, _) in own)
     decays = ((renamed.of((name,)), decay) for name, (decay, _) in bound.weight_decay.items())
     return Recipe(
         base=folder,
@@ -61,16 +68,35 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         seed=plan.model.seed,
         dtype=dtype.value,
         data=DataSpec(
-            TextSource((CORPUS,)),
+            JsonLinesSource((CORPUS,)),
             tokenizer="bytes",
             sequence_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
             shuffle_seed=plan.data.shuffle_seed,
+            packing=plan.data.packing.value,
         ),
         global_batch=micro_batch * micro_steps * dp_size,
-        optimizer=replace(kind, lr=max(kind.lr, LOWEST_RATE), eps=max(kind.eps, LOWEST_EPS)),
-        schedule=replace(optimizer.schedule, warmup=min(optimizer.schedule.warmup, MAX_WARMUP_STEPS)),
+        optimizer=_steadied(optimizer.kind),
+        schedule=_shortened(optimizer.schedule),
         total_steps=SCHEDULE_STEPS,
         num_steps=NUM_STEPS,
         clip_grad_norm=optimizer.clip_grad_norm,
         decays=tuple((name, decay) for names, decay in decays for name in names),
+        rates=tuple((name, lr) for names, lr in rates for name in names),
     )
+
+
+def raised_rate(lr: float, *, peak: float) -> float:
+    """A learning rate whose updates do not drown in rounding: a group's rises with the optimizer's `peak`."""
+    return lr if peak >= LOWEST_RATE else LOWEST_RATE if lr == peak else lr * (LOWEST_RATE / (peak or 1.0))
+
+
+def _steadied(kind: Optimizer) -> Optimizer:
+    raised = replace(kind, lr=raised_rate(kind.lr, peak=kind.lr))
+    return replace(raised, eps=max(raised.eps, LOWEST_EPS)) if isinstance(raised, AdamW) else raised
+
+
+def _shortened(schedule: Schedule) -> Schedule:
+    short = replace(schedule, warmup=min(schedule.warmup, MAX_WARMUP_STEPS))
+    if isinstance(short, WarmupStableDecay):
+        return replace(short, decay=DECAY_STEPS)
+    return short

@@ -7,19 +7,23 @@ attention is transformers' eager one; loss, accumulation and schedule are writte
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import AdamW
+from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from planc.plan import spec
+from planc.plan import optimizer as spec
 from planc.runtime.backends.torch.weights import initialise
 from planc.runtime.data.open import OpenData, open_data
+from planc.runtime.data.packing import PackedDataset
+from planc.runtime.data.padding import PaddedDataset
 from planc.verify.recipe import Recipe
 
 
@@ -29,7 +33,8 @@ class Training:
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
-    learning_rates: tuple[float, ...]
+    learning_rates: tuple[tuple[float, ...], ...]
+    """Those that parameters have, each once, in rising order."""
     sample_ids: tuple[tuple[int, ...], ...]
     initial: dict[str, Tensor]
     gradients: dict[str, Tensor]
@@ -37,15 +42,19 @@ class Training:
     final: dict[str, Tensor]
 
 
-def train(recipe: Recipe) -> Training:
-    """The first steps of a recipe in one process, with every gradient of the first."""
+def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> Training:
+    """The first steps of a recipe in one process, with every gradient of the first.
+
+    Every model has eager attention, whose softmax computes in float32 whatever the model does; that of `sdpa`
+    does not.
+    """
     torch.manual_seed(0)
     dtype = getattr(torch, recipe.dtype)
     config = AutoConfig.from_pretrained(
         recipe.base / recipe.model, local_files_only=True, trust_remote_code=False
     )
     model = AutoModelForCausalLM.from_config(
-        config, dtype=dtype, attn_implementation="eager", trust_remote_code=False
+        config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
     )
     initialise(model, seed=recipe.seed)
     model.train()
@@ -55,13 +64,13 @@ def train(recipe: Recipe) -> Training:
     losses, norms, rates, ids, gradients = [], [], [], [], {}
     for step in range(recipe.num_steps):
         sample_ids = data.order.sample_ids(step * recipe.global_batch, count=recipe.global_batch)
-        loss = _loss(model, data, sample_ids, length=recipe.data.sequence_length)
+        loss = _loss(model, texts_of(data, sample_ids, recipe=recipe))
         loss.backward()  # type: ignore[no-untyped-call]
         if step == 0:
             gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         limit = math.inf if recipe.clip_grad_norm is None else recipe.clip_grad_norm
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), limit)))
-        rates.append(float(optimizer.param_groups[0]["lr"]))
+        rates.append(tuple(sorted({float(group["lr"]) for group in optimizer.param_groups})))
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
@@ -77,22 +86,55 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def _loss(model: nn.Module, data: OpenData, sample_ids: np.ndarray, *, length: int) -> Tensor:
-    """The mean over all tokens; each label is the stream's next token, cut here from the stream itself."""
-    windows = np.stack([data.dataset.tokens[i * length : i * length + length + 1] for i in sample_ids])
-    tokens = torch.from_numpy(windows.astype(np.int64))
-    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-    logits = logits if logits.dtype is torch.float64 else logits.float()
-    return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+def _loss(model: nn.Module, texts: Sequence[Tensor]) -> Tensor:
+    """The mean over all tokens but the first of each text. A model sees texts of one length together, and
+    nothing of one beside another."""
+    by_length: dict[int, list[Tensor]] = {}
+    for text in texts:
+        by_length.setdefault(len(text), []).append(text)
+    total, num_labels = torch.zeros(()), 0
+    for alike in by_length.values():
+        tokens = torch.stack(alike)
+        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+        logits = logits if logits.dtype is torch.float64 else logits.float()
+        labels = tokens[:, 1:].flatten()
+        total = total + cross_entropy(logits.flatten(0, 1), labels, reduction="sum")
+        num_labels += len(labels)
+    return total / num_labels
 
 
-def _optimizer(model: nn.Module, recipe: Recipe) -> tuple[AdamW, LambdaLR]:
-    decays, settings = dict(recipe.decays), recipe.optimizer
+def texts_of(data: OpenData, sample_ids: np.ndarray, *, recipe: Recipe) -> list[Tensor]:
+    """What samples consist of, cut here from the stream itself: each sequence with the token after it, and
+    where documents are apart, each of its documents alone."""
+    length, dataset = recipe.data.sequence_length, data.dataset
+    pieces: list[np.ndarray]
+    if isinstance(dataset, PaddedDataset):
+        pieces = [dataset.tokens[dataset.starts[i] : dataset.starts[i + 1]] for i in sample_ids]
+    else:
+        assert isinstance(dataset, PackedDataset)
+        pieces = [dataset.tokens[i * length : i * length + length + 1] for i in sample_ids]
+        if recipe.data.packing == "isolate":
+            ends = [np.flatnonzero(piece == data.tokenizer.end_of_document) + 1 for piece in pieces]
+            pieces = [part for piece, at in zip(pieces, ends, strict=True) for part in np.split(piece, at)]
+    # A text of one token predicts nothing.
+    return [torch.from_numpy(piece.astype(np.int64)) for piece in pieces if len(piece) > 1]
+
+
+def _optimizer(model: nn.Module, recipe: Recipe) -> tuple[Optimizer, LambdaLR]:
+    decays, rates, settings = dict(recipe.decays), dict(recipe.rates), recipe.optimizer
     groups = [
-        {"params": [parameter], "weight_decay": decays.get(name, settings.weight_decay)}
+        {
+            "params": [parameter],
+            "weight_decay": decays.get(name, settings.weight_decay),
+            "lr": rates.get(name, settings.lr),
+        }
         for name, parameter in model.named_parameters()
     ]
-    optimizer = AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps)
+    optimizer: Optimizer
+    if isinstance(settings, spec.AdamW):
+        optimizer = AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps)
+    else:
+        optimizer = SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
     return optimizer, LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1))
 
 
@@ -104,7 +146,10 @@ def factor(recipe: Recipe, *, step: int) -> float:
         return step / warmup
     if isinstance(schedule, spec.Constant):
         return 1.0
-    progress: float = min(1.0, (step - warmup) / max(1, recipe.total_steps - warmup))
+    start = recipe.total_steps - schedule.decay if isinstance(schedule, spec.WarmupStableDecay) else warmup
+    if step <= start:
+        return 1.0
+    progress: float = min(1.0, (step - start) / max(1, recipe.total_steps - start))
     if isinstance(schedule, spec.Cosine):
         progress = (1.0 - math.cos(math.pi * progress)) / 2.0
     lowest: float = schedule.min_factor

@@ -12,12 +12,15 @@ from planc.graph.verify import verify as violations
 from planc.lower.passes.drop_trivial_dims import drop_trivial_dims
 from planc.verify.recipe import (
     CORPUS,
+    DECAY_STEPS,
+    LOWEST_EPS,
     MAX_MICRO_BATCH,
     MAX_MICRO_STEPS,
     MAX_WARMUP_STEPS,
     SCHEDULE_STEPS,
     SEQUENCE_LENGTH,
     Recipe,
+    raised_rate,
 )
 from planc.verify.twin import Renaming
 from planc.vocab import MeshDim
@@ -47,17 +50,20 @@ def shrunk_graph(
             case ops.LoadWeights():
                 setup.append(ops.InitWeights(seed=op.seed, span=op.span))
             case ops.BuildOptimizer():
-                setup.append(replace(_renamed(op, renamed), lr=recipe.optimizer.lr, eps=recipe.optimizer.eps))
+                setup.append(_steadied(_renamed(op, renamed)))
             case ops.BuildSchedule():
                 warmup = min(op.warmup_steps, MAX_WARMUP_STEPS)
-                setup.append(replace(op, warmup_steps=warmup, num_steps=SCHEDULE_STEPS))
+                decay = None if op.decay_steps is None else DECAY_STEPS
+                short = replace(op, warmup_steps=warmup, decay_steps=decay, num_steps=SCHEDULE_STEPS)
+                setup.append(short)
             case ops.OpenData():
                 setup.append(_short_data(op, sizes, times=min(times, MAX_MICRO_STEPS), vocab_size=vocab_size))
-            case ops.ResumeCheckpoint():
+            case ops.ResumeCheckpoint() | ops.OpenEvaluation():
                 continue
             case _:
                 setup.append(_renamed(op, renamed))
-    step = (_short_step(op) for op in graph.step)
+    # Evaluations change nothing of what is trained.
+    step = (_short_step(op) for op in graph.step if not isinstance(op, ops.Evaluate))
     save = ops.SaveCheckpoint(every_steps=SAVE_STEP, at_end=False, keep_last=1)
     return _verified(
         replace(
@@ -81,10 +87,18 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
             groups = tuple(group for group in map(renamed.of, op.groups) if group)
             return replace(op, groups=groups, param_dtype=None, reduce_dtype=None) if groups else None
         case ops.BuildOptimizer():
-            decays = ((decay, renamed.of(names)) for decay, names in op.groups)
-            return replace(op, groups=tuple((decay, names) for decay, names in decays if names))
+            left = (replace(one, parameters=renamed.of(one.parameters)) for one in op.groups)
+            return replace(op, groups=tuple(group for group in left if group.parameters))
         case _:
             return op
+
+
+def _steadied(op: ops.BuildOptimizer) -> ops.BuildOptimizer:
+    """The op with rates and an eps that rounding spares."""
+    lr = raised_rate(op.lr, peak=op.lr)
+    groups = tuple(replace(group, lr=raised_rate(group.lr, peak=op.lr)) for group in op.groups)
+    eps = None if op.eps is None else max(op.eps, LOWEST_EPS)
+    return replace(op, lr=lr, eps=eps, groups=groups)
 
 
 def _short_data(
@@ -93,9 +107,13 @@ def _short_data(
     micro_batch = min(op.micro_batch, MAX_MICRO_BATCH)
     return replace(
         op,
-        source="text",
+        source="jsonl",
         patterns=(CORPUS,),
-        field="",
+        field="text",
+        train_on="",
+        revision="",
+        split="",
+        subset=None,
         tokenizer="bytes",
         end_of_document=None,
         sequence_length=min(SEQUENCE_LENGTH, op.sequence_length),

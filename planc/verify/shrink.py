@@ -29,6 +29,8 @@ from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin
 from planc.vocab import DType
 
 _CORPUS_BYTES = 100_000
+_MAX_DOCUMENT, _LENGTH_STEP = 90, 37
+"""Characters of a document; lengths go through all up to the most, since the two have no common divisor."""
 _MAX_LAYERS = 12
 
 
@@ -112,13 +114,22 @@ def _write_config(folder: Path, config: Config) -> None:
 
 
 def _write_corpus(path: Path) -> None:
-    """Real text: the beginning of the interpreter's own sources."""
+    """Real text: the beginning of the interpreter's own sources.
+
+    Documents are of all lengths up to about a sequence, so that most sequences hold several, and some are
+    cut.
+    """
     text = ""
     for document in documents(PythonStdlibSource(), base=path.parent):
         text += document.text
         if len(text) > _CORPUS_BYTES:
             break
-    path.write_text(text[:_CORPUS_BYTES], encoding="utf-8")
+    with path.open("w", encoding="utf-8") as file:
+        start, number = 0, 0
+        while start < _CORPUS_BYTES:
+            length = 2 + number * _LENGTH_STEP % _MAX_DOCUMENT
+            file.write(json.dumps({"text": text[start : start + length]}) + "\n")
+            start, number = start + length, number + 1
 
 
 def _built(build: ops.BuildModel, *, folder: Path) -> Any:
@@ -132,7 +143,7 @@ def _built(build: ops.BuildModel, *, folder: Path) -> Any:
 
 def _require_all_trained(graph: Graph, model: nn.Module) -> None:
     build = next(op for op in graph.setup if isinstance(op, ops.BuildOptimizer))
-    trained = {name for _, names in build.groups for name in names}
+    trained = {name for group in build.groups for name in group.parameters}
     lost = sorted({name for name, _ in model.named_parameters()} ^ trained)
     if lost:
         raise CannotShrink(f"a smaller model has other parameters: {', '.join(lost[:3])}")

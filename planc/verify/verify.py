@@ -190,12 +190,15 @@ def _series(item: Item, actual: Sequence[float], expected: Sequence[float], *, l
 
 
 def _learning_rates(records: Sequence[Record], training: Training) -> Verdict:
-    """The rates that the optimizer used, of every group and rank; all groups have one."""
-    told = {rates for record in records for rates in record.learning_rates}
-    if any(len(rates) != 1 for rates in told):
+    """The rates that the optimizer used, of every group and rank: as many, and the same."""
+    told = [record.learning_rates for record in records]
+    numbers = [list(map(len, rates)) for rates in (*told, training.learning_rates)]
+    if any(number != numbers[-1] for number in numbers):
         return Verdict(Item.LEARNING_RATE, False, "groups differ", float("inf"), _RATE_LIMIT)
-    used = [rates[0] for rates in records[0].learning_rates]
-    return _series(Item.LEARNING_RATE, used, training.learning_rates, limit=_RATE_LIMIT)
+    used, expected = (
+        [rate for rates in steps for rate in rates] for steps in (told[0], training.learning_rates)
+    )
+    return _series(Item.LEARNING_RATE, used, expected, limit=_RATE_LIMIT)
 
 
 def _parameters(

@@ -23,7 +23,8 @@ ALLOWED: dict[str, set[str]] = {
     "diagnostics": {"source", "vocab"},
     "syntax": {"source", "vocab", "diagnostics"},
     "fmt": {"source", "vocab", "diagnostics", "syntax"},
-    "inventory": {"source", "vocab", "diagnostics"},
+    "initialisation": set(),
+    "inventory": {"source", "vocab", "diagnostics", "initialisation"},
     "styles": {"source", "vocab", "inventory.schema"},
     "graph": {"source", "vocab", "diagnostics", "styles"},
     "plan": {"source", "vocab", "hardware", "diagnostics", "syntax", "styles", "inventory.schema"},
@@ -34,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
         *("source", "vocab", "hardware", "diagnostics", "styles", "inventory.schema", "graph", "plan"),
         *("checks", "lower", "estimate"),
     },
-    "runtime": {"source", "vocab", "segment", "diagnostics", "styles", "graph"},
+    "runtime": {"source", "vocab", "segment", "diagnostics", "styles", "graph", "initialisation"},
     "deep": {"source", "vocab", "diagnostics", "graph", "estimate", "runtime", "show.table"},
     "verify": {
         *("source", "vocab", "diagnostics", "styles", "inventory.schema", "plan", "graph", "lower"),
@@ -58,10 +59,17 @@ ALLOWED: dict[str, set[str]] = {
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "torch": (
         *("planc/runtime/backends/torch/", "planc/inventory/probe.py", "planc/inventory/head_probe.py"),
+        *("planc/inventory/attention_calls.py", "planc/inventory/routing_probe.py"),
+        "planc/inventory/output_uses.py",
         *("planc/doctor/torch_probe.py", "planc/runtime/backends/rehearsal/", "planc/verify/"),
-        "planc/cli/run.py",
+        *("planc/cli/run.py", "planc/initialisation.py"),
     ),
-    "transformers": ("planc/runtime/backends/torch/", "planc/inventory/probe.py", "planc/verify/"),
+    "transformers": (
+        "planc/initialisation.py",
+        "planc/runtime/backends/torch/",
+        *("planc/inventory/probe.py", "planc/inventory/attention_calls.py", "planc/inventory/model_class.py"),
+        "planc/verify/",
+    ),
     "safetensors": ("planc/runtime/backends/torch/",),
     "tokenizers": ("planc/runtime/data/tokenizers.py",),
     "numpy": (

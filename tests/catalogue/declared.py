@@ -135,6 +135,10 @@ PROOFS: Mapping[str, Proof] = {
     "C11": Proof(
         How.CONSTRUCTION, (_PARITY, "tests/parity/test_parity.py::test_labels_shifted_after_sharding_fail")
     ),
+    "C12": Proof(
+        How.CONSTRUCTION,
+        ("tests/dist/test_isolated_documents.py::test_a_changed_document_moves_nothing_of_another",),
+    ),
     "C15": Proof(How.CONSTRUCTION, (_PARITY,)),
     "D03": Proof(How.CONSTRUCTION, (_PARITY,)),
     "D04": Proof(

@@ -169,12 +169,12 @@ FAULTS = {
     "norm on a sequence with the style for heads": (
         edited(NORM, '  "model.norm" -> replicated_with_grad_allreduce\n'),
         "P415",
-        "use `sequence_parallel`",
+        '"model.norm" -> sequence_parallel',
     ),
-    "whole parameters on parts of the sequence": (
+    "a layer with parameters prepared": (
         edited(UP + DOWN, f"{MLP_DOWN} prepare_input(input = Replicate(), desired = Shard(1))\n"),
-        "P415",
-        "desired = Replicate()",
+        "P405",
+        "leave this rule out",
     ),
     "head leaves its features under another name": (edited("Shard(-1)", "Shard(2)"), "P410", "Shard(-1)"),
     "head leaves parts of the sequence": (

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 
+from planc.api import check_plan
+from planc.cli.deep import progress
 from planc.cli.main import main
 from planc.deep import cache, deep
+from planc.deep.deep import check_deep
+from planc.estimate.estimate import estimate
 from planc.graph.graph import Graph
 from planc.runtime.backends.rehearsal.model import Failure, Rehearsal
 from planc.source import Span
@@ -94,3 +99,55 @@ def test_a_rehearsed_peak_is_judged_by_the_device(
     out = capsys.readouterr().out
     assert "warning[P811]" in out
     assert "the figure is the rehearsal's" in out
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown_while_working(stream: io.StringIO) -> str:
+    with progress("x.plan", stream=stream) as said:
+        said("rank 3, 2 of 2")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_terminal_shows_what_is_rehearsed() -> None:
+    shown = shown_while_working(Terminal())
+    assert "rehearsing x.plan" in shown
+    assert shown.endswith(("\x1b[2K", "\x1b[?25h"))  # the line is gone, the cursor back
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_pipe_shows_nothing_of_the_work() -> None:
+    assert shown_while_working(io.StringIO()) == ""
+
+
+@pytest.mark.usefixtures("at_home")
+def test_continuous_integration_shows_nothing_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    assert shown_while_working(Terminal()) == ""
+
+
+def test_a_rehearsal_says_what_comes_next(plan: Path) -> None:
+    said: list[str] = []
+    checked = check_plan(plan)
+    assert checked.graph is not None and checked.inventory is not None
+    check_deep(
+        checked.graph,
+        base=plan.parent,
+        estimate=estimate(checked.graph, checked.inventory),
+        cache_dir=plan.parent / "cache",
+        nowhere=checked.sources[str(plan)].start(),
+        said=said.append,
+    )
+    assert said == ["loading torch", "building the model", "rank 0, 1 of 2", "rank 3, 2 of 2"]

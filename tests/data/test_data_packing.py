@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from planc.runtime.data.dataset import check_vocabulary
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.packing import PackedDataset, check_vocabulary, pack
+from planc.runtime.data.packing import PackedDataset, pack
 from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import ByteTokenizer
 

@@ -11,15 +11,15 @@ import pytest
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import (
     JsonLinesSource,
+    PlainSource,
     PythonStdlibSource,
-    Source,
     TextSource,
     documents,
     matched_files,
 )
 
 
-def texts(source: Source, *, base: Path) -> list[str]:
+def texts(source: PlainSource, *, base: Path) -> list[str]:
     return [document.text for document in documents(source, base=base)]
 
 
@@ -67,7 +67,7 @@ def test_a_bad_byte_is_reported_with_file_and_offset(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this system")
 @pytest.mark.parametrize("source", [TextSource(("*.txt",)), JsonLinesSource(("*.txt",))])
-def test_a_fifo_is_refused_rather_than_waited_for(tmp_path: Path, source: Source) -> None:
+def test_a_fifo_is_refused_rather_than_waited_for(tmp_path: Path, source: PlainSource) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
     with pytest.raises(DataError, match=r"pipe\.txt is not a regular file"):
         texts(source, base=tmp_path)

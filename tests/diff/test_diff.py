@@ -133,6 +133,13 @@ def test_recomputation_change_names_the_modules() -> None:
     assert _names(found, Group.LAYOUT) == ["activation_checkpoint model.layers.{0..1}"]
 
 
+def test_recomputing_selectively_instead_of_fully_is_a_change_of_its_own() -> None:
+    rule = '"model.layers.*" -> none'
+    full, selective = (_side((rule, f'"model.layers.*" -> {mode}')) for mode in ("full", "selective"))
+    change = _change(diff(full, selective), "activation_checkpoint model.layers.{0..3}")
+    assert (change.action, change.old, change.new) == (Action.CHANGE, "full", "selective")
+
+
 @pytest.mark.parametrize(
     ("settings", "action", "note"),
     [
@@ -207,6 +214,32 @@ def test_weight_decay_names_the_parameters() -> None:
         "weight_decay model.layers.{0..3}.input_layernorm.weight",
         "weight_decay model.layers.{0..3}.post_attention_layernorm.weight",
     ]
+
+
+ADAMW = "adamw(lr = lr, betas = [0.9, 0.95], weight_decay = 0.1)"
+
+
+def test_a_learning_rate_of_their_own_names_the_parameters() -> None:
+    found = diff(_side(), _side(("weight_decay = 0.0", "weight_decay = 0.0, lr = 0.1")))
+    changes = [change for change in found.changes if change.group is Group.NUMERICS]
+    assert {(change.old, change.new) for change in changes} == {("the optimizer's", "0.1")}
+    assert "lr model.norm.weight" in [change.name for change in changes]
+
+
+def test_a_rate_for_all_is_one_line() -> None:
+    assert _names(_diff("lr=1e-3"), Group.NUMERICS) == ["optimizer lr"]
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused() -> None:
+    found = diff(_side(), _side((ADAMW, "sgd(lr = lr)")))
+    change = _change(found, "model, optimizer")
+    assert change.action is Action.REPLACE
+    assert change.note == "refused: one optimizer keeps exp_avg and exp_avg_sq, the other nothing"
+
+
+def test_another_implementation_goes_on_from_a_checkpoint() -> None:
+    found = diff(_side(), _side((ADAMW, ADAMW.replace(")", ", implementation = foreach)"))))
+    assert [change.name for change in found.changes] == ["optimizer implementation"]
 
 
 def test_broken_expectation_stands_at_the_change_that_breaks_it() -> None:

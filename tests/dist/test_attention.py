@@ -341,10 +341,39 @@ def test_harmless_keywords_pass() -> None:
     assert attend(plain(), query=query, key=query, value=query, **harmless).shape == query.shape
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_window_narrower_than_the_whole_sequence_is_refused_under_cp(kind: Kind) -> None:
-    with pytest.raises(RankError, match="sliding_window = 7 is not supported under context parallelism"):
-        run_ranks(window_call, 2, kind, 7)
+def test_a_window_narrower_than_the_whole_sequence_is_refused_by_the_ring() -> None:
+    with pytest.raises(RankError, match="sliding_window = 7 is not supported by ring attention"):
+        run_ranks(window_call, 2, "ring", 7)
+
+
+def window_errors(rank: int, cp: int) -> Errors:
+    """Errors of output and gradients under a window of 5, against one process with that window."""
+    errors: Errors = {}
+    for kind, balance in product(("allgather", "ulysses"), BALANCES):
+        name = register_attention(kind, group=dist.group.WORLD, balance=balance, name="test")
+        query, key, value, grad = (seeded(index, 4 if index % 3 == 0 else 2) for index in range(4))
+        whole = leaves(query, key, value)
+        expected = attend(plain(), query=whole[0], key=whole[1], value=whole[2], sliding_window=5)
+        expected_grads = torch.autograd.grad(expected, whole, grad)
+        local = [shard(one, tensor_dim=2, parts=cp, index=rank, balance=balance) for one in (*whole, grad)]
+        inputs = leaves(*(one.detach() for one in local[:3]))
+        actual = attend(name, query=inputs[0], key=inputs[1], value=inputs[2], sliding_window=5)
+        grads = torch.autograd.grad(actual, inputs, local[3])
+        pairs = ((actual, expected), *zip(grads, expected_grads, strict=True))
+        for label, (part, one) in zip(("out", "query", "key", "value"), pairs, strict=True):
+            own = shard(one, tensor_dim=2, parts=cp, index=rank, balance=balance)
+            errors[f"{kind} {balance} {label}"] = relative_error(part, own)
+    return errors
+
+
+def seeded(seed: int, num_heads: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, num_heads, 16, 8, generator=generator, dtype=torch.float64)
+
+
+def test_a_window_under_cp_hides_what_it_hides_in_one_process() -> None:
+    errors = worst(run_ranks(window_errors, 2))
+    assert {case: error for case, error in errors.items() if not error <= 1e-12} == {}
 
 
 def test_a_window_as_long_as_the_whole_sequence_passes_under_cp() -> None:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,11 +18,11 @@ from torch.distributed.tensor.parallel import parallelize_module
 from planc.runtime.backends.torch.tensor_parallel import placement, realise
 from planc.styles import BY_NAME, STYLES, Boundary, Style
 from planc.styles.model import use
-from planc.vocab import Placement, Replicate, Shard
+from planc.vocab import Placement, Replicate, Shard, StridedShard
 from tests.dist.pool import run_ranks
 
 TOLERANCE = 1e-12
-BATCH, SEQUENCE_LENGTH, HIDDEN, WIDE, HEADS, HEAD_DIM = 2, 6, 8, 12, 4, 8
+BATCH, SEQUENCE_LENGTH, HIDDEN, WIDE, HEADS, HEAD_DIM, ROTARY = 2, 6, 8, 12, 4, 8, 2
 VOCABULARIES = (64, 65)
 """One that two ranks share evenly, and one that they do not."""
 
@@ -75,7 +76,7 @@ def embedding_cases(style: str) -> Iterator[Case]:
 
 def norm_cases() -> Iterator[Case]:
     yield simple("sequence_parallel", "rms norm")
-    for sequence_dim, module in product((0, 1), ("rms norm", "layer norm")):
+    for sequence_dim, module in product((0, 1), ("rms norm", "layer norm", "norm without weights")):
         yield simple("sequence_parallel", module, Boundary(sequence_dim=sequence_dim))
     yield simple("sequence_parallel", "head norm", Boundary(sequence_dim=2))
 
@@ -91,6 +92,21 @@ def container_cases() -> Iterator[Case]:
         yield Case("prepare_input", "norm in a container", boundary, given, Shard(1), norm)
 
 
+def two_way_container_cases() -> Iterator[Case]:
+    for given, output in product(BETWEEN, BETWEEN):
+        boundary = Boundary(input=given, desired=Replicate(), output=output)
+        mlp = (("0", "colwise", Boundary()), ("1", "rowwise", Boundary()))
+        yield Case("prepare_input_output", "mlp", boundary, given, output, mlp)
+        # One that reads the tokens whole and has no style, as a router.
+        yield Case("prepare_input_output", "mlp", boundary, given, output)
+
+
+def latent_cases() -> Iterator[Case]:
+    """The projection among its heads: alone, nothing of its gradient is a part."""
+    heads = (("down", "mla_kv_a_proj", Boundary()), ("up", "colwise", Boundary()))
+    yield Case("replicate", "latent heads", Boundary(), Replicate(), Shard(2), heads)
+
+
 HEADS_DIVIDED = Shard(2)
 """Of activations [batch, sequence, heads, head_dim], where the style's own data speaks of features."""
 
@@ -104,6 +120,14 @@ CASES: dict[str, tuple[Case, ...]] = {
         *linear_cases("colwise_gather_output"),
         simple("colwise_gather_output", "head of 65"),
     ),
+    "packed_colwise": tuple(
+        Case("packed_colwise", module, Boundary(input=given), given or Replicate(), StridedShard(2, 2))
+        for module, given in product(("packed", "packed with bias"), (None, *PLACEMENTS))
+    ),
+    "moe_tp_experts": (simple("moe_tp_experts", "experts"),),
+    "mla_kv_a_proj": tuple(latent_cases()),
+    "local_params": (Case("local_params", "scale", Boundary(), Shard(2), Shard(2)),),
+    "prepare_input_output": tuple(two_way_container_cases()),
     "rowwise": tuple(linear_cases("rowwise")),
     "rowwise_split_input": tuple(linear_cases("rowwise_split_input")),
     "embedding_rowwise": tuple(embedding_cases("embedding_rowwise")),
@@ -121,8 +145,63 @@ CASES: dict[str, tuple[Case, ...]] = {
 }
 
 
+OWN_PARAMETERS: dict[str, dict[str, Placement]] = {
+    "experts": {"gate_up_proj": StridedShard(1, 2), "down_proj": Shard(2)},
+    "scale": {"weight": Shard(0)},
+}
+"""Placements that the model's own plan would give."""
+
+
+class Experts(nn.Module):
+    """Experts that all compute every token, and count alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.empty(3, 2 * WIDE, HIDDEN))
+        self.down_proj = nn.Parameter(torch.empty(3, HIDDEN, WIDE))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        gate, up = torch.einsum("bsh,eih->ebsi", hidden_states, self.gate_up_proj).chunk(2, dim=-1)
+        return torch.einsum("ebsi,ehi->bsh", gate.sigmoid() * up, self.down_proj)
+
+
+class Scale(nn.Module):
+    """A number for each feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(HIDDEN))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features * self.weight
+
+
+class LatentHeads(nn.Module):
+    """Heads from a latent vector, each beside the same rotary part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Linear(HIDDEN, WIDE + ROTARY)
+        self.up = nn.Linear(WIDE, HEADS * ROTARY)
+
+    def forward(self, features: Tensor) -> Tensor:
+        latent, rotary = self.down(features).split((WIDE, ROTARY), dim=-1)
+        heads = self.up(latent).unflatten(-1, (-1, ROTARY))
+        return (heads * rotary[:, :, None]).flatten(2)
+
+
 def build(module: str) -> nn.Module:
     match module:
+        case "packed":
+            return nn.Linear(HIDDEN, 2 * WIDE, bias=False)
+        case "packed with bias":
+            return nn.Linear(HIDDEN, 2 * WIDE)
+        case "experts":
+            return Experts()
+        case "scale":
+            return Scale()
+        case "latent heads":
+            return LatentHeads()
         case "linear":
             return nn.Linear(HIDDEN, WIDE, bias=False)
         case "linear with bias":
@@ -137,6 +216,8 @@ def build(module: str) -> nn.Module:
             return nn.RMSNorm(HIDDEN)
         case "layer norm":
             return nn.LayerNorm(HIDDEN)
+        case "norm without weights":
+            return nn.LayerNorm(HIDDEN, elementwise_affine=False)
         case "mlp":
             return nn.Sequential(nn.Linear(HIDDEN, WIDE), nn.Linear(WIDE, HIDDEN))
         case "norm in a container":
@@ -180,8 +261,11 @@ def error(actual: Tensor, expected: Tensor) -> float:
 def apply(case: Case, module: nn.Module, mesh: DeviceMesh) -> None:
     """The style as the runtime applies it: `replicate` is the absence of one."""
     uses = [("", case.style, case.boundary), *case.inside]
+    config = SimpleNamespace(qk_rope_head_dim=ROTARY)
     plan = {
-        name: realise(use(BY_NAME[style], boundary)) for name, style, boundary in uses if style != "replicate"
+        name: realised
+        for name, style, boundary in uses
+        if (realised := realise(use(BY_NAME[style], boundary), parameters=placements(case), config=config))
     }
     own = plan.pop("", None)
     if plan:
@@ -190,15 +274,22 @@ def apply(case: Case, module: nn.Module, mesh: DeviceMesh) -> None:
         parallelize_module(module, mesh, own)
 
 
+def placements(case: Case) -> tuple[tuple[str, Placement], ...]:
+    """Of the module's own parameters, as its style's data or a model's plan has them."""
+    placed = OWN_PARAMETERS.get(case.module) or BY_NAME[case.style].parameters
+    names = (name for name, _ in build(case.module).named_parameters(recurse=False))
+    return tuple((name, placed.get(name, Replicate())) for name in names)
+
+
 def misplaced(case: Case, module: nn.Module) -> list[str]:
     """Parameters that do not lie as the style's data says."""
     if case.inside:
         return []
-    style = BY_NAME[case.style]
+    expected = dict(placements(case))
     found = []
     for name, parameter in module.named_parameters():
-        placements = parameter.placements if isinstance(parameter, DTensor) else (placement(Replicate()),)
-        if placements != (placement(style.parameters.get(name, Replicate())),):
+        placed = parameter.placements if isinstance(parameter, DTensor) else (placement(Replicate()),)
+        if placed != (placement(expected.get(name, Replicate())),):
             found.append(name)
     return found
 

@@ -7,9 +7,10 @@ figures are of a device with expandable segments. `held` leaves the gaps between
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from planc.api import check_source
 from planc.estimate.estimate import estimate
@@ -25,7 +26,6 @@ from planc.source import SourceFile
 from tests.plans import PLANS
 
 _GIB = 2**30
-_RECOMPUTED = 'activation_checkpoint {\n  "model.layers.*" -> full\n}\n'
 _OWN_HEAD_UNIT = '  ["model.norm", "lm_head"] -> unit(reshard_after_forward = false)\n'
 
 
@@ -42,6 +42,7 @@ class Variant:
     micro_batch: int = 1
     steps: int = 1
     recomputes: bool = True
+    recomputation: str = "full"
     rotate: str = "allgather"
     is_narrow: bool = True
     """Whether it computes in bfloat16."""
@@ -63,7 +64,8 @@ class Variant:
         for old, new in edits.items():
             assert old in text, f"nothing to edit: {old}"
             text = text.replace(old, new)
-        return text + (_RECOMPUTED if self.recomputes else "")
+        rule = f'"model.layers.*" -> {self.recomputation}' if self.recomputes else ""
+        return f"{text}activation_checkpoint {{\n  {rule}\n}}\n"
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -76,10 +78,13 @@ class Variant:
         )
 
 
+_SELECTIVE: Mapping[str, Any] = {"recomputation": "selective"}
+
 QUICK = (
     Variant("FSDP 64", dp_shard=64),
     Variant("FSDP 8, TP 4", dp_shard=8, tp=4),
     Variant("FSDP 8, CP 4 ring, all kept", dp_shard=8, cp=4, sequence=32768, rotate="ring", recomputes=False),
+    Variant("FSDP 8, TP 4, selective", dp_shard=8, tp=4, **_SELECTIVE),
 )
 SLOW = (
     Variant("FSDP 64, all kept", dp_shard=64, recomputes=False),
@@ -108,6 +113,13 @@ SLOW = (
     Variant("FSDP 8, CP 4 allgather, all kept", dp_shard=8, cp=4, sequence=32768, recomputes=False),
     Variant("FSDP 8, CP 4 ulysses", dp_shard=8, cp=4, sequence=32768, rotate="ulysses"),
     Variant("FSDP 8, CP 2 allgather, TP 4", dp_shard=8, cp=2, tp=4, sequence=32768),
+    Variant("FSDP 64, selective", dp_shard=64, **_SELECTIVE),
+    Variant("FSDP 64, 2 micro steps, selective", dp_shard=64, steps=2, **_SELECTIVE),
+    Variant("FSDP 8, float32, selective", dp_shard=8, is_narrow=False, **_SELECTIVE),
+    Variant("FSDP 8, CP 4 allgather, selective", dp_shard=8, cp=4, sequence=32768, **_SELECTIVE),
+    Variant(
+        "FSDP 8, CP 4 ulysses, selective", dp_shard=8, cp=4, sequence=32768, rotate="ulysses", **_SELECTIVE
+    ),
 )
 PLAN_NAMES = ("llama-3.1-8b", "qwen3-8b", "llama-3.1-405b")
 

@@ -2,9 +2,9 @@
 
 The rows are torchtitan's, dense models without pipeline or expert parallelism, `max reserved` on H100 with
 expandable segments, from its benchmarks and its commits' messages. They were run by torchtitan and not by
-planc: selective recomputation and compiled layers, which planc does not have, enter as the bytes that
-torchtitan then holds. float8 enters as bfloat16. Every coefficient is a count of live tensors, none a fit;
-but the rows were in view while the tensors were counted, so rows that are not here judge better.
+planc: compiled layers, which planc does not have, enter as the bytes that torchtitan then holds, and float8
+as bfloat16. Every coefficient is a count of live tensors, none a fit; but the rows were in view while the
+tensors were counted, so rows that are not here judge better.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ _HEAD_UNITS = """  "model.embed_tokens" -> unit
 """
 
 
+_RECOMPUTE: Mapping[str, str] = {"full": "full", "selective-op": "selective", "none": "none"}
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """One row. `published_gib` is None where the run did not fit."""
@@ -92,9 +95,9 @@ def _scored(row: Row, peak: float) -> Score:
 def _pieces(row: Row) -> Pieces:
     work = _work(row)
     pieces = pieces_of(work, tuple(map(_root_stays, units(work))))
-    if row["recompute"] == "selective-op":
-        pieces = _selective(pieces, row, work)
     if row["compiled"] == "1":
+        if row["recompute"] == "selective-op":
+            pieces = _unread(pieces, row, work)
         # The compiler fuses a norm, and never writes its squares.
         pieces = replace(pieces, gaps=tuple(gap for gap in pieces.gaps if gap.name != SQUARES))
     return pieces
@@ -135,7 +138,7 @@ context_parallel on cp {{
   ["input_ids", "labels", "position_ids"] -> Shard(1)
 }}
 activation_checkpoint {{
-  "model.layers.*" -> {"full" if row["recompute"] == "full" else "none"}
+  "model.layers.*" -> {_RECOMPUTE[row["recompute"]]}
 }}
 data {{
   source = python_stdlib()
@@ -212,25 +215,14 @@ def _sized(module: Module, row: Mapping[str, str]) -> Module:
     return replace(module, parameters=tuple(Parameter(one.name, shape) for one in module.parameters))
 
 
-def _selective(pieces: Pieces, row: Mapping[str, str], work: RankWork) -> Pieces:
-    """torchtitan's policy keeps every second matmul's output, attention's, and a layer's input.
-
-    Bytes a token and layer: 2h/t + 2(2q+k+f)/t + 4a/t, and 4h gathered under sequence parallelism; run
-    eagerly also 2h, the output of the last matmul, which backward does not read and the compiler not save.
-    """
-    hidden, ffn, heads, tp = (int(row[name]) for name in ("hidden", "ffn", "heads", "tp"))
-    query, key = (int(row[name]) * int(row["head_dim"]) for name in ("heads", "kv_heads"))
-    layer = (2 * hidden + 2 * (2 * query + key + ffn) + 4 * heads) / tp
-    layer += 0 if row["compiled"] == "1" else 2 * hidden
-    layer += 4 * hidden if tp > 1 else 0
-    head = 6 * hidden / tp + 2 * hidden
-    kept = work.num_tokens * (int(row["layers"]) * layer + head)
-    again = _pieces({**row, "recompute": "full"})
-    # Backward finds what forward kept where a layer that is computed again keeps its input alone, and the
-    # layer that it is in brings back what it did not keep.
-    kept_beside = int(kept - again.activations - work.num_tokens * (layer - 2 * hidden / tp))
-    backward = replace(again.backward, activations=again.backward.activations + kept_beside)
-    return replace(pieces, activations=int(kept), recomputed=again.recomputed, backward=backward)
+def _unread(pieces: Pieces, row: Row, work: RankWork) -> Pieces:
+    """Selective recomputation keeps the output of a layer's last matmul, which backward does not read: the
+    compiler keeps none. It is there until the layer is computed again, so the last one's not at the end."""
+    output = work.compute_dtype.size_bytes * work.num_tokens * int(row["hidden"])
+    backward = replace(
+        pieces.backward, activations=pieces.backward.activations - (int(row["layers"]) - 1) * output
+    )
+    return replace(pieces, activations=pieces.activations - int(row["layers"]) * output, backward=backward)
 
 
 def parameters_alone(row: Row) -> float:

@@ -62,6 +62,40 @@ def test_ring_algorithms_on_four_ranks(kind: Kind, sent: int) -> None:
     assert one.sent_bytes == 2 * sent
 
 
+ONE_RANK = ("mesh.dp_shard=1", "mesh.tp=1", "fsdp.reduce_dtype=none")
+SIZE = 804_992
+"""Parameters of tiny-llama."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "copies"),
+    [("sgd(lr = 1e-2)", 0), ("sgd(lr = 1e-2, momentum = 0.9)", 1), ("adamw(lr = 1e-2)", 2)],
+)
+def test_an_optimizer_holds_what_it_keeps_for_each_parameter(kind: str, copies: int) -> None:
+    found = estimated(BARE, f"optimizer.kind={kind}", *ONE_RANK).memory.part("optimizer")
+    counters = 4 * 39 if kind.startswith("adamw") else 0
+    assert found.num_bytes == 4 * copies * SIZE + counters
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_bytes"),
+    [
+        ("adamw(lr = 1e-2)", 0),
+        ("adamw(lr = 1e-2, implementation = foreach)", 4 * (SIZE - 9 * 128)),
+        ("adamw(lr = 1e-2, implementation = for_loop)", 2 * 4 * 128 * 352),
+        ("sgd(lr = 1e-2, nesterov = true, momentum = 0.9)", 0),
+        ("sgd(lr = 1e-2, weight_decay = 0.1)", 4 * (SIZE - 9 * 128)),
+    ],
+)
+def test_a_step_without_one_kernel_holds_copies_of_a_group_or_a_parameter(kind: str, num_bytes: int) -> None:
+    """The norms, which do not decay, are a group of their own."""
+    whole, found = (
+        dict(estimated(BARE, f"optimizer.kind={one}", *ONE_RANK).memory.phases)["optimizer"]
+        for one in ("adamw(lr = 1e-2)", kind)
+    )
+    assert found - whole == num_bytes
+
+
 def test_a_layer_of_8b_keeps_49_hidden_states_in_two_bytes() -> None:
     """12 h + 2 x 2 h + 4 q + 4 k + 8 f, 4 bytes a head and a norm: h = q = 4096, k = h / 4, f = 3.5 h."""
     text = LLAMA_8B.read_text().replace('"model.layers.{0..30}" -> full', '"model.layers.{0..30}" -> none')

@@ -10,23 +10,31 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from planc.api import check_plan
 from planc.estimate.activations import activations
+from planc.estimate.estimate import estimate
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.inventory.load import load_inventory
 from planc.runtime.backends.torch.attention.register import register_attention
 from tests.parity.cases import GLOBAL_BATCH, MODELS, SEQUENCE_LENGTH, Case, compile_case
+from tests.plans import TINY, checked, write_plan
+
+ESTIMATED = [name for name in MODELS if name not in ("llama-tied", "qwen3-moe")]
+"""Tying changes no activation. What a mixture's experts save depends on the router, and is not counted."""
 
 
-def work_of(model: str, dtype: str, *, workspace: Path) -> RankWork:
-    case = Case("1", model=model, settings=(f"model.dtype={dtype}",))
+def work_of(model: str, dtype: str, *, workspace: Path, attention: str = "sdpa") -> RankWork:
+    case = Case("1", model=model, settings=(f"model.dtype={dtype}", f"model.attention={attention}"))
     inventory = load_inventory(workspace / model, cache_dir=workspace).inventory
     return rank_work(compile_case(case, workspace=workspace), inventory)
 
 
-def saved_bytes(model: str, dtype: torch.dtype, *, workspace: Path) -> int:
+def saved_bytes(model: str, dtype: torch.dtype, *, workspace: Path, attention: str = "sdpa") -> int:
     """Bytes of all distinct storages that forward saves, without parameters, token ids and rotary tables."""
     config = AutoConfig.from_pretrained(workspace / model)
-    config._attn_implementation = register_attention("plain", group=None, balance="none", name="saved")
+    if attention == "sdpa":
+        attention = register_attention("plain", group=None, balance="none", name="saved")
+    config._attn_implementation = attention
     module = AutoModelForCausalLM.from_config(config, dtype=dtype)
     kept: list[Tensor] = []
 
@@ -50,7 +58,30 @@ def saved_bytes(model: str, dtype: torch.dtype, *, workspace: Path) -> int:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model", [name for name in MODELS if name != "llama-tied"])
+@pytest.mark.parametrize("model", ESTIMATED)
 def test_activations_are_what_autograd_saves(model: str, dtype: str, workspace: Path) -> None:
     measured = saved_bytes(model, getattr(torch, dtype), workspace=workspace)
     assert activations(work_of(model, dtype, workspace=workspace)).kept == measured
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_eager_attention_keeps_every_score(dtype: str, workspace: Path) -> None:
+    measured = saved_bytes("llama", getattr(torch, dtype), workspace=workspace, attention="eager")
+    assert activations(work_of("llama", dtype, workspace=workspace, attention="eager")).kept == measured
+
+
+@pytest.mark.parametrize("model", ["tiny-llama", "tiny-qwen3-moe", "tiny-deepseek-v3"])
+def test_any_module_may_be_checkpointed(model: str, tmp_path: Path) -> None:
+    """Also one that saves nothing which could be computed again, such as an embedding."""
+    divided = TINY.replace("  auto\n", '  "model.embed_tokens" -> embedding_rowwise\n')
+    text = divided.replace("tiny-llama", model)
+    inventory = checked(write_plan(tmp_path, text=text)).inventory
+    assert inventory is not None
+    estimated = set()
+    for module in inventory.modules:
+        block = f'\nactivation_checkpoint {{\n  "{module.fqn}" -> full\n}}\n'
+        found = check_plan(write_plan(tmp_path, text=text + block))
+        if found.graph is not None and found.ok:
+            assert estimate(found.graph, inventory).memory.held_bytes > 0
+            estimated.add(module.fqn)
+    assert {"model.embed_tokens", "model.layers.0.mlp", "model.norm", "lm_head"} <= estimated

@@ -45,6 +45,13 @@ def test_recomputing_all_layers_adds_their_forward() -> None:
     assert again.executed_per_token == again.per_token + (again.per_token - head) // 3
 
 
+def test_selective_recomputing_adds_every_second_matmul_and_no_attention() -> None:
+    again = flops_of(FULL.replace('"model.layers.*" -> none', '"model.layers.*" -> selective'))
+    # Of q, k, v, o, gate, up and down the second, the fourth and the sixth.
+    layer = KEYS * HIDDEN + HIDDEN * HIDDEN + INTERMEDIATE * HIDDEN
+    assert again.executed_per_token == again.per_token + 2 * LAYERS * layer
+
+
 @pytest.mark.parametrize("setting", ["mesh.tp=1", "mesh.dp_shard=1", "data.micro_batch=2"])
 def test_no_layout_changes_the_work_of_a_step(setting: str) -> None:
     text = FULL[: FULL.index("expect {")]

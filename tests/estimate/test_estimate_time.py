@@ -16,20 +16,24 @@ from planc.estimate.model import Estimate
 from planc.estimate.roofline import UNCALIBRATED, Roofline, calibrate, roofline
 from planc.graph.graph import Graph
 from planc.hardware import DEVICES, Device
+from planc.source import SourceFile
 from tests.plans import PLANS
 
 H100 = DEVICES["h100"]
 MEASURED = Calibration("cluster a", "h100", "2026-01-02", gemm_efficiency=0.5, bus_efficiency=0.25)
 
 
-def llama() -> tuple[Estimate, Graph]:
-    found = check_plan(PLANS / "llama-3.1-8b.plan")
+def llama(*settings: str) -> tuple[Estimate, Graph]:
+    sources = [SourceFile(f"--set[{index}]", text) for index, text in enumerate(settings)]
+    found = check_plan(PLANS / "llama-3.1-8b.plan", settings=sources)
     assert found.graph is not None and found.inventory is not None
     return estimate(found.graph, found.inventory), found.graph
 
 
-def bound_on(device: Device, *, node: int | None = None, calibration: Calibration | None = None) -> Roofline:
-    found, graph = llama()
+def bound_on(
+    device: Device, *settings: str, node: int | None = None, calibration: Calibration | None = None
+) -> Roofline:
+    found, graph = llama(*settings)
     bound = roofline(found, graph, device, devices_per_node=node, calibration=calibration)
     assert bound is not None
     return bound
@@ -42,6 +46,13 @@ def test_a_step_waits_for_the_slowest_and_then_for_the_optimizer() -> None:
     slowest = max(bound.compute_seconds, bound.link_seconds, bound.network_seconds)
     assert bound.step_seconds == slowest + bound.optimizer_seconds
     assert (bound.bound, bound.source) == ("compute", UNCALIBRATED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_bytes"), [("sgd(lr = 1e-2)", 12), ("sgd(lr = 1e-2, momentum = 0.9)", 20)]
+)
+def test_an_optimizer_that_keeps_less_moves_less(kind: str, num_bytes: int) -> None:
+    assert bound_on(H100, f"optimizer.kind={kind}").optimizer_bytes == num_bytes
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planc.inventory.codec import dumps
+from planc.inventory.codec import dumps, loads
 from planc.inventory.files import InventoryError
 from planc.inventory.probe import SourceTracker, probe
-from planc.inventory.schema import Inventory, Kind
+from planc.inventory.schema import Inventory, Kind, Routing
 from tests.plans import PLANS
 
 ConfigWriter = Callable[..., Path]
@@ -188,6 +188,13 @@ def test_flow_passes_through_experts(write_config: ConfigWriter) -> None:
     assert block.returns == ("model.embed_tokens", "model.layers.0.self_attn.o_proj", f"{mlp}.experts")
 
 
+def test_what_nothing_initialises_is_named_by_its_module(models: Path) -> None:
+    inventory = probe(models / "tiny-apertus")
+    left = {module.fqn: module.unset for module in inventory.modules if module.unset}
+    names = ("alpha_p", "alpha_n", "beta", "eps")
+    assert left == {f"model.layers.{layer}.mlp.act_fn": names for layer in range(2)}
+
+
 def test_probe_leaves_no_attention_behind(models: Path) -> None:
     probe(models / "tiny-llama")
     assert "planc_probe" not in ALL_ATTENTION_FUNCTIONS
@@ -224,16 +231,39 @@ def test_configuration_must_be_an_object(tmp_path: Path) -> None:
         probe(tmp_path)
 
 
-def test_attention_that_cannot_be_seen_is_refused(write_config: ConfigWriter) -> None:
+def test_attention_in_code_of_the_model_is_named(write_config: ConfigWriter) -> None:
     model_dir = write_config(architecture="BloomForCausalLM", model_type="bloom", n_head=4, n_layer=1)
-    with pytest.raises(InventoryError, match="attention of its own"):
-        probe(model_dir)
+    found = probe(model_dir)
+    assert found.own_attentions == tuple(f"transformer.h.{index}.self_attention" for index in range(3))
+    assert found.attentions == ()
 
 
-def test_chunked_attention_is_refused(write_config: ConfigWriter) -> None:
+def test_attention_that_is_chosen_at_construction_is_the_models_own(write_config: ConfigWriter) -> None:
+    model_dir = write_config(
+        architecture="GPTNeoForCausalLM", model_type="gpt_neo", attention_types=[[["global"], 3]]
+    )
+    assert probe(model_dir).own_attentions == tuple(f"transformer.h.{index}.attn" for index in range(3))
+
+
+def test_chunks_are_an_extra_of_attention(write_config: ConfigWriter) -> None:
     model_dir = write_config(architecture="Llama4ForCausalLM", model_type="llama4_text", num_local_experts=2)
-    with pytest.raises(InventoryError, match="attention in chunks"):
-        probe(model_dir)
+    assert {one.extras for one in probe(model_dir).attentions} == {("chunked_attention",)}
+
+
+def test_a_mask_that_the_model_cannot_do_without_is_an_extra(write_config: ConfigWriter) -> None:
+    latent = {
+        "q_lora_rank": 8,
+        "kv_lora_rank": 8,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 8,
+    }
+    sizes = {"index_topk": 4, "index_n_heads": 2, "index_head_dim": 16, "num_attention_heads": 4}
+    model_dir = write_config(
+        architecture="DeepseekV32ForCausalLM", model_type="deepseek_v32", **latent, **sizes
+    )
+    extras = {extra for one in probe(model_dir).attentions for extra in one.extras}
+    assert "attention_mask" in extras
 
 
 def test_model_that_branches_on_values_is_refused(write_config: ConfigWriter) -> None:
@@ -285,3 +315,11 @@ def test_tensor_that_only_lends_its_shape_is_no_source() -> None:
         assert tracker.sources(first[:1].expand_as(second)) == A
         assert tracker.sources(first.type_as(second.to(torch.bfloat16))) == A
         assert tracker.sources(first) == A
+
+
+def test_how_experts_get_their_tokens_is_recorded(models: Path) -> None:
+    inventory = probe(models / "tiny-qwen3-moe")
+    found = {module.fqn: module.routing for module in inventory.modules if module.routing}
+    assert set(found) == {f"model.layers.{layer}.mlp.experts" for layer in range(4)}
+    assert set(found.values()) == {Routing(experts_per_token=2, in_float32=False)}
+    assert loads(dumps(inventory)) == inventory

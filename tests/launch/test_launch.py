@@ -195,7 +195,8 @@ def test_a_run_of_one_process_goes_on_under_torchrun_as_if_it_had_never_stopped(
     reference = train_reference("llama", workspace=workspace)
     assert [line["loss"] for line in lines] == pytest.approx(reference.losses[:4], rel=1e-5)
     assert [line["grad_norm"] for line in lines] == pytest.approx(reference.grad_norms[:4], rel=1e-5)
-    assert [line["learning_rate"] for line in lines] == pytest.approx(reference.learning_rates[:4], rel=1e-12)
+    rates = [rate for (rate,) in reference.learning_rates]
+    assert [line["learning_rate"] for line in lines] == pytest.approx(rates[:4], rel=1e-12)
     assert [tuple(line["sample_ids"]) for line in lines] == list(reference.sample_ids[:4])
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["exit_code"], status["step"]) == ("stopped", 0, 4)

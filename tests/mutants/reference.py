@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planc.plan import spec
+from planc.plan import data as data_block
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.sources import JsonLinesSource, TextSource
 from planc.runtime.data.spec import DataSpec
@@ -21,13 +21,13 @@ def recipe_of(bound: BoundPlan, *, base: Path) -> Recipe:
     """A plan's recipe. ValueError where this reference has no counterpart of what the plan asks for."""
     plan, data = bound.plan, bound.plan.data
     match data.source:
-        case spec.TextFiles(patterns):
+        case data_block.TextFiles(patterns):
             source: TextSource | JsonLinesSource = TextSource(patterns)
-        case spec.JsonLines(patterns, field):
+        case data_block.JsonLines(patterns, field):
             source = JsonLinesSource(patterns, field)
         case other:
             raise ValueError(f"no reference for source {other}")
-    if data.packing != "attend" or not isinstance(data.tokenizer, spec.ByteTokenizer):
+    if data.packing != "attend" or not isinstance(data.tokenizer, data_block.ByteTokenizer):
         raise ValueError(f"no reference for packing {data.packing}, tokenizer {data.tokenizer}")
     tokens = plan.train.tokens_per_step
     batch = data.micro_batch * plan.mesh.dp_size if tokens is None else tokens // data.sequence_length

@@ -79,7 +79,7 @@ ON_PURPOSE: Mapping[str, str] = {
     "P702": "an expectation does not hold",
     "P704": "positions lie beyond what the model was made for",
     "P705": "ids of the tokenizer may lie beyond the vocabulary",
-    "P706": "the schedule never reaches its peak",
+    "P706": "the schedule never reaches its peak, or never leaves it",
     "P711": "nothing is trained",
     "P713": "weight decay alone turns weights over",
     "P801": "a recomputed list of modules recomputes nothing",

@@ -48,6 +48,15 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "llama-tied": {**_LLAMA, "tie_word_embeddings": True},
     "llama-uneven": {**_LLAMA, "vocab_size": 257},
     "qwen3": {**_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+    "qwen3-moe": {
+        **_LLAMA,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48,
+        "mlp_only_layers": [0],
+    },
 }
 """Models by name. Four key-value heads, so that tp can be 4; 257 rows divide by nothing."""
 
@@ -76,6 +85,7 @@ class Case:
     balance: Literal["headtail", "none"] = "headtail"
     tensor_parallel: Literal["sequence", "auto"] = "sequence"
     recomputes: bool = False
+    recomputation: Literal["full", "selective"] = "full"
     micro_batch: int | None = None
     """None takes the whole global batch at once."""
     settings: tuple[str, ...] = ()
@@ -166,7 +176,7 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
             '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}'
         )
     if case.recomputes:
-        blocks.append('activation_checkpoint {\n  "model.layers.*" -> full\n}')
+        blocks.append(f'activation_checkpoint {{\n  "model.layers.*" -> {case.recomputation}\n}}')
     if saves:
         blocks.append(f"checkpoint {{\n  save_every = {SAVE_STEP} steps\n  keep_last = 9\n}}")
     return "\n".join(blocks) + "\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from planc.plan.spec import AdamW, Cosine
+from planc.plan.optimizer import AdamW, Cosine, Implementation
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.sources import TextSource
 from planc.runtime.data.spec import DataSpec
@@ -36,7 +36,13 @@ def train_reference(model_name: str, *, workspace: Path) -> Training:
         dtype="float32",
         data=DATA,
         global_batch=cases.GLOBAL_BATCH,
-        optimizer=AdamW(cases.LEARNING_RATE, cases.BETAS, eps=1e-8, weight_decay=cases.WEIGHT_DECAY),
+        optimizer=AdamW(
+            cases.LEARNING_RATE,
+            cases.BETAS,
+            eps=1e-8,
+            weight_decay=cases.WEIGHT_DECAY,
+            implementation=Implementation.AUTO,
+        ),
         schedule=Cosine(warmup=cases.WARMUP_STEPS, min_factor=cases.MIN_FACTOR),
         total_steps=cases.NUM_STEPS,
         num_steps=cases.NUM_STEPS,

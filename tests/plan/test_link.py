@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planc.diagnostics import Diagnostic
-from planc.plan.spec import FileTokenizer, TextFiles
+from planc.plan.data import FileTokenizer, TextFiles
 from planc.show.origin import chain
 from planc.vocab import MeshDim
 from tests.plan.linking import BASE, fault, faults, plan_of

@@ -291,6 +291,15 @@ def test_groups_that_differ_conflict_on_the_parameter() -> None:
     assert conflicts(found) == {f"layers.{layer}.q_proj.bias" for layer in LAYERS}
 
 
+def test_a_group_leaves_alone_what_it_does_not_set() -> None:
+    found = decays('"layers.0.q_proj" -> group(lr = 0.5)', '"layers.1.q_proj" -> group(weight_decay = 0.0)')
+    assert {fqn: lr for fqn, (lr, _) in found.learning_rates.items()} == {
+        "layers.0.q_proj.weight": 0.5,
+        "layers.0.q_proj.bias": 0.5,
+    }
+    assert list(found.weight_decay) == ["layers.1.q_proj.weight", "layers.1.q_proj.bias"]
+
+
 def test_tied_parameters_are_found_under_their_owner_s_name() -> None:
     tied = replace(inventory(), ties=(("embed.weight", "head.weight"),))
     plan = resolved(text("mesh", [], optimizer='"embed" -> group(weight_decay = 0.0)'))
@@ -300,6 +309,13 @@ def test_tied_parameters_are_found_under_their_owner_s_name() -> None:
 def test_checkpointing_wraps_what_is_full() -> None:
     found = bound("activation_checkpoint", '"layers.*" -> full', 'override "layers.1" -> none')
     assert list(found.checkpointed) == ["layers.0"]
+    assert not found.selective
+
+
+def test_checkpointing_is_selective_where_the_plan_says_so() -> None:
+    found = bound("activation_checkpoint", '"layers.*" -> full', 'override "layers.1" -> selective')
+    assert list(found.checkpointed) == ["layers.0", "layers.1"]
+    assert found.selective == {"layers.1"}
 
 
 def test_buffers_of_context_parallel_are_bound() -> None:

@@ -49,13 +49,21 @@ def test_a_short_dtype_is_the_one_of_that_name(word: str, meant: str) -> None:
     assert fix is not None and (fix.replacement, fix.applicability) == (meant, Applicability.SAFE)
 
 
-def test_isolated_packing_is_not_supported_yet() -> None:
-    problem = fault(edited(("packing = attend", "packing = isolate")))
-    assert "not supported yet" in problem.primary.text
-    assert "`attend`" in (problem.help or "")
-
-
 def test_a_parameter_with_such_a_name_is_that_parameter() -> None:
     param = ("param lr", "param nil: int = 1\nparam lr")
     text = edited(param, ("tp = 2", "tp = 2\n  devices_per_node = nil"))
     assert resolved(text).mesh.devices_per_node == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "instead"),
+    [
+        ("clip_grad_norm = 1.0", "clip_grad_norm = 1.0\n  master_dtype = float32", "param_dtype = bfloat16"),
+        ("clip_grad_norm = 1.0", "clip_grad_norm = 1.0\n  master_weights = true", "dtype = float32"),
+        ("replicate_on = dp_replicate", "cpu_offload = true", "more ranks"),
+        ("train {", 'compile {\n  "model.layers.*" -> full\n}\ntrain {', "without torch.compile"),
+    ],
+)
+def test_what_planc_does_without_is_said_with_what_serves_instead(old: str, new: str, instead: str) -> None:
+    help = fault(edited((old, new))).help
+    assert help is not None and instead in help

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planc.plan import spec
+from planc.plan import data
 from planc.plan.blocks import BLOCKS
+from planc.plan.optimizer import AdamW, Cosine, Implementation
 from planc.plan.scalars import (
     BYTES,
     MAX_INTEGER,
@@ -196,7 +197,7 @@ def test_every_type_describes_itself(kind: str, spec_field: Any) -> None:
 def test_defaults_fill_what_is_not_written() -> None:
     plan = resolved(edited(("  seed = 0\n", ""), ("  packing = attend\n", ""), ("  keep_last = 2\n", "")))
     assert plan.model.seed == 0
-    assert plan.data.packing is spec.Packing.ATTEND
+    assert plan.data.packing is data.Packing.ATTEND
     assert plan.checkpoint is not None
     assert plan.checkpoint.keep_last == 3
     assert plan.origins["model.seed"][0].kind == "default"
@@ -220,9 +221,11 @@ def test_values_arrive_with_their_types() -> None:
         MeshDim.CP: 1,
         MeshDim.TP: 2,
     }
-    assert plan.optimizer.kind == spec.AdamW(lr=4e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
-    assert plan.optimizer.schedule == spec.Cosine(warmup=10, min_factor=0.1)
-    assert plan.data.source == spec.PythonStdlib()
+    assert plan.optimizer.kind == AdamW(
+        lr=4e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, implementation=Implementation.AUTO
+    )
+    assert plan.optimizer.schedule == Cosine(warmup=10, min_factor=0.1)
+    assert plan.data.source == data.PythonStdlib()
     assert plan.fsdp is not None
     assert plan.fsdp.on == (MeshDim.DP_SHARD, MeshDim.CP)
     assert plan.fsdp.replicate_on is MeshDim.DP_REPLICATE

@@ -15,9 +15,20 @@ NUM_STEPS = 20
 
 
 def schedule(
-    kind: str, *, warmup_steps: int = 0, min_factor: float = 0.0, num_steps: int = NUM_STEPS
+    kind: str,
+    *,
+    warmup_steps: int = 0,
+    decay_steps: int | None = None,
+    min_factor: float = 0.0,
+    num_steps: int = NUM_STEPS,
 ) -> BuildSchedule:
-    return BuildSchedule(kind=kind, warmup_steps=warmup_steps, min_factor=min_factor, num_steps=num_steps)
+    return BuildSchedule(
+        kind=kind,
+        warmup_steps=warmup_steps,
+        decay_steps=decay_steps,
+        min_factor=min_factor,
+        num_steps=num_steps,
+    )
 
 
 def factors(of: BuildSchedule) -> list[float]:
@@ -59,6 +70,16 @@ def test_warmup_rises_by_equal_parts_to_the_peak() -> None:
 
 def test_constant_without_warmup_is_the_peak_from_the_first_step() -> None:
     assert factors(schedule("constant")) == [1.0] * NUM_STEPS
+
+
+def test_wsd_rises_stays_and_falls_over_its_last_steps() -> None:
+    found = factors(schedule("wsd", warmup_steps=2, decay_steps=4, min_factor=0.2, num_steps=10))
+    assert found == pytest.approx([0.5, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
+
+
+def test_wsd_without_a_plateau_is_linear() -> None:
+    wsd = factors(schedule("wsd", warmup_steps=4, decay_steps=NUM_STEPS - 4, min_factor=0.1))
+    assert wsd == factors(schedule("linear", warmup_steps=4, min_factor=0.1))
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])

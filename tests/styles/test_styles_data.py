@@ -11,8 +11,8 @@ import pytest
 import planc.styles
 from planc.inventory.schema import Kind
 from planc.styles import BY_NAME, STYLES, Boundary, Style
-from planc.styles.model import use
-from planc.vocab import Partial, Replicate, Shard
+from planc.styles.model import own_placement, use
+from planc.vocab import Partial, Placement, Replicate, Shard, StridedShard, local_shape
 
 OPTIONS = tuple(field.name for field in fields(Boundary))
 each_style = pytest.mark.parametrize("style", STYLES, ids=lambda style: style.name)
@@ -100,3 +100,30 @@ def test_sequence_parallel_works_along_its_dimension(sequence_dim: int) -> None:
     along = Shard(sequence_dim)
     assert (found.input, found.computes_on, found.output) == (along, along, along)
     assert found.sequence_dim == sequence_dim
+
+
+EXPERTS, VECTOR = (8, 64, 32), (16,)
+
+
+@pytest.mark.parametrize(
+    ("style", "shape", "expected"),
+    [
+        ("colwise", EXPERTS, Shard(1)),
+        ("rowwise", EXPERTS, Shard(2)),
+        ("packed_colwise", EXPERTS, StridedShard(1, 2)),
+        ("packed_rowwise", EXPERTS, StridedShard(2, 2)),
+        ("replicate", EXPERTS, Replicate()),
+        ("colwise", VECTOR, Shard(0)),
+        ("rowwise", VECTOR, None),
+        ("sequence_parallel", EXPERTS, None),
+    ],
+)
+def test_a_parameter_of_its_own_name_is_divided_behind_the_experts(
+    style: str, shape: tuple[int, ...], expected: Placement | None
+) -> None:
+    assert own_placement(style, shape) == expected
+
+
+def test_a_rank_holds_its_part_of_each_packed_tensor() -> None:
+    shapes = [local_shape((3, 10, 4), StridedShard(1, 2), parts=2, index=index) for index in range(2)]
+    assert shapes == [(3, 6, 4), (3, 4, 4)]

@@ -89,8 +89,10 @@ def ties_lost(session: Session, op: Op, position: Position) -> None:
 def decay_groups_swapped(session: Session, op: Op, position: Position) -> None:
     """Norms decay, and everything else does not."""
     if isinstance(op, ops.BuildSchedule):
-        first, second = session.optimizer.param_groups
-        first["weight_decay"], second["weight_decay"] = second["weight_decay"], first["weight_decay"]
+        groups = session.optimizer.param_groups
+        decays = {group["weight_decay"] for group in groups}
+        for group in groups:
+            (group["weight_decay"],) = decays - {group["weight_decay"]}
 
 
 def schedule_one_step_ahead(session: Session, op: Op, position: Position) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from planc.verify.model import Item
+from planc.verify.recipe import CORPUS
 from planc.verify.verify import compared, run_plan, verify
 from tests.parity.cases import Case
 from tests.verify.conftest import Prepared, checked
@@ -19,7 +20,7 @@ Prepare = Callable[[Case], Prepared]
 def failing(planted: Planted, one: Prepared, folder: Path) -> set[Item]:
     """The items in which ranks with the bug differ from one process."""
     (folder / "model").symlink_to(one.folder / "model")
-    (folder / "corpus.txt").symlink_to(one.folder / "corpus.txt")
+    (folder / CORPUS).symlink_to(one.folder / CORPUS)
     records = run_plan(one.shrunk.graph, folder=folder, before_op=planted.fault)
     return {verdict.item for verdict in compared(records, one.training) if not verdict.ok}
 
@@ -39,7 +40,7 @@ def test_a_planted_bug_shows(planted: Planted, prepared: Prepare, tmp_path: Path
 def test_nothing_shows_without_a_bug(case: Case, prepared: Prepare, tmp_path: Path) -> None:
     one = prepared(case)
     (tmp_path / "model").symlink_to(one.folder / "model")
-    (tmp_path / "corpus.txt").symlink_to(one.folder / "corpus.txt")
+    (tmp_path / CORPUS).symlink_to(one.folder / CORPUS)
     records = run_plan(one.shrunk.graph, folder=tmp_path)
     assert [verdict for verdict in compared(records, one.training) if not verdict.ok] == []
 

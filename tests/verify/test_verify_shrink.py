@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from planc.api import check_plan
+from planc.api import check_plan, check_source
 from planc.graph import ops
 from planc.graph.graph import Graph
+from planc.source import SourceFile
 from planc.verify.config import Demands, heads_of, shrink_config
 from planc.verify.rewrite import resumed_elsewhere
 from planc.verify.shrink import Shrunk, shrink
@@ -129,6 +130,18 @@ def test_layers_that_a_plan_treats_differently_stay(tmp_path: Path) -> None:
     found, _ = shrunk("llama-2-13b-64-gpus", tmp_path)
     (wrapped,) = (op for op in found.graph.setup if isinstance(op, ops.CheckpointActivations))
     assert wrapped.modules == ("model.layers.0",)
+
+
+def test_a_layer_keeps_what_it_kept(tmp_path: Path) -> None:
+    text = (PLANS / "quickstart.plan").read_text(encoding="utf-8")
+    rule = '"model.layers.*" -> none'
+    assert rule in text
+    source = SourceFile("selective.plan", text.replace(rule, '"model.layers.*" -> selective'))
+    checked = check_source(source, base=PLANS)
+    assert checked.bound is not None and checked.graph is not None
+    found = shrink(checked.bound, checked.graph, base=PLANS, folder=tmp_path, dtype=DType.FLOAT32)
+    (wrapped,) = (op for op in found.graph.setup if isinstance(op, ops.CheckpointActivations))
+    assert (wrapped.mode, wrapped.modules) == ("selective", ("model.layers.0", "model.layers.1"))
 
 
 def test_every_mesh_dim_of_several_ranks_has_two(tmp_path: Path) -> None:

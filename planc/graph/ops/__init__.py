@@ -5,11 +5,12 @@ from planc.graph.ops.accumulate import Accumulate
 from planc.graph.ops.attach_attention import AttachAttention
 from planc.graph.ops.backward import Backward
 from planc.graph.ops.build_model import BuildModel
-from planc.graph.ops.build_optimizer import BuildOptimizer
+from planc.graph.ops.build_optimizer import BuildOptimizer, ParameterGroup
 from planc.graph.ops.build_schedule import BuildSchedule
 from planc.graph.ops.checkpoint_activations import CheckpointActivations
 from planc.graph.ops.clip_gradients import ClipGradients
 from planc.graph.ops.compute_loss import ComputeLoss
+from planc.graph.ops.evaluate import Evaluate
 from planc.graph.ops.export_hf import ExportHf
 from planc.graph.ops.forward import Forward
 from planc.graph.ops.fully_shard import FullyShard
@@ -20,6 +21,7 @@ from planc.graph.ops.log import Log
 from planc.graph.ops.materialise_weights import MaterialiseWeights
 from planc.graph.ops.next_batch import NextBatch
 from planc.graph.ops.open_data import OpenData
+from planc.graph.ops.open_evaluation import OpenEvaluation
 from planc.graph.ops.reduce_metrics import ReduceMetrics
 from planc.graph.ops.resume_checkpoint import ResumeCheckpoint
 from planc.graph.ops.save_checkpoint import SaveCheckpoint
@@ -42,6 +44,7 @@ OPS: tuple[type[Op], ...] = (
     BuildOptimizer,
     BuildSchedule,
     OpenData,
+    OpenEvaluation,
     ResumeCheckpoint,
     NextBatch,
     Accumulate,
@@ -53,6 +56,7 @@ OPS: tuple[type[Op], ...] = (
     ClipGradients,
     StepOptimizer,
     StepSchedule,
+    Evaluate,
     ReduceMetrics,
     Log,
     SaveCheckpoint,
@@ -70,6 +74,7 @@ __all__ = [
     "CheckpointActivations",
     "ClipGradients",
     "ComputeLoss",
+    "Evaluate",
     "ExportHf",
     "Forward",
     "FullyShard",
@@ -80,6 +85,8 @@ __all__ = [
     "MaterialiseWeights",
     "NextBatch",
     "OpenData",
+    "OpenEvaluation",
+    "ParameterGroup",
     "ReduceMetrics",
     "ResumeCheckpoint",
     "SaveCheckpoint",

@@ -13,12 +13,16 @@ from planc.vocab import MeshDim
 class AttachAttention(Op):
     op: Literal["attention.attach"] = "attention.attach"
     stage: ClassVar[Stage] = Stage.BUILD
-    summary: ClassVar[str] = "Gives every attention module planc's own exact causal attention."
+    summary: ClassVar[str] = (
+        "Gives every attention module planc's own exact causal attention, or leaves its own."
+    )
     kind: str
-    """plain, ring, allgather or ulysses."""
+    """plain, ring, allgather or ulysses; eager is the model's own."""
     balance: str
     """headtail or none."""
     over: tuple[MeshDim, ...]
+    isolates: bool = False
+    """Whether tokens see their own document only."""
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,), communicates=self.over)

@@ -15,6 +15,8 @@ class BuildSchedule(Op):
     summary: ClassVar[str] = "Sets the learning rate's course over the steps."
     kind: str
     warmup_steps: int
+    decay_steps: int | None = None
+    """The last steps, in which a `wsd` falls; None for the other kinds."""
     min_factor: float
     num_steps: int
 

@@ -12,7 +12,8 @@ from planc.record import record
 class CheckpointActivations(Op):
     op: Literal["activation_checkpoint.wrap"] = "activation_checkpoint.wrap"
     stage: ClassVar[Stage] = Stage.ACTIVATION_CHECKPOINT
-    summary: ClassVar[str] = "Makes modules recompute their activations in backward."
+    summary: ClassVar[str] = "Makes modules recompute their activations in backward, all or most of them."
+    mode: Literal["full", "selective"]
     modules: tuple[str, ...]
 
     def effects(self) -> Effects:

@@ -14,19 +14,29 @@ class OpenData(Op):
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads, tokenizes and packs the text, and fixes the sample order."
     source: str
-    """text, jsonl or python_stdlib."""
+    """text, jsonl, chat, hf_dataset, hf_hub or python_stdlib."""
     patterns: tuple[str, ...]
+    """Globs of files; the repository of a hf_hub."""
     field: str
+    train_on: str = ""
+    """Of a chat: assistant or all."""
+    revision: str = ""
+    """Of a hf_hub, as are split and subset."""
+    split: str = ""
+    subset: str | None = None
     tokenizer: str
-    """bytes, or the path of a tokenizer.json."""
+    """bytes, or the path of a tokenizer.json or of its folder."""
     end_of_document: str | None
     packing: str
+    """attend, isolate or none."""
     sequence_length: int
     shuffle_seed: int
     vocab_size: int
     micro_batch: int
     global_batch: int
     """Sequences of one optimizer step over all ranks."""
+    prefetch: int = 0
+    """Steps whose samples are made ready ahead."""
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MESH,), writes=(Resource.DATA,))

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from planc.graph.graph import AnyOp, Graph
-from planc.graph.ops import Accumulate, FullyShard, ShardContext, ShardTensorParallel
+from planc.graph.ops import Accumulate, Evaluate, FullyShard, ShardContext, ShardTensorParallel
 from planc.graph.ops.attach_attention import AttachAttention
 
 _DIM_FIELDS = ("over", "count_over", "vocab_over")
@@ -26,8 +26,9 @@ def drop_trivial_dims(graph: Graph) -> Graph:
 
 
 def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
-    if isinstance(op, Accumulate):
-        return replace(op, body=tuple(_trim_dims(inner, graph) for inner in op.body))
+    if isinstance(op, Accumulate | Evaluate):
+        body = tuple(_trim_dims(inner, graph) for inner in op.body)
+        return replace(_trim_dims(op, graph), body=body)  # type: ignore[no-any-return]
     if isinstance(op, FullyShard):
         return _trim_shard(op, graph)
     trimmed: AnyOp = _trim_dims(op, graph)
@@ -53,7 +54,8 @@ def _trim_dims(op: Any, graph: Graph) -> Any:
     }
     trimmed = replace(op, **changes) if changes else op
     if isinstance(trimmed, AttachAttention) and not trimmed.over:
-        return replace(trimmed, kind="plain", balance="none")
+        kind = "eager" if trimmed.kind == "eager" else "plain"
+        return replace(trimmed, kind=kind, balance="none")
     if isinstance(trimmed, ShardContext) and not trimmed.over:
         return replace(trimmed, balance="none", buffers=())
     return trimmed

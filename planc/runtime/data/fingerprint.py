@@ -6,13 +6,18 @@ import hashlib
 import json
 from typing import assert_never
 
-from planc.runtime.data.packing import PackedDataset
-from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, Source, TextSource
-from planc.runtime.data.spec import DataSpec
+import numpy as np
+import numpy.typing as npt
+
+from planc.runtime.data.chat import ChatSource
+from planc.runtime.data.dataset import Dataset
+from planc.runtime.data.hub import HfDatasetSource, HfHubSource
+from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, TextSource
+from planc.runtime.data.spec import DataSpec, Source
 from planc.runtime.data.tokenizers import Tokenizer
 
 
-def data_fingerprint(spec: DataSpec, *, tokenizer: Tokenizer, dataset: PackedDataset) -> str:
+def data_fingerprint(spec: DataSpec, *, tokenizer: Tokenizer, dataset: Dataset) -> str:
     """A SHA-256 that changes with the source's description, tokenizer, packing, length, seed or any token.
 
     Equal on every machine: the base directory and the byte order are not in it.
@@ -24,7 +29,7 @@ def data_fingerprint(spec: DataSpec, *, tokenizer: Tokenizer, dataset: PackedDat
         "sequence_length": dataset.sequence_length,
         "shuffle_seed": spec.shuffle_seed,
         "num_tokens": dataset.num_tokens,
-        "tokens": _tokens_digest(dataset),
+        **{name: _digest(array) for name, array in dataset.digested()},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -35,12 +40,18 @@ def _description(source: Source) -> list[str]:
             return ["text", *patterns]
         case JsonLinesSource(patterns, field):
             return ["jsonl", field, *patterns]
+        case ChatSource(patterns, field, train_on):
+            return ["chat", field, train_on, *patterns]
+        case HfDatasetSource(patterns, field):
+            return ["hf_dataset", field, *patterns]
+        case HfHubSource(repository, revision, split, subset, field):
+            return ["hf_hub", repository, revision, split, subset or "", field]
         case PythonStdlibSource():
             return ["python_stdlib"]
         case _:
             assert_never(source)
 
 
-def _tokens_digest(dataset: PackedDataset) -> str:
-    little_endian = dataset.tokens.dtype.newbyteorder("<")
-    return hashlib.sha256(dataset.tokens.astype(little_endian, copy=False).data).hexdigest()
+def _digest(array: npt.NDArray[np.generic]) -> str:
+    little_endian = array.dtype.newbyteorder("<")
+    return hashlib.sha256(array.astype(little_endian, copy=False).data).hexdigest()

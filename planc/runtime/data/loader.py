@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.ahead import Ahead
+from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.order import SampleIds, SampleOrder, rank_positions
-from planc.runtime.data.packing import PackedDataset
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """inputs [B, S] and labels [B, S], already shifted, of the sequences `sample_ids` [B]; all int64."""
+    """Inputs, labels (already shifted) and position ids [B, S] of sequences `sample_ids` [B]; all int64."""
 
     inputs: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
+    position_ids: npt.NDArray[np.int64]
     sample_ids: SampleIds
 
 
@@ -25,7 +28,7 @@ class MicroBatch:
 class BatchSource:
     """What one data-parallel rank reads. `global_batch` and `micro_batch` count sequences."""
 
-    dataset: PackedDataset
+    dataset: Dataset
     order: SampleOrder
     global_batch: int
     micro_batch: int
@@ -64,23 +67,40 @@ class BatchSource:
             micro_step=micro_step,
         )
         sample_ids = self.order.sample_ids(positions.start, count=len(positions))
-        inputs, labels = zip(*(self.dataset[int(sample_id)] for sample_id in sample_ids), strict=True)
-        return MicroBatch(np.stack(inputs), np.stack(labels), sample_ids)
+        return micro_batch_of(self.dataset, sample_ids)
+
+
+def micro_batch_of(dataset: Dataset, sample_ids: SampleIds) -> MicroBatch:
+    """The given sequences in one micro-batch."""
+    inputs, labels = zip(*(dataset[int(sample_id)] for sample_id in sample_ids), strict=True)
+    position_ids = [dataset.position_ids(int(sample_id)) for sample_id in sample_ids]
+    return MicroBatch(np.stack(inputs), np.stack(labels), np.stack(position_ids), sample_ids)
+
+
+def step_batches(source: BatchSource, start: int, /) -> list[MicroBatch]:
+    """The rank's micro-batches of the step that begins at global position `start`."""
+    return [
+        source.micro_batch_at(start, micro_step=micro_step) for micro_step in range(source.num_micro_steps)
+    ]
 
 
 class BatchLoader:
-    """Reads a BatchSource step after step. `samples_consumed`, over all ranks, is the state to save."""
+    """Reads a BatchSource step after step. `samples_consumed`, over all ranks, is the state to save.
 
-    def __init__(self, source: BatchSource) -> None:
+    `prefetch` steps are made ready ahead, by a thread of its own. Which samples a step has follows from where
+    it starts alone, so that working ahead changes neither the samples nor their order, and is no state.
+    """
+
+    def __init__(self, source: BatchSource, *, prefetch: int = 0) -> None:
         self.source = source
         self.samples_consumed = 0
+        make = partial(step_batches, source)
+        self._ahead = Ahead(make, depth=prefetch, stride=source.global_batch) if prefetch else None
 
     def next_step(self) -> list[MicroBatch]:
         """The rank's micro-batches of the next step, `num_micro_steps` of them."""
-        batches = [
-            self.source.micro_batch_at(self.samples_consumed, micro_step=micro_step)
-            for micro_step in range(self.source.num_micro_steps)
-        ]
+        start = self.samples_consumed
+        batches = step_batches(self.source, start) if self._ahead is None else self._ahead.take(start)
         self.samples_consumed += self.source.global_batch
         return batches
 

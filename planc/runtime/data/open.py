@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from planc.runtime.data.chat import ChatSource, conversations
+from planc.runtime.data.dataset import Dataset, check_vocabulary, packed
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.fingerprint import data_fingerprint
+from planc.runtime.data.hub import HfDatasetSource, HfHubSource, dataset_documents
 from planc.runtime.data.order import SampleOrder
-from planc.runtime.data.packing import PackedDataset, check_vocabulary, pack
-from planc.runtime.data.sources import documents
-from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.sources import Document, documents
+from planc.runtime.data.spec import DataSpec, Source
 from planc.runtime.data.tokenizers import Tokenizer, load_tokenizer
 
 
@@ -18,7 +21,7 @@ from planc.runtime.data.tokenizers import Tokenizer, load_tokenizer
 class OpenData:
     """Tokenized data, its order, and the fingerprint that a resumed run must find again."""
 
-    dataset: PackedDataset
+    dataset: Dataset
     order: SampleOrder
     tokenizer: Tokenizer
     fingerprint: str
@@ -29,8 +32,11 @@ def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int) -> OpenData:
     if spec.shuffle_seed < 0:
         raise DataError(f"shuffle_seed is {spec.shuffle_seed}", help="shuffle_seed is 0 or more")
     tokenizer = load_tokenizer(spec.tokenizer, base=base, end_of_document=spec.end_of_document)
-    dataset = pack(
-        documents(spec.source, base=base), tokenizer=tokenizer, sequence_length=spec.sequence_length
+    dataset = packed(
+        source_documents(spec.source, base=base, tokenizer=tokenizer),
+        packing=spec.packing,
+        tokenizer=tokenizer,
+        sequence_length=spec.sequence_length,
     )
     check_vocabulary(dataset, model_vocab_size=model_vocab_size)
     return OpenData(
@@ -39,3 +45,19 @@ def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int) -> OpenData:
         tokenizer=tokenizer,
         fingerprint=data_fingerprint(spec, tokenizer=tokenizer, dataset=dataset),
     )
+
+
+def source_documents(source: Source, *, base: Path, tokenizer: Tokenizer) -> Iterator[Document]:
+    """The documents of any source, always in the same order. Raises DataError."""
+    match source:
+        case ChatSource():
+            if tokenizer.chat_template is None:
+                raise DataError(
+                    f"the tokenizer {tokenizer.name} has no chat template",
+                    help="take one whose folder has a chat_template.jinja, or one in tokenizer_config.json",
+                )
+            return conversations(source, base=base, template=tokenizer.chat_template)
+        case HfDatasetSource() | HfHubSource():
+            return dataset_documents(source, base=base)
+        case _:
+            return documents(source, base=base)

@@ -1,8 +1,8 @@
-"""Documents to sequences of one length, whole and in memory."""
+"""Documents to sequences of one length, whole and in memory: end to end, or (`padding.py`) one a sequence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,17 +10,33 @@ import numpy.typing as npt
 
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document
-from planc.runtime.data.tokenizers import Tokenizer
+from planc.runtime.data.tokenizers import TokenIds, Tokenizer
 
 StoredTokens = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
+Positions = npt.NDArray[np.int64]
+
+IGNORED_LABEL = -100
+"""The label of a position that the loss leaves out, as transformers has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A document's tokens with its end; `is_target` [tokens] says which may be labels, None for all."""
+
+    tokens: TokenIds
+    is_target: Flags | None
+    num_text_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedDataset:
-    """Tokens of all documents end to end, cut into sequences; attention sees across documents ("attend").
+    """Tokens of all documents end to end, cut into sequences.
 
     Sequence i reads tokens [i*S, i*S + S] for S = `sequence_length`: neighbours share one token, so every
-    token but the first is a label once. What is left at the end is dropped.
+    token but the first is a label once. What is left at the end is dropped. With `document_starts`
+    (packing "isolate") no label is the first token of a document, and positions restart with each; without
+    them ("attend") documents go on from one another.
     """
 
     tokens: StoredTokens
@@ -28,6 +44,10 @@ class PackedDataset:
     num_documents: int
     num_text_bytes: int
     """Length of all documents in UTF-8."""
+    document_starts: Positions | None = None
+    """Where documents start in `tokens`, ascending."""
+    is_target: Flags | None = None
+    """Which tokens may be labels; None for all."""
 
     @property
     def num_tokens(self) -> int:
@@ -52,31 +72,112 @@ class PackedDataset:
 
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """(inputs [S], labels [S]) of sequence `index`; the label of a position is the token after it."""
+        start = self._start(index)
+        window = self.tokens[start : start + self.sequence_length + 1].astype(np.int64)
+        inputs, labels = window[:-1], window[1:].copy()
+        if self.is_target is not None:
+            labels[~self.is_target[start + 1 : start + self.sequence_length + 1]] = IGNORED_LABEL
+        if self.document_starts is not None:
+            # Between documents nothing is predicted: no document knows which one comes next.
+            labels[self._starts_within(start + 1) - (start + 1)] = IGNORED_LABEL
+        return inputs, labels
+
+    def position_ids(self, index: int) -> Positions:
+        """[S]: places in the sequence, or in the part of a document that it holds where they are isolated."""
+        start = self._start(index)
+        places = np.arange(self.sequence_length, dtype=np.int64)
+        if self.document_starts is None:
+            return places
+        first = np.zeros_like(places)
+        found = self._starts_within(start) - start
+        first[found] = found
+        return places - np.maximum.accumulate(first)
+
+    def summary(self) -> str:
+        """One line for the log: what was read, and what is not used."""
+        return (
+            f"{self.num_documents:,} documents, {self.num_tokens:,} tokens, "
+            f"{self.num_sequences:,} sequences; {self.num_dropped_tokens} tokens left over"
+        )
+
+    def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        """What decides inputs, labels and positions, by name; absent parts are left out."""
+        yield "tokens", self.tokens
+        if self.document_starts is not None:
+            yield "document_starts", self.document_starts
+        if self.is_target is not None:
+            yield "is_target", self.is_target
+
+    def _start(self, index: int) -> int:
         if not 0 <= index < self.num_sequences:
             raise IndexError(f"sequence {index} of {self.num_sequences}")
-        start = index * self.sequence_length
-        window = self.tokens[start : start + self.sequence_length + 1].astype(np.int64)
-        return window[:-1], window[1:]
+        return index * self.sequence_length
+
+    def _starts_within(self, first: int) -> Positions:
+        """The document starts among the `sequence_length` tokens from `first` on."""
+        assert self.document_starts is not None
+        low, high = np.searchsorted(self.document_starts, (first, first + self.sequence_length))
+        return self.document_starts[low:high]
 
 
-def pack(documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length: int) -> PackedDataset:
+def pack(
+    documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length: int, isolates: bool = False
+) -> PackedDataset:
     """The documents as sequences of `sequence_length` tokens. Raises DataError if not even one is full."""
-    if sequence_length < 1:
-        raise DataError(f"sequence_length is {sequence_length}", help="sequence_length is 1 token or more")
-    dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-    end = np.array([tokenizer.end_of_document], dtype=dtype).tobytes()
+    require_length(sequence_length)
+    dtype = stored_dtype(tokenizer)
     # One growing buffer: joining a list of arrays would hold all tokens twice.
-    stored = bytearray()
-    num_documents = num_text_bytes = 0
+    stored, flags = bytearray(), bytearray()
+    starts: list[int] = []
+    num_tokens = num_text_bytes = 0
+    masks = False
     for document in documents:
-        stored += tokenizer.encode(document.text).astype(dtype).tobytes()
-        stored += end
-        num_documents += 1
-        num_text_bytes += document.num_bytes
-    tokens: StoredTokens = np.frombuffer(stored, dtype=dtype)
-    dataset = PackedDataset(tokens, sequence_length, num_documents, num_text_bytes)
+        encoded = encode(document, tokenizer=tokenizer)
+        starts.append(num_tokens)
+        stored += encoded.tokens.astype(dtype).tobytes()
+        if encoded.is_target is not None:
+            # Documents of one source all have flags, or none has.
+            masks = True
+            flags += encoded.is_target.tobytes()
+        num_tokens += len(encoded.tokens)
+        num_text_bytes += encoded.num_text_bytes
+    dataset = PackedDataset(
+        tokens=np.frombuffer(stored, dtype=dtype),
+        sequence_length=sequence_length,
+        num_documents=len(starts),
+        num_text_bytes=num_text_bytes,
+        document_starts=np.array(starts, dtype=np.int64) if isolates else None,
+        is_target=np.frombuffer(flags, dtype=np.bool_) if masks else None,
+    )
     _check_one_sequence(dataset)
     return dataset
+
+
+def encode(document: Document, *, tokenizer: Tokenizer) -> Encoded:
+    """A document's tokens and the end of the document.
+
+    A conversation's template writes its own ends: one that stands there already is not repeated, and one
+    that planc adds is no target.
+    """
+    end = tokenizer.end_of_document
+    if document.targets is None:
+        tokens = np.append(tokenizer.encode(document.text), end)
+        return Encoded(tokens, None, document.num_bytes)
+    tokens, is_target = tokenizer.encode_targets(document.text, targets=document.targets)
+    if not len(tokens) or tokens[-1] != end:
+        tokens, is_target = np.append(tokens, end), np.append(is_target, False)
+    return Encoded(tokens, is_target, document.num_bytes)
+
+
+def stored_dtype(tokenizer: Tokenizer) -> np.dtype[np.generic]:
+    """The smallest dtype that holds every id."""
+    return np.dtype(np.min_scalar_type(tokenizer.vocab_size - 1))
+
+
+def require_length(sequence_length: int) -> None:
+    """DataError unless a sequence has at least one token."""
+    if sequence_length < 1:
+        raise DataError(f"sequence_length is {sequence_length}", help="sequence_length is 1 token or more")
 
 
 def _check_one_sequence(dataset: PackedDataset) -> None:
@@ -87,12 +188,5 @@ def _check_one_sequence(dataset: PackedDataset) -> None:
             f"{dataset.num_tokens} tokens do not fill one sequence of {dataset.sequence_length}",
             help="add text, or lower sequence_length: a sequence takes one token more, its last label",
         )
-
-
-def check_vocabulary(dataset: PackedDataset, *, model_vocab_size: int) -> None:
-    """Raises DataError if a token has no row in the model's embedding."""
-    if dataset.max_token_id >= model_vocab_size:
-        raise DataError(
-            f"token id {dataset.max_token_id} is in the data, but the model has {model_vocab_size} token ids",
-            help="use the model's own tokenizer, or a model whose vocab_size is larger",
-        )
+    if dataset.is_target is not None and not dataset.is_target.any():
+        raise DataError("nothing in the data is trained on", help="use a source with answers in it")

@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -35,7 +35,8 @@ class PythonStdlibSource:
     """The `*.py` files of the running interpreter's standard library: real text on every machine."""
 
 
-Source = TextSource | JsonLinesSource | PythonStdlibSource
+PlainSource = TextSource | JsonLinesSource | PythonStdlibSource
+"""Sources whose text is what the file says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,11 @@ class Document:
     text: str
     num_bytes: int
     """Length of the text in UTF-8."""
+    targets: tuple[tuple[int, int], ...] | None = None
+    """The characters that are trained on, as (start, stop); None for all."""
 
 
-def documents(source: Source, *, base: Path) -> Iterator[Document]:
+def documents(source: PlainSource, *, base: Path) -> Iterator[Document]:
     """The documents of a source, always in the same order. Raises DataError that names the bad file."""
     match source:
         case TextSource(patterns):
@@ -94,35 +97,49 @@ def _decoded(content: bytes, *, origin: str, offset_bytes: int) -> str:
 
 
 def _json_documents(patterns: tuple[str, ...], *, field: str, base: Path) -> Iterator[Document]:
+    for origin, record in json_records(patterns, base=base):
+        text = field_of(record, field=field, origin=origin)
+        yield text_document(text, field=field, origin=origin)
+
+
+def json_records(patterns: tuple[str, ...], *, base: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """Each line's object and its file:line. Raises DataError for any other line, an empty one too."""
     for name in matched_files(patterns, base=base):
         offset_bytes = 0
         with open_regular_file(base / name, name=name) as file:
             for number, line in enumerate(file, start=1):
                 origin = f"{name}:{number}"
                 decoded = _decoded(line, origin=origin, offset_bytes=offset_bytes)
-                text = _json_text(decoded, field=field, origin=origin)
-                yield Document(origin, text, _num_utf8_bytes(text, origin=origin))
+                yield origin, _json_record(decoded, origin=origin)
                 offset_bytes += len(line)
 
 
-def _json_text(line: str, *, field: str, origin: str) -> str:
-    """The string under `field` of a line of JSON. Raises DataError for any other line, an empty one too."""
+def _json_record(line: str, *, origin: str) -> dict[str, object]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{origin} is not JSON: {error}", help="write one JSON object per line") from error
     if not isinstance(record, dict):
         raise DataError(f"{origin} is not a JSON object", help="write one JSON object per line")
+    return record
+
+
+def field_of(record: Mapping[str, object], *, field: str, origin: str) -> object:
+    """What a record has under `field`. Raises DataError if it has nothing there."""
     if field not in record:
         names = ", ".join(record) or "none"
         raise DataError(f'{origin} has no field "{field}"', help=f"name one of its fields: {names}")
-    text = record[field]
+    return record[field]
+
+
+def text_document(text: object, *, field: str, origin: str) -> Document:
+    """The text of a record's field as a document. Raises DataError if it is none."""
     if not isinstance(text, str):
         raise DataError(f'field "{field}" of {origin} is not a string', help="name a field that holds text")
-    return text
+    return Document(origin, text, num_utf8_bytes(text, origin=origin))
 
 
-def _num_utf8_bytes(text: str, *, origin: str) -> int:
+def num_utf8_bytes(text: str, *, origin: str) -> int:
     """Length in UTF-8. Raises DataError for half a surrogate pair: JSON can escape it, UTF-8 has none."""
     try:
         return len(text.encode("utf-8"))

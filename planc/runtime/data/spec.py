@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from planc.runtime.data.sources import Source
+from planc.runtime.data.chat import ChatSource
+from planc.runtime.data.hub import HfDatasetSource, HfHubSource
+from planc.runtime.data.sources import PlainSource
 
-Packing = Literal["attend"]
-"""attend: documents share a sequence and attention sees across them."""
+Source = PlainSource | ChatSource | HfDatasetSource | HfHubSource
+
+Packing = Literal["attend", "isolate", "none"]
+"""attend: documents share a sequence and see each other. isolate: they share it and do not. none: one
+document a sequence, padded."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """`tokenizer` is "bytes", or the path of a `tokenizer.json` relative to the base directory.
+    """`tokenizer` is "bytes", or the path of a tokenizer's folder or file relative to the base directory.
 
-    `end_of_document` names a token of that file; None takes its one well-known end of document.
+    `end_of_document` names a token of it; None takes its one well-known end of document.
     """
 
     source: Source

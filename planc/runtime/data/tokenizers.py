@@ -1,17 +1,22 @@
-"""Text to token ids: bytes, built in, or any `tokenizer.json`. Neither runs code nor reaches the network."""
+"""Text to token ids: bytes, built in, or any `tokenizer.json`, alone or in a model's folder.
+
+Neither runs code nor reaches the network.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
+from planc.runtime.data.tokenizer_folder import read_beside
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LoadedTokenizer
@@ -33,7 +38,14 @@ class Tokenizer(Protocol):
 
     @property
     def end_of_document(self) -> int: ...
+    @property
+    def chat_template(self) -> ChatTemplate | None: ...
     def encode(self, text: str) -> TokenIds: ...
+    def encode_targets(
+        self, text: str, *, targets: tuple[tuple[int, int], ...]
+    ) -> tuple[TokenIds, npt.NDArray[np.bool_]]:
+        """Ids, and whether each begins within one of the `targets`, which are (start, stop) in characters."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +56,16 @@ class ByteTokenizer:
     digest: str = "bytes"
     vocab_size: int = 257
     end_of_document: int = 256
+    chat_template: None = None
 
     def encode(self, text: str) -> TokenIds:
         return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
+
+    def encode_targets(
+        self, text: str, *, targets: tuple[tuple[int, int], ...]
+    ) -> tuple[TokenIds, npt.NDArray[np.bool_]]:
+        places = np.repeat(np.arange(len(text)), [len(character.encode("utf-8")) for character in text])
+        return self.encode(text), _within(places, targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +76,33 @@ class FileTokenizer:
     digest: str
     vocab_size: int
     end_of_document: int
+    chat_template: ChatTemplate | None
     _loaded: LoadedTokenizer
 
     def encode(self, text: str) -> TokenIds:
         return np.array(self._loaded.encode(text, add_special_tokens=False).ids, dtype=np.int64)
 
+    def encode_targets(
+        self, text: str, *, targets: tuple[tuple[int, int], ...]
+    ) -> tuple[TokenIds, npt.NDArray[np.bool_]]:
+        encoded = self._loaded.encode(text, add_special_tokens=False)
+        places = np.array([start for start, _ in encoded.offsets], dtype=np.int64)
+        return np.array(encoded.ids, dtype=np.int64), _within(places, targets)
+
+
+def _within(places: npt.NDArray[np.int64], targets: tuple[tuple[int, int], ...]) -> npt.NDArray[np.bool_]:
+    is_target = np.zeros(len(places), dtype=np.bool_)
+    for start, stop in targets:
+        is_target |= (places >= start) & (places < stop)
+    return is_target
+
 
 def load_tokenizer(tokenizer: str, *, base: Path, end_of_document: str | None) -> Tokenizer:
-    """The tokenizer named "bytes", or that of a `tokenizer.json` at a path relative to `base`.
+    """The tokenizer named "bytes", or that of a `tokenizer.json` or its folder, relative to `base`.
 
-    `end_of_document` names the token that ends a document; None takes the one that the file marks special
-    and that is known to end documents. Raises DataError.
+    `end_of_document` names the token that ends a document; None takes the `eos_token` of the folder's
+    tokenizer_config.json, or else the one that the file marks special and that is known to end documents.
+    Raises DataError.
     """
     if tokenizer != "bytes":
         return _load_file(tokenizer, base=base, end_of_document=end_of_document)
@@ -80,6 +115,12 @@ def load_tokenizer(tokenizer: str, *, base: Path, end_of_document: str | None) -
 
 
 def _load_file(name: str, *, base: Path, end_of_document: str | None) -> FileTokenizer:
+    is_folder = (base / name).is_dir()
+    folder = name if is_folder else str(PurePosixPath(name).parent)
+    beside = read_beside(base / folder, name=folder)
+    if is_folder:
+        name = f"{name}/tokenizer.json"
+        end_of_document = end_of_document or beside.special_tokens.get("eos_token")
     content = read_regular_file(base / name, name=name)
     loaded = _parsed(content, name=name)
     # Both are saved in the file by whoever used it last; either would change documents behind one's back.
@@ -91,6 +132,7 @@ def _load_file(name: str, *, base: Path, end_of_document: str | None) -> FileTok
         digest=hashlib.sha256(content).hexdigest(),
         vocab_size=max(vocabulary.values(), default=-1) + 1,
         end_of_document=_end_of_document_id(loaded, end_of_document, name=name),
+        chat_template=beside.chat_template,
         _loaded=loaded,
     )
 

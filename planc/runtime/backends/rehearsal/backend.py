@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.tensor import DTensor
 
 from planc.graph import ops
 from planc.graph.op import Op
+from planc.initialisation import draw, fresh_copy, unset_tensors
 from planc.runtime.backends.rehearsal.collectives import CollectiveRecorder
+from planc.runtime.backends.rehearsal.exchange import exchanging
 from planc.runtime.backends.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.backends.rehearsal.memory import BEFORE, MemoryTracer
 from planc.runtime.backends.rehearsal.private import FakeTensorMode
@@ -23,12 +24,14 @@ from planc.runtime.backends.torch import build, reporting
 from planc.runtime.backends.torch.attention import allgather
 from planc.runtime.backends.torch.backend import HANDLERS as TORCH_HANDLERS
 from planc.runtime.backends.torch.backend import Handler, TorchBackend
+from planc.runtime.backends.torch.checkpoint.reader import TensorLoadPlanner
 from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named_tensors
+from planc.runtime.backends.torch.checkpoint.writer import TensorSavePlanner
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export import without_gather_warnings
 from planc.runtime.backends.torch.gradients import local_of, scale, squared_norm
 from planc.runtime.backends.torch.session import Session
-from planc.runtime.backends.torch.weights import draw, fresh_copy, require_set
+from planc.runtime.backends.torch.weights import unset_error
 from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.packing import PackedDataset
@@ -36,9 +39,6 @@ from planc.runtime.interpreter import Position
 
 MEASURED_STEP = 2
 """The first step makes the optimizer's state; the second is as all that follow."""
-
-SMALL_MODULE = 2**16
-"""Numbers: what is in norms, scales and biases, and takes no time to draw."""
 
 PURPOSES: Mapping[type[Op], str] = {
     ops.MaterialiseWeights: "parameters",
@@ -118,6 +118,7 @@ class RehearsalBackend(TorchBackend):
         with contextlib.ExitStack() as modes:
             modes.enter_context(self.memory.watching())
             modes.enter_context(_without_masks())
+            modes.enter_context(exchanging(self.session.graph))
             if not isinstance(op, _OUTSIDE):
                 modes.enter_context(self.fake_mode)
                 modes.enter_context(self.memory)
@@ -130,14 +131,12 @@ class RehearsalBackend(TorchBackend):
             yield
 
     def _draw(self, op: ops.InitWeights | ops.LoadWeights, position: Position) -> None:
-        """As a run draws weights. Small modules are drawn for real, to see that every number is set; of
-        weights in files nothing is read."""
+        """As a run draws weights, once it is known that nothing stays unset. No file is read."""
         self.session.seed = op.seed
-        is_random = isinstance(op, ops.InitWeights)
-        for module in (small := self._pristine()).modules():
-            if _num_own(module) > SMALL_MODULE:
-                _drop_tensors(module)
-        draw(small, seed=op.seed, keep=require_set if is_random else lambda *_: None)
+        in_files = dict(self.session.model.named_parameters()) if isinstance(op, ops.LoadWeights) else {}
+        for name in unset_tensors(self._pristine()):
+            if name not in in_files:
+                raise unset_error(name)
         pristine = self._pristine()
         for module in pristine.modules():
             # Rotary tables and their like are computed from values, which nothing here has.
@@ -155,8 +154,9 @@ class RehearsalBackend(TorchBackend):
         return pristine
 
     def _step_optimizer(self, op: ops.StepOptimizer, position: Position) -> None:
-        """A run's step. A device takes it in one kernel; what a processor takes beside does not count."""
+        """A run's step. Counted is what the op says that it takes beside, not what a processor takes."""
         with self._modes(op, position):
+            self._allocate_copies()
             with self.memory.looking_away():
                 self.session.optimizer.step()
             self.memory.set_purpose("optimizer state")
@@ -165,6 +165,18 @@ class RehearsalBackend(TorchBackend):
                     self.memory.follow((local_of(state),))
                     self.memory.own(local_of(state), layer=self._layer_of(name))
             self.session.optimizer.zero_grad(set_to_none=True)
+
+    def _allocate_copies(self) -> None:
+        """Makes, and frees, what an implementation without one kernel for all makes in a step."""
+        (op,) = (op for op in self.session.graph.setup if isinstance(op, ops.BuildOptimizer))
+        parameters = dict(self.session.model.named_parameters())
+        for group in op.groups:
+            members = [local_of(parameters[name]) for name in group.parameters if name in parameters]
+            is_loop = op.implementation_on("cuda") == "for_loop"
+            apart = [[one] for one in members] if is_loop else [members]
+            for together in apart:
+                copies = [torch.empty_like(one) for one in together * op.num_copies(group)]
+                del copies
 
     def _mark(self, layer: nn.Module, fqn: str, *, is_last: bool) -> None:
         """Makes forward and backward of a layer segments of their own, and visits."""
@@ -215,11 +227,6 @@ def _without_masks() -> Iterator[None]:
         allgather.lower_right_mask = mask
 
 
-def _num_own(module: nn.Module) -> int:
-    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    return sum(tensor.numel() for tensor in own)
-
-
 def _drop_tensors(module: nn.Module) -> None:
     own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     for name, _ in own:
@@ -234,6 +241,10 @@ def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
     session._loader = BatchLoader(
         BatchSource(data, order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank)
     )
+
+
+def pass_over(session: Session, op: Op, position: Position) -> None:
+    """An evaluation computes the forward of a step, which is rehearsed, and keeps less of it."""
 
 
 def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) -> None:
@@ -256,10 +267,10 @@ def resume_checkpoint(session: Session, op: ops.ResumeCheckpoint, position: Posi
 def save_checkpoint(session: Session, op: ops.SaveCheckpoint, position: Position) -> None:
     """Plans what this rank would write, and what it would read back."""
     tensors = named_tensors(TrainingState(session.model, session.optimizer))
-    saver = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    saver = TensorSavePlanner()
     saver.set_up_planner(tensors, is_coordinator=True)
     _, metadata = saver.create_global_plan([saver.create_local_plan()])
-    loader = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    loader = TensorLoadPlanner()
     loader.set_up_planner(tensors, metadata, is_coordinator=True)
     loader.create_local_plan()
 
@@ -275,6 +286,8 @@ def export_hf(session: Session, op: ops.ExportHf, position: Position) -> None:
 
 PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {
     ops.OpenData: open_data,
+    ops.OpenEvaluation: pass_over,
+    ops.Evaluate: pass_over,
     ops.ClipGradients: clip_gradients,
     ops.Log: log,
     ops.ResumeCheckpoint: resume_checkpoint,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from planc.graph.graph import Graph
@@ -13,16 +14,17 @@ from planc.runtime.backends.rehearsal.ranks import rehearsed_ranks
 from planc.runtime.backends.rehearsal.stack import stack_of
 from planc.runtime.backends.torch.build import meta_model
 from planc.runtime.errors import RunError
-from planc.vocab import MeshDim, Shard
+from planc.vocab import MeshDim, Shard, StridedShard
 
 
-def rehearse(graph: Graph, *, base: Path) -> Rehearsal:
+def rehearse(graph: Graph, *, base: Path, said: Callable[[str], None] = lambda text: None) -> Rehearsal:
     """What would fail, and what rank 0 sends and holds. Relative paths start at `base`.
 
-    Runs in a process without a process group. Failures of the graph's ops are returned; RunError only if the
-    model itself cannot be built.
+    Runs in a process without a process group, and tells `said` what comes next. Failures of the graph's ops
+    are returned; RunError only if the model itself cannot be built.
     """
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
+    said("building the model")
     model = meta_model(build, base=base)
     stack = stack_of(model, graph)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
@@ -32,7 +34,8 @@ def rehearse(graph: Graph, *, base: Path) -> Rehearsal:
     with warnings.catch_warnings():
         # What torch warns of while nothing is computed, it warns of again in the run.
         warnings.simplefilter("ignore")
-        for rank in ranks:
+        for place, rank in enumerate(ranks, start=1):
+            said(f"rank {rank}, {place} of {len(ranks)}")
             try:
                 if rank == 0:
                     measured = measure(graph, stack, base=base)
@@ -62,6 +65,7 @@ def _divided(graph: Graph, shapes: dict[str, tuple[int, ...]]) -> dict[MeshDim, 
 def _lengths(op: ShardTensorParallel, shapes: dict[str, tuple[int, ...]]) -> set[int]:
     return {
         shapes[name][placement.tensor_dim]
+        // (placement.split_factor if isinstance(placement, StridedShard) else 1)
         for name, placement in op.parameters
-        if isinstance(placement, Shard) and shapes[name]
+        if isinstance(placement, Shard | StridedShard) and shapes[name]
     }

@@ -137,18 +137,20 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
     found: dict[str, list[object]] = defaultdict(list)
     for index, op in enumerate(graph.setup):
         match op:
-            case ShardTensorParallel() | CheckpointActivations():
+            case ShardTensorParallel():
                 # Two ops that do the same to unlike modules are alike; the module itself differs enough.
-                what = (op.name, op.use, op.parameters) if isinstance(op, ShardTensorParallel) else op.name
                 for fqn in op.modules:
-                    found[fqn].append(what)
+                    found[fqn].append((op.name, op.use, op.parameters))
+            case CheckpointActivations():
+                for fqn in op.modules:
+                    found[fqn].append((op.name, op.mode))
             case FullyShard(groups=groups):
                 for (fqn,) in (group for group in groups if len(group) == 1):
                     found[fqn].append((op.name, index))
-            case BuildOptimizer(groups=decays):
-                for decay, names in decays:
-                    for fqn in names:
-                        found[fqn].append((op.name, decay))
+            case BuildOptimizer(groups=groups):
+                for group in groups:
+                    for fqn in group.parameters:
+                        found[fqn].append((op.name, group.weight_decay, group.lr))
     return found
 
 
@@ -194,8 +196,8 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
             groups = tuple(group for group in op.groups if _names(group, dropped))
             return replace(op, groups=groups) if groups else None
         case BuildOptimizer():
-            decays = ((decay, _names(names, dropped)) for decay, names in op.groups)
-            return replace(op, groups=tuple((decay, names) for decay, names in decays if names))
+            left = (replace(one, parameters=_names(one.parameters, dropped)) for one in op.groups)
+            return replace(op, groups=tuple(group for group in left if group.parameters))
         case _:
             return op
 

@@ -3,49 +3,65 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import torch
 
-from planc.graph.ops import NextBatch, OpenData, ShardContext
+from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, ShardContext
+from planc.runtime.backends.torch.attention.documents import document_starts
 from planc.runtime.backends.torch.attention.sharding import shard
 from planc.runtime.backends.torch.session import LocalBatch, Session
+from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.errors import DataError
+from planc.runtime.data.hub import HfDatasetSource, HfHubSource
 from planc.runtime.data.loader import BatchLoader, BatchSource
+from planc.runtime.data.open import OpenData as OpenedData
 from planc.runtime.data.open import open_data as open_packed
-from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, Source, TextSource
-from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.packing import IGNORED_LABEL
+from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, TextSource
+from planc.runtime.data.spec import DataSpec, Source
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
-
-IGNORED_LABEL = -100
 
 
 def open_data(session: Session, op: OpenData, position: Position) -> None:
     """Every rank reads and packs the same text; the order decides which samples are its own."""
-    spec = DataSpec(
-        source=_source(op),
+    data = opened(session, data_spec(op, source=source_of(op)), vocab_size=op.vocab_size)
+    session._data_op = op
+    session.data_fingerprint = data.fingerprint
+    session._loader = BatchLoader(
+        BatchSource(
+            data.dataset, data.order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank
+        ),
+        prefetch=op.prefetch,
+    )
+    session.observer.noted(f"data: {data.dataset.summary()}")
+
+
+def opened(session: Session, spec: DataSpec, *, vocab_size: int) -> OpenedData:
+    """The data of a spec. RunError where it cannot be used."""
+    try:
+        return open_packed(spec, base=session.paths.base, model_vocab_size=vocab_size)
+    except DataError as error:
+        raise RunError(error.message, help=error.help) from error
+
+
+def data_spec(op: OpenData, *, source: Source) -> DataSpec:
+    """How a source is read: as the op reads its own."""
+    packing: Any = op.packing
+    return DataSpec(
+        source=source,
         tokenizer=op.tokenizer,
         sequence_length=op.sequence_length,
         shuffle_seed=op.shuffle_seed,
+        packing=packing,
         end_of_document=op.end_of_document,
     )
-    try:
-        data = open_packed(spec, base=session.paths.base, model_vocab_size=op.vocab_size)
-        source = BatchSource(
-            data.dataset, data.order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank
-        )
-    except DataError as error:
-        raise RunError(error.message, help=error.help) from error
-    session.data_fingerprint = data.fingerprint
-    session._loader = BatchLoader(source)
-    session.observer.noted(
-        f"data: {data.dataset.num_documents:,} documents, {data.dataset.num_tokens:,} tokens, "
-        f"{data.dataset.num_sequences:,} sequences; {data.dataset.num_dropped_tokens} tokens left over"
-    )
 
 
-def _source(op: OpenData) -> Source:
+def source_of(op: OpenData | OpenEvaluation) -> Source:
+    """The source that an op names."""
     match op.source:
         case "text":
             return TextSource(op.patterns)
@@ -53,6 +69,14 @@ def _source(op: OpenData) -> Source:
             return JsonLinesSource(op.patterns, op.field)
         case "python_stdlib":
             return PythonStdlibSource()
+        case "chat":
+            train_on: Any = op.train_on
+            return ChatSource(op.patterns, op.field, train_on)
+        case "hf_dataset":
+            return HfDatasetSource(op.patterns, op.field)
+        case "hf_hub":
+            (repository,) = op.patterns
+            return HfHubSource(repository, op.revision, op.split, op.subset, op.field)
         case unknown:
             raise AssertionError(f"no source {unknown}")
 
@@ -61,9 +85,15 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     """Takes the step's micro-batches, and counts the tokens that the loss will be divided by."""
     session.step_started = time.perf_counter()
     session.batch = session.loader.next_step()
+    session.evaluations = []
     local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
     count = torch.tensor(local, dtype=torch.int64, device=session.device)
     session.batch_tokens = int(session.sum_over(count, op.count_over))
+    if session.batch_tokens == 0:
+        raise RunError(
+            f"no token of step {position.step} is a label, so that there is nothing to learn",
+            help="enlarge the step, or use a source with more text or answers in it",
+        )
     session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
 
 
@@ -73,8 +103,11 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
     tensors = {
         "input_ids": torch.from_numpy(batch.inputs),
         "labels": torch.from_numpy(batch.labels),
-        "position_ids": torch.arange(batch.inputs.shape[1]).expand(batch.inputs.shape),
+        "position_ids": torch.from_numpy(batch.position_ids),
     }
+    if session.documents is not None:
+        # Every rank of a sequence keeps all starts: what its own queries see may lie with another.
+        session.documents.begin(document_starts(tensors["position_ids"].to(session.device)))
     for mesh_dim in op.over:
         for name, tensor_dim in op.buffers:
             tensors[name] = shard(

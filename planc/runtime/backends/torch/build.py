@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.graph.ops import AttachAttention, BuildModel
+from planc.runtime.backends.torch.attention.documents import Documents
 from planc.runtime.backends.torch.attention.register import register_attention
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.session import Session
@@ -39,16 +40,24 @@ def meta_model(op: BuildModel, *, base: Path) -> Any:
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         dtype = TORCH_DTYPES[op.dtype]
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+        # Some classes choose their attention's code once, as they are built; eager is what all have.
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation="eager", trust_remote_code=False
+        )
     model.config.use_cache = False
     model.train()
     return model
 
 
 def attach_attention(session: Session, op: AttachAttention, position: Position) -> None:
-    """Registers attention for this run's cp group and makes the model use it."""
+    """Registers attention for this run's cp group and makes the model use it; eager is what it has."""
+    if op.kind == "eager":
+        return
     group = session.submesh(op.over[0]).get_group() if op.over else None
-    name = register_attention(op.kind, group=group, balance=op.balance, name="planc")  # type: ignore[arg-type]
+    session.documents = Documents() if op.isolates else None
+    kind: Any = op.kind
+    balance: Any = op.balance
+    name = register_attention(kind, group=group, balance=balance, name="planc", documents=session.documents)
     # Every attention module looks the name up in the config that it shares with the model.
     config: Any = session.model.config
     config._attn_implementation = name

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 import torch.distributed._functional_collectives as functional_collectives
 import torch.distributed.tensor._utils as dtensor_utils
+import torch.distributed.tensor.placement_types as placement_types
 from torch.distributed.device_mesh import DeviceMesh
 
 # Collectives that autograd can differentiate; the public ones cannot. torch 2.13 renamed the first.
@@ -25,6 +26,10 @@ flash_attention_cuda_backward: Final[Any] = torch.ops.aten._scaled_dot_product_f
 
 # Where a rank's block of a DTensor lies in the whole, strided shards of FSDP over TP included.
 local_block: Final[Any] = dtensor_utils.compute_local_shape_and_global_offset
+
+# A tensor that packs several of one width, each of them divided; also what FSDP makes of rows that tensor
+# parallelism divided before it.
+strided_shard: Final[Any] = placement_types._StridedShard
 
 # One mesh dim out of several, and meshes side by side, on the same ranks: FSDP2 shards over (dp_shard, cp) as
 # one dim, beside dp_replicate. The public slicing of flattened dims is deprecated.

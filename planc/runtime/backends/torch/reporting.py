@@ -25,7 +25,8 @@ def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> N
 
 
 def log(session: Session, op: Log, position: Position) -> None:
-    if position.step % op.every_steps and position.step != session.graph.num_steps:
+    is_due = position.step % op.every_steps == 0 or position.step == session.graph.num_steps
+    if not is_due and not session.evaluations:
         return
     assert session.step_loss is not None
     memory = torch.tensor(_peak_memory_bytes(session.device), dtype=torch.int64, device=session.device)
@@ -33,7 +34,7 @@ def log(session: Session, op: Log, position: Position) -> None:
     loss = session.step_loss.item()
     seconds = time.perf_counter() - session.step_started
     sample_ids = _sample_ids(session) if session.reports_sample_ids else ()
-    peak = session.optimizer.param_groups[0]["peak_lr"]
+    peak = session.optimizer.defaults["lr"]
     metrics = StepMetrics(
         step=position.step,
         loss=loss,
@@ -44,6 +45,7 @@ def log(session: Session, op: Log, position: Position) -> None:
         seconds=seconds,
         memory_bytes=int(memory),
         sample_ids=sample_ids,
+        evaluations=tuple(session.evaluations),
     )
     session.observer.stepped(metrics)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.optim import AdamW
+from torch.optim import Optimizer
 
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildSchedule
+from planc.graph.ops import BuildSchedule, OpenData
+from planc.runtime.backends.torch.attention.documents import Documents
+from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
 from planc.runtime.launch import Launch
-from planc.runtime.observer import Observer
+from planc.runtime.observer import Evaluation, Observer
 from planc.vocab import MeshDim
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class LocalBatch:
     input_ids: Tensor
     labels: Tensor
     position_ids: Tensor
+    """Places in the sequence, or in the document where documents are isolated."""
 
 
 @dataclass(slots=True)
@@ -58,9 +60,16 @@ class Session:
     reports_sample_ids: bool = False
     _mesh: DeviceMesh | None = None
     _model: nn.Module | None = None
-    _optimizer: AdamW | None = None
+    _optimizer: Optimizer | None = None
     _schedule: BuildSchedule | None = None
     _loader: BatchLoader | None = None
+    _data_op: OpenData | None = None
+    documents: Documents | None = None
+    """Where documents are kept apart: which are in the micro-batch that the model computes."""
+    evaluation_sets: dict[str, EvaluationSet] = field(default_factory=dict)
+    """By the plan's label."""
+    evaluations: list[Evaluation] = field(default_factory=list)
+    """Of the step."""
     model_digest: str = ""
     seed: int = 0
     vocab_size: int = 0
@@ -87,7 +96,7 @@ class Session:
         return _made(self._model)
 
     @property
-    def optimizer(self) -> AdamW:
+    def optimizer(self) -> Optimizer:
         return _made(self._optimizer)
 
     @property
@@ -97,6 +106,10 @@ class Session:
     @property
     def loader(self) -> BatchLoader:
         return _made(self._loader)
+
+    @property
+    def data_op(self) -> OpenData:
+        return _made(self._data_op)
 
     def submesh(self, mesh_dim: MeshDim) -> DeviceMesh:
         return self.mesh[mesh_dim.value]
@@ -125,9 +138,3 @@ class Session:
 def _made(value: T | None) -> T:
     assert value is not None, "graph verification proves that an earlier op made this"
     return value
-
-
-def derived_seed(seed: int, *parts: object) -> int:
-    """A 63-bit seed from a plan's seed and what it is for: the same in every process, for ever."""
-    text = "/".join(str(part) for part in (seed, *parts))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,37 +1,16 @@
-"""Activation checkpointing and FSDP2."""
+"""FSDP2."""
 
 from __future__ import annotations
 
-import functools
 import warnings
-from typing import Any
 
-from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.utils.checkpoint import checkpoint
 
-from planc.graph.ops import CheckpointActivations, FullyShard
+from planc.graph.ops import FullyShard
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.mesh import fsdp_mesh
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
-
-
-def checkpoint_activations(session: Session, op: CheckpointActivations, position: Position) -> None:
-    """Makes each module recompute its forward in backward. Names of modules stay what they are."""
-    for fqn in op.modules:
-        _recompute(session.model.get_submodule(fqn))
-
-
-def _recompute(module: nn.Module) -> None:
-    # Only `forward` is wrapped: the hooks of tensor parallelism and FSDP run around it, once.
-    inner = module.forward
-
-    @functools.wraps(inner)
-    def forward(*arguments: Any, **keywords: Any) -> Any:
-        return checkpoint(inner, *arguments, use_reentrant=False, **keywords)
-
-    module.forward = forward
 
 
 def shard_fully(session: Session, op: FullyShard, position: Position) -> None:

@@ -11,8 +11,9 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
 from planc.graph.ops import Backward, ComputeLoss, Forward
-from planc.runtime.backends.torch.batches import IGNORED_LABEL
-from planc.runtime.backends.torch.session import Session, derived_seed
+from planc.initialisation import derived_seed
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
 
 _WIDE = (torch.float32, torch.float64)

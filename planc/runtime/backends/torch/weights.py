@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planc.graph.ops import InitWeights, LoadWeights, MaterialiseWeights
+from planc.initialisation import draw, fresh_copy, is_unset
+from planc.runtime.backends.torch.blocks import blocks
 from planc.runtime.backends.torch.gradients import local_of
-from planc.runtime.backends.torch.private import local_block
-from planc.runtime.backends.torch.session import Session, derived_seed
+from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.ties import tie, tied_parameters
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
@@ -63,62 +64,28 @@ def initialise(model: nn.Module, *, seed: int) -> None:
 
 def require_set(name: str, tensor: Tensor) -> None:
     """RunError if an initialisation that should have drawn a tensor left it, or part of it, as it was."""
-    if tensor.is_floating_point() and tensor.isnan().any():
-        raise RunError(
-            f"the model's own initialisation does not set {name}",
-            help="train from weights (model.weights = pretrained), or use a model that can start without",
-        )
+    if is_unset(tensor):
+        raise unset_error(name)
 
 
-def fresh_copy(model: nn.Module) -> nn.Module:
-    """The model as it was built: whole, on meta."""
-    with torch.device("meta"):
-        copy: nn.Module = type(model)(model.config).to(model.dtype)  # type: ignore[arg-type]
-    return copy
-
-
-def draw(pristine: nn.Module, *, seed: int, keep: Callable[[str, Tensor], None]) -> None:
-    """Initialises a fresh copy of a model, which it uses up, module by module on the CPU.
-
-    `keep` gets the name and the values of every parameter and buffer; what nothing sets is NaN.
-    """
-    for fqn, module in pristine.named_modules():
-        if not _own_tensors(module):
-            continue
-        _allocate(module)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(derived_seed(seed, "init", fqn))
-            pristine._init_weights(module)  # type: ignore[operator]
-            for name, tensor in _own_tensors(module).items():
-                keep(f"{fqn}.{name}" if fqn else name, tensor)
-                # The copy has served; only one module at a time is held whole.
-                delattr(module, name)
-
-
-def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers of a module itself, without its children's."""
-    return {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-
-
-def _allocate(module: nn.Module) -> None:
-    """Gives a module on meta tensors of its own on the CPU; every number shows that it is not set."""
-    for name, tensor in _own_tensors(module).items():
-        unset = torch.nan if tensor.is_floating_point() else 0
-        values = torch.full(tensor.shape, unset, dtype=tensor.dtype)
-        setattr(module, name, nn.Parameter(values) if isinstance(tensor, nn.Parameter) else values)
+def unset_error(name: str) -> RunError:
+    """What a run says of a parameter or buffer that nothing sets."""
+    return RunError(
+        f"the model's own initialisation does not set {name}",
+        help="train from weights (model.weights = pretrained), or use a model that can start without",
+    )
 
 
 def copy_block(parameter: Tensor, read: Callable[[tuple[slice, ...]], Tensor]) -> None:
-    """Fills this rank's block of a parameter from `read(slices of the whole tensor)`."""
+    """Fills this rank's blocks of a parameter from `read(slices of the whole tensor)`."""
     with torch.no_grad():
         if not isinstance(parameter, DTensor):
             parameter.copy_(read(tuple(slice(0, size) for size in parameter.shape)))
             return
-        shape, offset = local_block(parameter.shape, parameter.device_mesh, parameter.placements)
         local = parameter.to_local()
         if local.numel():
-            block = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
-            local.copy_(read(block))
+            for block, held in blocks(parameter):
+                local[held].copy_(read(block))
 
 
 def load_weights(session: Session, op: LoadWeights, position: Position) -> None:

@@ -12,16 +12,27 @@ from torch.nn.attention.bias import CausalBias, causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from planc.runtime.backends.torch import private
+from planc.runtime.backends.torch.attention.documents import Documents
+from planc.runtime.backends.torch.attention.plain import band_mask
 from planc.runtime.backends.torch.attention.sharding import Balance, local_halves, unshard
 
 
 def allgather_attention(
-    query: Tensor, *, key: Tensor, value: Tensor, scale: float, group: ProcessGroup, balance: Balance
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    group: ProcessGroup,
+    balance: Balance,
+    window: int | None = None,
+    documents: Documents | None = None,
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
-    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. ValueError if a headtail shard is
-    odd or if key and value differ in shape.
+    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents` each is attended
+    to alone; with a `window` a position sees itself and the window - 1 before it. ValueError if a headtail
+    shard is odd or if key and value differ in shape.
     """
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
@@ -29,7 +40,14 @@ def allgather_attention(
     full_key, full_value = gather_sequence(torch.stack((key, value)), group=group, balance=balance).unbind(0)
     chunks = query_chunks(query, size=size, rank=rank, balance=balance)
     outs = [
-        lower_right_attention(chunk, key=full_key[:, :, :end], value=full_value[:, :, :end], scale=scale)
+        lower_right_attention(
+            chunk,
+            key=full_key[:, :, :end],
+            value=full_value[:, :, :end],
+            scale=scale,
+            window=window,
+            documents=documents,
+        )
         for chunk, end in chunks
     ]
     return torch.cat(outs, 2)
@@ -51,14 +69,41 @@ def query_chunks(query: Tensor, *, size: int, rank: int, balance: Balance) -> tu
     return (head, (rank + 1) * length // 2), (tail, (2 * size - rank) * length // 2)
 
 
-def lower_right_attention(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tensor:
+def lower_right_attention(
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None = None,
+    documents: Documents | None = None,
+) -> Tensor:
     """Causal attention where the last query stands at the last key, [B, H, Sq, D]."""
     num_queries, num_keys = query.shape[2], key.shape[2]
+    if window is not None or documents is not None:
+        # Beside a mask, CUDA's fused kernels take no grouped heads.
+        num_groups = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
+        seen = _mask(query, num_keys=num_keys, window=window, documents=documents)
+        return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
     attend = partial(scaled_dot_product_attention, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
     if num_queries == num_keys:
         return attend(query, key, value, is_causal=True)
-    mask = lower_right_mask(num_queries, num_keys, device=query.device)
-    return attend(query, key, value, attn_mask=mask)
+    below = lower_right_mask(num_queries, num_keys, device=query.device)
+    return attend(query, key, value, attn_mask=below)
+
+
+def _mask(query: Tensor, *, num_keys: int, window: int | None, documents: Documents | None) -> Tensor:
+    """What is seen by queries [B, H, Sq, D] that end at the last key, as SDPA takes it."""
+    num_queries = query.shape[2]
+    if documents is None:
+        assert window is not None, "else nothing would be masked"
+        return band_mask(num_keys, window=window, device=query.device)[num_keys - num_queries :]
+    keys = torch.arange(num_keys)
+    queries = keys[num_keys - num_queries :]
+    return documents.bias(
+        ("allgather", num_keys), queries=queries, keys=keys, dtype=query.dtype, window=window
+    )
 
 
 def lower_right_mask(num_queries: int, num_keys: int, *, device: torch.device) -> Tensor | CausalBias | None:

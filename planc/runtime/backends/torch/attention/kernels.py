@@ -43,10 +43,15 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def require_flash(query: Tensor) -> None:
-    """ValueError unless this device has a flash kernel for the dtype and head dim of `query`."""
+def require_flash(query: Tensor, *, isolates: bool = False) -> None:
+    """ValueError unless this device has a flash kernel for the dtype and head dim of `query`.
+
+    With `isolates` it must take a mask too.
+    """
     if query.device.type == "cpu":
         return
+    if isolates:
+        raise ValueError("ring attention keeps documents apart on the cpu only: take allgather or ulysses")
     if query.device.type != "cuda":
         raise ValueError(f"ring attention has no kernel for device {query.device.type}, only cpu and cuda")
     if query.dtype not in (torch.bfloat16, torch.float16):
@@ -58,11 +63,17 @@ def require_flash(query: Tensor) -> None:
         )
 
 
-def flash_forward(query: Tensor, *, key: Tensor, value: Tensor, causal: bool, scale: float) -> BlockOutput:
-    """Attention of `query` over one block, everything visible or (`causal`, Sq = Sk) the lower triangle."""
+def flash_forward(
+    query: Tensor, *, key: Tensor, value: Tensor, causal: bool, scale: float, bias: Tensor | None = None
+) -> BlockOutput:
+    """Attention of `query` over one block, everything visible or (`causal`, Sq = Sk) the lower triangle.
+
+    `bias` [B, 1, Sq, Sk] is added to the scores; only the CPU's kernel takes one.
+    """
     if query.device.type == "cpu":
-        out, lse = private.flash_attention_cpu(query, key, value, 0.0, causal, scale=scale)
+        out, lse = private.flash_attention_cpu(query, key, value, 0.0, causal, attn_mask=bias, scale=scale)
         return BlockOutput(out, lse, ())
+    assert bias is None, "require_flash has refused it"
     out, lse, *state, _debug_mask = private.flash_attention_cuda(
         query, key, value, 0.0, causal, False, scale=scale
     )
@@ -78,14 +89,17 @@ def flash_backward(
     merged: BlockOutput,
     causal: bool,
     scale: float,
+    bias: Tensor | None = None,
 ) -> BlockGradients:
     """Gradients through one block, given the output and log-sum-exp merged over all blocks.
 
-    `merged.state` is that of the block's own forward. All tensors must be contiguous.
+    `bias` and `merged.state` are those of the block's own forward. All other tensors must be contiguous.
     """
     inputs = (grad_out, query, key, value, merged.out, merged.lse)
     if query.device.type == "cpu":
-        return BlockGradients(*private.flash_attention_cpu_backward(*inputs, 0.0, causal, scale=scale))
+        return BlockGradients(
+            *private.flash_attention_cpu_backward(*inputs, 0.0, causal, attn_mask=bias, scale=scale)
+        )
     *sequence, philox_seed, philox_offset = merged.state
     gradients = private.flash_attention_cuda_backward(
         *inputs, *sequence, 0.0, causal, philox_seed, philox_offset, scale=scale

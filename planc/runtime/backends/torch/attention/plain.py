@@ -6,16 +6,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from planc.runtime.backends.torch.attention.documents import Documents
+
 
 def plain_attention(
-    query: Tensor, *, key: Tensor, value: Tensor, scale: float, window: int | None = None
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None = None,
+    documents: Documents | None = None,
 ) -> Tensor:
     """Causal attention of `query` [B, H, S, D] over `key` and `value` [B, Hkv, S, D], as [B, H, S, D].
 
-    With a `window` a position sees itself and the window - 1 positions before it, as transformers counts.
+    With a `window` a position sees itself and the window - 1 positions before it, as transformers counts;
+    with `documents`, only what is in its own.
     """
     length = query.shape[2]
-    if window is None or window >= length:
+    if window is not None and window >= length:
+        window = None
+    if window is None and documents is None:
         grouped = query.shape[1] != key.shape[1]
         return scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
@@ -23,7 +34,12 @@ def plain_attention(
     # Beside a mask, CUDA's fused kernels take no grouped heads; without them the scores are materialised.
     num_groups = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
-    mask = band_mask(length, window=window, device=query.device)
+    if documents is None:
+        assert window is not None, "else nothing would be masked"
+        mask = band_mask(length, window=window, device=query.device)
+    else:
+        places = torch.arange(length)
+        mask = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
 
 

@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup
 from transformers import AttentionInterface
 
 from planc.runtime.backends.torch.attention.allgather import allgather_attention
+from planc.runtime.backends.torch.attention.documents import Documents
 from planc.runtime.backends.torch.attention.plain import plain_attention
 from planc.runtime.backends.torch.attention.refusals import require_shapes, require_supported
 from planc.runtime.backends.torch.attention.ring import ring_attention
@@ -22,14 +23,22 @@ from planc.runtime.backends.torch.attention.ulysses import ulysses_attention
 Kind = Literal["plain", "ring", "allgather", "ulysses"]
 
 
-def register_attention(kind: Kind, *, group: ProcessGroup | None, balance: Balance, name: str) -> str:
+def register_attention(
+    kind: Kind,
+    *,
+    group: ProcessGroup | None,
+    balance: Balance,
+    name: str,
+    documents: Documents | None = None,
+) -> str:
     """The name under which the attention is registered: `name` with a suffix that no other call gets.
 
-    `group` is that of the cp mesh dim, None for "plain"; inputs are sharded over it as `balance` says.
+    `group` is that of the cp mesh dim, None for "plain"; inputs are sharded over it as `balance` says. With
+    `documents`, tokens see their own document only.
     No mask function is registered under the name, so transformers builds no mask and passes None. ValueError
     if the kind and the group or balance disagree. Calls raise ValueError for what they do not support.
     """
-    compute = attention_for(kind, group=group, balance=balance)
+    compute = attention_for(kind, group=group, balance=balance, documents=documents)
     cp = 1 if group is None else dist.get_world_size(group)
 
     def attend(
@@ -50,10 +59,10 @@ def register_attention(kind: Kind, *, group: ProcessGroup | None, balance: Balan
         window = effective_window(sliding_window, sequence_length=cp * query.shape[2])
         if window is None:
             out = compute(query, key=key, value=value, scale=scale)
-        elif kind == "plain":
-            out = plain_attention(query, key=key, value=value, scale=scale, window=window)
+        elif kind == "ring":
+            raise ValueError(f"sliding_window = {window} is not supported by ring attention")
         else:
-            raise ValueError(f"sliding_window = {window} is not supported under context parallelism")
+            out = compute(query, key=key, value=value, scale=scale, window=window)
         return out.transpose(1, 2).contiguous(), None
 
     # Threads of one process may each register their own group, so a counter would race.
@@ -62,15 +71,17 @@ def register_attention(kind: Kind, *, group: ProcessGroup | None, balance: Balan
     return unique_name
 
 
-def attention_for(kind: Kind, *, group: ProcessGroup | None, balance: Balance) -> Callable[..., Tensor]:
+def attention_for(
+    kind: Kind, *, group: ProcessGroup | None, balance: Balance, documents: Documents | None = None
+) -> Callable[..., Tensor]:
     """The attention of this kind as a function of (query, *, key, value, scale); ValueError as above."""
     if kind == "plain":
         if group is not None or balance != "none":
             raise ValueError(f"plain attention takes no group and balance none, not balance {balance}")
-        return plain_attention
+        return partial(plain_attention, documents=documents)
     if group is None:
         raise ValueError(f"{kind} attention needs the process group of the cp mesh dim")
-    arguments: dict[str, Any] = {"group": group, "balance": balance}
+    arguments: dict[str, Any] = {"group": group, "balance": balance, "documents": documents}
     match kind:
         case "ring":
             return partial(ring_attention, **arguments)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
+from planc.runtime.backends.torch.attention.documents import Documents
 from planc.runtime.backends.torch.attention.kernels import (
     BlockOutput,
     accumulation_dtype,
@@ -24,7 +25,7 @@ from planc.runtime.backends.torch.attention.kernels import (
     merge,
     require_flash,
 )
-from planc.runtime.backends.torch.attention.sharding import Balance
+from planc.runtime.backends.torch.attention.sharding import Balance, local_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,19 @@ class Ring:
     size: int
     rank: int
     balance: Balance
+    documents: Documents | None = None
+
+    def bias(self, source: int, block: Block, *, length: int, dtype: torch.dtype) -> Tensor | None:
+        """What documents add to the scores of a block of rank `source`, causality included; or nothing."""
+        if self.documents is None:
+            return None
+        held = [
+            local_positions(length * self.size, parts=self.size, index=index, balance=self.balance)
+            for index in (self.rank, source)
+        ]
+        return self.documents.bias(
+            ("ring", source), queries=held[0][block.query], keys=held[1][block.key], dtype=dtype
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +75,27 @@ class Arrival:
 
 
 def ring_attention(
-    query: Tensor, *, key: Tensor, value: Tensor, scale: float, group: ProcessGroup, balance: Balance
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    group: ProcessGroup,
+    balance: Balance,
+    documents: Documents | None = None,
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
-    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. ValueError if a headtail shard is
-    odd, if key and value differ in shape, or if the device has no kernel for them.
+    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents` each
+    is attended to alone. ValueError if a headtail shard is odd, if key and value differ in shape, or if the
+    device has no kernel for them.
     """
-    require_flash(query)
+    require_flash(query, isolates=documents is not None)
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
     if balance == "headtail" and query.shape[2] % 2:
         raise ValueError(f"a headtail shard has two equal chunks, but its length is {query.shape[2]}")
-    ring = Ring(group, dist.get_world_size(group), dist.get_rank(group), balance)
+    ring = Ring(group, dist.get_world_size(group), dist.get_rank(group), balance, documents)
     out: Tensor = RingAttention.apply(query, key, value, scale, ring)  # type: ignore[no-untyped-call]
     return out
 
@@ -107,15 +129,16 @@ def rotate(tensor: Tensor, *, ring: Ring) -> Arrival:
     return Arrival(incoming, outgoing, work)
 
 
-def visits(key_value: Tensor, *, ring: Ring) -> Iterator[tuple[Tensor, Block | None]]:
-    """Each rank's keys and values [2, B, Hkv, S_local, D], ours first, and what our queries see of them.
+def visits(key_value: Tensor, *, ring: Ring) -> Iterator[tuple[Tensor, Block | None, int]]:
+    """Each rank's keys and values [2, B, Hkv, S_local, D], ours first, what our queries see of it, whose.
 
     The next message travels while the caller works on this one.
     """
     length = key_value.shape[3]
     for step in range(ring.size):
         arrival = rotate(key_value, ring=ring) if step + 1 < ring.size else None
-        yield key_value, visible_block((ring.rank - step) % ring.size, ring=ring, length=length)
+        source = (ring.rank - step) % ring.size
+        yield key_value, visible_block(source, ring=ring, length=length), source
         if arrival is not None:
             key_value = arrival.wait()
 
@@ -135,41 +158,48 @@ class RingAttention(torch.autograd.Function):
         out = torch.zeros_like(query, dtype=dtype)
         lse = torch.full(query.shape[:3], -torch.inf, dtype=dtype, device=query.device)
         states: list[tuple[Any, ...]] = []
-        for (visiting_key, visiting_value), block in visits(key_value, ring=ring):
+        biases: list[Tensor | None] = []
+        for (visiting_key, visiting_value), block, source in visits(key_value, ring=ring):
             if block is None:
                 continue
+            bias = ring.bias(source, block, length=query.shape[2], dtype=query.dtype)
             result = flash_forward(
                 part(query, block.query),
                 key=part(visiting_key, block.key),
                 value=part(visiting_value, block.key),
-                causal=block.causal,
+                causal=block.causal and bias is None,
                 scale=scale,
+                bias=bias,
             )
             rows = (slice(None), slice(None), block.query)
             out[rows], lse[rows] = merge(out[rows], lse[rows], block=result)
             states.append(result.state)
+            biases.append(bias)
         out = out.to(query.dtype)
         ctx.save_for_backward(query, key_value, out, lse)
-        ctx.scale, ctx.ring, ctx.states = scale, ring, states
+        # Biases are shared by all layers, so that keeping them takes nothing.
+        ctx.scale, ctx.ring, ctx.states, ctx.biases = scale, ring, states, biases
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, key_value, out, lse = ctx.saved_tensors
-        grad_out, states = grad_out.contiguous(), iter(ctx.states)
+        grad_out, states, biases = grad_out.contiguous(), iter(ctx.states), iter(ctx.biases)
         grad_query = torch.zeros_like(query, dtype=lse.dtype)
         grad_key_value = torch.zeros_like(key_value, dtype=lse.dtype)
         arrival: Arrival | None = None
-        for (visiting_key, visiting_value), block in visits(key_value, ring=ctx.ring):
+        for (visiting_key, visiting_value), block, _ in visits(key_value, ring=ctx.ring):
+            bias = next(biases) if block else None
             gradients = block and flash_backward(
                 part(grad_out, block.query),
                 query=part(query, block.query),
                 key=part(visiting_key, block.key),
                 value=part(visiting_value, block.key),
                 merged=BlockOutput(part(out, block.query), part(lse, block.query), next(states)),
-                causal=block.causal,
+                causal=block.causal and bias is None,
                 scale=ctx.scale,
+                bias=bias,
             )
             if arrival is not None:
                 grad_key_value = arrival.wait()

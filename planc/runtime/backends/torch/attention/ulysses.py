@@ -8,24 +8,34 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from planc.runtime.backends.torch import private
+from planc.runtime.backends.torch.attention.documents import Documents
 from planc.runtime.backends.torch.attention.plain import plain_attention
 from planc.runtime.backends.torch.attention.sharding import Balance, shard, unshard
 
 
 def ulysses_attention(
-    query: Tensor, *, key: Tensor, value: Tensor, scale: float, group: ProcessGroup, balance: Balance
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    group: ProcessGroup,
+    balance: Balance,
+    window: int | None = None,
+    documents: Documents | None = None,
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
-    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. ValueError if the heads do not
-    divide over the ranks (see `kv_repeats`) or a headtail shard is odd.
+    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents` each is attended
+    to alone; with a `window` a position sees itself and the window - 1 before it. ValueError if the heads do
+    not divide over the ranks (see `kv_repeats`) or a headtail shard is odd.
     """
     size = dist.get_world_size(group)
     repeats = kv_repeats(query.shape[1], num_kv_heads=key.shape[1], cp=size)
     if repeats > 1:
         key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
     query, key, value = (to_heads(tensor, group=group, balance=balance) for tensor in (query, key, value))
-    out = plain_attention(query, key=key, value=value, scale=scale)
+    out = plain_attention(query, key=key, value=value, scale=scale, window=window, documents=documents)
     return to_sequence(out, group=group, balance=balance)
 
 

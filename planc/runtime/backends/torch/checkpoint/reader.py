@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from planc.runtime.backends.torch.checkpoint.packed import PackedShard, with_packed_shards
 from planc.runtime.checkpoints.errors import CorruptCheckpointError, storage_errors
 from planc.runtime.checkpoints.manifest import Chunk, Manifest, TensorEntry
 
@@ -30,6 +31,16 @@ class TensorLoadPlanner(DefaultLoadPlanner):
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        self.state_dict = with_packed_shards(self.state_dict)
+
+    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
+        found = self.state_dict[index.fqn]
+        return found.part(index) if isinstance(found, PackedShard) else super().lookup_tensor(index)
 
     def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
         raise AssertionError(f"{read_item.dest_index.fqn}: a manifest holds tensors only")

@@ -9,13 +9,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_saver as dcp
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 import planc
 from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator, rank
 from planc.runtime.backends.torch.checkpoint.dcp_errors import dcp_errors
 from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named_tensors
-from planc.runtime.backends.torch.checkpoint.writer import Contents, SafetensorsWriter
+from planc.runtime.backends.torch.checkpoint.writer import (
+    Contents,
+    SafetensorsWriter,
+    TensorSavePlanner,
+)
 from planc.runtime.checkpoints import commit
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.layout import step_directory, temporary_directory
@@ -68,8 +71,7 @@ def _write(state: TrainingState, *, writer: SafetensorsWriter) -> None:
         dcp.save(
             named_tensors(state),
             storage_writer=writer,
-            # Of a tensor that several ranks hold, DCP lets the least burdened write it.
-            planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+            planner=TensorSavePlanner(),
             no_dist=not dist.is_initialized(),
         )
 

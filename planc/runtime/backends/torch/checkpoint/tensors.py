@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import SGD, Optimizer
 
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.manifest import Manifest
@@ -20,15 +20,15 @@ class TrainingState:
     """What a checkpoint saves and fills: parameters are plain tensors, equal on all ranks, or DTensors."""
 
     model: nn.Module
-    optimizer: AdamW
+    optimizer: Optimizer
 
 
 def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
     """Every tensor of `state`, detached, sharing its storage.
 
     `model.<fqn>` for parameters and persistent buffers, tied ones once, under the first name; and for
-    each parameter that the optimizer trains `optimizer.<fqn>.exp_avg`, `.exp_avg_sq` and `.step`, made
-    first where no step has yet made them.
+    each parameter that the optimizer trains what it keeps for it: `optimizer.<fqn>.exp_avg`, `.exp_avg_sq`
+    and `.step` of AdamW, `.momentum_buffer` of SGD, made first where no step has yet made them.
     """
     fqns = tensor_names(state.model)
     tensors = {f"model.{fqn}": tensor.detach() for tensor, fqn in fqns.items()}
@@ -38,7 +38,8 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
                 continue
             moments = state.optimizer.state[parameter]
             if not moments:
-                moments.update(_initial_moments(parameter, group=group))
+                initial = _no_momentum if isinstance(state.optimizer, SGD) else _initial_moments
+                moments.update(initial(parameter, group=group))
             for name, tensor in moments.items():
                 tensors[f"optimizer.{fqns[parameter]}.{name}"] = tensor.detach()
     return tensors
@@ -95,6 +96,11 @@ def _initial_moments(parameter: torch.Tensor, *, group: Mapping[str, object]) ->
     )
     names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
     return {"step": step, **{name: torch.zeros_like(parameter.detach()) for name in names}}
+
+
+def _no_momentum(parameter: torch.Tensor, *, group: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """What makes of SGD's next step what its first one is: there the buffer becomes the gradient itself."""
+    return {"momentum_buffer": torch.zeros_like(parameter.detach())} if group["momentum"] else {}
 
 
 def _describe(dtype: str, shape: tuple[int, ...]) -> str:

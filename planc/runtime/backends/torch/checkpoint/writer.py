@@ -12,11 +12,18 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from planc.runtime.backends.torch.checkpoint.packed import PackedShard, with_packed_shards
 from planc.runtime.backends.torch.checkpoint.tensors import element_type
 from planc.runtime.checkpoints.errors import CheckpointError, storage_errors
 from planc.runtime.checkpoints.manifest import Chunk, ElementType, FileEntry, TensorEntry
@@ -45,6 +52,29 @@ class _Pending:
 
     entry: Entry
     item: WriteItem
+
+
+class TensorSavePlanner(DefaultSavePlanner):
+    """DCP's planner, which also knows shards of several blocks.
+
+    Of a tensor that several ranks hold, it lets the least burdened write it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def set_up_planner(
+        self,
+        state_dict: dict[str, Any],
+        storage_meta: StorageMeta | None = None,
+        is_coordinator: bool = False,
+    ) -> None:
+        super().set_up_planner(state_dict, storage_meta, is_coordinator)
+        self.state_dict = with_packed_shards(self.state_dict)
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        found = self.state_dict[index.fqn]
+        return found.part(index) if isinstance(found, PackedShard) else super().lookup_object(index)
 
 
 class SafetensorsWriter(StorageWriter):

@@ -1,0 +1,71 @@
+"""What selective checkpointing keeps of the modules that it computes again.
+
+The policy is planc/runtime/backends/torch/recompute.py's, after torchtitan's: of a checkpointed module's
+matmuls the first's output is kept and the second's computed again, and so on; attention's outputs and
+log-sum-exps are kept, and what reduce-scatters over tp brought. b is the size of a compute element, T the
+rank's tokens:
+
+    linear, every second      b T w_out     of a rowwise one the whole width, since it is a sum to be reduced
+    attention                 T (b v + a)   v features of its heads, and a, 4 bytes a head; over a ring once
+                                            for each rank's keys, as on the rank that sees most
+    reduce-scatter over tp    b T w_out / tp
+
+Eager attention keeps nothing: its products are batched ones, and their scores are what recomputing saves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from planc.estimate.rank_work import FEATURES, SEQUENCE, RankWork
+from planc.inventory.schema import Attention, Kind
+from planc.vocab import DType
+
+
+def kept_results_bytes(work: RankWork) -> Mapping[str, int]:
+    """Bytes that forward leaves beside the module's input, by selectively checkpointed module."""
+    found: Counter[str] = Counter()
+    kept = kept_results(work)
+    for module in work.inventory.modules:
+        region, shape = work.region(module.fqn), work.tp_shape(module)
+        if region in work.selective and shape is not None:
+            whole = work.num_tokens * shape[0] * work.compute_dtype.size_bytes
+            found[region] += whole if module.fqn in kept else 0
+            found[region] += whole // work.tp if keeps_scattered(work, module.fqn) else 0
+    for attention in work.inventory.attentions:
+        region = work.region(attention.fqn)
+        if region is not None and attention.fqn in kept:
+            found[region] += _attention_bytes(work, attention)
+    return found
+
+
+def kept_results(work: RankWork) -> frozenset[str]:
+    """The linear layers and attention modules whose results are not computed again."""
+    num_matmuls: Counter[str] = Counter()
+    found: set[str] = set()
+    for module in work.inventory.modules:
+        region = work.region(module.fqn)
+        if module.kind is Kind.LINEAR and region is not None and region in work.selective:
+            num_matmuls[region] += 1
+            if num_matmuls[region] % 2:
+                found.add(module.fqn)
+    if work.attention.kind != "eager":
+        attentions = (attention.fqn for attention in work.inventory.attentions)
+        found.update(fqn for fqn in attentions if work.region(fqn) in work.selective)
+    return frozenset(found)
+
+
+def keeps_scattered(work: RankWork, fqn: str) -> bool:
+    """Whether what a module's reduce-scatter over tp brought is kept."""
+    use = work.styles.get(fqn)
+    is_sum = use is not None and use.computes_on == FEATURES and use.output == SEQUENCE
+    return is_sum and work.region(fqn) in work.selective
+
+
+def _attention_bytes(work: RankWork, attention: Attention) -> int:
+    num_heads, _ = work.heads(attention)
+    log_sum_exp = 8 if work.compute_dtype is DType.FLOAT64 else 4
+    features = (attention.value_dim or attention.head_dim) * work.compute_dtype.size_bytes
+    num_blocks = work.cp if work.attention.kind == "ring" else 1
+    return num_blocks * work.num_tokens * num_heads * (features + log_sum_exp)

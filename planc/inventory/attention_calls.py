@@ -1,0 +1,82 @@
+"""What a model passes to its attention, as one run on the meta device shows it. Imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from planc.inventory.attention_extras import attention_extras
+
+WITHOUT_MASK, WITH_MASK, OWN = "planc_probe", "planc_probe_masked", "eager"
+IMPLEMENTATIONS = (WITHOUT_MASK, WITH_MASK, OWN)
+"""Attention as a probe tries it: as planc's own is called; for code that cannot do without a mask; and the
+model's own, of which nothing shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """One call: the heads that it got, and what it asked for."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int | None
+    value_dim: int | None
+    extras: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+
+
+@contextlib.contextmanager
+def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
+    """The calls of attention modules, filled while the context lasts and a model runs."""
+    calls: dict[nn.Module, AttentionCall] = {}
+
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+    ) -> tuple[Tensor, None]:
+        # [batch, heads, tokens, head_dim]; no mask, for only the flow matters.
+        num_heads, num_kv_heads = query.shape[1], key.shape[1]
+        head_dim, value_dim = query.shape[-1], value.shape[-1]
+        masked = () if attention_mask is None else ("attention_mask",)
+        calls[module] = AttentionCall(
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            options.get("sliding_window"),
+            None if value_dim == head_dim else value_dim,
+            (*attention_extras(module, options), *masked),
+            (query, key, value),
+        )
+        groups = num_heads // num_kv_heads
+        scores = query @ key.repeat_interleave(groups, dim=1).transpose(2, 3)
+        output = scores.softmax(dim=-1) @ value.repeat_interleave(groups, dim=1)
+        return output.transpose(1, 2).contiguous(), None
+
+    for name in (WITHOUT_MASK, WITH_MASK):
+        ALL_ATTENTION_FUNCTIONS[name] = attend
+    # Masks are looked up for all, and transformers takes none back: nothing else has this name.
+    AttentionMaskInterface.register(WITH_MASK, eager_mask)
+    try:
+        yield calls
+    finally:
+        for name in (WITHOUT_MASK, WITH_MASK):
+            ALL_ATTENTION_FUNCTIONS.pop(name)
+
+
+def own_attentions(model: nn.Module, *, calls: dict[nn.Module, AttentionCall]) -> tuple[str, ...]:
+    """The outermost attention modules of a model of which none called the interface."""
+    if calls:
+        return ()
+    found: list[str] = []
+    for fqn, module in model.named_modules():
+        is_inner = any(fqn.startswith(f"{outer}.") for outer in found)
+        if "Attention" in type(module).__name__ and not is_inner:
+            found.append(fqn)
+    return tuple(found)

@@ -1,0 +1,50 @@
+"""The config.json of a folder, and the class of transformers that it describes. Imports transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import transformers
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
+
+
+def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
+    """The config of a file with this content, and its class. InventoryError if transformers has neither."""
+    path = model_dir / CONFIG_NAME
+    raw = parse_json(content, name=str(path))
+    if not isinstance(raw, dict):
+        raise InventoryError(f"{path} is not a JSON object", help="Take the config.json of the model.")
+    if "auto_map" in raw:
+        raise InventoryError(
+            f'{path} asks for code of its own ("auto_map")',
+            help="planc runs no remote code. Take a model that transformers implements, and drop auto_map.",
+        )
+    model_type, architectures = raw.get("model_type"), raw.get("architectures")
+    names = _causal_lm_names(model_type)
+    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in names:
+        raise InventoryError(
+            f"{path}: no causal language model of transformers has model_type {model_type!r} "
+            f"and architectures {architectures!r}",
+            help=f'Set "architectures": ["{names[0]}"].' if names else "Set a model_type of transformers.",
+        )
+    try:
+        config = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
+        is_text_alone = config.get_text_config() is config
+    except Exception as error:
+        raise InventoryError(f"{path}: {error}", help="Correct the values in config.json.") from error
+    if not is_text_alone:
+        raise InventoryError(
+            f"{path} describes a model of more than text",
+            help="Take the configuration of its language model alone.",
+        )
+    return config, getattr(transformers, architectures[0])
+
+
+def _causal_lm_names(model_type: object) -> tuple[str, ...]:
+    if not isinstance(model_type, str):
+        return ()
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, ())
+    return (names,) if isinstance(names, str) else tuple(names)

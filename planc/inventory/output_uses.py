@@ -1,0 +1,92 @@
+"""What a model's code does with a module's output that a part of it would not bear. Imports torch.
+
+Some write into the tensor itself; some take a statistic of all its features, outside of any module, so that
+neither names nor shapes show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+_STATISTICS = frozenset(
+    (
+        *(
+            "amax",
+            "amin",
+            "argmax",
+            "argmin",
+            "argsort",
+            "cumsum",
+            "kthvalue",
+            "log_softmax",
+            "logsumexp",
+            "max",
+        ),
+        *("mean", "median", "min", "norm", "quantile", "softmax", "sort", "std", "std_mean", "sum", "topk"),
+        *("var", "var_mean", "vector_norm"),
+    )
+)
+"""Functions that combine what lies along a dimension."""
+
+
+class OutputUses(TorchFunctionMode):
+    """Watches a forward: `written` and `reduced` are modules whose outputs are used so.
+
+    `sources` gives the modules that reached a tensor. What happens within a norm is that norm's own affair.
+    """
+
+    def __init__(self, sources: Callable[[Any], frozenset[str]], *, widths: dict[str, int]) -> None:
+        super().__init__()
+        self.written: set[str] = set()
+        self.reduced: set[str] = set()
+        self._sources = sources
+        self._widths = widths
+        """Of the linear layers' outputs."""
+        self._outputs: dict[int, tuple[Tensor, str]] = {}
+        self._num_norms = 0
+        """Entered and not left."""
+
+    def watch_norm(self, module: nn.Module) -> None:
+        """Looks away while the module runs."""
+
+        def enter(*_: object) -> None:
+            self._num_norms += 1
+
+        def leave(*_: object) -> None:
+            self._num_norms -= 1
+
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(leave)
+
+    def hand_out(self, fqn: str, output: object) -> None:
+        """Remembers a module's output; tensors are kept alive, for their identities are the keys."""
+        if isinstance(output, Tensor):
+            base = output if output._base is None else output._base
+            self._outputs[id(base)] = base, fqn
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        version = None if first is None else first._version
+        result = func(*args, **kwargs)
+        if first is None:
+            return result
+        base = first if first._base is None else first._base
+        if first._version != version and id(base) in self._outputs:
+            self.written.add(self._outputs[id(base)][1])
+        if getattr(func, "__name__", "") in _STATISTICS and not self._num_norms:
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            self._reduce(first, dim)
+        return result
+
+    def _reduce(self, tensor: Tensor, dim: object) -> None:
+        sources = self._sources(tensor)
+        dims = dim if isinstance(dim, list | tuple) else (dim,)
+        is_last = any(isinstance(one, int) and one in (-1, tensor.dim() - 1) for one in dims)
+        self.reduced |= {fqn for fqn in sources if is_last and self._widths.get(fqn) == tensor.shape[-1]}

@@ -1,0 +1,65 @@
+"""Where the data of a plan comes from, as ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, assert_never
+
+from planc.graph.ops import OpenData, OpenEvaluation
+from planc.plan import data
+from planc.plan.bind import BoundPlan
+from planc.plan.facts import global_batch
+from planc.plan.spec import Plan
+
+
+def open_data(bound: BoundPlan) -> OpenData:
+    """The text that is trained on."""
+    plan = bound.plan
+    block = plan.data
+    tokenizer, end_of_document = "bytes", None
+    if isinstance(block.tokenizer, data.FileTokenizer):
+        tokenizer, end_of_document = block.tokenizer.path, block.tokenizer.end_of_document
+    return OpenData(
+        **_source(block.source),
+        tokenizer=tokenizer,
+        end_of_document=end_of_document,
+        packing=block.packing,
+        sequence_length=block.sequence_length,
+        shuffle_seed=block.shuffle_seed,
+        vocab_size=bound.inventory.vocab_size,
+        micro_batch=block.micro_batch,
+        global_batch=global_batch(plan),
+        prefetch=block.prefetch,
+        span=plan.span("data.source"),
+    )
+
+
+def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:
+    """The texts that a run is measured on, in the plan's order."""
+    for label, evaluation in plan.data.eval.items():
+        yield OpenEvaluation(
+            label=label,
+            **_source(evaluation.source),
+            sequences=evaluation.sequences,
+            span=plan.span(f"data.eval.{label}.source"),
+        )
+
+
+def _source(source: data.AnySource) -> dict[str, Any]:
+    """A source as an op has it: its kind, and what that kind has."""
+    match source:
+        case data.TextFiles(patterns):
+            return {"source": "text", "patterns": patterns, "field": ""}
+        case data.JsonLines(patterns, field):
+            return {"source": "jsonl", "patterns": patterns, "field": field}
+        case data.Chat(patterns, field, train_on):
+            return {"source": "chat", "patterns": patterns, "field": field, "train_on": train_on}
+        case data.HfDataset(patterns, field):
+            return {"source": "hf_dataset", "patterns": patterns, "field": field}
+        case data.HfHub(repository, revision, split, subset, field):
+            at = {"revision": revision, "split": split, "subset": subset}
+            return {"source": "hf_hub", "patterns": (repository,), "field": field, **at}
+        case data.PythonStdlib():
+            return {"source": "python_stdlib", "patterns": (), "field": ""}
+        case _:
+            assert_never(source)

@@ -1,0 +1,65 @@
+"""The ops of the `optimizer` block that run once."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from planc.graph.ops import BuildOptimizer, BuildSchedule, ParameterGroup
+from planc.plan.bind import BoundPlan
+from planc.plan.optimizer import AdamW, Constant, Cosine, Linear, Sgd, WarmupStableDecay
+from planc.plan.spec import Plan
+
+
+def build_optimizer(bound: BoundPlan) -> BuildOptimizer:
+    kind, span = bound.plan.optimizer.kind, bound.plan.span("optimizer.kind")
+    groups = _groups(bound)
+    match kind:
+        case AdamW():
+            return BuildOptimizer(
+                kind="adamw",
+                implementation=kind.implementation.value,
+                lr=kind.lr,
+                betas=(kind.betas[0], kind.betas[1]),
+                eps=kind.eps,
+                groups=groups,
+                span=span,
+            )
+        case Sgd():
+            return BuildOptimizer(
+                kind="sgd",
+                implementation=kind.implementation.value,
+                lr=kind.lr,
+                momentum=kind.momentum,
+                nesterov=kind.nesterov,
+                groups=groups,
+                span=span,
+            )
+        case _:
+            assert_never(kind)
+
+
+def _groups(bound: BoundPlan) -> tuple[ParameterGroup, ...]:
+    """Parameters in the model's order, by their weight decay and learning rate."""
+    kind = bound.plan.optimizer.kind
+    groups: dict[tuple[float, float], list[str]] = {}
+    for fqn, _, _ in bound.inventory.parameters():
+        decay, _ = bound.weight_decay.get(fqn, (kind.weight_decay, None))
+        lr, _ = bound.learning_rates.get(fqn, (kind.lr, None))
+        groups.setdefault((decay, lr), []).append(fqn)
+    return tuple(
+        ParameterGroup(lr=lr, weight_decay=decay, parameters=tuple(names))
+        for (decay, lr), names in sorted(groups.items())
+    )
+
+
+def build_schedule(plan: Plan) -> BuildSchedule:
+    schedule = plan.optimizer.schedule
+    names = {Cosine: "cosine", Linear: "linear", Constant: "constant", WarmupStableDecay: "wsd"}
+    return BuildSchedule(
+        kind=names[type(schedule)],
+        warmup_steps=schedule.warmup,
+        decay_steps=schedule.decay if isinstance(schedule, WarmupStableDecay) else None,
+        min_factor=1.0 if isinstance(schedule, Constant) else schedule.min_factor,
+        num_steps=plan.train.steps,
+        span=plan.span("optimizer.schedule"),
+    )

@@ -1,0 +1,146 @@
+"""The `data` block: where text comes from, how it becomes batches, and what a run is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
+from planc.plan.types import Optional, Rest, Variant, key, nested
+from planc.record import record
+
+
+@record
+class TextFiles:
+    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of UTF-8 text files", positional=True)
+
+
+@record
+class JsonLines:
+    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of JSON-lines files", positional=True)
+    field: str = key(Text(), default="text", doc="the key that holds a document's text")
+
+
+class TrainOn(StrEnum):
+    ASSISTANT = "assistant"
+    ALL = "all"
+
+
+@record
+class Chat:
+    """Conversations, as text by the chat template of the tokenizer's folder."""
+
+    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of JSON-lines files", positional=True)
+    field: str = key(Text(), default="messages", doc="the key that holds the messages")
+    train_on: TrainOn = key(
+        Choice(TrainOn), default=TrainOn.ASSISTANT, doc="whose words are labels: the assistant's, or all"
+    )
+
+
+@record
+class HfDataset:
+    """Local files of Hugging Face data sets, by their suffix: .parquet, .arrow, .json, .jsonl."""
+
+    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of files", positional=True)
+    field: str = key(Text(), default="text", doc="the column that holds a document's text")
+
+
+@record
+class HfHub:
+    """A data set of the Hugging Face hub, at one commit; scripts never run."""
+
+    repository: str = key(Text(), doc="the repository, as in `org/name`", positional=True)
+    revision: str = key(Text(), doc="the commit: 40 hexadecimal digits")
+    split: str = key(Text(), default="train", doc="the split")
+    subset: str | None = key(Optional(Text()), default=None, doc="the configuration, where there are several")
+    field: str = key(Text(), default="text", doc="the column that holds a document's text")
+
+
+@record
+class PythonStdlib:
+    """The running interpreter's own standard library: real text on every machine."""
+
+
+@record
+class ByteTokenizer:
+    """One token a UTF-8 byte, and 256 for the end of a document."""
+
+
+@record
+class FileTokenizer:
+    path: str = key(Path(), doc="a tokenizer.json, or the folder that holds it", positional=True)
+    end_of_document: str | None = key(
+        Optional(Text()), default=None, doc="the token between documents, where the file does not mark one"
+    )
+
+
+class Packing(StrEnum):
+    ATTEND = "attend"
+    ISOLATE = "isolate"
+    NONE = "none"
+
+
+AnySource = TextFiles | JsonLines | Chat | HfDataset | HfHub | PythonStdlib
+
+SOURCES: Mapping[str, type[AnySource]] = {
+    "text": TextFiles,
+    "jsonl": JsonLines,
+    "chat": Chat,
+    "hf_dataset": HfDataset,
+    "hf_hub": HfHub,
+    "python_stdlib": PythonStdlib,
+}
+
+
+@record
+class EvalSpec:
+    """The loss on text that is not trained on; tokenizer, packing and lengths are those of the data."""
+
+    source: AnySource = key(Variant(SOURCES), doc="where text comes from", example='text("held_out/*.txt")')
+    every: int = key(
+        Quantity(STEPS, low=1),
+        doc="steps between evaluations; the last step has one too",
+        example="100 steps",
+    )
+    sequences: int | None = key(
+        Optional(Int(1)), default=None, doc="how many of its sequences, from the first on; none is all"
+    )
+
+
+@record
+class DataSpec:
+    """Text, tokens, and how they become batches."""
+
+    source: AnySource = key(
+        Variant(SOURCES),
+        doc="where text comes from",
+        example='text("data/*.txt")',
+    )
+    sequence_length: int = key(Int(1, 2**24), doc="tokens of one sequence", example="2048")
+    micro_batch: int = key(
+        Int(1, 2**20), doc="sequences of one forward on one data-parallel rank", example="1"
+    )
+    tokenizer: ByteTokenizer | FileTokenizer = key(
+        Variant({"bytes": ByteTokenizer, "file": FileTokenizer}),
+        default=ByteTokenizer(),
+        doc="text to tokens",
+    )
+    packing: Packing = key(
+        Choice(Packing),
+        default=Packing.ATTEND,
+        doc="attend: documents share sequences and see each other; isolate: they do not see each other; "
+        "none: one document a sequence, cut or padded",
+    )
+    shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, with the epoch")
+    prefetch: int = key(
+        Int(0, 64), default=2, doc="steps whose samples are made ready ahead; changes no order"
+    )
+    eval: Mapping[str, EvalSpec] = nested(
+        {"name": EvalSpec}, any_label=True, doc="the loss on other text, under a name of one's own"
+    )
+
+    def sources(self) -> Iterator[tuple[str, AnySource]]:
+        """All text that a run reads, by the path of its setting."""
+        yield "data.source", self.source
+        for label, evaluation in self.eval.items():
+            yield f"data.eval.{label}.source", evaluation.source

@@ -1,0 +1,109 @@
+"""Optimizers, the learning rate over the steps, and what single parameters have of their own."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from planc.plan.scalars import STEPS, Bool, Choice, Float, Quantity
+from planc.plan.types import List, Optional, key
+from planc.record import record
+
+
+class Implementation(StrEnum):
+    AUTO = "auto"
+    FUSED = "fused"
+    FOREACH = "foreach"
+    FOR_LOOP = "for_loop"
+
+
+class SgdImplementation(StrEnum):
+    """Without `fused`: torch's one kernel for SGD takes no sharded parameters."""
+
+    AUTO = "auto"
+    FOREACH = "foreach"
+    FOR_LOOP = "for_loop"
+
+
+_LOOPS = "one operation after the other for all parameters, or each parameter by itself"
+
+
+@record
+class AdamW:
+    lr: float = key(Float(0.0), doc="peak learning rate")
+    betas: tuple[float, float] = key(
+        List(Float(0.0, 0.999999), 2), default=(0.9, 0.999), doc="moment decay rates"
+    )
+    eps: float = key(Float(0.0), default=1e-8, doc="added to the denominator")
+    weight_decay: float = key(Float(0.0), default=0.01, doc="decoupled weight decay")
+    implementation: Implementation = key(
+        Choice(Implementation),
+        default=Implementation.AUTO,
+        doc=f"one kernel, {_LOOPS}; auto is fused on CUDA, else for_loop",
+    )
+
+
+@record
+class Sgd:
+    """Gradient descent, without state where `momentum` is 0."""
+
+    lr: float = key(Float(0.0), doc="peak learning rate")
+    momentum: float = key(
+        Float(0.0, 0.999999), default=0.0, doc="share of a step's direction that the next one keeps"
+    )
+    weight_decay: float = key(Float(0.0), default=0.0, doc="share of the weight added to its gradient")
+    nesterov: bool = key(Bool(), default=False, doc="take the gradient one step of momentum ahead")
+    implementation: SgdImplementation = key(
+        Choice(SgdImplementation),
+        default=SgdImplementation.AUTO,
+        doc=f"{_LOOPS}; auto is foreach on CUDA, else for_loop",
+    )
+
+
+@record
+class Cosine:
+    """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
+
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
+
+
+@record
+class Linear:
+    """Linear warm-up, then a line down to `min_factor` of the peak at the last step."""
+
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
+
+
+@record
+class Constant:
+    """Linear warm-up, then the peak."""
+
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+
+
+@record
+class WarmupStableDecay:
+    """Linear warm-up, the peak, then a line down to `min_factor` of the peak at the last step (WSD)."""
+
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+    decay: int = key(Quantity(STEPS, low=1), doc="the last steps, in which the learning rate falls")
+    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
+
+
+Optimizer = AdamW | Sgd
+Schedule = Cosine | Linear | Constant | WarmupStableDecay
+
+
+@record
+class Group:
+    """Parameters that differ from the rest in an option; none is what the rest has."""
+
+    weight_decay: float | None = key(
+        Optional(Float(0.0)), default=None, doc="weight decay of these parameters"
+    )
+    lr: float | None = key(
+        Optional(Float(0.0)),
+        default=None,
+        doc="their peak learning rate; 0 keeps them as they are",
+    )

@@ -1,0 +1,61 @@
+"""Which tokens a token sees where documents share a sequence and are kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+HIDDEN = -1e9
+"""What is added to the score of a token that is not seen. Finite, so that a block of which a query sees
+nothing has a log-sum-exp: in the sum over blocks its share is then nought exactly."""
+
+
+class Documents:
+    """The documents of the current micro-batch, and what keeps them apart, made once.
+
+    `starts` [B, S] has for every position of the whole sequence the position at which its document starts, in
+    the order of the sequence, on every rank that holds a part of it.
+    """
+
+    def __init__(self) -> None:
+        self._starts: Tensor | None = None
+        self._biases: dict[Hashable, Tensor] = {}
+
+    def begin(self, starts: Tensor) -> None:
+        """Goes on to another micro-batch."""
+        self._starts = starts
+        self._biases.clear()
+
+    def bias(
+        self,
+        key: Hashable,
+        *,
+        queries: Tensor,
+        keys: Tensor,
+        dtype: torch.dtype,
+        window: int | None = None,
+    ) -> Tensor:
+        """What is added to scores, [B, 1, Sq, Sk] in `dtype`: 0 where a query sees a key, else HIDDEN.
+
+        `queries` [Sq] and `keys` [Sk] are positions in the whole sequence. A token sees those of its own
+        document up to itself; with a `window`, itself and the window - 1 before it. The bias is kept under
+        `key`: all layers share it, and what they save for backward is one tensor.
+        """
+        assert self._starts is not None, "sharding the context comes before the forward"
+        name = (key, dtype, window)
+        if name not in self._biases:
+            queries, keys = queries.to(self._starts.device), keys.to(self._starts.device)
+            seen = keys <= queries[:, None]
+            if window is not None:
+                seen &= queries[:, None] - keys < window
+            hidden = ~(seen & (self._starts[:, queries, None] <= keys)).unsqueeze(1)
+            zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+            self._biases[name] = zeros.masked_fill_(hidden, max(HIDDEN, torch.finfo(dtype).min))
+        return self._biases[name]
+
+
+def document_starts(position_ids: Tensor) -> Tensor:
+    """[B, S] from the positions of whole sequences, which restart with every document."""
+    return torch.arange(position_ids.shape[1], device=position_ids.device) - position_ids

@@ -1,0 +1,79 @@
+"""Work done ahead of time by one thread, in order."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+Made = TypeVar("Made")
+
+
+class Ahead(Generic[Made]):
+    """Makes what comes at `start`, `start + stride`, ... while what came before is in use, `depth` ahead.
+
+    The thread is a daemon and waits for nothing but its next order, so that it cannot keep a process from
+    ending; it ends with this object, which `make` must not hold. What it fails with, `take` raises.
+    """
+
+    def __init__(self, make: Callable[[int], Made], *, depth: int, stride: int) -> None:
+        assert depth > 0
+        self._make, self._depth, self._stride = make, depth, stride
+        self._orders: SimpleQueue[_Order[Made] | None] = SimpleQueue()
+        self._pending: list[_Order[Made]] = []
+        self._thread: threading.Thread | None = None
+
+    def take(self, start: int) -> Made:
+        """What `make(start)` gives, made already where the last one taken lay one stride before."""
+        if self._thread is None:
+            # Started when first needed: a run that is only set up has no thread.
+            self._thread = threading.Thread(
+                target=_work, args=(self._orders, self._make), name="planc-prefetch", daemon=True
+            )
+            self._thread.start()
+            weakref.finalize(self, self._orders.put, None)
+        if not self._pending or self._pending[0].start != start:
+            # Another place than expected, after a resume: what was made for the old one is left unused.
+            self._pending = []
+            self._order(start)
+        order = self._pending.pop(0)
+        following = start + self._stride
+        while len(self._pending) < self._depth:
+            self._order(following + len(self._pending) * self._stride)
+        return order.result()
+
+    def _order(self, start: int) -> None:
+        order: _Order[Made] = _Order(start)
+        self._pending.append(order)
+        self._orders.put(order)
+
+
+class _Order(Generic[Made]):
+    """What is to be made, and later what was."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self._is_done = threading.Event()
+        self._made: list[Made] = []
+        self._error: BaseException | None = None
+
+    def carry_out(self, make: Callable[[int], Made]) -> None:
+        try:
+            self._made.append(make(self.start))
+        except BaseException as error:  # whatever it is, the one who waits must hear of it
+            self._error = error
+        finally:
+            self._is_done.set()
+
+    def result(self) -> Made:
+        self._is_done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._made[0]
+
+
+def _work(orders: SimpleQueue[_Order[Made] | None], make: Callable[[int], Made]) -> None:
+    while (order := orders.get()) is not None:
+        order.carry_out(make)

@@ -1,0 +1,170 @@
+"""Conversations: messages become text by the tokenizer's own chat template, of which answers are trained on.
+
+Templates are Jinja, as transformers writes them, and run in Jinja's sandbox. They have no clock, no files and
+no network: the same messages are the same text for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.sources import Document, field_of, json_records, num_utf8_bytes
+
+TrainOn = Literal["assistant", "all"]
+Messages = list[dict[str, Any]]
+Render = Callable[[Messages, bool], str]
+"""The text of messages, with marks about what the template marks; with True, a begun answer follows."""
+
+START, STOP = "\ufdd0", "\ufdd1"
+"""Marks about an answer: code points that Unicode keeps out of all text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSource:
+    """JSON Lines whose `field` is a list of messages, each with a role and a content.
+
+    `train_on` "assistant" makes only what the assistant says a target, "all" the whole conversation.
+    """
+
+    patterns: tuple[str, ...]
+    field: str = "messages"
+    train_on: TrainOn = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A template's text and where it stands. `special_tokens` are what it may name, `eos_token` and so on."""
+
+    origin: str
+    text: str
+    special_tokens: Mapping[str, str]
+
+
+def conversations(source: ChatSource, *, base: Path, template: ChatTemplate) -> Iterator[Document]:
+    """The conversations of a source as documents. Raises DataError that names the bad line."""
+    render = compiled(template)
+    for origin, record in json_records(source.patterns, base=base):
+        messages = _messages(field_of(record, field=source.field, origin=origin), origin=origin)
+        try:
+            text, targets = unmarked(render(messages, False))
+            if source.train_on == "all":
+                targets = ((0, len(text)),)
+            elif not targets:
+                targets = tuple(_answers(messages, text, render=render))
+        except TemplateFault as fault:
+            raise DataError(f"{origin}: the chat template refuses it: {fault}", help=fault.help) from fault
+        yield Document(origin, text, num_utf8_bytes(text, origin=origin), targets)
+
+
+class TemplateFault(ValueError):
+    """What a template says against a conversation."""
+
+    def __init__(self, message: str, *, help: str = "mend the messages, or the template") -> None:
+        super().__init__(message)
+        self.help = help
+
+
+def _messages(value: object, *, origin: str) -> Messages:
+    is_list = isinstance(value, list) and bool(value)
+    if not is_list or not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in value):  # type: ignore[attr-defined]
+        raise DataError(
+            f"{origin} has no list of messages",
+            help='write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]',
+        )
+    assert isinstance(value, list)
+    if any(mark in json.dumps(value, ensure_ascii=False) for mark in (START, STOP)):
+        raise DataError(f"{origin} holds U+FDD0 or U+FDD1, which are in no text", help="take them out")
+    return value
+
+
+def _answers(messages: Messages, text: str, *, render: Render) -> Iterator[tuple[int, int]]:
+    """Where the assistant's words stand, ends of turn included: what each answer adds to the text before it.
+
+    For templates that mark no answer themselves. TemplateFault where the text of a conversation does not
+    begin with that of its first messages: then what an answer adds cannot be told.
+    """
+    for index, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before, after = render(messages[:index], True), render(messages[: index + 1], False)
+        if not (after.startswith(before) and text.startswith(after)):
+            raise TemplateFault(
+                f"it writes the messages before answer {index} otherwise once more follow",
+                help="write `train_on = all`, or one answer a conversation",
+            )
+        yield len(before), len(after)
+
+
+def unmarked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """A text without its marks, and what stood between them as (start, stop)."""
+    pieces: list[str] = []
+    targets: list[tuple[int, int]] = []
+    length = 0
+    for number, part in enumerate(text.split(START)):
+        inside, _, after = part.partition(STOP) if number else ("", "", part)
+        if inside:
+            targets.append((length, length + len(inside)))
+        pieces += [inside, after]
+        length += len(inside) + len(after)
+    return "".join(pieces), tuple(targets)
+
+
+def compiled(template: ChatTemplate) -> Render:
+    """The template as a function. Raises DataError if it is no template."""
+    # Lazy: of all sources, only conversations need it.
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}`, by which templates mark answers."""
+
+        tags = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+        def _marked(self, caller: Callable[[], str]) -> str:
+            return f"{START}{caller()}{STOP}"
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    try:
+        loaded = environment.from_string(template.text)
+    except TemplateError as error:
+        raise DataError(
+            f"{template.origin} is not a chat template: {error}", help="mend it, or take another tokenizer"
+        ) from error
+
+    def render(messages: Messages, starts_answer: bool, /) -> str:
+        try:
+            return loaded.render(
+                messages=messages, add_generation_prompt=starts_answer, **template.special_tokens
+            )
+        except TemplateFault:
+            raise
+        # A template may run into any error, as any program may.
+        except Exception as error:
+            raise TemplateFault(f"{type(error).__name__}: {error}") from error
+
+    return render
+
+
+def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **settings: Any) -> str:
+    """JSON without HTML escapes, as transformers has it."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **settings)
+
+
+def _refuse(message: object) -> NoReturn:
+    """What a template calls where it does not take the messages."""
+    raise TemplateFault(str(message))

@@ -1,0 +1,66 @@
+"""What loading needs of packed documents, however they were packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.packing import Positions, pack
+from planc.runtime.data.padding import pad
+from planc.runtime.data.sources import Document
+from planc.runtime.data.spec import Packing
+from planc.runtime.data.tokenizers import Tokenizer
+
+
+class Dataset(Protocol):
+    """Sequences of one length: inputs, labels and positions, each [sequence_length] int64."""
+
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def num_sequences(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def num_documents(self) -> int: ...
+    @property
+    def num_text_bytes(self) -> int: ...
+    @property
+    def num_dropped_tokens(self) -> int: ...
+    @property
+    def max_token_id(self) -> int: ...
+    def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+    def position_ids(self, index: int) -> Positions: ...
+    def summary(self) -> str: ...
+    def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]: ...
+
+
+def packed(
+    documents: Iterable[Document], *, packing: Packing, tokenizer: Tokenizer, sequence_length: int
+) -> Dataset:
+    """The documents as sequences. Raises DataError if not even one comes about."""
+    match packing:
+        case "attend" | "isolate":
+            return pack(
+                documents,
+                tokenizer=tokenizer,
+                sequence_length=sequence_length,
+                isolates=packing == "isolate",
+            )
+        case "none":
+            return pad(documents, tokenizer=tokenizer, sequence_length=sequence_length)
+        case _:
+            assert_never(packing)
+
+
+def check_vocabulary(dataset: Dataset, *, model_vocab_size: int) -> None:
+    """Raises DataError if a token has no row in the model's embedding."""
+    if dataset.max_token_id >= model_vocab_size:
+        raise DataError(
+            f"token id {dataset.max_token_id} is in the data, but the model has {model_vocab_size} token ids",
+            help="use the model's own tokenizer, or a model whose vocab_size is larger",
+        )

@@ -1,0 +1,135 @@
+"""One document a sequence: what is longer is cut, what is shorter is padded with labels that are ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.packing import (
+    IGNORED_LABEL,
+    Flags,
+    Positions,
+    StoredTokens,
+    encode,
+    require_length,
+    stored_dtype,
+)
+from planc.runtime.data.sources import Document
+from planc.runtime.data.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaddedDataset:
+    """Documents, each cut to at most `sequence_length` + 1 tokens: sequence i is document i.
+
+    Attention is causal, so what stands behind a document changes nothing of it, and needs no mask.
+    """
+
+    tokens: StoredTokens
+    """Of all documents that are kept, end to end."""
+    starts: Positions
+    """[num_sequences + 1]: document i is tokens [starts[i], starts[i + 1])."""
+    sequence_length: int
+    padding_id: int
+    num_documents: int
+    """All that were read, those without a label included."""
+    num_text_bytes: int
+    num_dropped_tokens: int
+    """Cut off the ends of long documents, or of documents in which nothing is a label."""
+    is_target: Flags | None = None
+    """Which tokens may be labels; None for all."""
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens that are kept, padding not included."""
+        return len(self.tokens)
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def num_padding_tokens(self) -> int:
+        """Positions of all sequences that hold no document."""
+        return self.num_sequences * self.sequence_length - (self.num_tokens - self.num_sequences)
+
+    @property
+    def max_token_id(self) -> int:
+        return max(int(self.tokens.max()), self.padding_id)
+
+    def __len__(self) -> int:
+        return self.num_sequences
+
+    def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(inputs [S], labels [S]) of document `index`; the label of a position is the token after it."""
+        if not 0 <= index < self.num_sequences:
+            raise IndexError(f"sequence {index} of {self.num_sequences}")
+        start, stop = (int(place) for place in self.starts[index : index + 2])
+        inputs = np.full(self.sequence_length, self.padding_id, dtype=np.int64)
+        labels = np.full(self.sequence_length, IGNORED_LABEL, dtype=np.int64)
+        held = stop - start - 1
+        inputs[:held] = self.tokens[start : stop - 1]
+        labels[:held] = self.tokens[start + 1 : stop]
+        if self.is_target is not None:
+            labels[:held][~self.is_target[start + 1 : stop]] = IGNORED_LABEL
+        return inputs, labels
+
+    def position_ids(self, index: int) -> Positions:
+        """[S]: places in the sequence."""
+        return np.arange(self.sequence_length, dtype=np.int64)
+
+    def summary(self) -> str:
+        """One line for the log: what was read, and what is not used."""
+        return (
+            f"{self.num_documents:,} documents, {self.num_tokens:,} tokens, "
+            f"{self.num_sequences:,} sequences; {self.num_dropped_tokens:,} tokens dropped, "
+            f"{self.num_padding_tokens:,} tokens of padding"
+        )
+
+    def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        """What decides inputs, labels and positions, by name; absent parts are left out."""
+        yield "tokens", self.tokens
+        yield "starts", self.starts
+        if self.is_target is not None:
+            yield "is_target", self.is_target
+
+
+def pad(documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length: int) -> PaddedDataset:
+    """A sequence for every document that has a label. Raises DataError if none has one."""
+    require_length(sequence_length)
+    dtype = stored_dtype(tokenizer)
+    stored, flags, starts = bytearray(), bytearray(), [0]
+    num_documents = num_text_bytes = num_dropped_tokens = 0
+    masks = False
+    for document in documents:
+        encoded = encode(document, tokenizer=tokenizer)
+        num_documents += 1
+        num_text_bytes += encoded.num_text_bytes
+        kept = min(len(encoded.tokens), sequence_length + 1)
+        is_target = None if encoded.is_target is None else encoded.is_target[:kept]
+        if kept < 2 or (is_target is not None and not is_target[1:].any()):
+            num_dropped_tokens += len(encoded.tokens)
+            continue
+        num_dropped_tokens += len(encoded.tokens) - kept
+        stored += encoded.tokens[:kept].astype(dtype).tobytes()
+        if is_target is not None:
+            masks = True
+            flags += is_target.tobytes()
+        starts.append(starts[-1] + kept)
+    if len(starts) == 1:
+        fault = "no document of the source has a label" if num_documents else "the source has no documents"
+        raise DataError(fault, help="use a source that holds text; a document needs two tokens or more")
+    return PaddedDataset(
+        tokens=np.frombuffer(stored, dtype=dtype),
+        starts=np.array(starts, dtype=np.int64),
+        sequence_length=sequence_length,
+        padding_id=tokenizer.end_of_document,
+        num_documents=num_documents,
+        num_text_bytes=num_text_bytes,
+        num_dropped_tokens=num_dropped_tokens,
+        is_target=np.frombuffer(flags, dtype=np.bool_) if masks else None,
+    )

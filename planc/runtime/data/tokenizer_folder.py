@@ -1,0 +1,66 @@
+"""What stands beside a `tokenizer.json`: the names of special tokens, and the chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planc.runtime.data.chat import ChatTemplate
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.files import read_regular_file
+
+CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """`special_tokens` by their role: `eos_token`, `bos_token`, ..."""
+
+    special_tokens: Mapping[str, str]
+    chat_template: ChatTemplate | None
+
+
+def read_beside(folder: Path, *, name: str) -> Beside:
+    """What a folder says of its tokenizer; errors call it `name`. Raises DataError for what is damaged."""
+    config = _config(folder, name=name)
+    special_tokens = dict(_special_tokens(config))
+    origin, text = f"{name}/{CONFIG}", config.get("chat_template")
+    if (folder / TEMPLATE).exists():
+        # As transformers has it, the file goes before the setting.
+        origin, text = f"{name}/{TEMPLATE}", _decoded(folder / TEMPLATE, name=f"{name}/{TEMPLATE}")
+    if isinstance(text, list):
+        named = {one.get("name"): one.get("template") for one in text if isinstance(one, dict)}
+        text = named.get("default")
+    template = ChatTemplate(origin, text, special_tokens) if isinstance(text, str) else None
+    return Beside(special_tokens, template)
+
+
+def _config(folder: Path, *, name: str) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.exists():
+        return {}
+    try:
+        config = json.loads(_decoded(path, name=f"{name}/{CONFIG}"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{name}/{CONFIG} is not JSON: {error}", help="restore the file") from error
+    if not isinstance(config, dict):
+        raise DataError(f"{name}/{CONFIG} is not a JSON object", help="restore the file")
+    return config
+
+
+def _special_tokens(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for role, token in config.items():
+        # Written as text, or as an object with the text in it.
+        content = token.get("content") if isinstance(token, dict) else token
+        if role.endswith("_token") and isinstance(content, str):
+            yield role, content
+
+
+def _decoded(path: Path, *, name: str) -> str:
+    try:
+        return read_regular_file(path, name=name).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is not UTF-8: {error.reason}", help="restore the file") from error

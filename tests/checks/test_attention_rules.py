@@ -1,0 +1,114 @@
+"""Attention that is the model's own: when `attention = eager` is asked for, and what it does not bear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from variants import MODELS, Check, tiny_llama
+
+from planc.api import Checked
+from planc.inventory.codec import dumps, loads
+from tests.plans import TINY
+
+EAGER = ("model.attention=eager",)
+CP = TINY.replace("tp = 2", "cp = 2").replace("fsdp on dp_shard", "fsdp on dp_shard, cp")
+CP = CP.replace(
+    "tensor_parallel on tp {\n  auto\n}",
+    'context_parallel on cp {\n  rotate = ROTATE\n  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}',
+)
+WHOLE = TINY.replace("  tp = 2\n", "").replace("tensor_parallel on tp {\n  auto\n}\n", "")
+
+
+def codes(checked: Checked) -> set[str]:
+    return {diagnostic.code.code for diagnostic in checked.diagnostics}
+
+
+@pytest.fixture(scope="module")
+def own(plan_base: Path) -> str:
+    """The name of a model with attention in code of its own."""
+    tiny = tiny_llama()
+    names = tuple(attention.fqn for attention in tiny.attentions)
+    folder = plan_base / "models" / "tiny-llama-own"
+    folder.mkdir()
+    (folder / "inventory.json").write_text(dumps(replace(tiny, attentions=(), own_attentions=names)))
+    return "models/tiny-llama-own"
+
+
+def test_attention_of_the_models_own_asks_for_eager(own: str, check: Check) -> None:
+    (found,) = check(WHOLE.replace("models/tiny-llama", own)).diagnostics
+    assert found.code.code == "P708"
+    assert "computes attention in code of its own" in found.primary.text
+    assert "write `attention = eager`" in found.help
+
+
+def test_eager_runs_attention_of_the_models_own(own: str, check: Check) -> None:
+    assert codes(check(WHOLE.replace("models/tiny-llama", own), settings=EAGER)) == set()
+
+
+def test_heads_of_attention_of_the_models_own_cannot_be_divided(own: str, check: Check) -> None:
+    assert codes(check(TINY.replace("models/tiny-llama", own), settings=EAGER)) == {"P418"}
+
+
+def test_eager_computes_capped_scores(check: Check) -> None:
+    text = WHOLE.replace("models/tiny-llama", "models/tiny-gemma2")
+    assert codes(check(text)) == {"P708"}
+    assert codes(check(text, settings=EAGER)) == set()
+
+
+def test_eager_lowers_to_no_attention_of_planc(check: Check) -> None:
+    graph = check(TINY, settings=EAGER).graph
+    assert graph is not None
+    assert [op.kind for op in graph.setup if op.op == "attention.attach"] == ["eager"]
+
+
+def test_eager_takes_no_part_of_a_sequence_over_cp(check: Check) -> None:
+    assert codes(check(CP.replace("ROTATE", "allgather"), settings=EAGER)) == {"P609"}
+
+
+def test_eager_takes_no_part_of_a_sequence_over_tp(check: Check) -> None:
+    rules = '"model.layers.*.self_attn.o_proj" -> rowwise(output = Shard(1))'
+    text = TINY.replace("  auto\n", f"  auto\n  override {rules}\n")
+    assert "P609" in codes(check(text, settings=EAGER))
+
+
+def test_eager_does_not_keep_documents_apart(check: Check) -> None:
+    assert codes(check(TINY, settings=(*EAGER, "data.packing=isolate"))) == {"P609"}
+
+
+def test_eager_is_divided_over_tp_by_heads(check: Check) -> None:
+    assert codes(check(TINY, settings=EAGER)) == set()
+
+
+@pytest.mark.parametrize(
+    ("rotate", "expected"), [("ring", {"P602"}), ("allgather", set()), ("ulysses", set())]
+)
+def test_only_the_ring_refuses_windows(rotate: str, expected: set[str], check: Check) -> None:
+    balance = "load_balancer = none" if rotate == "ulysses" else "load_balancer = headtail"
+    text = CP.replace("ROTATE", f"{rotate}\n  {balance}").replace("models/tiny-llama", "models/tiny-mistral")
+    assert codes(check(text, settings=("data.sequence_length=256",))) == expected
+
+
+def test_a_convolution_beside_attention_is_recurrent_under_cp(plan_base: Path, check: Check) -> None:
+    tiny = tiny_llama()
+    convolved = tuple(
+        replace(module, class_name="Conv1d") if module.fqn.endswith(".o_proj") else module
+        for module in tiny.modules
+    )
+    folder = plan_base / "models" / "tiny-llama-convolved"
+    folder.mkdir()
+    (folder / "inventory.json").write_text(dumps(replace(tiny, modules=convolved)))
+    text = CP.replace("ROTATE", "allgather").replace("models/tiny-llama", "models/tiny-llama-convolved")
+    (found,) = check(text).diagnostics
+    assert found.code.code == "P605"
+    assert "`model.layers.0.self_attn.o_proj` mixes neighbouring tokens" in found.primary.text
+
+
+def test_a_statistic_in_an_attention_is_left_to_rules_about_heads(plan_base: Path, check: Check) -> None:
+    tiny = loads((MODELS / "tiny-llama" / "inventory.json").read_bytes())
+    folder = plan_base / "models" / "tiny-llama-reduced"
+    folder.mkdir()
+    reduced = ("model.layers.0.self_attn.k_proj",)
+    (folder / "inventory.json").write_text(dumps(replace(tiny, reduced=reduced)))
+    assert codes(check(TINY.replace("models/tiny-llama", "models/tiny-llama-reduced"))) == set()

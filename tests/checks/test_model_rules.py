@@ -1,0 +1,81 @@
+"""What a model's initialisation leaves out, and what a decay group does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from variants import Check, tiny_llama
+
+from planc.api import Checked
+from planc.diagnostics import Diagnostic
+from planc.inventory.codec import dumps
+from tests.plans import TINY
+
+NORM = "**.*norm*"
+LAYER_NORMS = "`model.layers.*.{input,post_attention}_layernorm`"
+
+
+def of(code: str, checked: Checked) -> list[Diagnostic]:
+    return [diagnostic for diagnostic in checked.diagnostics if diagnostic.code.code == code]
+
+
+@pytest.fixture(scope="module")
+def partly_set(plan_base: Path) -> str:
+    """A model that leaves the weight of its last norm unset, and no buffer."""
+    tiny = tiny_llama()
+    modules = tuple(
+        replace(module, unset=("weight",)) if module.fqn == "model.norm" else module
+        for module in tiny.modules
+    )
+    folder = plan_base / "models" / "tiny-llama-partly-set"
+    folder.mkdir()
+    (folder / "inventory.json").write_text(dumps(replace(tiny, modules=modules)))
+    return TINY.replace("models/tiny-llama", "models/tiny-llama-partly-set")
+
+
+def test_an_unset_parameter_may_come_from_files(partly_set: str, check: Check) -> None:
+    (found,) = of("P720", check(partly_set))
+    assert "`model.norm.weight`" in found.primary.text
+    assert "`weights = pretrained`" in found.help
+    pretrained = partly_set.replace("model {", "model {\n  weights = pretrained")
+    assert not of("P720", check(pretrained))
+
+
+def test_an_unset_buffer_comes_from_no_file(check: Check) -> None:
+    text = TINY.replace("models/tiny-llama", "models/tiny-apertus")
+    (found,) = of("P720", check(text.replace("model {", "model {\n  weights = pretrained")))
+    assert "act_fn.{beta,eps}`" in found.primary.text
+    assert "pretrained" not in found.help
+
+
+def decayed(*rules: str, decay: float = 0.1, check: Check) -> list[Diagnostic]:
+    groups = "\n  ".join(rules)
+    kind = f"adamw(lr = 1e-3, weight_decay = {decay})"
+    text = TINY.replace("kind = adamw(lr = 1e-3)", f"kind = {kind}\n  {groups}")
+    assert kind in text
+    return of("P721", check(text))
+
+
+def test_norms_beside_the_spared_ones_are_named(check: Check) -> None:
+    (found,) = decayed('"model.norm" -> group(weight_decay = 0.0)', check=check)
+    assert found.primary.text == f"{LAYER_NORMS} decay by 0.1"
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        (f'"{NORM}" -> group(weight_decay = 0.0)',),
+        ('"**.embed_tokens" -> group(weight_decay = 0.0)',),
+        ('"model.norm" -> group(weight_decay = 0.0)', '"model.layers.*.*norm" -> group(weight_decay = 0.05)'),
+        ('"model.norm" -> group(weight_decay = 0.05)',),
+    ],
+    ids=["all norms", "no norm", "the others written", "none without decay"],
+)
+def test_groups_that_are_meant_say_nothing(rules: tuple[str, ...], check: Check) -> None:
+    assert decayed(*rules, check=check) == []
+
+
+def test_without_any_decay_nothing_is_left_out(check: Check) -> None:
+    assert decayed('"model.norm" -> group(weight_decay = 0.0)', decay=0.0, check=check) == []

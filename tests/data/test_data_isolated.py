@@ -1,0 +1,130 @@
+"""Documents that share a sequence and are kept apart, and documents with a sequence of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from planc.runtime.data.dataset import packed
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.packing import IGNORED_LABEL, PackedDataset, pack
+from planc.runtime.data.padding import PaddedDataset, pad
+from planc.runtime.data.sources import Document
+from planc.runtime.data.tokenizers import ByteTokenizer
+
+TEXTS = st.lists(st.text("abc", max_size=9), min_size=1, max_size=8)
+
+
+def documents(texts: Iterable[str]) -> list[Document]:
+    return [Document("here", text, len(text)) for text in texts]
+
+
+def isolated(texts: Iterable[str], *, sequence_length: int) -> PackedDataset:
+    return pack(documents(texts), tokenizer=ByteTokenizer(), sequence_length=sequence_length, isolates=True)
+
+
+def padded(texts: Iterable[str], *, sequence_length: int) -> PaddedDataset:
+    return pad(documents(texts), tokenizer=ByteTokenizer(), sequence_length=sequence_length)
+
+
+def test_isolated_documents_have_positions_and_labels_of_their_own() -> None:
+    dataset = isolated(["ab", "c", "defg"], sequence_length=8)
+    inputs, labels = dataset[0]
+    assert inputs.tolist() == [97, 98, 256, 99, 256, 100, 101, 102]
+    assert labels.tolist() == [98, 256, IGNORED_LABEL, 256, IGNORED_LABEL, 101, 102, 103]
+    assert dataset.position_ids(0).tolist() == [0, 1, 2, 0, 1, 0, 1, 2]
+
+
+def test_a_document_that_goes_on_in_the_next_sequence_starts_anew_there() -> None:
+    dataset = isolated(["abcdef", "g"], sequence_length=4)
+    assert dataset.position_ids(1).tolist() == [0, 1, 2, 0]
+    assert dataset[0][1].tolist() == [98, 99, 100, 101]
+
+
+@given(texts=TEXTS, sequence_length=st.integers(1, 7))
+def test_labels_of_isolated_documents_never_cross_into_the_next(
+    texts: list[str], sequence_length: int
+) -> None:
+    assume(sum(len(text) + 1 for text in texts) > sequence_length)
+    dataset = isolated(texts, sequence_length=sequence_length)
+    for index in range(len(dataset)):
+        inputs, labels = dataset[index]
+        positions = dataset.position_ids(index)
+        # No text holds the end of a document, so that it tells where one ends.
+        ends = inputs == 256
+        assert (labels[ends] == IGNORED_LABEL).all()
+        assert (labels[~ends] != IGNORED_LABEL).all()
+        assert (positions[1:][ends[:-1]] == 0).all()
+        assert (np.diff(positions)[~ends[:-1]] == 1).all()
+
+
+@given(texts=TEXTS, sequence_length=st.integers(1, 7))
+def test_one_document_a_sequence_is_cut_or_padded(texts: list[str], sequence_length: int) -> None:
+    assume(any(texts))
+    dataset = padded(texts, sequence_length=sequence_length)
+    kept = [text for text in texts if text]
+    assert len(dataset) == len(kept)
+    num_held = 0
+    for index, text in enumerate(kept):
+        tokens = [*text.encode(), 256][: sequence_length + 1]
+        inputs, labels = dataset[index]
+        held = len(tokens) - 1
+        assert inputs[:held].tolist() == tokens[:-1]
+        assert labels.tolist() == [*tokens[1:], *[IGNORED_LABEL] * (sequence_length - held)]
+        num_held += held
+    assert dataset.num_padding_tokens == len(kept) * sequence_length - num_held
+    assert dataset.num_tokens + dataset.num_dropped_tokens == sum(len(text) + 1 for text in texts)
+
+
+def test_what_is_dropped_and_padded_is_told() -> None:
+    summary = padded(["abcdefgh", "", "a"], sequence_length=4).summary()
+    assert summary == "3 documents, 7 tokens, 2 sequences; 5 tokens dropped, 3 tokens of padding"
+
+
+def test_documents_without_a_label_are_no_sequences() -> None:
+    with pytest.raises(DataError, match="no document of the source has a label"):
+        padded(["", ""], sequence_length=4)
+    with pytest.raises(DataError, match="no documents"):
+        padded([], sequence_length=4)
+
+
+def test_padding_is_a_token_of_the_tokenizer_and_counts_for_the_vocabulary() -> None:
+    dataset = padded(["abcdefgh"], sequence_length=4)
+    assert dataset.tokens.max() == ord("e")
+    assert dataset.max_token_id == dataset.padding_id == 256
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_an_index_outside_is_an_index_error(index: int) -> None:
+    with pytest.raises(IndexError):
+        padded(["ab", "cd"], sequence_length=3)[index]
+
+
+@pytest.mark.parametrize("packing", ["attend", "isolate", "none"])
+def test_only_targets_are_labels(packing: str) -> None:
+    document = Document("here", "question answer", 15, targets=((9, 15),))
+    dataset = packed(
+        [document, document],
+        packing=packing,
+        tokenizer=ByteTokenizer(),
+        sequence_length=15,  # type: ignore[arg-type]
+    )
+    _, labels = dataset[0]
+    assert labels.tolist() == [*[IGNORED_LABEL] * 8, *b"answer", IGNORED_LABEL]
+
+
+@pytest.mark.parametrize("packing", ["attend", "isolate"])
+def test_conversations_without_an_answer_are_refused(packing: str) -> None:
+    document = Document("here", "question", 8, targets=())
+    with pytest.raises(DataError, match="nothing in the data is trained on"):
+        packed([document], packing=packing, tokenizer=ByteTokenizer(), sequence_length=4)  # type: ignore[arg-type]
+
+
+def test_an_end_that_a_template_wrote_is_not_repeated() -> None:
+    tokenizer = ByteTokenizer(end_of_document=ord("."))
+    document = Document("here", "yes.", 4, targets=((0, 4),))
+    assert pack([document], tokenizer=tokenizer, sequence_length=3).tokens.tolist() == [*b"yes."]

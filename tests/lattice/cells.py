@@ -1,0 +1,241 @@
+"""The lattice: every mesh of 1, 2, 4 and 8 ranks, with every way to run it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from planc.api import check_source
+from planc.graph.graph import Graph
+from planc.inventory.load import save_inventory
+from planc.plan.spec import Plan
+from planc.source import SourceFile
+from tests.lattice.covering import covering
+
+SEQUENCE_LENGTH = 32
+MIN_GLOBAL_BATCH = 8
+NUM_STEPS, TOTAL_STEPS, WARMUP_STEPS = 2, 4, 1
+LEARNING_RATE, EPS, MAX_NORM = 1e-2, 1e-6, 1.0
+SEED, SHUFFLE_SEED = 7, 42
+CORPUS = "corpus.txt"
+WORLD_SIZES = (1, 2, 4, 8)
+_CORPUS_WORDS = 3000
+
+_SIZES: Mapping[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 176,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 256,
+    "vocab_size": 260,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": 256,
+    "pad_token_id": None,
+}
+_STARCODER: Mapping[str, Any] = {
+    **_SIZES,
+    "architectures": ["Starcoder2ForCausalLM"],
+    "model_type": "starcoder2",
+    "sliding_window": None,
+    "residual_dropout": 0.0,
+    "embedding_dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+_LLAMA: Mapping[str, Any] = {**_SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+MODELS: Mapping[str, Mapping[str, Any]] = {"float64": _STARCODER, "float32": _LLAMA, "bfloat16": _LLAMA}
+"""The model that is run in each dtype. A Llama's norms square in float32 whatever the dtype; Starcoder 2 has
+PyTorch's layer norms, and nothing of it but rotary tables is computed in less than float64. Its linear layers
+have biases."""
+_LINEAR: Mapping[str, tuple[str, str]] = {
+    "starcoder2": ("c_fc", "c_proj"),
+    "llama": ("{gate,up}_proj", "down_proj"),
+}
+"""The layers of an MLP, by the model's type."""
+
+CONTEXTS = ("ring headtail", "ring none", "allgather headtail", "allgather none", "ulysses none")
+RECOMPUTATIONS = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Sizes, outermost first."""
+
+    dp_replicate: int
+    dp_shard: int
+    cp: int
+    tp: int
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return asdict(self)
+
+    @property
+    def world_size(self) -> int:
+        return prod(self.sizes.values())
+
+    @property
+    def name(self) -> str:
+        return " x ".join(f"{name} {size}" for name, size in self.sizes.items() if size > 1) or "one rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One mesh with one way to run it. What a mesh has no use for is at its default."""
+
+    mesh: Mesh
+    sequence_parallel: bool = False
+    loss_parallel: bool = False
+    context: str = ""
+    num_micro_steps: int = 1
+    recomputation: str = "none"
+    dtype: str = "float64"
+
+    @property
+    def name(self) -> str:
+        parts = (
+            self.mesh.name,
+            "sequence parallel" * self.sequence_parallel,
+            "loss parallel" * self.loss_parallel,
+            self.context,
+            f"{self.num_micro_steps} micro steps" if self.num_micro_steps > 1 else "",
+            f"recompute {self.recomputation}" if self.recomputation != "none" else "",
+            self.dtype,
+        )
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def dp_size(self) -> int:
+        return self.mesh.dp_replicate * self.mesh.dp_shard
+
+    @property
+    def global_batch(self) -> int:
+        return max(MIN_GLOBAL_BATCH, self.dp_size * self.num_micro_steps)
+
+
+def meshes(world_size: int) -> Iterator[Mesh]:
+    """Every factorisation of a number of ranks, a power of two, over the mesh dims."""
+    powers = [2**power for power in range(world_size.bit_length())]
+    for sizes in product(powers, repeat=len(fields(Mesh))):
+        if prod(sizes) == world_size:
+            yield Mesh(*sizes)
+
+
+def full_product(mesh: Mesh) -> Iterator[Cell]:
+    """Every way to run a mesh in float64."""
+    over_tp = (True, False) if mesh.tp > 1 else (False,)
+    contexts = CONTEXTS if mesh.cp > 1 else ("",)
+    for axes in product(over_tp, over_tp, contexts, (1, 4), RECOMPUTATIONS):
+        yield Cell(mesh, *axes)
+
+
+@cache
+def cells(world_size: int) -> tuple[Cell, ...]:
+    """The float64 cells that are run: all on 4 ranks, elsewhere enough that every two values meet.
+
+    On 1 and 2 ranks they meet within each mesh. On 8 ranks the mesh is one axis more, so that every value is
+    run on every mesh, and any two of them on some mesh.
+    """
+    every = {mesh: tuple(full_product(mesh)) for mesh in meshes(world_size)}
+    if world_size == 4:
+        return tuple(cell for of_mesh in every.values() for cell in of_mesh)
+    if world_size == 8:
+        return _covering(tuple(cell for of_mesh in every.values() for cell in of_mesh))
+    return tuple(cell for of_mesh in every.values() for cell in _covering(of_mesh))
+
+
+def _covering(every: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    rows = covering([{one.name: getattr(cell, one.name) for one in fields(Cell)} for cell in every])
+    found = {Cell(**row) for row in rows}  # type: ignore[arg-type]
+    return tuple(cell for cell in every if cell in found)
+
+
+def narrow_cells(dtype: str) -> tuple[Cell, ...]:
+    """A sample in a narrower dtype: every mesh of 4 and 8 ranks, with values of the other axes in turn."""
+    found = []
+    for world_size in (4, 8):
+        for index, mesh in enumerate(meshes(world_size)):
+            every = tuple(full_product(mesh))
+            # 7 has no divisor in common with the number of cells of any mesh, 6, 24, 30 or 120.
+            found.append(replace(every[index * 7 % len(every)], dtype=dtype))
+    return tuple(found)
+
+
+def plan_text(cell: Cell) -> str:
+    """The plan of a cell; paths are relative to the workspace."""
+    mesh = "\n".join(f"  {mesh_dim} = {size}" for mesh_dim, size in cell.mesh.sizes.items())
+    micro_batch = cell.global_batch // cell.dp_size // cell.num_micro_steps
+    blocks = [
+        f'model {{\n  hf = "{cell.dtype}"\n  seed = {SEED}\n  dtype = {cell.dtype}\n}}',
+        f"mesh {{\n{mesh}\n}}",
+        'fsdp on dp_shard, cp {\n  replicate_on = dp_replicate\n  "model.layers.*" -> unit\n}',
+        f'data {{\n  source = text("{CORPUS}")\n  sequence_length = {SEQUENCE_LENGTH}\n'
+        f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n}}",
+        f"optimizer {{\n  kind = adamw(lr = {LEARNING_RATE}, eps = {EPS:.6f})\n"
+        f"  clip_grad_norm = {MAX_NORM}\n  schedule = cosine(warmup = {WARMUP_STEPS} steps)\n}}",
+        f"train {{\n  steps = {TOTAL_STEPS}\n  tokens_per_step = {cell.global_batch * SEQUENCE_LENGTH}\n}}",
+        f'activation_checkpoint {{\n  "model.layers.*" -> {cell.recomputation}\n}}',
+    ]
+    if cell.mesh.tp > 1:
+        blocks.append(f"tensor_parallel on tp {{\n{_tensor_parallel_rules(cell)}}}")
+    if cell.context:
+        rotate, balance = cell.context.split()
+        blocks.append(
+            f"context_parallel on cp {{\n  rotate = {rotate}\n  load_balancer = {balance}\n"
+            '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}'
+        )
+    return "\n".join(blocks) + "\n"
+
+
+def _tensor_parallel_rules(cell: Cell) -> str:
+    head_output = "Shard(-1)" if cell.loss_parallel else "Replicate()"
+    enters, leaves = _LINEAR[MODELS[cell.dtype]["model_type"]]
+    sums = f'["model.layers.*.self_attn.o_proj", "model.layers.*.mlp.{leaves}"]'
+    rules = [
+        '"model.layers.*.self_attn.{q,k,v}_proj" -> colwise',
+        f'"model.layers.*.mlp.{enters}" -> colwise',
+    ]
+    if cell.sequence_parallel:
+        rules += [
+            '"model.embed_tokens" -> embedding_rowwise(output = Shard(1))',
+            '"model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel',
+            '"model.layers.*.{self_attn,mlp}" -> prepare_input(input = Shard(1), desired = Replicate())',
+            f"{sums} -> rowwise(output = Shard(1))",
+            '"model.norm" -> sequence_parallel',
+            f'"lm_head" -> colwise(input = Shard(1), output = {head_output})',
+        ]
+    else:
+        rules += [
+            '"model.embed_tokens" -> embedding_rowwise',
+            f"{sums} -> rowwise",
+            f'"lm_head" -> colwise(output = {head_output})',
+        ]
+    return "".join(f"  {rule}\n" for rule in rules)
+
+
+def make_workspace(folder: Path) -> Path:
+    """`folder`, filled with every model's config and inventory, and with the text that all cells read."""
+    for name, config in MODELS.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        save_inventory(folder / name)
+    words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
+    text = " ".join(words[(i * i + 3 * i) % len(words)] + str(i) for i in range(_CORPUS_WORDS))
+    (folder / CORPUS).write_text(text, encoding="utf-8")
+    return folder
+
+
+def compile_cell(cell: Cell, *, workspace: Path) -> tuple[Plan, Graph]:
+    """A cell's plan and its graph, through every check. ValueError with the findings if there are errors."""
+    source = SourceFile("lattice.plan", plan_text(cell))
+    checked = check_source(source, base=workspace, world_size=cell.mesh.world_size)
+    if checked.graph is None or checked.bound is None:
+        raise ValueError(f"{cell.name}: {'; '.join(map(str, checked.diagnostics))}")
+    return checked.bound.plan, checked.graph

@@ -1,0 +1,121 @@
+"""The lattice against one process, as Markdown: what is run, and the worst errors of every mesh."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import transformers
+
+from tests.dist.pool import start_server
+from tests.lattice.cells import (
+    WORLD_SIZES,
+    Cell,
+    Mesh,
+    cells,
+    full_product,
+    make_workspace,
+    narrow_cells,
+)
+from tests.lattice.measure import LIMITS, Row, measure_all
+
+_ABOUT = """\
+# The lattice
+
+Every mesh of 1, 2, 4 and 8 ranks against one process: the worst relative errors of each step's loss and
+gradient norm, of every parameter's first gradient, and of what two steps changed of every parameter. Initial
+weights, sample ids and replicas are compared bit for bit. Ranks are processes over gloo, and the plan's own
+graph runs on the torch backend.
+
+The other axes: sequence parallelism and loss parallelism on and off (over tp), ring and all-gather attention
+with headtail and without, Ulysses (over cp), 1 and 4 micro steps, recomputation none, selective and full. On
+4 ranks their full product is run; on 1 and 2 ranks as many cells of each mesh as it takes for every two
+values of two axes to meet, and on 8 ranks as many as that takes with the mesh as one more axis. cells.py has
+the models.
+"""
+_COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
+
+
+def parts() -> Mapping[str, tuple[Cell, ...]]:
+    """Every cell that is run, by the part of the lattice that it belongs to."""
+    narrow = {f"{dtype}, a sample": narrow_cells(dtype) for dtype in ("float32", "bfloat16")}
+    return {_title(world_size): cells(world_size) for world_size in WORLD_SIZES} | narrow
+
+
+def _title(world_size: int) -> str:
+    return f"float64, {world_size} rank{'s' if world_size > 1 else ''}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status: 0 if every cell passes. An argument keeps the parts whose name contains it."""
+    wanted = arguments[0] if arguments else ""
+    chosen = {name: found for name, found in parts().items() if wanted in name}
+    if not chosen:
+        print(f"no part is called {wanted!r}; there are {'; '.join(parts())}", file=sys.stderr)
+        return 2
+    began = time.monotonic()
+    start_server()
+    for line in _title_lines(arguments):
+        print(line)
+    failed: list[Row] = []
+    with TemporaryDirectory(prefix="planc-lattice-") as folder:
+        workspace = make_workspace(Path(folder) / "workspace")
+        for name, found in chosen.items():
+            for line in _heading(name, found):
+                print(line)
+            measured = measure_all(found, workspace=workspace)
+            for mesh, group in groupby(measured, key=lambda row: row.cell.mesh):
+                rows = list(group)
+                failed.extend(row for row in rows if row.problems)
+                print(_line(mesh, rows), flush=True)
+    for row in failed:
+        print(f"\n{row.cell.name}: {'; '.join(row.problems)}")
+    num_cells = sum(map(len, chosen.values()))
+    verdict = f"{len(failed)} of {num_cells} cells failed" if failed else f"All {num_cells} cells pass"
+    print(f"\n{verdict}, in {time.monotonic() - began:.0f} s on {os.cpu_count()} cores.")
+    return 1 if failed else 0
+
+
+def _title_lines(arguments: Sequence[str]) -> Iterator[str]:
+    command = " ".join(("python tests/lattice/run.py", *(f'"{argument}"' for argument in arguments)))
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    yield _ABOUT
+    yield f"`{command}`, {date.today()}, Python {platform.python_version()}, {versions}."
+
+
+def _heading(name: str, found: Sequence[Cell]) -> Iterator[str]:
+    limits = LIMITS[found[0].dtype]
+    every = sum(_num_cells(mesh) for mesh in dict.fromkeys(cell.mesh for cell in found))
+    yield ""
+    yield f"## {name}"
+    yield ""
+    yield f"{len(found)} of {every} cells; {every - len(found)} are not run. Limits: loss {limits.loss:.0e},"
+    yield f"gradient norm {limits.grad_norm:.0e}, gradient {limits.gradient:.0e}, update {limits.update:.0e}."
+    yield ""
+    yield f"| {' | '.join(_COLUMNS)} |"
+    yield f"|{'---|' * len(_COLUMNS)}"
+
+
+def _num_cells(mesh: Mesh) -> int:
+    return sum(1 for _ in full_product(mesh))
+
+
+def _line(mesh: Mesh, rows: Sequence[Row]) -> str:
+    num_failed = sum(bool(row.problems) for row in rows)
+    worst = (max(getattr(row, what) for row in rows) for what in ("loss", "grad_norm", "gradient", "update"))
+    cells_of = (
+        mesh.name,
+        str(len(rows)),
+        str(_num_cells(mesh)),
+        *(f"{error:.1e}" for error in worst),
+        f"{num_failed} failed" if num_failed else "ok",
+    )
+    return f"| {' | '.join(cells_of)} |"

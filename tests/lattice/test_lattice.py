@@ -1,0 +1,89 @@
+"""The lattice: a sample of each part, a planted bug that it must find, and what its cells are."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from tests.lattice.cells import (
+    WORLD_SIZES,
+    Cell,
+    Mesh,
+    cells,
+    full_product,
+    make_workspace,
+    meshes,
+    narrow_cells,
+)
+from tests.lattice.measure import measure, measure_all
+from tests.lattice.table import parts
+from tests.parity.faults import FAULTS
+
+CP_TP = Mesh(1, 1, 2, 2)
+QUICK = (
+    Cell(Mesh(1, 1, 1, 1), num_micro_steps=4, recomputation="selective"),
+    Cell(Mesh(2, 1, 1, 1), num_micro_steps=4),
+    Cell(Mesh(1, 1, 1, 4), sequence_parallel=True, recomputation="full"),
+    Cell(Mesh(1, 2, 1, 2), loss_parallel=True, num_micro_steps=4),
+    Cell(Mesh(2, 1, 2, 1), context="ulysses none"),
+    Cell(CP_TP, sequence_parallel=True, context="allgather none", recomputation="selective"),
+    Cell(Mesh(1, 2, 2, 2), sequence_parallel=True, loss_parallel=True, context="ring headtail"),
+    Cell(CP_TP, sequence_parallel=True, context="ring none", recomputation="selective", dtype="float32"),
+)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_workspace(tmp_path_factory.mktemp("lattice") / "workspace")
+
+
+@pytest.mark.parametrize("cell", QUICK, ids=lambda cell: cell.name)
+def test_a_cell_trains_as_one_process(cell: Cell, workspace: Path) -> None:
+    (row,) = measure((cell,), workspace=workspace)
+    assert row.problems == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", parts())
+def test_every_cell_trains_as_one_process(part: str, workspace: Path) -> None:
+    rows = measure_all(parts()[part], workspace=workspace)
+    assert [(row.cell.name, row.problems) for row in rows if row.problems] == []
+
+
+def test_a_gradient_that_is_not_summed_over_tp_fails(workspace: Path) -> None:
+    fault = FAULTS["norm_gradients_not_reduced"]
+    cell = Cell(Mesh(1, 1, 1, 2), sequence_parallel=True, recomputation="selective")
+    (row,) = measure((cell,), workspace=workspace, before_op=fault)
+    assert any(problem.startswith("gradient of model") for problem in row.problems)
+    assert any("has another gradient" in problem for problem in row.problems)
+
+
+def test_meshes_are_all_factorisations() -> None:
+    assert [len(tuple(meshes(world_size))) for world_size in WORLD_SIZES] == [1, 4, 10, 20]
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_every_two_values_that_may_meet_do(world_size: int) -> None:
+    """On 8 ranks on some mesh, elsewhere on each."""
+
+    def pairs(found: tuple[Cell, ...], mesh: Mesh | None) -> set[object]:
+        chosen = [cell for cell in found if mesh in (None, cell.mesh)]
+        return {pair for cell in chosen for pair in combinations(_values(cell), 2)}
+
+    every = tuple(cell for mesh in meshes(world_size) for cell in full_product(mesh))
+    for mesh in (None,) if world_size == 8 else tuple(meshes(world_size)):
+        assert pairs(cells(world_size), mesh) == pairs(every, mesh)
+
+
+def _values(cell: Cell) -> tuple[tuple[str, object], ...]:
+    return tuple((name, getattr(cell, name)) for name in Cell.__dataclass_fields__)
+
+
+def test_the_narrow_sample_has_every_mesh_of_several_ranks_and_every_value() -> None:
+    found = narrow_cells("float32")
+    assert {cell.mesh for cell in found} == {*meshes(4), *meshes(8)}
+    axes = ("sequence_parallel", "loss_parallel", "context", "num_micro_steps", "recomputation")
+    numbers = [len({getattr(cell, axis) for cell in found}) for axis in axes]
+    assert numbers == [2, 2, 6, 2, 3]

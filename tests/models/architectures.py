@@ -1,0 +1,53 @@
+"""The architectures of the table: every causal language model that transformers has, but for a few kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_MASKED = "an encoder with a head; its attention sees later tokens unless asked otherwise"
+_HALF = "the decoder of an encoder-decoder"
+_MIXED = "a model of more than text; its language model stands in the table, or under a name of its own"
+_ALIAS = "another name of a model that stands in the table"
+
+LEFT_OUT: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie"),
+            *("megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer"),
+            *("xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod"),
+        ),
+        _MASKED,
+    ),
+    **dict.fromkeys(
+        (
+            *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp"),
+            *("pegasus", "plbart", "prophetnet", "trocr", "whisper"),
+        ),
+        _HALF,
+    ),
+    **dict.fromkeys(
+        (
+            *("dots3_note", "emu3", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_assistant"),
+            *("gemma4_unified", "gemma4_unified_assistant", "git", "got_ocr2", "llama4", "mllama", "moshi"),
+            *("moss_transcribe_diarize", "musicgen", "musicgen_melody", "qwen3_5", "qwen3_5_moe"),
+            *("qwen4_exp", "phi4_multimodal"),
+        ),
+        _MIXED,
+    ),
+    "gpt-sw3": _ALIAS,
+}
+"""Model types of transformers' list that the table leaves out, with the reason."""
+
+
+def known_types() -> Mapping[str, str]:
+    """The class of every model type that transformers calls a causal language model."""
+    # transformers takes seconds to import, and a reader of the page needs none of it.
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()
+    return {model_type: name if isinstance(name, str) else name[0] for model_type, name in names}
+
+
+def architectures() -> Mapping[str, str]:
+    """The class of every model type of the table."""
+    return {model_type: name for model_type, name in known_types().items() if model_type not in LEFT_OUT}

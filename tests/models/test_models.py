@@ -1,0 +1,59 @@
+"""The table of models is of the models that transformers has, and what it says still holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dist.pool import start_server
+from tests.models.architectures import LEFT_OUT, architectures, known_types
+from tests.models.judge import Status, judged
+from tests.models.page import PAGE, RESULTS, read_rows
+from tests.models.plans import COLUMNS
+from tests.models.tiny import tiny_config
+
+SAMPLE = ("gpt_neox", "gpt_oss", "granitemoehybrid", "mistral", "phi3", "qwen3_next")
+"""Fused heads, sinks and experts, a state space, windows, fused projections, a linear attention."""
+
+
+def test_every_architecture_is_in_the_table_or_left_out_with_a_reason() -> None:
+    assert list(read_rows(RESULTS)) == list(architectures())
+    assert set(LEFT_OUT) <= set(known_types())
+
+
+def test_the_page_shows_every_row_of_the_results() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    rows = read_rows(RESULTS).values()
+    assert [row for row in rows if f"| {row.model_type} | {row.architecture} |" not in page] == []
+
+
+def test_nothing_that_check_accepts_trains_otherwise_than_one_process() -> None:
+    bad = (Status.DIFFERENT, Status.FAILED)
+    rows = read_rows(RESULTS).values()
+    assert [
+        (row.model_type, column) for row in rows for column in COLUMNS if row.cells[column].status in bad
+    ] == []
+
+
+def test_every_refusal_has_a_code_and_a_reason() -> None:
+    cells = [cell for row in read_rows(RESULTS).values() for cell in row.cells.values()]
+    assert [
+        cell for cell in cells if cell.status is Status.REFUSED and not (cell.codes and cell.detail)
+    ] == []
+
+
+def test_a_tiny_config_keeps_every_kind_of_layer() -> None:
+    config = tiny_config("gemma3_text", "Gemma3ForCausalLM")
+    assert set(config["layer_types"]) == {"sliding_attention", "full_attention"}
+    assert config["num_hidden_layers"] == len(config["layer_types"])
+
+
+@pytest.mark.parametrize("model_type", SAMPLE)
+def test_a_row_of_the_table_still_holds(model_type: str) -> None:
+    start_server()
+    row, known = judged(model_type, architectures()[model_type]), read_rows(RESULTS)[model_type]
+    assert {column: cell.status for column, cell in row.cells.items()} == {
+        column: cell.status for column, cell in known.cells.items()
+    }
+    assert {column: cell.codes for column, cell in row.cells.items()} == {
+        column: cell.codes for column, cell in known.cells.items()
+    }

@@ -1,0 +1,57 @@
+"""A tiny config.json of every architecture: the class's own defaults, made small.
+
+`planc verify` shrinks models too, and knows what most numbers mean; what it does not know stands in
+`overrides.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planc.verify.config import Config, Demands, shrink_config
+from tests.models.overrides import OVERRIDES, SMALL
+
+SEQUENCE_LENGTH = 32
+_MAX_LAYERS = 6
+_PLAIN_LAYERS = 2
+
+
+def tiny_config(model_type: str, architecture: str) -> Config:
+    """The config.json: few layers, each kind among them; whatever the class's own checks raise."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config_class: Any = CONFIG_MAPPING[model_type]
+    default = config_class()
+    whole: dict[str, Any] = default.to_dict()
+    aliases: dict[str, str] = config_class.attribute_map
+    num_layers = whole.get(aliases.get("num_hidden_layers", "num_hidden_layers")) or _PLAIN_LAYERS
+    overrides = OVERRIDES.get(model_type, {})
+    kept = kept_layers(whole, num_layers=num_layers)
+    demands = Demands(
+        kept=kept,
+        num_layers=num_layers,
+        tp=2,
+        cp=2,
+        divides_heads=True,
+        num_shards=2,
+        sequence_length=SEQUENCE_LENGTH * 16,
+        short_length=SEQUENCE_LENGTH * 2,
+    )
+    small = shrink_config(whole, demands, aliases=aliases)
+    small |= {"attention_dropout": 0.0} if "attention_dropout" in whole else {}
+    small |= {name: value for name, value in SMALL.items() if whole.get(name) is not None}
+    small |= {name: 1 for name in ("bos_token_id", "eos_token_id") if whole.get(name) is not None}
+    small |= {"architectures": [architecture], "model_type": model_type}
+    return {
+        name: value for name, value in (small | overrides).items() if name not in ("dtype", "torch_dtype")
+    }
+
+
+def kept_layers(config: Config, *, num_layers: int) -> tuple[int, ...]:
+    """The numbers of the layers that stay: the first two, and the first of every further kind of any list."""
+    kept = {0, min(1, num_layers - 1)}
+    for value in config.values():
+        if isinstance(value, list) and len(value) == num_layers:
+            firsts = {str(kind): index for index, kind in reversed(tuple(enumerate(value)))}
+            kept |= set(firsts.values())
+    return tuple(sorted(kept))[:_MAX_LAYERS]

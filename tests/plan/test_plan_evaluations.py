@@ -1,0 +1,92 @@
+"""Evaluations: blocks inside `data`, under names of a plan's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planc.api import check_source
+from planc.graph.ops import Evaluate, OpenEvaluation
+from planc.plan import data
+from planc.show.origin import values
+from planc.show.resolved import resolved_text
+from planc.source import SourceFile
+from planc.vocab import MeshDim
+from tests.plan.resolving import edited, fault, resolved
+from tests.plans import FULL, PLANS
+
+SHUFFLE = "  shuffle_seed = 42\n"
+BLOCKS = """\
+  eval "held_out" { source = text("held_out/*.txt"), every = 20 steps }
+  eval "code-2" {
+    source = python_stdlib()
+    every = 30 steps
+    sequences = 8
+  }
+"""
+
+
+def with_blocks(text: str = BLOCKS) -> tuple[str, str]:
+    return SHUFFLE, SHUFFLE + text
+
+
+def test_a_plan_chooses_the_labels() -> None:
+    found = resolved(edited(with_blocks())).data.eval
+    assert found == {
+        "held_out": data.EvalSpec(data.TextFiles(("held_out/*.txt",)), 20, None),
+        "code-2": data.EvalSpec(data.PythonStdlib(), 30, 8),
+    }
+
+
+def test_every_setting_of_every_evaluation_has_its_place_and_value() -> None:
+    plan = resolved(edited(with_blocks()))
+    assert values(plan)["data.eval.code-2.sequences"] == "8"
+    assert plan.span("data.eval.code-2.every").line == plan.span("data.eval.code-2").line + 2
+
+
+@pytest.mark.parametrize(
+    ("block", "code", "text"),
+    [
+        ("eval { every = 1 steps }", "P209", "`eval` has no label"),
+        ('eval "a b" { source = python_stdlib(), every = 1 steps }', "P205", "up to 64 letters"),
+        ('eval "a.b" { source = python_stdlib(), every = 1 steps }', "P205", "up to 64 letters"),
+        ('eval "x" { every = 1 steps }', "P209", "`source`"),
+        ('eval "x" { source = python_stdlib(), every = 0 steps }', "P206", "1"),
+        ('eval "x" { source = python_stdlib(), every = 1 steps, batches = 2 }', "P202", "no key `batches`"),
+    ],
+)
+def test_a_fault_is_found_where_it_is_written(block: str, code: str, text: str) -> None:
+    problem = fault(edited(with_blocks(f"  {block}\n")))
+    assert problem.code.code == code
+    assert text in problem.primary.text
+
+
+def test_a_second_evaluation_of_one_name_is_found() -> None:
+    block = '  eval "x" { source = python_stdlib(), every = 1 steps }\n'
+    assert fault(edited(with_blocks(2 * block))).code.code == "P204"
+
+
+def test_the_graph_opens_and_runs_each_in_the_plans_order() -> None:
+    checked = check_source(SourceFile("x.plan", FULL.replace(*with_blocks())), base=PLANS)
+    assert checked.graph is not None, checked.diagnostics
+    opened = [op.label for op in checked.graph.setup if isinstance(op, OpenEvaluation)]
+    run = [op for op in checked.graph.step if isinstance(op, Evaluate)]
+    assert opened == [op.label for op in run] == ["held_out", "code-2"]
+    assert [inner.name for inner in run[0].body] == ["cp.shard", "forward", "loss"]
+    assert run[0].over == (MeshDim.DP_SHARD,)
+
+
+def test_resolved_text_says_all_of_it_and_means_the_same() -> None:
+    checked = check_source(SourceFile("x.plan", FULL.replace(*with_blocks())), base=PLANS)
+    assert checked.bound is not None and checked.graph is not None
+    text = resolved_text(checked.bound)
+    assert 'eval "held_out" {' in text and "sequences = none" in text
+    again = check_source(SourceFile("x.plan", text), base=PLANS)
+    assert again.graph == checked.graph
+
+
+def test_sources_of_evaluations_are_checked_as_those_of_the_data(tmp_path: Path) -> None:
+    block = '  eval "talk" { source = chat("talk.jsonl"), every = 1 steps }\n'
+    checked = check_source(SourceFile("x.plan", FULL.replace(*with_blocks(block))), base=PLANS)
+    assert [one.code.code for one in checked.diagnostics] == ["P731"]

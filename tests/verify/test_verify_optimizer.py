@@ -1,0 +1,86 @@
+"""Every optimizer and each of its implementations trains as torch's own loop does in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planc.api import Checked, check_plan
+from planc.graph.op import Op
+from planc.graph.ops import BuildSchedule
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.interpreter import Position
+from planc.source import SourceFile
+from planc.verify.model import Item
+from planc.verify.verify import verify
+from tests.plans import write_plan
+
+PLAN = """\
+model {
+  hf = "models/tiny-llama"
+}
+mesh {
+  tp = 2
+}
+tensor_parallel on tp {
+  auto
+}
+data {
+  source = python_stdlib()
+  sequence_length = 256
+  micro_batch = 2
+}
+optimizer {
+  kind = sgd(lr = 1e-1, momentum = 0.9, weight_decay = 0.1)
+  clip_grad_norm = 1.0
+  schedule = wsd(warmup = 1 steps, decay = 30 steps, min_factor = 0.1)
+  "model.embed_tokens" -> group(lr = 1e-2)
+  "**.*norm*" -> group(weight_decay = 0.0, lr = 2e-1)
+}
+train {
+  steps = 100
+}
+"""
+SGD = "sgd(lr = 1e-1, momentum = 0.9, weight_decay = 0.1, nesterov = true, implementation = {})"
+KINDS = {
+    "sgd without momentum": "sgd(lr = 1e-1)",
+    "sgd, for_loop": SGD.format("for_loop"),
+    "sgd, foreach": SGD.format("foreach"),
+    "adamw, fused": "adamw(lr = 1e-3, implementation = fused)",
+    "adamw, foreach": "adamw(lr = 1e-3, implementation = foreach)",
+}
+"""Under tensor parallelism alone some parameters are plain tensors, which no kernel takes with the others."""
+
+
+def checked(folder: Path, *settings: str) -> Checked:
+    sources = [SourceFile(f"--set[{index}]", text) for index, text in enumerate(settings)]
+    found = check_plan(write_plan(folder, text=PLAN), settings=sources)
+    assert found.bound is not None and found.graph is not None, [str(one) for one in found.diagnostics]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_each_implementation_is_torchs_loop(kind: str, tmp_path: Path) -> None:
+    found = checked(tmp_path, f"optimizer.kind={kind}")
+    assert found.bound is not None and found.graph is not None
+    report = verify(found.bound, found.graph, base=tmp_path)
+    assert [verdict for verdict in report.verdicts if not verdict.ok] == []
+
+
+def rates_exchanged(session: Session, op: Op, position: Position) -> None:
+    """Gives the groups one another's learning rates."""
+    if isinstance(op, BuildSchedule):
+        groups = session.optimizer.param_groups
+        rates = [group["peak_lr"] for group in groups]
+        for group, rate in zip(groups, reversed(rates), strict=True):
+            group["peak_lr"] = rate
+
+
+def test_a_group_with_another_s_learning_rate_shows(tmp_path: Path) -> None:
+    found = checked(tmp_path)
+    assert found.bound is not None and found.graph is not None
+    report = verify(found.bound, found.graph, base=tmp_path, before_op=rates_exchanged)
+    failed = [verdict.item for verdict in report.verdicts if not verdict.ok]
+    assert Item.PARAMETERS in failed
+    assert Item.GRADIENTS not in failed
