@@ -64,6 +64,14 @@ _SHARED = (
     "attention_bias",
 )
 """What every architecture here takes from the base's config."""
+_GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}
+"""How the configs of GPT-2's family call them."""
 
 
 def heads(draft: Draft, config: Config, random: Random) -> Edited | None:
@@ -149,6 +157,7 @@ def windows(draft: Draft, config: Config, random: Random) -> Edited | None:
         )
     )
     family = random.choice(("mistral", "qwen3"))
+    config = {**config, **_shared(config)}
     if family == "mistral":
         changes: dict[str, Any] = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
         return _changed(draft, config, {**changes, "sliding_window": window})
@@ -161,7 +170,7 @@ def windows(draft: Draft, config: Config, random: Random) -> Edited | None:
 def architecture(draft: Draft, config: Config, random: Random) -> Edited | None:
     """Another model under the same plan, or under its own tensor-parallel plan."""
     model_type, name, changes = random.choice(ARCHITECTURES)
-    shared = {key: config[key] for key in _SHARED if key in config}
+    shared = _shared(config)
     changed = {**shared, "model_type": model_type, "architectures": [name], **changes}
     changed["tie_word_embeddings"] = random.random() < 0.3
     note = f"{model_type} with {changes}" if changes else model_type
@@ -172,6 +181,12 @@ def architecture(draft: Draft, config: Config, random: Random) -> Edited | None:
         draft = draft.edit("tensor_parallel", lambda block: replace_rules(block))
         note += ", auto"
     return Edited(draft, changed, note)
+
+
+def _shared(config: Config) -> dict[str, Any]:
+    """A config's sizes by their usual names: without them another model would have its own, full ones."""
+    named = {**{name: config[old] for name, old in _GPT2_NAMES.items() if old in config}, **config}
+    return {key: named[key] for key in _SHARED if key in named}
 
 
 def replace_rules(block: Any) -> Any:

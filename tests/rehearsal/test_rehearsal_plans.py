@@ -15,6 +15,8 @@ QUICK = (
     PLANS / "launch-dp2-cp2-tp2.plan",
     # Its embedding is initialised together with a buffer of its own.
     PLANS / "gemma-3-1b.plan",
+    # A buffer of the whole model, without parameters of its own, is set by the initialisation.
+    PLANS / "starcoderbase-1b.plan",
 )
 
 

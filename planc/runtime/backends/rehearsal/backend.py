@@ -139,8 +139,9 @@ class RehearsalBackend(TorchBackend):
                 raise unset_error(name)
         pristine = self._pristine()
         for module in pristine.modules():
-            # Rotary tables and their like are computed from values, which nothing here has.
-            if not any(True for _ in module.parameters(recurse=False)):
+            # Rotary tables and their like are computed from values, which nothing here has. What is around
+            # other modules keeps its tensors: it is initialised once more after each of those.
+            if not any(module.children()) and not any(True for _ in module.parameters()):
                 _drop_tensors(module)
         # They are drawn in the processor's memory, on any device.
         with self._modes(op, position), self.memory.looking_away():
