@@ -75,6 +75,11 @@ def block_span(subject: Subject) -> Span:
     return spec.span
 
 
+def primary_span(subject: Subject, spans: Sequence[Span]) -> Span:
+    """The first of the rules that a finding is about, or where one would belong."""
+    return spans[0] if spans else block_span(subject)
+
+
 def labels_at(spans: Sequence[Span], text: str, *, apart_from: Span | None) -> tuple[Label, ...]:
     """A label at each of `spans` but the primary one."""
     return tuple(Label(span, text) for span in spans if span != apart_from)

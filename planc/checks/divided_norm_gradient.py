@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.clash_report import (
-    block_span,
     clash_groups,
     labels_at,
     patterns,
+    primary_span,
     rule_spans,
     rules_to_add,
     size_note,
@@ -29,7 +29,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for all norms without a rule, at the block, and one for those with a wrong one, at it."""
     for group in clash_groups(subject, ClashKind.NORM_ON_HEADS):
         spans = rule_spans(subject, group.consumers)
-        span = spans[0] if spans else block_span(subject)
+        span = primary_span(subject, spans)
         names = quoted(patterns(subject, group.consumers))
         yield CODE.at(
             span,

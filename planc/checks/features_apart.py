@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.clash_report import (
-    block_span,
-    clash_groups,
-    labels_at,
-    patterns,
-    rule_spans,
-    size_note,
-)
+from planc.checks.clash_report import clash_groups, labels_at, patterns, primary_span, rule_spans, size_note
 from planc.checks.families import quoted
 from planc.checks.layout_flow import ClashKind
 from planc.checks.model import Rule, Subject
@@ -26,13 +19,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding, at the rule that leaves the features divided, for all layers."""
     for group in clash_groups(subject, ClashKind.FEATURES_APART):
         spans = rule_spans(subject, group.producers)
-        span = spans[0] if spans else block_span(subject)
+        span = primary_span(subject, spans)
         consumers = rule_spans(subject, group.consumers)
         yield CODE.at(
             span,
             f"{quoted(patterns(subject, group.producers))} leaves {group.first.arriving}",
             secondary=(
-                *labels_at(spans[1:], "and here", apart_from=span),
+                *labels_at(spans, "and here", apart_from=span),
                 *labels_at(consumers, "and this takes it", apart_from=span),
             ),
             notes=(_reason(subject, group.first.consumer), *size_note(subject, group.consumers)),

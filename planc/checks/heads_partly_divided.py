@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 
 from planc.checks.clash_report import (
     ClashGroup,
-    block_span,
     clash_groups,
     labels_at,
     patterns,
+    primary_span,
     rule_spans,
     rules_to_add,
     size_note,
@@ -29,7 +29,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each projection that divides while another does not, at its rule."""
     for group in clash_groups(subject, ClashKind.HEADS_PARTLY):
         spans = rule_spans(subject, group.producers)
-        span = spans[0] if spans else block_span(subject)
+        span = primary_span(subject, spans)
         partners = behind_norms(subject, group.partners)
         bare = [fqn for fqn in partners if fqn not in subject.bound.styles]
         whole = quoted(patterns(subject, partners))

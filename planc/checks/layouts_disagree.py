@@ -7,10 +7,10 @@ from typing import assert_never
 
 from planc.checks.clash_report import (
     ClashGroup,
-    block_span,
     clash_groups,
     labels_at,
     patterns,
+    primary_span,
     rule_spans,
     size_note,
 )
@@ -56,7 +56,7 @@ def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
     partners = quoted(patterns(subject, group.partners[:1]))
     meeting = quoted(patterns(subject, group.consumers[:1]))
     spans = rule_spans(subject, group.producers)
-    span = spans[0] if spans else block_span(subject)
+    span = primary_span(subject, spans)
     return CODE.at(
         span,
         f"{culprits} leaves {arriving}" + ("" if spans else ": no rule names it"),
@@ -83,13 +83,13 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
     """A module, or a prepared container, that gets something other than it takes."""
     needs, arriving = group.first.needs, group.first.arriving
     spans = rule_spans(subject, group.consumers)
-    span = spans[0] if spans else block_span(subject)
+    span = primary_span(subject, spans)
     names = quoted(patterns(subject, group.consumers))
     return CODE.at(
         span,
         f"takes {needs}, gets {arriving}" if spans else f"no rule names {names}, which gets {arriving}",
         secondary=(
-            *labels_at(spans[1:], "and here", apart_from=span),
+            *labels_at(spans, "and here", apart_from=span),
             *labels_at(rule_spans(subject, group.producers), f"this leaves {arriving}", apart_from=span),
         ),
         notes=(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from planc.checks.clash_report import (
     ClashGroup,
-    block_span,
     clash_groups,
     labels_at,
     patterns,
+    primary_span,
     rowwise_for,
     rule_spans,
     rules_to_add,
@@ -31,14 +31,14 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding, at the rowwise rule, for all layers and rules alike."""
     for group in clash_groups(subject, ClashKind.FEATURES_NOT_DIVIDED):
         spans = rule_spans(subject, group.consumers)
-        span = spans[0] if spans else block_span(subject)
+        span = primary_span(subject, spans)
         producing = rule_spans(subject, group.producers)
         bare = [fqn for fqn in group.producers if fqn not in subject.bound.styles]
         yield CODE.at(
             span,
             f"needs {group.first.needs}, gets {group.first.arriving}",
             secondary=(
-                *labels_at(spans[1:], "and here", apart_from=span),
+                *labels_at(spans, "and here", apart_from=span),
                 *labels_at(producing, f"this leaves {group.first.arriving}", apart_from=span),
             ),
             notes=(

@@ -13,45 +13,37 @@ from applied import applied
 from planc.api import Checked, check_source
 from planc.source import SourceFile
 from tests.catalogue.declared import HERE as CATALOGUE
+from tests.checks.divided import (
+    ATTENTION,
+    DOWN,
+    EMBEDDING,
+    GATES,
+    HEAD,
+    HEAD_NORMS,
+    HEADS,
+    MLP,
+    NORM,
+    NORMS,
+    OUT,
+    PLAN,
+    TOKENS_DOWN,
+    TOKENS_OUT,
+    UP,
+)
 from tests.plans import PLANS
 
-PLAN = """\
-model {{
-  hf = "models/{model}"
-}}
-mesh {{
-  tp = {tp}
-}}
-tensor_parallel on tp {{
-{rules}}}
-data {{
-  source = python_stdlib()
-  sequence_length = 256
-  micro_batch = 4
-}}
-optimizer {{
-  kind = adamw(lr = 1e-3)
-}}
-train {{
-  steps = 10
-}}
-"""
-ATTENTION, MLP = '"model.layers.*.self_attn', '"model.layers.*.mlp'
-HEADS, OUT = f'{ATTENTION}.{{q,k,v}}_proj" -> colwise', f'{ATTENTION}.o_proj" -> rowwise'
-UP, DOWN = f'{MLP}.{{gate,up}}_proj" -> colwise', f'{MLP}.down_proj" -> rowwise'
 PLAIN = {"heads": HEADS, "out": OUT, "up": UP, "down": DOWN}
 SEQUENCE = {
-    "embedding": '"model.embed_tokens" -> embedding_rowwise(output = Shard(1))',
-    "norms": '"model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel',
-    "gates": '"model.layers.*.{self_attn,mlp}" -> prepare_input(input = Shard(1), desired = Replicate())',
+    "embedding": EMBEDDING,
+    "norms": NORMS,
+    "gates": GATES,
     "heads": HEADS,
-    "out": f"{OUT}(output = Shard(1))",
+    "out": TOKENS_OUT,
     "up": UP,
-    "down": f"{DOWN}(output = Shard(1))",
-    "norm": '"model.norm" -> sequence_parallel',
-    "head": '"lm_head" -> colwise(input = Shard(1), output = Shard(-1))',
+    "down": TOKENS_DOWN,
+    "norm": NORM,
+    "head": HEAD,
 }
-HEAD_NORMS = f'{ATTENTION}.{{q,k}}_norm" -> replicated_with_grad_allreduce'
 ON_HEADS = {**PLAIN, "head norms": HEAD_NORMS}
 MIXED = {name: SEQUENCE[name] for name in ("embedding", "norms", "gates", "heads", "out", "norm", "head")}
 WHOLE_GATES = '"{}" -> prepare_input(input = Replicate(), desired = Replicate())'

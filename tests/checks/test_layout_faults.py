@@ -13,49 +13,32 @@ from planc.inventory.codec import dumps, loads
 from planc.inventory.schema import Inventory
 from planc.source import SourceFile
 from tests.catalogue.declared import HERE as CATALOGUE
+from tests.checks.divided import (
+    DOWN,
+    EMBEDDING,
+    GATES,
+    HEAD,
+    HEAD_NORMS,
+    HEADS,
+    NORM,
+    NORMS,
+    OUT,
+    PLAN,
+    TOKENS_DOWN,
+    TOKENS_OUT,
+    UP,
+)
 from tests.plans import PLANS
 
-PLAN = """\
-model {{
-  hf = "models/{model}"
-}}
-mesh {{
-  tp = 2
-}}
-tensor_parallel on tp {{
-{rules}}}
-data {{
-  source = python_stdlib()
-  sequence_length = 256
-  micro_batch = 4
-}}
-optimizer {{
-  kind = adamw(lr = 1e-3)
-}}
-train {{
-  steps = 10
-}}
-"""
-EMBEDDING = '"model.embed_tokens" -> embedding_rowwise(output = Shard(1))'
-NORMS = '"model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel'
-GATES = '"model.layers.*.{self_attn,mlp}" -> prepare_input(input = Shard(1), desired = Replicate())'
-HEADS = '"model.layers.*.self_attn.{q,k,v}_proj" -> colwise'
-OUT = '"model.layers.*.self_attn.o_proj" -> rowwise(output = Shard(1))'
-UP = '"model.layers.*.mlp.{gate,up}_proj" -> colwise'
-DOWN = '"model.layers.*.mlp.down_proj" -> rowwise(output = Shard(1))'
-NORM = '"model.norm" -> sequence_parallel'
-HEAD = '"lm_head" -> colwise(input = Shard(1), output = Shard(-1))'
-HEAD_NORMS = '"model.layers.*.self_attn.{q,k}_norm" -> replicated_with_grad_allreduce'
 BLOCK = "tensor_parallel on tp {"
 
-SEQUENCE = (EMBEDDING, NORMS, GATES, HEADS, OUT, UP, DOWN, NORM, HEAD)
+SEQUENCE = (EMBEDDING, NORMS, GATES, HEADS, TOKENS_OUT, UP, TOKENS_DOWN, NORM, HEAD)
 ONE_NORM = NORMS.replace("{input,post_attention}", "input")
 """Attention and MLP side by side, behind one norm."""
-DENSE = OUT.replace("o_proj", "dense")
-FC1, FC2 = UP.replace("{gate,up}_proj", "fc1"), DOWN.replace("down_proj", "fc2")
+DENSE = TOKENS_OUT.replace("o_proj", "dense")
+FC1, FC2 = UP.replace("{gate,up}_proj", "fc1"), TOKENS_DOWN.replace("down_proj", "fc2")
 LAST_NORM = NORM.replace("norm", "final_layernorm")
-PLAIN_OUT, PLAIN_DOWN = OUT.replace("(output = Shard(1))", ""), DOWN.replace("(output = Shard(1))", "")
-PLAIN = (HEADS, PLAIN_OUT, UP, PLAIN_DOWN)
+PLAIN = (HEADS, OUT, UP, DOWN)
 QKV = '"gpt_neox.layers.*.attention.query_key_value" -> colwise'
 NEOX_OUT = '"gpt_neox.layers.*.attention.dense" -> rowwise'
 LOOP_UP = '"model.{L,H}_module.layers.*.mlp.{gate,up}_proj" -> colwise'
@@ -70,14 +53,14 @@ GOOD = {
     "qwen3": ("qwen3-8b", (*SEQUENCE, HEAD_NORMS)),
     "qwen2": ("tiny-qwen2", SEQUENCE),
     "phi": ("tiny-phi", (EMBEDDING, ONE_NORM, GATES, HEADS, DENSE, FC1, FC2, LAST_NORM, HEAD)),
-    "cohere": ("tiny-cohere", (EMBEDDING, ONE_NORM, GATES, HEADS, OUT, UP, DOWN, NORM, HEAD)),
-    "nanochat": ("tiny-nanochat", (EMBEDDING, GATES, HEADS, OUT, FC1, FC2, HEAD)),
+    "cohere": ("tiny-cohere", (EMBEDDING, ONE_NORM, GATES, HEADS, TOKENS_OUT, UP, TOKENS_DOWN, NORM, HEAD)),
+    "nanochat": ("tiny-nanochat", (EMBEDDING, GATES, HEADS, TOKENS_OUT, FC1, FC2, HEAD)),
     "neox": ("tiny-neox", (QKV, NEOX_OUT)),
-    "mixtral": ("tiny-mixtral", (HEADS, PLAIN_OUT)),
-    "diffllama": ("tiny-diffllama", (UP, PLAIN_DOWN)),
+    "mixtral": ("tiny-mixtral", (HEADS, OUT)),
+    "diffllama": ("tiny-diffllama", (UP, DOWN)),
     "hrm": ("tiny-hrm", (LOOP_UP, LOOP_DOWN)),
     "mamba": ("tiny-mamba", (MIX_IN, MIX_OUT)),
-    "joined": ("joined", (HEADS, PLAIN_OUT)),
+    "joined": ("joined", (HEADS, OUT)),
 }
 """Right plans by architecture: norms on heads, biases, parallel blocks, norms without weights, fused heads,
 experts, parameters of an attention's own, layers that feed themselves, a recurrence, joined outputs."""
@@ -100,7 +83,7 @@ def changed(rule: str, old: str, new: str) -> str:
     return rule.replace(old, new)
 
 
-WHOLE_OUT = changed(OUT, "Shard(1)", "Replicate()")
+WHOLE_OUT = changed(TOKENS_OUT, "Shard(1)", "Replicate()")
 WHOLE_FC2 = changed(FC2, "Shard(1)", "Replicate()")
 ODD_GATE = changed(GATES, "input = Shard(1)", "input = Shard(-1)")
 BY_BATCH = changed(NORM, "sequence_parallel", "sequence_parallel(sequence_dim = 0)")
@@ -115,9 +98,9 @@ SPLIT_FEATURES = changed(
     EMBEDDING, "embedding_rowwise(output = Shard(1))", "embedding_colwise(output = Shard(-1))"
 )
 GATHERED = changed(HEADS, "colwise", "colwise_gather_output")
-SPLIT_OUT = changed(OUT, "rowwise", "rowwise_split_input")
+SPLIT_OUT = changed(TOKENS_OUT, "rowwise", "rowwise_split_input")
 SPLIT_BATCH = changed(HEADS, "colwise", "colwise(output = Shard(0))")
-JOINED_BATCH = changed(PLAIN_OUT, "rowwise", "rowwise(input = Shard(0))")
+JOINED_BATCH = changed(OUT, "rowwise", "rowwise(input = Shard(0))")
 SPLIT_MIX = changed(MIX_IN, "colwise_gather_output", "colwise(output = Shard(1))")
 JOINED_MIX = changed(MIX_OUT, "rowwise_split_input", "rowwise(input = Shard(1))")
 FAR = changed(UP, "colwise", "colwise(output = Shard(3))")
@@ -128,13 +111,13 @@ ODD_LAST = f'"{LAST}" -> rowwise'
 SUMMED_NORM = '"model.norm" -> sequence_parallel'
 
 FAULTS = {
-    "unlike values added": Fault("llama", {OUT: WHOLE_OUT}, "P415", WHOLE_OUT, (EMBEDDING, NORMS)),
+    "unlike values added": Fault("llama", {TOKENS_OUT: WHOLE_OUT}, "P415", WHOLE_OUT, (EMBEDDING, NORMS)),
     "unlike values added in a parallel block": Fault(
         "phi", {FC2: WHOLE_FC2}, "P415", WHOLE_FC2, (EMBEDDING, ONE_NORM)
     ),
     "unlike values added in the last layer alone": Fault(
         "llama",
-        {DOWN: f'"{LAYERS}" -> rowwise(output = Shard(1))\n  {ODD_LAST}'},
+        {TOKENS_DOWN: f'"{LAYERS}" -> rowwise(output = Shard(1))\n  {ODD_LAST}'},
         "P415",
         ODD_LAST,
         (NORM,),
@@ -142,7 +125,7 @@ FAULTS = {
     "unlike values added in a loop": Fault(
         "hrm", {LOOP_DOWN: f"{ONE_LOOP}\n  {OTHER_LOOP}"}, "P415", OTHER_LOOP
     ),
-    "a part of the features used as all": Fault("cohere", {DOWN: ""}, "P406", UP),
+    "a part of the features used as all": Fault("cohere", {TOKENS_DOWN: ""}, "P406", UP),
     "a part of the features used as all, with biases": Fault("phi", {FC2: ""}, "P406", FC1),
     "all features used as a part": Fault("phi", {FC1: ""}, "P407", FC2),
     "a norm left out": Fault("llama", {NORMS: ""}, "P408", BLOCK, (EMBEDDING,)),
@@ -154,8 +137,8 @@ FAULTS = {
     "a router on a part of the tokens": Fault(
         "mixtral",
         {
-            PLAIN_OUT: "\n  ".join(
-                (OUT, EMBEDDING, NORMS, changed(GATES, "{self_attn,mlp}", "self_attn"), NORM, HEAD)
+            OUT: "\n  ".join(
+                (TOKENS_OUT, EMBEDDING, NORMS, changed(GATES, "{self_attn,mlp}", "self_attn"), NORM, HEAD)
             )
         },
         "P415",
@@ -165,7 +148,7 @@ FAULTS = {
     ),
     "a head on a part of the tokens": Fault("nanochat", {HEAD: ""}, "P415", BLOCK, (), "nothing would sum"),
     "a parameter of the attention's own among heads": Fault(
-        "diffllama", {UP: f"{UP}\n  {HEADS}\n  {PLAIN_OUT}"}, "P480", HEADS
+        "diffllama", {UP: f"{UP}\n  {HEADS}\n  {OUT}"}, "P480", HEADS
     ),
     "a gradient summed again": Fault(
         "llama, whole sequences",
@@ -176,10 +159,15 @@ FAULTS = {
         "tp of them be summed",
     ),
     "a gradient of whole heads summed again": Fault(
-        "qwen3", {HEADS: GATHERED, OUT: SPLIT_OUT}, "P415", HEAD_NORMS, (GATHERED,), "tp of them be summed"
+        "qwen3",
+        {HEADS: GATHERED, TOKENS_OUT: SPLIT_OUT},
+        "P415",
+        HEAD_NORMS,
+        (GATHERED,),
+        "tp of them be summed",
     ),
     "logits divided by tokens": Fault("llama", {HEAD: HEAD_BY_TOKENS}, "P410", HEAD_BY_TOKENS),
-    "heads divided in part": Fault("qwen2", {HEADS: TWO_HEADS}, "P411", TWO_HEADS, (OUT,)),
+    "heads divided in part": Fault("qwen2", {HEADS: TWO_HEADS}, "P411", TWO_HEADS, (TOKENS_OUT,)),
     "the features gathered in place of the tokens": Fault(
         "llama", {GATES: ODD_GATE}, "P415", ODD_GATE, (NORMS,)
     ),
@@ -195,20 +183,18 @@ FAULTS = {
         "neox", {QKV: SPLIT_TOKENS, NEOX_OUT: JOINED_TOKENS}, "P481", SPLIT_TOKENS, (JOINED_TOKENS,)
     ),
     "attention on a part of the batch": Fault(
-        "llama, whole sequences", {HEADS: SPLIT_BATCH, PLAIN_OUT: JOINED_BATCH}, "P481", SPLIT_BATCH
+        "llama, whole sequences", {HEADS: SPLIT_BATCH, OUT: JOINED_BATCH}, "P481", SPLIT_BATCH
     ),
     "a recurrence on a part of the tokens": Fault(
         "mamba", {MIX_IN: SPLIT_MIX, MIX_OUT: JOINED_MIX}, "P481", SPLIT_MIX, (JOINED_MIX,)
     ),
-    "outputs joined that are parts": Fault(
-        "joined", {PLAIN_OUT: f"{PLAIN_OUT}\n  {UP}\n  {PLAIN_DOWN}"}, "P482", UP, (PLAIN_DOWN,)
-    ),
+    "outputs joined that are parts": Fault("joined", {OUT: f"{OUT}\n  {UP}\n  {DOWN}"}, "P482", UP, (DOWN,)),
     "norms without weights on a part of the features": Fault(
         "nanochat",
         {
             EMBEDDING: SPLIT_FEATURES,
             GATES: ODD_GATE,
-            OUT: changed(OUT, "Shard(1)", "Shard(-1)"),
+            TOKENS_OUT: changed(TOKENS_OUT, "Shard(1)", "Shard(-1)"),
             FC2: changed(FC2, "Shard(1)", "Shard(-1)"),
             HEAD: '"lm_head" -> rowwise',
         },
@@ -247,7 +233,7 @@ def plan(of: str, edits: dict[str, str]) -> str:
     model, rules = GOOD[of]
     assert edits.keys() <= set(rules)
     lines = (edits.get(rule, rule) for rule in rules)
-    return PLAN.format(model=model, rules="".join(f"  {line}\n" for line in lines if line))
+    return PLAN.format(model=model, tp=2, rules="".join(f"  {line}\n" for line in lines if line))
 
 
 def checked(text: str, base: Path) -> Checked:
