@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models lint goldens reference clean
+.PHONY: help install quickstart test test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models faults verify-all lint goldens reference clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
@@ -14,13 +14,15 @@ help:
 	@echo "make parity      every launch shape against one process, as a table"
 	@echo "make lattice     every mesh of up to 8 ranks, run every way, against one process, as LATTICE.md has it"
 	@echo "make catalogue   every known fault, and what catches it, as a table"
-	@echo "make bench       measure whole commands, beside the import of torch"
+	@echo "make bench       measure whole commands, and training beside the same written by hand, as SPEED.md has it"
 	@echo "make bad-inputs  every bad plan with planc's answer, how soon, in how much memory"
 	@echo "make estimate-accuracy  estimated peaks against published ones, with controls and baselines, and against rehearsals"
 	@echo "make mutants     judge 1000 mutated plans by checks and by real runs"
 	@echo "make soundness   run every edit of right plans that check accepts, and some of the others"
 	@echo "make fuzz        search for plans that make planc raise, FUZZ_MINUTES=30 long"
 	@echo "make models      every architecture of transformers on five meshes against one process, as a table"
+	@echo "make faults      kill, starve and damage saves and loads of checkpoints in every way, as a table"
+	@echo "make verify-all  planc verify on every plan that ships, as a table"
 	@echo "make goldens     regenerate golden files; read the diff before you commit it"
 	@echo "make reference   regenerate REFERENCE.md"
 
@@ -56,9 +58,15 @@ lattice: install
 catalogue: install
 	$(BIN)/python -m tests.catalogue.table
 
+# What misses its goal must not keep the rest from being measured; the page says what did.
 bench: install
 	$(BIN)/python -m tests.bench.startup
 	$(BIN)/python -m tests.bench.rehearsal
+	-$(BIN)/python -m tests.bench.throughput
+	-$(BIN)/python -m tests.bench.overhead
+	-$(BIN)/python -m tests.bench.start
+	-$(BIN)/python -m tests.bench.loading
+	$(BIN)/python -m tests.bench.page
 
 estimate-accuracy: install
 	$(BIN)/python -m tests.estimate.published
@@ -78,6 +86,12 @@ fuzz: install
 
 models: install
 	$(BIN)/python -m tests.models.run
+
+faults: install
+	$(BIN)/python -m tests.faults.run
+
+verify-all: install
+	$(BIN)/python -m tests.verify.every_plan
 
 lint: install
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ from planc.deep import codes as deep_codes
 from planc.diagnostics import Code, Diagnostic, Label, Severity, has_errors, in_order
 from planc.graph.graph import Graph
 from planc.hardware import Demand
-from planc.inventory.load import InventoryError, load_inventory
+from planc.inventory.load import InventoryError, inventory_of
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
 from planc.plan import codes as plan_codes
@@ -263,7 +263,7 @@ def _with_files(
 def _against_model(found: Checked, plan: Plan, *, base: Path, world_size: int | None) -> Checked:
     """A plan without fault in itself, held against its model."""
     try:
-        inventory = load_inventory(base / plan.model.hf, cache_dir=cache_dir()).inventory
+        inventory = inventory_of(plan.model.hf, base=base, cache_dir=cache_dir()).inventory
     except InventoryError as error:
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=error.help)
         return replace(found, diagnostics=(*found.diagnostics, problem))

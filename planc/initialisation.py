@@ -24,14 +24,21 @@ def fresh_copy(model: nn.Module) -> nn.Module:
     return copy
 
 
-def draw(pristine: nn.Module, *, seed: int, keep: Callable[[str, Tensor], None]) -> None:
+def draw(
+    pristine: nn.Module,
+    *,
+    seed: int,
+    keep: Callable[[str, Tensor], None],
+    of: Callable[[nn.Module], bool] = lambda module: True,
+) -> None:
     """Initialises a fresh copy of a model on the CPU, module by module; what nothing sets is NaN.
 
-    `keep` gets the name and the values of every parameter and buffer. As in transformers, a module is
-    initialised by the model that holds it, and then by every module around it: some set what is in another.
+    `keep` gets the name and the values of every parameter and buffer of the modules that are asked for by
+    `of`. As in transformers, a module is initialised by the model that holds it, and then by every module
+    around it: some set what is in another.
     """
     named = dict(pristine.named_modules())
-    for fqn in named:
+    for fqn in filter(lambda fqn: of(named[fqn]), named):
         with _drawn(fqn, named, seed=seed) as tensors:
             for name, tensor in tensors.items():
                 keep(f"{fqn}.{name}" if fqn else name, tensor)
@@ -53,7 +60,8 @@ def _drawn(
     _set_tensors(module, {name: _unset(tensor, largest=largest) for name, tensor in empty.items()})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         for holder in _outwards(fqn):
-            torch.manual_seed(derived_seed(seed, "init", holder))
+            # Drawn on the CPU. torch.manual_seed would seed all devices, and take longer than a small tensor.
+            torch.default_generator.manual_seed(derived_seed(seed, "init", holder))
             _model_of(holder, named)._init_weights(named[holder])
         yield _own_tensors(module)
     _set_tensors(module, empty)

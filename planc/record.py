@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from operator import attrgetter
+from types import CodeType, FunctionType
 from typing import Any, NoReturn, TypeVar, dataclass_transform, overload
 
 _Class = TypeVar("_Class", bound=type[Any])
@@ -23,8 +25,8 @@ def record(cls: Any = None, *, kw_only: bool = False) -> Any:
     """What `@dataclass(frozen=True, slots=True)` makes of a class, ten times as fast.
 
     `dataclass` compiles six methods for every class; doing so for the 190 that a check meets took longer than
-    the check. Here `__init__` alone is compiled, when it is first called. Fields are as ever, and so are
-    `replace`, `fields`, `asdict` and patterns of `match`.
+    the check. Here `__init__` alone is compiled, once for all classes of one shape. Fields are as ever, and
+    so are `replace`, `fields`, `asdict` and patterns of `match`.
     """
     return _record(cls, kw_only=kw_only) if cls else lambda cls: _record(cls, kw_only=kw_only)
 
@@ -35,17 +37,13 @@ def _record(cls: type[Any], *, kw_only: bool) -> Any:
     made: Any = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
     values = _getter([one.name for one in fields(made) if one.compare])
 
-    def __init__(self: object, *args: object, **kwargs: object) -> None:
-        made.__init__ = _compiled_init(made)
-        made.__init__(self, *args, **kwargs)
-
     def __eq__(self: object, other: object) -> bool:
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
     def __hash__(self: object) -> int:
         return hash(values(self))
 
-    made.__init__, made.__eq__, made.__hash__ = __init__, __eq__, __hash__
+    made.__init__, made.__eq__, made.__hash__ = _init(made), __eq__, __hash__
     made.__repr__, made.__setattr__, made.__delattr__ = _repr, _refuse, _refuse
     made.__setstate__ = _restore
     return made
@@ -56,35 +54,48 @@ def _getter(names: list[str]) -> Callable[[object], object]:
     return attrgetter(*names) if names else lambda self: ()
 
 
-def _compiled_init(cls: type[Any]) -> Callable[..., None]:
+def _init(cls: type[Any]) -> Callable[..., None]:
     """`__init__` with the fields as its parameters. A frozen object is filled through its class's slots."""
-    scope: dict[str, Any] = {"MISSING": MISSING}
     taken = [one for one in fields(cls) if one.init]
-    for one in taken:
-        scope[f"set_{one.name}"] = getattr(cls, one.name).__set__
-        scope[f"default_{one.name}"], scope[f"make_{one.name}"] = one.default, one.default_factory
-    by_place = [_parameter(one) for one in taken if not one.kw_only]
-    by_name = [_parameter(one) for one in taken if one.kw_only]
-    lines = (
-        f"def __init__({', '.join(('self', *by_place, *(('*', *by_name) if by_name else ())))}):",
-        *(f" set_{one.name}(self, {_value(one)})" for one in taken),
-        " self.__post_init__()" if hasattr(cls, "__post_init__") else " pass",
-    )
-    exec("\n".join(lines), scope)
-    made: Callable[..., None] = scope["__init__"]
+    by_place = [one for one in taken if not one.kw_only]
+    by_name = [one for one in taken if one.kw_only]
+    scope: dict[str, Any] = {"MISSING": MISSING}
+    made_anew = []
+    for place, one in enumerate((*by_place, *by_name)):
+        scope[f"set_{place}"] = getattr(cls, one.name).__set__
+        if one.default_factory is not MISSING:
+            scope[f"make_{place}"] = one.default_factory
+            made_anew.append(place)
+    code = _init_code(len(by_place), len(by_name), tuple(made_anew), hasattr(cls, "__post_init__"))
+    names = ("self", *(one.name for one in by_place), *(one.name for one in by_name))
+    made = FunctionType(code.replace(co_varnames=names), scope, "__init__")
+    made.__defaults__ = tuple(one.default for one in by_place if _has_default(one))
+    made.__kwdefaults__ = {one.name: one.default for one in by_name if _has_default(one)}
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     return made
 
 
-def _parameter(one: Field[Any]) -> str:
-    is_required = one.default is MISSING and one.default_factory is MISSING
-    return one.name if is_required else f"{one.name}=default_{one.name}"
+def _has_default(one: Field[Any]) -> bool:
+    """A field that is made anew each time defaults to MISSING."""
+    return one.default is not MISSING or one.default_factory is not MISSING
 
 
-def _value(one: Field[Any]) -> str:
-    if one.default_factory is MISSING:
-        return one.name
-    return f"make_{one.name}() if {one.name} is MISSING else {one.name}"
+@functools.cache
+def _init_code(
+    num_by_place: int, num_by_name: int, made_anew: tuple[int, ...], has_post_init: bool
+) -> CodeType:
+    """The code of an `__init__` whose fields are only numbered: many classes differ in their names alone."""
+    names = [f"field_{place}" for place in range(num_by_place + num_by_name)]
+    by_name = ("*", *names[num_by_place:]) if num_by_name else ()
+    lines = [f"def __init__({', '.join(('self', *names[:num_by_place], *by_name))}):"]
+    for place, name in enumerate(names):
+        value = f"make_{place}() if {name} is MISSING else {name}" if place in made_anew else name
+        lines.append(f" set_{place}(self, {value})")
+    lines.append(" self.__post_init__()" if has_post_init else " pass")
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    code: CodeType = scope["__init__"].__code__
+    return code
 
 
 def _repr(self: Any) -> str:

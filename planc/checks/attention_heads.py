@@ -17,14 +17,15 @@ def divided_attentions(subject: Subject) -> Iterator[tuple[Attention, Assignment
 
     Projections whose outputs are gathered leave every rank all heads, however their weights are divided.
     """
-    first: dict[str, Assignment] = {}
+    first: dict[str, Assignment | None] = {one.fqn: None for one in subject.inventory.attentions}
     for fqn, assignment in subject.bound.styles.items():
-        edges = (normal(assignment.use.input), normal(assignment.use.output))
-        if assignment.parameters and FEATURES in edges:
-            first.setdefault(fqn.rpartition(".")[0], assignment)
+        around = fqn.rpartition(".")[0]
+        if around in first and first[around] is None and assignment.parameters:
+            edges = (normal(assignment.use.input), normal(assignment.use.output))
+            first[around] = assignment if FEATURES in edges else None
     for attention in subject.inventory.attentions:
-        if attention.fqn in first:
-            yield attention, first[attention.fqn]
+        if (assigned := first[attention.fqn]) is not None:
+            yield attention, assigned
 
 
 def sizes_for(subject: Subject) -> str:

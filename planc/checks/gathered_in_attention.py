@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from planc.checks.clash_report import patterns, size_note
 from planc.checks.families import quoted
@@ -20,13 +20,12 @@ CODE = Code("P460", "gathered-in-attention", "attention does not see its project
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each rule under which modules inside an attention gather what enters it divided."""
-    attentions = [attention.fqn for attention in subject.inventory.attentions]
+    attentions = dict.fromkeys(attention.fqn for attention in subject.inventory.attentions)
     for span, assignments in by_rule(subject):
         gathering = [
             assignment.fqn
             for assignment in assignments
-            if _gathers(assignment)
-            and any(_reads_from_outside(subject, assignment.fqn, attention) for attention in attentions)
+            if _gathers(assignment) and _reads_from_outside(subject, assignment.fqn, attentions)
         ]
         if not gathering:
             continue
@@ -49,12 +48,15 @@ def _gathers(assignment: Assignment) -> bool:
     return normal(use.input) == SEQUENCE and normal(use.computes_on) == WHOLE
 
 
-def _reads_from_outside(subject: Subject, fqn: str, attention: str) -> bool:
-    """Whether the module lies in the attention and reads what enters it."""
+def _reads_from_outside(subject: Subject, fqn: str, attentions: Container[str]) -> bool:
+    """Whether the module lies in one of the attentions and reads what enters it."""
     module = subject.inventory.get(fqn)
     assert module is not None, "styles are of modules of this inventory"
-    inside = fqn.startswith(f"{attention}.")
-    return inside and any(not source.startswith(f"{attention}.") for source in module.sources)
+    around = (fqn[:end] for end, character in enumerate(fqn) if character == ".")
+    return any(
+        name in attentions and any(not source.startswith(f"{name}.") for source in module.sources)
+        for name in around
+    )
 
 
 RULE = Rule(

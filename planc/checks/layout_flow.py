@@ -137,7 +137,7 @@ def _walked(setting: _Setting, order: tuple[Module, ...], known: dict[str, Value
     return walk
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Walk:
     """The state of one pass over the model."""
 

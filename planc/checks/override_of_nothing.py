@@ -28,6 +28,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         plan.fsdp,
         plan.context_parallel,
         plan.activation_checkpoint,
+        plan.compile,
         plan.optimizer,
     )
     for rules in (block.rules for block in blocks if block is not None):

@@ -42,11 +42,6 @@ def mesh_text(graph: Graph) -> str:
     return " ".join(f"{mesh_dim}={size}" for mesh_dim, size in graph.mesh if size > 1) or "of one rank"
 
 
-def launch_line(num_ranks: int, plan: Path) -> str:
-    """The command that starts a plan on one machine."""
-    return f"torchrun --nproc-per-node {num_ranks} -m planc.run {plan}"
-
-
 def _layout(graph: Graph) -> list[str]:
     divided = sum(len(op.modules) for op in graph.setup if isinstance(op, ShardTensorParallel))
     units = sum(len(op.groups) for op in graph.setup if isinstance(op, FullyShard))

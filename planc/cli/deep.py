@@ -48,7 +48,8 @@ def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, t
         raise UsageError(error.message) from error
     diagnostics = in_order((*checked.diagnostics, *deep.diagnostics, *_judged(checked, deep)))
     graph = None if has_errors(diagnostics) else checked.graph
-    return replace(checked, diagnostics=diagnostics, graph=graph), tuple(rehearsed_rows(deep))
+    rows = tuple(rehearsed_rows(deep, graph=checked.graph))
+    return replace(checked, diagnostics=diagnostics, graph=graph), rows
 
 
 @contextlib.contextmanager
@@ -76,6 +77,9 @@ def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:
     if plan is None or plan.hardware is None or measured is None:
         return
     if any(finding.code in codes for finding in checked.diagnostics):
+        return
+    if plan.fsdp is not None and plan.fsdp.cpu_offload:
+        # The rehearsal counts what lies in the host's memory too.
         return
     parts = tuple(sorted(measured.peak.parts, key=lambda part: -part[1]))
     found = Demand(plan.hardware.gpu, measured.reserved_bytes, measured.peak.segment, parts)

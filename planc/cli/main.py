@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -45,8 +46,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("completions", "print a script that completes command lines in a shell"),
     Command("doctor", "say what this machine has, against what plans need"),
     Command("verify", "show that a plan computes what one device computes"),
+    Command("checkpoint", "list, verify, compare and export checkpoints"),
+    Command("launch", "print what starts a plan: torchrun, accelerate, Slurm, Kubernetes"),
     Command("run", "run a plan on this process, or on this rank under torchrun"),
 )
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 _DESCRIPTION = """\
 Declarative plans for distributed training of Hugging Face models: checked, compared and compiled
@@ -67,21 +72,47 @@ def entry() -> NoReturn:
     """Runs the command that the process was started for."""
     # A command is over before garbage would matter; looking for it costs a tenth of a check.
     gc.disable()
+    _open_closed_streams()
     _import_lark()
-    sys.exit(main())
+    _leave(main())
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process, without taking apart all that it made where nobody would notice.
+
+    Doing so costs a sixth of a check. What torch started has to end in order; a stream that cannot take the
+    rest is for the interpreter to report.
+    """
+    if "torch" not in sys.modules:
+        try:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+        except OSError:
+            sys.exit(code)
+        os._exit(code)
+    sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """What is written to a stream that the process was started without goes nowhere."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 def _import_lark() -> None:
-    """Imports Lark without `regex`, 10 ms that it spends where it finds it and our options never use.
+    """Imports Lark without `regex` and `interegular`, 15 ms that it spends where it finds them.
 
-    Only for a process that is ours: whoever imports planc may want the two together.
+    Our options never use them. Only for a process that is ours: whoever imports planc may want them together.
     """
-    if "regex" not in sys.modules:
-        sys.modules["regex"] = None  # type: ignore[assignment]
-        try:
-            import_module("lark")
-        finally:
-            del sys.modules["regex"]
+    hidden = [name for name in ("regex", "interegular") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        import_module("lark")
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,6 +129,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The interpreter flushes stdout once more at exit; a closed pipe would fail there again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
+    except OSError as error:
+        # A file that a command cannot use is a UsageError: what is left is the output's own.
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            return _report_bug(error, is_debug="--debug" in arguments)
+        print(f"planc: error: cannot write the output: {error.strerror}", file=sys.stderr)
+        return COULD_NOT_RUN
     except Exception as error:
         return _report_bug(error, is_debug="--debug" in arguments)
 

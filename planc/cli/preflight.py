@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from netrc import NetrcParseError, netrc
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from planc.diagnostics import Diagnostic, Severity
 from planc.doctor.machine import interfaces, read_storage
 from planc.doctor.model import Check
-from planc.doctor.needs import needs_of
+from planc.doctor.needs import needs_of, trackers_of
 from planc.doctor.packages import installed_versions, package_checks
 from planc.doctor.storage import room, unwritable
 from planc.doctor.variables import interface_problem
 from planc.graph.graph import Graph
+from planc.graph.ops import OpenLog
 from planc.inventory.schema import Inventory
 from planc.runtime.checkpoints.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
@@ -22,6 +25,36 @@ from planc.runtime.launch import Launch
 def require_packages() -> None:
     """RunError unless everything that runs import is installed, in a release that planc works with."""
     _require(_problems(package_checks(installed_versions(), is_for_run=True)))
+
+
+def require_trackers(graph: Graph, launch: Launch, environment: Mapping[str, str]) -> None:
+    """RunError if rank 0 could not tell the plan's trackers of the run: no package, or no key for W&B."""
+    trackers = trackers_of(graph)
+    if launch.rank != 0 or not trackers:
+        return
+    checks = package_checks(installed_versions(), is_for_run=True, trackers=trackers)
+    _require(_problems(checks), is_shared=False)
+    for op in graph.setup:
+        for one in op.trackers if isinstance(op, OpenLog) else ():
+            if one.kind == "wandb" and one.mode == "online" and not has_wandb_key(environment):
+                raise RunError(
+                    "W&B is to be told of the run, but has no key: it would ask for one, and nobody answers",
+                    help="run `wandb login`, set WANDB_API_KEY, or set logging.tracker.wandb.mode = offline",
+                    span=op.span,
+                    is_shared=False,
+                )
+
+
+def has_wandb_key(environment: Mapping[str, str]) -> bool:
+    """Whether the environment or the netrc file of `wandb login` names a key for W&B's server."""
+    if environment.get("WANDB_API_KEY"):
+        return True
+    server = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname
+    path = Path(environment.get("NETRC") or "~/.netrc").expanduser()
+    try:
+        return server is not None and netrc(path).authenticators(server) is not None
+    except (OSError, NetrcParseError):
+        return False
 
 
 def require_interface(launch: Launch, environment: Mapping[str, str]) -> None:

@@ -13,6 +13,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from planc.runtime.observer import StepMetrics
 from planc.runtime.run_directory import RunDirectory
 
+_STATUS_SECONDS = 1.0
+"""How old the step in status.json may be while steps are shorter."""
+
 
 class RunDisplay:
     """Observes a run: metrics go to the run's folder and to the terminal."""
@@ -29,6 +32,7 @@ class RunDisplay:
         self.first_step = self.last_step = 1
         self.began = time.monotonic()
         self.checkpoint: Path | None = None
+        self.status_written = -_STATUS_SECONDS
 
     def started(self, *, first_step: int, num_steps: int) -> None:
         self.directory.truncate_metrics(last_step=first_step - 1)
@@ -45,7 +49,7 @@ class RunDisplay:
 
     def stepped(self, metrics: StepMetrics) -> None:
         self.directory.append_metrics(metrics)
-        self.directory.write_status("running", step=metrics.step)
+        self._write_status(metrics.step)
         line = format_step(metrics, num_steps=self.num_steps)
         for one in metrics.evaluations:
             self._print(f"step {metrics.step}  {one.label} loss {one.loss:.4f}  ({one.tokens:,} tokens)")
@@ -66,7 +70,18 @@ class RunDisplay:
             self.progress.stop()
             self.progress = None
 
+    def _write_status(self, step: int) -> None:
+        """Replaces status.json, which waits for the disk, so that quick steps do it once in a while."""
+        now = time.monotonic()
+        if now - self.status_written >= _STATUS_SECONDS:
+            self.directory.write_status("running", step=step)
+            self.status_written = now
+
     def _print(self, text: str) -> None:
+        if not self.console.is_terminal:
+            # As Rich would, in a fraction of its time.
+            print(text, file=self.console.file, flush=True)
+            return
         console = self.progress.console if self.progress is not None else self.console
         console.print(text, markup=False)
 
@@ -79,8 +94,10 @@ class RunDisplay:
 def format_step(metrics: StepMetrics, *, num_steps: int) -> str:
     """`step 12/60  loss 2.3456  ...`."""
     width = len(str(num_steps))
+    flops = f"  {metrics.tflops_per_second:,.3g} TFLOP/s" if metrics.tflops_per_second is not None else ""
+    mfu = f"  mfu {metrics.mfu:.1%}" if metrics.mfu is not None else ""
     return (
         f"step {metrics.step:>{width}}/{num_steps}  loss {metrics.loss:.4f}  "
         f"grad_norm {metrics.grad_norm:.3f}  lr {metrics.learning_rate:.2e}  "
-        f"{metrics.tokens_per_second:,.0f} tokens/s  {metrics.memory_bytes / 2**30:.2f} GiB"
+        f"{metrics.tokens_per_second:,.0f} tokens/s{flops}{mfu}  {metrics.memory_bytes / 2**30:.2f} GiB"
     )

@@ -12,7 +12,7 @@ from planc.cli.git import git
 from planc.diagnostics import Diagnostic
 from planc.diff.side import Side, side_of
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
-from planc.inventory.load import InventoryError, load_inventory
+from planc.inventory.load import InventoryError, inventory_of
 from planc.inventory.schema import Inventory
 from planc.plan.codes import CANNOT_INCLUDE
 from planc.plan.include import Load
@@ -109,7 +109,7 @@ def _saved_by(checkpoint: Path) -> str:
 def _inventory(artifact: Artifact, side: Side, *, base: Path) -> Inventory | None:
     """The model that an artifact was compiled for; None where it is not here, or not the same any more."""
     try:
-        found = load_inventory(base / artifact.base / side.model.path, cache_dir=cache_dir()).inventory
+        found = inventory_of(side.model.path, base=base / artifact.base, cache_dir=cache_dir()).inventory
     except InventoryError:
         return None
     return found if found.config_digest == side.model.config_digest else None

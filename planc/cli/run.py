@@ -15,11 +15,17 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from planc.cli.banner import banner, closing, launch_line, mesh_text
-from planc.cli.preflight import require_interface, require_packages, require_storage
+from planc.cli.banner import banner, closing, mesh_text
+from planc.cli.fetching import require_models, with_model
+from planc.cli.preflight import require_interface, require_packages, require_storage, require_trackers
+from planc.cli.starting import start_with
+from planc.cli.watching import keep_watch
+from planc.estimate.flops import flops
+from planc.estimate.rank_work import rank_work
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import InitMesh, ResumeCheckpoint
@@ -35,7 +41,15 @@ from planc.runtime.launch import (
     require_world_size,
 )
 from planc.runtime.observer import Observer, Silent
-from planc.runtime.run_directory import RunDirectory
+from planc.runtime.run_directory import FolderInUseError, RunDirectory
+from planc.runtime.throughput import Work
+from planc.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from planc.cli.progress import RunDisplay
+
+    # The front end, which a compiled artifact runs without.
+    from planc.plan.spec import Plan
 
 DESCRIPTION = "Run a plan, or a compiled plan, on this process's rank."
 EPILOG = """examples:
@@ -61,6 +75,10 @@ class Compiled:
     overrides: tuple[str, ...]
     inventory: Inventory | None = None
     """The model's, where the plan was compiled here."""
+    peak_flops: float | None = None
+    """Of the device that the plan names."""
+    devices_per_node: int | None = None
+    """As the plan's mesh says."""
 
     def artifact(self, folder: Path) -> str:
         """The artifact's text for a file in `folder`."""
@@ -115,8 +133,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: argparse.Namespace) -> NoReturn:
     """Runs a plan and ends the process with the run's exit code."""
-    # Off for the short commands (planc.cli.main); training needs it.
-    gc.enable()
+    # Imports leave no garbage, and looking for it is a fifth of their time. `_execute` turns it on again.
+    gc.disable()
     _leave(_run(arguments))
 
 
@@ -130,12 +148,14 @@ def _run(arguments: argparse.Namespace) -> int:
         require_packages()
         compiled = _compile(arguments, launch)
         graph = compiled.graph
-        start_with = launch_line(graph.world_size, arguments.plan)
-        require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=start_with)
+        line = start_with(arguments, world_size=graph.world_size, devices_per_node=compiled.devices_per_node)
+        require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=line)
+        require_trackers(graph, launch, os.environ)
         require_free_port(launch)
         _require_step(arguments.stop_after, graph)
         directory = directory or RunDirectory(Path("runs") / graph.name)
         require_storage(directory.path, launch=launch, graph=graph, inventory=compiled.inventory)
+        require_models(graph)
         _execute(compiled, launch, directory, arguments)
     except RunError as error:
         _report(error, launch, directory)
@@ -166,13 +186,15 @@ def _compile(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     settings, errors = settings_from(arguments.set, os.environ)
     if errors:
         raise RunError("; ".join(errors))
-    checked = check_plan(arguments.plan, settings=settings, world_size=launch.world_size)
+    checked = with_model(partial(check_plan, arguments.plan, settings=settings, world_size=launch.world_size))
     findings = render_findings(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
         errors_found = {one.code for one in checked.diagnostics if one.severity is Severity.ERROR}
         # Started so, a plan with any other error would only be refused again.
         if checked.plan is not None and errors_found == {WORLD_SIZE_MISMATCH}:
-            findings += f"\n\nstart it with: {launch_line(checked.plan.mesh.world_size, arguments.plan)}"
+            mesh = checked.plan.mesh
+            line = start_with(arguments, world_size=mesh.world_size, devices_per_node=mesh.devices_per_node)
+            findings += f"\n\nstart it with: {line}"
         raise PlanRefused(findings)
     if launch.rank == 0 and checked.diagnostics:
         print(findings, file=sys.stderr)
@@ -182,7 +204,21 @@ def _compile(arguments: argparse.Namespace, launch: Launch) -> Compiled:
         checked.source_digests,
         checked.overrides,
         checked.inventory,
+        _peak_flops(checked.plan),
+        checked.plan.mesh.devices_per_node if checked.plan else None,
     )
+
+
+def _peak_flops(plan: Plan | None) -> float | None:
+    return plan.hardware.gpu.peak_flops if plan is not None and plan.hardware is not None else None
+
+
+def _work(compiled: Compiled) -> Work | None:
+    """What a step computes; None for a compiled plan, which comes without its model's inventory."""
+    if compiled.inventory is None:
+        return None
+    per_step = flops(rank_work(compiled.graph, compiled.inventory)).per_step
+    return Work(per_step, compiled.graph.world_size, compiled.peak_flops)
 
 
 def _load(path: Path, settings: Sequence[str]) -> Compiled:
@@ -207,49 +243,77 @@ def _execute(
 
     from planc.runtime.backends.torch.backend import TorchBackend
     from planc.runtime.backends.torch.mesh import choose_device, connect
+    from planc.runtime.backends.torch.reporting_log import close_log
+    from planc.runtime.backends.torch.reporting_profile import require_traceable
     from planc.runtime.backends.torch.run_folder import require_shared_folder
     from planc.runtime.backends.torch.session import Paths, Session
 
+    # Training needs it; what was imported stays, and no search has to go through it.
+    gc.freeze()
+    gc.enable()
     graph = compiled.graph
     digest = plan_hash(graph)
     init = graph.setup[0]
     assert isinstance(init, InitMesh), "verified graphs start with mesh.init"
     device = choose_device(init.backend, launch)
+    require_traceable(graph, device)
     store = connect(launch, device=device, timeout_seconds=init.timeout_seconds, digest=digest)
-    display = None
+    claimed = display = session = None
     observer: Observer = Silent()
     try:
         if needs_shared_folder(graph):
             require_shared_folder(store, launch, directory.path)
         if launch.rank == 0:
-            from planc.cli.progress import RunDisplay
-
+            claimed = directory.claim()
             directory.prepare(compiled.artifact, plan_hash=digest)
-            observer = display = RunDisplay(directory, stop_after=arguments.stop_after)
-            if arguments.stop_after is not None and not graph.save:
-                observer.noted("nothing will be saved: the plan has no checkpoint block")
-            print(
-                banner(graph, device=device.type, run_folder=directory.path, overrides=compiled.overrides),
-                flush=True,
-            )
+            observer = display = _display(compiled, directory, device=device.type, stop=arguments.stop_after)
         paths = Paths(base=compiled.base, run=directory.path)
         _refuse_old_checkpoints(graph, paths.checkpoints)
         session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
+        session.work = _work(compiled)
+        if launch.world_size > 1:
+            session.watch = Watch(graph, launch, store=store, run_folder=directory.path)
+            report = partial(_report, launch=launch, directory=directory)
+            keep_watch(session.watch, init, report=report, has_nccl=device.type == "cuda")
         last = interpreter.run(graph, TorchBackend(session), stop_after=arguments.stop_after)
+        if session.watch is not None:
+            session.watch.close()
         if display is not None:
-            display.close()
-            state = "done" if last == graph.num_steps else "stopped"
-            directory.write_status(state, code=ExitCode.DONE, step=last, plan_hash=digest)
-            print(
-                closing(directory, checkpoint=display.checkpoint, last_step=last, num_steps=graph.num_steps),
-                flush=True,
-            )
+            _close(display, directory, last_step=last, num_steps=graph.num_steps, digest=digest)
     finally:
+        if session is not None:
+            close_log(session, is_done=sys.exc_info()[0] is None)
         if display is not None:
             display.close()
+        if claimed is not None:
+            claimed.close()
         # A failing rank must not wait for the others, which may hang in a collective without it.
         if sys.exc_info()[0] is None:
             dist.destroy_process_group()
+
+
+def _close(
+    display: RunDisplay, directory: RunDirectory, *, last_step: int, num_steps: int, digest: str
+) -> None:
+    """Rank 0's last words."""
+    display.close()
+    state = "done" if last_step == num_steps else "stopped"
+    directory.write_status(state, code=ExitCode.DONE, step=last_step, plan_hash=digest)
+    text = closing(directory, checkpoint=display.checkpoint, last_step=last_step, num_steps=num_steps)
+    print(text, flush=True)
+
+
+def _display(compiled: Compiled, directory: RunDirectory, *, device: str, stop: int | None) -> RunDisplay:
+    """Rank 0's display, after its first lines."""
+    # Imported here: the other ranks need no display.
+    from planc.cli.progress import RunDisplay
+
+    display = RunDisplay(directory, stop_after=stop)
+    if stop is not None and not compiled.graph.save:
+        display.noted("nothing will be saved: the plan has no checkpoint block")
+    text = banner(compiled.graph, device=device, run_folder=directory.path, overrides=compiled.overrides)
+    print(text, flush=True)
+    return display
 
 
 def _refuse_old_checkpoints(graph: Graph, checkpoints: Path) -> None:
@@ -294,6 +358,8 @@ def _report(error: RunError, launch: Launch, directory: RunDirectory | None) -> 
 
 def _record(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
     """Puts a failure into the run folder's status.json."""
+    if isinstance(error, FolderInUseError):
+        return
     if launch.rank == 0 and directory is not None and directory.path.is_dir():
         # A full disk may be the very failure; it must not hide behind a second one.
         with contextlib.suppress(OSError):

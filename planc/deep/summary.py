@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.deep.deep import Deep
+from planc.graph.graph import Graph
+from planc.graph.ops import FullyShard
 from planc.show.table import Row, format_bytes
 
 _MAX_PARTS = 3
 
 
-def rehearsed_rows(deep: Deep) -> Iterator[Row]:
+def rehearsed_rows(deep: Deep, *, graph: Graph) -> Iterator[Row]:
     """(heading, text): what was rehearsed, the collectives and the peak of rank 0."""
     found = deep.rehearsal
     ranks = ", ".join(map(str, found.ranks))
@@ -28,4 +30,9 @@ def rehearsed_rows(deep: Deep) -> Iterator[Row]:
     largest = sorted(peak.parts, key=lambda part: -part[1])[:_MAX_PARTS]
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
     reserved = format_bytes(found.measured.reserved_bytes)
-    yield "peak", f"{format_bytes(peak.num_bytes)} allocated in {peak.segment} ({parts}); {reserved} reserved"
+    offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in graph.setup)
+    where = " on device and host together" if offloads else ""
+    yield (
+        "peak",
+        f"{format_bytes(peak.num_bytes)} allocated{where} in {peak.segment} ({parts}); {reserved} reserved",
+    )

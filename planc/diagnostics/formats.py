@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from planc.diagnostics.github import render_github
 from planc.diagnostics.gitlab import render_gitlab
-from planc.diagnostics.junit import render_junit
 from planc.diagnostics.machine import render_concise, render_json, render_json_lines
 from planc.diagnostics.report import Report
 from planc.diagnostics.sarif import render_sarif
@@ -24,12 +23,18 @@ class Format:
     render: Callable[[Report], str]
 
 
+def _render_junit(report: Report) -> str:
+    from planc.diagnostics.junit import render_junit  # of XML, which no other form should wait for
+
+    return render_junit(report)
+
+
 FORMATS: tuple[Format, ...] = (
     Format("concise", lambda report: render_concise(report.diagnostics)),
     Format("json", lambda report: render_json(report.diagnostics)),
     Format("json-lines", lambda report: render_json_lines(report.diagnostics)),
     Format("github", render_github),
     Format("gitlab", render_gitlab),
-    Format("junit", render_junit),
+    Format("junit", _render_junit),
     Format("sarif", render_sarif),
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import resources
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "explain"
 
 
 def page(code: str) -> str | None:
     """The page of `code` (`P203`), or None when there is none."""
-    entry = resources.files("planc.diagnostics") / "explain" / f"{code}.md"
-    return entry.read_text(encoding="utf-8") if entry.is_file() else None
+    file = _FOLDER / f"{code}.md"
+    return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
 def names() -> dict[str, str]:
@@ -20,5 +22,4 @@ def names() -> dict[str, str]:
 
 def pages() -> tuple[str, ...]:
     """Every code that has a page, sorted."""
-    folder = resources.files("planc.diagnostics") / "explain"
-    return tuple(sorted(entry.name[:-3] for entry in folder.iterdir() if entry.name.endswith(".md")))
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.md")))

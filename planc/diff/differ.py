@@ -15,7 +15,13 @@ from planc.diff.facts import (
     compare,
 )
 from planc.diff.model import Action, Change, Group, PlanDiff
-from planc.diff.modules import compare_groups, compare_recomputation, compare_styles, compare_units
+from planc.diff.modules import (
+    compare_compilation,
+    compare_groups,
+    compare_recomputation,
+    compare_styles,
+    compare_units,
+)
 from planc.diff.reductions import compare_reduction_order, reduction_note
 from planc.diff.resources import PEAK, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
@@ -45,6 +51,7 @@ def _compare(old: Side, new: Side) -> Iterator[Change]:
     yield from compare_styles(old, new)
     yield from compare_units(old, new)
     yield from compare_recomputation(old, new)
+    yield from compare_compilation(old, new)
     yield from compare_resources(old, new)
     yield from compare_checkpoints(old, new, facts=batch)
     yield from compare(CHECKPOINT_FACTS, old, new)

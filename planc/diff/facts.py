@@ -23,9 +23,11 @@ from planc.graph.ops import (
     Log,
     OpenData,
     OpenEvaluation,
+    OpenLog,
     ResumeCheckpoint,
     SaveCheckpoint,
     ShardContext,
+    StartProfile,
 )
 from planc.vocab import MESH_DIMS, MeshDim
 
@@ -116,6 +118,12 @@ def _unit_dims(op: FullyShard) -> str:
     return f"over {', '.join(op.shard_over)}{copies}"
 
 
+def _offload(side: Side) -> bool | None:
+    """None where nothing is offloaded, so that a plan without units differs in nothing from one that keeps
+    them on the device."""
+    return any(op.cpu_offload for op in side.ops(FullyShard)) or None
+
+
 def _unit_dtype(name: str) -> Callable[[Side], str | None]:
     return lambda side: _of_all_units(side, lambda op: getattr(op, name))
 
@@ -188,6 +196,20 @@ def _export(side: Side) -> str | None:
     return f"at the {export.when}, {export.dtype}" if export else None
 
 
+def _trackers(side: Side) -> str | None:
+    """Each tracker with what the plan says of it."""
+    opened = side.op(OpenLog)
+    return ", ".join(map(str, opened.trackers)) or None if opened else None
+
+
+def _profile(side: Side) -> str | None:
+    profile = side.op(StartProfile)
+    if profile is None:
+        return None
+    memory = ", with memory" if profile.memory else ""
+    return f"steps {profile.first_step} to {profile.last_step}{memory}"
+
+
 LAYOUT_FACTS: tuple[Fact, ...] = (
     Fact(Group.LAYOUT, "model", "model.hf", _model),
     *(
@@ -195,6 +217,7 @@ LAYOUT_FACTS: tuple[Fact, ...] = (
         for mesh_dim in MESH_DIMS
     ),
     FSDP_DIMS,
+    Fact(Group.LAYOUT, "fsdp.cpu_offload", "fsdp.cpu_offload", _offload),
     Fact(Group.LAYOUT, "context_parallel", "context_parallel", _context_parallel),
     Fact(Group.LAYOUT, "sequence tensors", "context_parallel", _sequence_tensors),
 )
@@ -252,6 +275,9 @@ RUN_FACTS: tuple[Fact, ...] = (
     Fact(Group.RUN, "data.prefetch", "data.prefetch", of_op(OpenData, "prefetch")),
     Fact(Group.RUN, "model.hf", "model.hf", lambda side: side.model.path),
     Fact(Group.RUN, "train.steps", "train.steps", lambda side: side.graph.num_steps),
+    Fact(Group.RUN, "logging.per_rank", "logging.per_rank", of_op(OpenLog, "per_rank")),
+    Fact(Group.RUN, "logging.tracker", "logging.tracker", _trackers),
+    Fact(Group.RUN, "profile", "profile", _profile),
     Fact(Group.RUN, "train.log_every", "train.log_every", of_op(Log, "every_steps")),
     Fact(Group.RUN, "checkpoint.save_every", "checkpoint.save_every", of_op(SaveCheckpoint, "every_steps")),
     Fact(Group.RUN, "checkpoint.save_last", "checkpoint.save_last", of_op(SaveCheckpoint, "at_end")),

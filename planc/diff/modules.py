@@ -11,6 +11,7 @@ from planc.estimate.layout import ParameterLayout
 from planc.graph.ops import (
     BuildOptimizer,
     CheckpointActivations,
+    CompileModules,
     FullyShard,
     ParameterGroup,
     ShardTensorParallel,
@@ -167,15 +168,36 @@ def compare_recomputation(old: Side, new: Side) -> Iterator[Change]:
     before, after = (
         {fqn: op.mode for op in side.ops(CheckpointActivations) for fqn in op.modules} for side in (old, new)
     )
+    yield from _treated(old, new, block="activation_checkpoint", before=before, after=after)
+
+
+def compare_compilation(old: Side, new: Side) -> Iterator[Change]:
+    """Modules that start or stop being compiled, or are compiled otherwise than before."""
+    before, after = (
+        {fqn: _compiled(op) for op in side.ops(CompileModules) for fqn in op.modules} for side in (old, new)
+    )
+    yield from _treated(old, new, block="compile", before=before, after=after)
+
+
+def _treated(
+    old: Side, new: Side, *, block: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[Change]:
+    """One change for all modules that a block treated as one before, and as one other after."""
     groups: dict[tuple[str | None, str | None], list[str]] = {}
     for fqn in {**after, **before}:
         if before.get(fqn) != after.get(fqn):
             groups.setdefault((before.get(fqn), after.get(fqn)), []).append(fqn)
     for (was, now), fqns in groups.items():
         action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
-        place = (old if now is None else new).place("activation_checkpoint")
+        place = (old if now is None else new).place(block)
         for folded in summarise(fqns):
-            yield Change(Group.LAYOUT, action, f"activation_checkpoint {folded}", was, now, place=place)
+            yield Change(Group.LAYOUT, action, f"{block} {folded}", was, now, place=place)
+
+
+def _compiled(op: CompileModules) -> str:
+    """`inductor(default)`, and what is not as it is by default."""
+    options = ("" if op.fullgraph else ", in parts") + (", for all shapes" if op.dynamic else "")
+    return f"{op.backend}({op.mode}){options}" if op.mode else f"{op.backend}{options}"
 
 
 def compare_groups(old: Side, new: Side) -> Iterator[Change]:

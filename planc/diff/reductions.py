@@ -12,6 +12,7 @@ from planc.diff.side import Side, finding_of
 from planc.graph.ops import (
     Accumulate,
     AttachAttention,
+    CompileModules,
     ComputeLoss,
     FullyShard,
     OpenData,
@@ -71,6 +72,12 @@ def _attention(side: Side) -> object:
     return (found.kind, found.balance) if found and found.over else None
 
 
+def _compiled(side: Side) -> object:
+    """Kernels that inductor fuses sum in another order than torch's own; the other backends run those."""
+    modules = {(fqn, op.mode) for op in side.ops(CompileModules) if op.mode for fqn in op.modules}
+    return modules or None
+
+
 _MESH = tuple(fact for fact in LAYOUT_FACTS if fact.name.startswith("mesh."))
 
 _SUMS = (
@@ -79,6 +86,7 @@ _SUMS = (
     Fact(Group.NUMERICS, "fsdp units", "fsdp", _units),
     REDUCE_DTYPE,
     Fact(Group.NUMERICS, "context_parallel", "context_parallel", _attention),
+    Fact(Group.NUMERICS, "compile", "compile", _compiled),
     Fact(Group.NUMERICS, "data.micro_batch", "data.micro_batch", of_op(OpenData, "micro_batch")),
     Fact(Group.NUMERICS, "gradient_accumulation", "train.tokens_per_step", of_op(Accumulate, "times")),
 )

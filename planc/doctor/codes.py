@@ -50,6 +50,7 @@ OTHER_DEVICE = Code(
     "the devices are smaller than the one that the plan is meant for",
     Severity.WARNING,
 )
+NO_COMPILER = Code("P930", "compiler-missing", "torch.compile finds no compiler on this machine")
 
 CODES: tuple[Code, ...] = (
     OUTSIDE_RANGE,
@@ -72,4 +73,5 @@ CODES: tuple[Code, ...] = (
     CLOCK_OFF,
     UNRESOLVED,
     OTHER_DEVICE,
+    NO_COMPILER,
 )

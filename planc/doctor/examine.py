@@ -49,7 +49,8 @@ def _checks(found: Found, needs: Needs | None) -> Iterator[Check]:
         num_local_ranks=local,
         has_fsdp=needs is not None and needs.has_fsdp,
     )
-    yield from package_checks(found.versions, is_for_run=needs is not None)
+    trackers = needs.trackers if needs else ()
+    yield from package_checks(found.versions, is_for_run=needs is not None, trackers=trackers)
     yield from device_checks(machine, environment, needs=needs)
     yield from launch_checks(environment)
     yield from map(malformed, found.malformed)
@@ -58,4 +59,4 @@ def _checks(found: Found, needs: Needs | None) -> Iterator[Check]:
     if found.storage is not None:
         num_nodes = -(-needs.world_size // local) if needs and local else 1
         yield from storage_checks(found.storage, needs=needs, num_kept=found.num_kept, num_nodes=num_nodes)
-    yield from system_checks(machine, needs=needs, has_devices=has_devices)
+    yield from system_checks(machine, environment, needs=needs, has_devices=has_devices)

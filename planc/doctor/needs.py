@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from planc.estimate.checkpoint import checkpoint_bytes
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import BuildModel, ExportHf, FullyShard, InitMesh, SaveCheckpoint
+from planc.graph.ops import (
+    BuildModel,
+    CompileModules,
+    ExportHf,
+    FullyShard,
+    InitMesh,
+    OpenLog,
+    SaveCheckpoint,
+)
 from planc.inventory.schema import Inventory
 from planc.source import Span
 from planc.vocab import DType
@@ -51,7 +59,16 @@ class Needs:
     model: Span
     devices_per_node: int | None = None
     saves: Saves | None = None
+    compiler: Span | None = None
+    """Where modules are compiled by a backend that calls the system's own compiler."""
     device: MeantFor | None = None
+    trackers: tuple[str, ...] = ()
+    """Whom rank 0 tells of the run."""
+
+
+def trackers_of(graph: Graph) -> tuple[str, ...]:
+    """The names of the trackers that a run tells."""
+    return tuple(one.kind for op in graph.setup if isinstance(op, OpenLog) for one in op.trackers)
 
 
 def needs_of(
@@ -77,8 +94,14 @@ def needs_of(
         model=_span(build),
         devices_per_node=devices_per_node,
         saves=_saves(graph, inventory),
+        compiler=next((op.span for op in graph.setup if _calls_compiler(op)), None),
         device=device,
+        trackers=trackers_of(graph),
     )
+
+
+def _calls_compiler(op: Op) -> bool:
+    return isinstance(op, CompileModules) and op.backend == "inductor"
 
 
 def _saves(graph: Graph, inventory: Inventory) -> Saves | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -29,6 +29,8 @@ class Package:
     """The first release that is refused."""
     is_for_runs: bool = True
     """Whether checking plans does without it."""
+    extra: str | None = None
+    """The extra of planc that brings it, where only some plans need it."""
 
     @property
     def required(self) -> str:
@@ -64,13 +66,21 @@ PACKAGES: tuple[Package, ...] = (
     Package("numpy", "2.0", "2.4.6", "token order and packing of data"),
 )
 
+TRACKERS: tuple[Package, ...] = (
+    Package("tensorboard", "2.17", "2.21.0", "the plan's logging block names it", extra="tensorboard"),
+    Package("wandb", "0.19", "0.31.0", "the plan's logging block names it", extra="wandb"),
+)
+"""Packages that a plan asks for by the tracker's name."""
+
 
 def installed_versions() -> dict[str, str | None]:
-    """The version of every package of PACKAGES; None for one that is not installed. Imports none of them."""
-    return {package.name: _installed(package.name) for package in PACKAGES}
+    """The version of every package named here; None for one that is not installed. Imports none of them."""
+    return {package.name: _installed(package.name) for package in (*PACKAGES, *TRACKERS)}
 
 
-def package_checks(versions: Mapping[str, str | None], *, is_for_run: bool) -> Iterator[Check]:
+def package_checks(
+    versions: Mapping[str, str | None], *, is_for_run: bool, trackers: Sequence[str] = ()
+) -> Iterator[Check]:
     """A check a package. One that only runs need may be missing unless this is for a run."""
     yield Check(
         Section.PACKAGES,
@@ -78,7 +88,7 @@ def package_checks(versions: Mapping[str, str | None], *, is_for_run: bool) -> I
         f"{PYTHON_FLOOR} or newer",
         "what planc itself is written in",
     )
-    for package in PACKAGES:
+    for package in (*PACKAGES, *(one for one in TRACKERS if one.name in trackers)):
         version = versions[package.name]
         text = version or ("not installed" if not package.is_for_runs else "not installed, only runs need it")
         observed = SourceFile(package.name, text)
@@ -109,7 +119,7 @@ def _problems(
     package: Package, version: str | None, observed: SourceFile, *, is_for_run: bool
 ) -> Iterator[Diagnostic]:
     span = observed.whole()
-    extra = "planc[run]" if package.is_for_runs else "planc"
+    extra = f"planc[{package.extra or 'run'}]" if package.is_for_runs else "planc"
     if version is None:
         if is_for_run or not package.is_for_runs:
             text = f"{package.name} {package.required}: {package.reason}"

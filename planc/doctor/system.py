@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from planc.diagnostics import Label
 from planc.doctor import codes
 from planc.doctor.machine import Machine
 from planc.doctor.model import Check, Section
 from planc.doctor.needs import Needs
+from planc.runtime.compilers import find_compiler, missing_compiler
 from planc.show.table import format_bytes
-from planc.source import SourceFile
+from planc.source import SourceFile, Span
 
 _OWN_FILES = 256
 """Files that a process opens beside its connections: libraries, shards, logs."""
@@ -22,11 +24,15 @@ _RELEASED = time.mktime((2026, 1, 1, 0, 0, 0, 0, 0, 0))
 """No clock that is right shows an earlier time: planc is younger."""
 
 
-def system_checks(machine: Machine, *, needs: Needs | None, has_devices: bool) -> Iterator[Check]:
-    """Open files, shared memory, clock."""
+def system_checks(
+    machine: Machine, environment: Mapping[str, str], *, needs: Needs | None, has_devices: bool
+) -> Iterator[Check]:
+    """Open files, shared memory, the compiler of a plan that needs one, clock."""
     yield _open_files(machine, num_ranks=needs.world_size if needs else 1)
     if machine.shared_memory_bytes is not None:
         yield _shared_memory(machine.shared_memory_bytes, is_needed=has_devices)
+    if needs is not None and needs.compiler is not None:
+        yield _compiler(environment, device="cuda" if has_devices else "cpu", plan=needs.compiler)
     yield _clock(machine.now)
 
 
@@ -52,6 +58,18 @@ def _shared_memory(found: int, *, is_needed: bool) -> Check:
         return Check(Section.SYSTEM, observed, required, reason)
     help = "start the container with --shm-size=1g or more, or --ipc=host"
     problem = codes.LOW_LIMIT.at(observed.whole(), "nccl may fail or slow down", help=help)
+    return Check(Section.SYSTEM, observed, required, reason, (problem,))
+
+
+def _compiler(environment: Mapping[str, str], *, device: str, plan: Span) -> Check:
+    observed = SourceFile("compiler", find_compiler(device, environment) or "none found")
+    required, reason = "one that inductor can call", "torch.compile has its kernels built here"
+    missing = missing_compiler(device, environment)
+    if missing is None:
+        return Check(Section.SYSTEM, observed, required, reason)
+    text, help = missing
+    asked = (Label(plan, "the plan compiles modules"),)
+    problem = codes.NO_COMPILER.at(observed.whole(), text, secondary=asked, help=help)
     return Check(Section.SYSTEM, observed, required, reason, (problem,))
 
 

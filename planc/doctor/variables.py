@@ -28,8 +28,8 @@ class Harm:
 SHOWN: tuple[tuple[str, str], ...] = (
     ("CUDA_VISIBLE_DEVICES", "which devices PyTorch sees, and in which order"),
     ("OMP_NUM_THREADS", "threads of one process"),
-    ("HF_HUB_OFFLINE", "planc reads local files only, whatever this says"),
-    ("HF_HOME", "planc does not read it: model.hf names a folder"),
+    ("HF_HUB_OFFLINE", "nothing is fetched for model.hf = hub(...)"),
+    ("HF_HOME", "holds the cache that model.hf = hub(...) is read from"),
     ("PYTORCH_ALLOC_CONF", "how device memory is kept"),
     ("PYTORCH_CUDA_ALLOC_CONF", "how device memory is kept"),
     ("GLOO_SOCKET_IFNAME", "the network interface of gloo"),

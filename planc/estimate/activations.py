@@ -9,9 +9,11 @@ compute element, T the rank's tokens, divided by tp where a norm runs on a divid
     attention   b (q + 2 k) + a  queries, keys and values of the kernel; a is its log-sum-exp, 4 bytes a head;
                                  over cp b q more, since its output reaches the next layer as a copy
     eager attention b 3 q + s    keys and values repeated for the queries; s is 4 bytes a score, and b more
-                                 where the compute dtype is not float32, in which softmax computes
+                                 where the compute dtype is not float32, in which softmax computes, and b
+                                 more where scores are capped
     checkpointed module          b h: its input alone; the rest comes back for one module at a time
     checkpointed selectively     what selective.py says beside the input
+    experts     what experts.py says
 
 For an unfused 8B layer these rules give 49 h. Dropped, as small or shared by all layers: token ids and rotary
 tables. Tests hold the rules against what autograd saves, exactly.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import SEQUENCE, RankWork, ancestors
 from planc.estimate.selective import kept_results_bytes
 from planc.inventory.schema import Attention, Kind, Module
@@ -34,29 +37,26 @@ class Activations:
 
     kept: int
     recomputed: int
+    again: Mapping[str, int]
+    """What recomputing brings back beside what was kept, by checkpointed module."""
 
 
 def activations(work: RankWork) -> Activations:
     """What is kept, and what recomputing adds for a while."""
-    again = recomputed_bytes(work)
-    kept = sum(num_bytes for fqn, num_bytes in _saved(work) if work.region(fqn) is None)
-    kept += sum(region_input_bytes(work, fqn) for fqn in again)
-    kept += sum(kept_results_bytes(work).values())
-    return Activations(kept, max((0, *again.values())))
-
-
-def recomputed_bytes(work: RankWork) -> Mapping[str, int]:
-    """What recomputing brings back beside what was kept, by checkpointed module.
-
-    Results that were kept and that backward does not read are freed when the module has been computed again.
-    """
-    again: dict[str, int] = {}
+    kept = 0
+    saved: dict[str, int] = {}
     for fqn, num_bytes in _saved(work):
         region = work.region(fqn)
-        if region is not None:
-            again[region] = again.get(region, 0) + num_bytes
-    kept = kept_results_bytes(work)
-    return {fqn: num_bytes - kept.get(fqn, 0) for fqn, num_bytes in again.items()}
+        if region is None:
+            kept += num_bytes
+        else:
+            saved[region] = saved.get(region, 0) + num_bytes
+    kept += sum(region_input_bytes(work, fqn) for fqn in saved)
+    results = kept_results_bytes(work)
+    kept += sum(results.values())
+    # Results that backward does not read are freed when the module has been computed again.
+    again = {fqn: num_bytes - results.get(fqn, 0) for fqn, num_bytes in saved.items()}
+    return Activations(kept, max((0, *again.values())), again)
 
 
 def region_input_bytes(work: RankWork, fqn: str) -> int:
@@ -70,6 +70,7 @@ def region_input_bytes(work: RankWork, fqn: str) -> int:
 def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
     """(module, bytes) for everything that autograd saves where nothing is computed again."""
     attentions = {attention.fqn: attention for attention in work.inventory.attentions}
+    experts = experts_saved(work)
     inputs: set[tuple[str, tuple[str, ...]]] = set()
     for module in work.inventory.modules:
         match module.kind:
@@ -84,6 +85,8 @@ def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
                     yield module.fqn, between_bytes(work, module)
         if module.fqn in attentions:
             yield module.fqn, attention_bytes(work, attentions[module.fqn])
+        if module.fqn in experts:
+            yield module.fqn, experts[module.fqn].kept
 
 
 def _tokens(work: RankWork, *, is_divided: bool) -> int:
@@ -143,6 +146,7 @@ def attention_bytes(work: RankWork, attention: Attention) -> int:
         width = 2 * attention.head_dim + (attention.value_dim or attention.head_dim)
         compute_bytes = work.compute_dtype.size_bytes
         score_bytes = 4 if work.compute_dtype is DType.FLOAT32 else 4 + compute_bytes
+        score_bytes += compute_bytes if "softcap" in attention.extras else 0
         return work.num_tokens * num_heads * (width * compute_bytes + work.sequence_length * score_bytes)
     copies = work.cp if work.attention.kind == "allgather" else 1
     outputs = 1 if work.attention.over else 0

@@ -10,6 +10,7 @@ unit is (torch's _fsdp_param_group.py, post_backward). The operations are transf
     a gate times a value  the gradient of the product beside those of both
     attention             the gradients of its output, queries, keys and values
     norm                  three tensors in float32
+    stacked experts       the gradients of the rows that a projection reads and makes
     embedding             its whole weight's gradient, whatever rows a rank holds, and the rank's rows of it
 """
 
@@ -25,10 +26,10 @@ from planc.estimate.activations import (
     input_bytes,
     norm_bytes,
     norm_tokens,
-    recomputed_bytes,
     region_input_bytes,
     weight_width,
 )
+from planc.estimate.experts import experts_saved
 from planc.estimate.gaps import last_units
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork, ancestors
@@ -61,13 +62,15 @@ class Moment:
         return held + self.gaps
 
 
-def fullest_moment(work: RankWork, units: tuple[Unit, ...], *, kept: int) -> Moment:
-    """The fullest moment of a micro step's backward; `kept` is what its forward left.
+def fullest_moment(work: RankWork, units: tuple[Unit, ...], *, kept: int, again: Mapping[str, int]) -> Moment:
+    """The fullest moment of a micro step's backward; `kept` is what its forward left, in bytes.
+
+    `again` is what recomputing brings back, by checkpointed module.
 
     Over several micro steps it is one of those that do not reduce: as they leave as much in the reduce dtype
     as the last one copies, it makes no difference which.
     """
-    walk = _Walk(work, units, kept)
+    walk = _Walk(work, units, kept, again)
     return max(walk.moments(), key=lambda moment: moment.num_bytes)
 
 
@@ -94,11 +97,12 @@ def _reversed_order(inventory: Inventory) -> tuple[Module, ...]:
 class _Walk:
     """What is held while backward passes the modules one by one."""
 
-    def __init__(self, work: RankWork, units: tuple[Unit, ...], kept: int) -> None:
+    def __init__(self, work: RankWork, units: tuple[Unit, ...], kept: int, again: Mapping[str, int]) -> None:
         self._work, self._all_units = work, units
         self._order = _reversed_order(work.inventory)
         self._element = work.compute_dtype.size_bytes
         self._attentions: Mapping[str, Attention] = {one.fqn: one for one in work.inventory.attentions}
+        self._experts = experts_saved(work)
         self._reduces = bool(units) and work.times == 1
         self._waits = bool(units) or work.times == 1
         self._live = kept
@@ -106,6 +110,7 @@ class _Walk:
         self._reducing = 0
         # Layers pass the gradient of the hidden states on, beside whatever they compute.
         self._hidden = region_input_bytes(work, "")
+        self._context = context_bytes(work)
         by_name = {name: unit for unit in units for name in unit.modules}
         self._units = {
             module.fqn: next((by_name[name] for name in _around(module.fqn) if name in by_name), None)
@@ -119,7 +124,7 @@ class _Walk:
             if not unit.reshard_after_forward or unit.modules == ("",)
         }
         self._last_of_unit = {unit: fqn for fqn, unit in self._units.items()}
-        self._again = recomputed_bytes(work)
+        self._again = again
         # An embedding that is checkpointed saves nothing to begin with, and keeps token ids alone.
         self._regions = {fqn: region for fqn in self._units if (region := work.region(fqn)) in self._again}
         self._last_of_region = {region: fqn for fqn, region in self._regions.items()}
@@ -161,6 +166,10 @@ class _Walk:
                 self._weigh(module)
             case _:
                 self._weigh(module)
+        if (saved := self._experts.get(module.fqn)) is not None:
+            # Gradients of stacked weights are as large as the weights, and waited for with the rest.
+            yield self._now(saved.passing)
+            self._live -= saved.kept
         if unit is not None and self._last_of_unit[unit] == module.fqn:
             yield from self._reduce(unit)
 
@@ -188,7 +197,7 @@ class _Walk:
         elif around not in self._left_attention:
             self._left_attention.add(around)
             num_bytes = attention_bytes(work, self._attentions[around])
-            yield self._now(input_bytes(work, module) + num_bytes + context_bytes(work))
+            yield self._now(input_bytes(work, module) + num_bytes + self._context)
             self._live -= num_bytes
 
     def _gradient(self, module: Module) -> int:

@@ -73,10 +73,11 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
     kept_bytes = kept.kept + document_bias_bytes(work)
+    here = 0 if work.offloads else 1
     return Pieces(
-        states=parameters.num_bytes + optimizer.num_bytes,
-        parameters=parameters.num_bytes,
-        gradients=gradients.num_bytes,
+        states=here * (parameters.num_bytes + optimizer.num_bytes),
+        parameters=here * parameters.num_bytes,
+        gradients=here * gradients.num_bytes,
         unreduced=work.reduce_dtype.size_bytes
         * sum(num_gradients(work, layout) for layout in work.layouts.values()),
         activations=kept_bytes,
@@ -84,14 +85,15 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
         loss=entropy.tensors,
         gaps=gaps(work, gathered, entropy),
         context=context_bytes(work),
-        backward=fullest_moment(work, gathered, kept=kept_bytes),
+        backward=fullest_moment(work, gathered, kept=kept_bytes, again=kept.again),
         units=gathered,
         element=work.compute_dtype.size_bytes,
         reduced=work.reduce_dtype.size_bytes,
         casts_parameters=work.compute_dtype is not work.model_dtype,
         casts_gradients=work.reduce_dtype is not work.model_dtype,
+        brought=work.model_dtype.size_bytes if work.offloads else 0,
         accumulates=work.times > 1,
-        update=update_bytes(work),
+        update=here * update_bytes(work),
     )
 
 
@@ -129,7 +131,8 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
         "a sum over CUDA streams, whose pools the allocator keeps apart",
     )
     of_phases = tuple((phase.name, phase.num_bytes) for phase in phases(pieces))
-    return Memory(parts, peak, of_phases, held_bytes(pieces), peak_parts(pieces))
+    host = sum(part.num_bytes for part in states(work)) if work.offloads else 0
+    return Memory(parts, peak, of_phases, held_bytes(pieces), peak_parts(pieces), host)
 
 
 def _closed(name: str, num_bytes: int, formula: str, source: str) -> Amount:

@@ -92,6 +92,8 @@ class Memory:
     """The peak, if the allocator left no gaps between blocks."""
     peak_parts: tuple[tuple[str, int], ...]
     """What the peak is made of, the largest first: (name, bytes)."""
+    host_bytes: int = 0
+    """Of the parts, what lies in the host's memory, and is no part of the peak."""
 
     @property
     def peak_phase(self) -> str:

@@ -24,7 +24,7 @@ class Pieces:
     """What the peak is made of, in bytes.
 
     `element` is the size of a compute element, `reduced` of an element in gradient reduction. `states` are
-    parameters and optimizer state.
+    parameters and optimizer state. What lies in the host's memory is no part of them.
     """
 
     states: int
@@ -45,6 +45,8 @@ class Pieces:
     """Whether they are gathered in another dtype than they are stored in."""
     casts_gradients: bool
     """Whether they are reduced in another dtype than they are stored in."""
+    brought: int
+    """Bytes of an element that is brought from the host to be gathered; 0 where parameters stay."""
     accumulates: bool
     update: int
     """What the optimizer's step holds beside."""
@@ -104,17 +106,16 @@ def _gathered(pieces: Pieces) -> tuple[tuple[int, int], ...]:
     """(the shards as they are gathered, the whole) of every unit in forward's order, in bytes."""
     if not pieces.is_sharded:
         return ()
-    casts = int(pieces.casts_parameters)
-    return tuple(
-        (casts * pieces.element * unit.num_local, pieces.element * unit.num_gathered) for unit in pieces.units
-    )
+    shard = pieces.element * int(pieces.casts_parameters) + pieces.brought
+    return tuple((shard * unit.num_local, pieces.element * unit.num_gathered) for unit in pieces.units)
 
 
 def reducing_pool(pieces: Pieces) -> int:
     """Sharded gradients, and the largest unit's share for a while where it is reduced in another dtype.
 
-    Summing over replicas holds two units' shares then; one rank, which has nothing to scatter, divides its
-    gradients into a new tensor (foreach_reduce in torch's _fsdp_collectives.py).
+    Where gradients are offloaded, the largest unit's share is all that there is. Summing over replicas
+    holds two units' shares then; one rank, which has nothing to scatter, divides its gradients into a new
+    tensor (foreach_reduce in torch's _fsdp_collectives.py).
     """
     shares = [unit.num_local * _passing_shares(pieces, unit) for unit in pieces.units]
     return pieces.gradients + pieces.reduced * max(shares) if shares else 0
@@ -123,7 +124,7 @@ def reducing_pool(pieces: Pieces) -> int:
 def _passing_shares(pieces: Pieces, unit: Unit) -> int:
     """How often a unit's share is held beside its gradients."""
     cast = (2 if unit.replicate_over else 1) if pieces.casts_gradients else 0
-    return max(cast, 0 if unit.shard_over else 1)
+    return max(cast, 0 if unit.shard_over and not pieces.brought else 1)
 
 
 def phases(pieces: Pieces) -> tuple[Phase, ...]:

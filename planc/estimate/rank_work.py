@@ -62,22 +62,22 @@ class RankWork:
     """What activations are kept in: `fsdp.param_dtype`, else the model's."""
     reduce_dtype: DType
     """What gradients are summed in: `fsdp.reduce_dtype`, else the compute dtype."""
+    offloads: bool
+    """Whether the shards of parameters and gradients, and the optimizer's state, lie in the host's memory."""
     attention: AttachAttention
     optimizer: BuildOptimizer
     vocab_over: tuple[MeshDim, ...]
+    tp: int
+    cp: int
+    around: Mapping[str, str]
+    """The checkpointed module around each module that is in one."""
+    owners: Mapping[str, str]
+    """The owner of each parameter that is tied."""
 
     @property
     def num_samples(self) -> int:
         """Sequences of one micro step."""
         return self.num_tokens * self.cp // self.sequence_length
-
-    @property
-    def tp(self) -> int:
-        return self.graph.size(MeshDim.TP)
-
-    @property
-    def cp(self) -> int:
-        return self.graph.size(MeshDim.CP)
 
     @property
     def loss_bytes(self) -> int:
@@ -100,12 +100,11 @@ class RankWork:
 
     def layout(self, fqn: str) -> ParameterLayout | None:
         """A parameter's layout; of one that is tied, its owner's."""
-        owner = next((tie[0] for tie in self.inventory.ties if fqn in tie), fqn)
-        return self.layouts.get(fqn) or self.layouts.get(owner)
+        return self.layouts.get(fqn) or self.layouts.get(self.owners.get(fqn, fqn))
 
     def checkpoint_around(self, fqn: str) -> str | None:
         """The module around this one that is computed again in backward."""
-        return next((ancestor for ancestor in ancestors(fqn) if ancestor in self.checkpointed), None)
+        return self.around.get(fqn)
 
     def region(self, fqn: str) -> str | None:
         """The module that is computed again in backward: this one, or one around it."""
@@ -135,6 +134,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
     compute = unit.param_dtype if unit and unit.param_dtype else build.dtype
     styles = _styles(ops)
     recomputed = [op for op in ops if isinstance(op, CheckpointActivations)]
+    checkpointed = frozenset(fqn for op in recomputed for fqn in op.modules)
     return RankWork(
         graph=graph,
         inventory=inventory,
@@ -150,7 +150,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
             use.output == SEQUENCE and BY_NAME[use.style].kinds == (Kind.EMBEDDING,)
             for use in styles.values()
         ),
-        checkpointed=frozenset(fqn for op in recomputed for fqn in op.modules),
+        checkpointed=checkpointed,
         selective=frozenset(fqn for op in recomputed if op.mode == "selective" for fqn in op.modules),
         num_tokens=data.micro_batch * data.sequence_length // graph.size(MeshDim.CP),
         sequence_length=data.sequence_length,
@@ -159,9 +159,18 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         model_dtype=build.dtype,
         compute_dtype=compute,
         reduce_dtype=unit.reduce_dtype if unit and unit.reduce_dtype else compute,
+        offloads=unit is not None and unit.cpu_offload,
         attention=attention,
         optimizer=_first(ops, BuildOptimizer),
         vocab_over=loss.vocab_over,
+        tp=graph.size(MeshDim.TP),
+        cp=graph.size(MeshDim.CP),
+        around={
+            module.fqn: around
+            for module in inventory.modules
+            if (around := next((name for name in ancestors(module.fqn) if name in checkpointed), None))
+        },
+        owners={fqn: tie[0] for tie in reversed(inventory.ties) for fqn in tie},
     )
 
 

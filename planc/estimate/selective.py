@@ -26,6 +26,8 @@ from planc.vocab import DType
 def kept_results_bytes(work: RankWork) -> Mapping[str, int]:
     """Bytes that forward leaves beside the module's input, by selectively checkpointed module."""
     found: Counter[str] = Counter()
+    if not work.selective:
+        return found
     kept = kept_results(work)
     for module in work.inventory.modules:
         region, shape = work.region(module.fqn), work.tp_shape(module)
@@ -44,6 +46,8 @@ def kept_results(work: RankWork) -> frozenset[str]:
     """The linear layers and attention modules whose results are not computed again."""
     num_matmuls: Counter[str] = Counter()
     found: set[str] = set()
+    if not work.selective:
+        return frozenset()
     for module in work.inventory.modules:
         region = work.region(module.fqn)
         if module.kind is Kind.LINEAR and region is not None and region in work.selective:

@@ -8,6 +8,7 @@ from planc.estimate.model import Amount
 from planc.estimate.rank_work import RankWork
 
 _STEP_BYTES = 4
+ON_HOST = ", in the host's memory"
 
 
 def num_local_parameters(work: RankWork) -> int:
@@ -19,23 +20,25 @@ def states(work: RankWork) -> tuple[Amount, Amount, Amount]:
     """What stays from step to step, and the gradients that one step leaves before they are freed."""
     local = num_local_parameters(work)
     stored = local * work.model_dtype.size_bytes
+    place = ON_HOST if work.offloads else ""
+    formula = f"{local:_} elements x {work.model_dtype}{place}"
     return (
-        Amount("parameters", stored, True, f"{local:_} elements x {work.model_dtype}", "local shapes"),
-        _optimizer(work, stored=stored),
-        Amount("gradients", stored, True, f"{local:_} elements x {work.model_dtype}", "local shapes"),
+        Amount("parameters", stored, True, formula, "local shapes"),
+        _optimizer(work, stored=stored, place=place),
+        Amount("gradients", stored, True, formula, "local shapes"),
     )
 
 
-def _optimizer(work: RankWork, *, stored: int) -> Amount:
+def _optimizer(work: RankWork, *, stored: int, place: str) -> Amount:
     names = work.optimizer.state_names
     moments = len(names) * stored
     if work.optimizer.kind == "adamw":
         counters = _STEP_BYTES * len(work.layouts)
-        formula = f"{len(names)} x parameters + {_STEP_BYTES} x {len(work.layouts)} step counters"
+        formula = f"{len(names)} x parameters + {_STEP_BYTES} x {len(work.layouts)} step counters{place}"
         return Amount(
             "optimizer", moments + counters, True, formula, f"torch.optim.AdamW: {', '.join(names)}, step"
         )
-    formula = f"{len(names)} x parameters"
+    formula = f"{len(names)} x parameters{place}"
     return Amount("optimizer", moments, True, formula, f"torch.optim.SGD: {', '.join(names) or 'no state'}")
 
 

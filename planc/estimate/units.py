@@ -66,7 +66,7 @@ def num_gradients(work: RankWork, layout: ParameterLayout) -> int:
     DTensor computes the gradient of an embedding whole, whatever rows of it a rank holds. Where it is the
     head's too, the head's part is of the rank's rows, and so is the sum.
     """
-    is_tied = any(layout.fqn in tie for tie in work.inventory.ties)
+    is_tied = layout.fqn in work.owners
     is_embedding = work.module(layout.module).kind is Kind.EMBEDDING
     return prod(layout.shape if is_embedding and not is_tied else layout.tp_shape)
 

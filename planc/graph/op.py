@@ -16,22 +16,25 @@ class Stage(IntEnum):
     """The order in which setup must happen; a verified graph never goes back.
 
     Tensor parallelism precedes FSDP because `fully_shard` must see DTensors; activation checkpointing lies
-    between, since it replaces modules that `fully_shard` then wraps; weights are filled only once every
-    parameter has its final shape; the optimizer is built last, since it keeps the parameters it is given.
+    between, since it replaces modules that `fully_shard` then wraps; compilation follows it, to see what is
+    recomputed, and precedes FSDP, whose hooks stay outside of compiled code; weights are filled only once
+    every parameter has its final shape; the optimizer is built last, since it keeps the parameters it is
+    given.
     """
 
     MESH = 0
     BUILD = 1
     TENSOR_PARALLEL = 2
     ACTIVATION_CHECKPOINT = 3
-    FULLY_SHARD = 4
-    MATERIALISE = 5
-    LOAD = 6
-    OPTIMIZER = 7
-    DATA = 8
-    RESUME = 9
-    STEP = 10
-    SAVE = 11
+    COMPILE = 4
+    FULLY_SHARD = 5
+    MATERIALISE = 6
+    LOAD = 7
+    OPTIMIZER = 8
+    DATA = 9
+    RESUME = 10
+    STEP = 11
+    SAVE = 12
 
 
 class Resource(StrEnum):

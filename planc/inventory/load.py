@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Literal
 
+from planc.hub import is_hub, parse_hub
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import (
     CONFIG_NAME,
@@ -20,7 +21,9 @@ from planc.inventory.files import (
 from planc.inventory.schema import Inventory
 from planc.record import record
 
-__all__ = ["InventoryError", "LoadedInventory", "load_inventory", "save_inventory"]
+__all__ = ["InventoryError", "LoadedInventory", "inventory_of", "load_inventory", "save_inventory"]
+
+_OR_HUB = 'or a commit of a hub: `hub("org/name", revision = "<40 hexadecimal digits>")`'
 
 
 @record
@@ -30,6 +33,22 @@ class LoadedInventory:
     inventory: Inventory
     origin: Literal["saved", "cached", "probed"]
     path: Path
+
+
+def inventory_of(path: str, *, base: Path, cache_dir: Path) -> LoadedInventory:
+    """The inventory of what a plan names as its model: a folder from `base`, or a model of the hub.
+
+    Nothing is downloaded: InventoryError also where the cache of the hub has no config.json of it yet.
+    """
+    if not is_hub(path):
+        return load_inventory(base / path, cache_dir=cache_dir)
+    model = parse_hub(path)
+    if not (model.folder / CONFIG_NAME).exists():
+        raise InventoryError(
+            f"{model.short} is not on this machine: there is no {model.folder / CONFIG_NAME}",
+            help=f"Fetch what a check needs of it: planc inventory {model}",
+        )
+    return load_inventory(model.folder, cache_dir=cache_dir)
 
 
 def load_inventory(model_dir: Path, *, cache_dir: Path) -> LoadedInventory:
@@ -46,7 +65,7 @@ def load_inventory(model_dir: Path, *, cache_dir: Path) -> LoadedInventory:
     if digest is None:
         raise InventoryError(
             f"{model_dir} has neither {CONFIG_NAME} nor {INVENTORY_NAME}",
-            help="Put the model's config.json there; planc downloads nothing.",
+            help=f"Put the model's config.json there, {_OR_HUB}.",
         )
     cache_path = cache_dir / f"{digest}.json"
     if (cached := _load_cached(cache_path, digest=digest)) is not None:
@@ -73,7 +92,7 @@ def save_inventory(model_dir: Path) -> Path:
 
 
 def _digest_if_present(model_dir: Path) -> str | None:
-    help = "Name a local directory that holds the model's config.json; planc downloads nothing."
+    help = f"Name a local directory that holds the model's config.json, {_OR_HUB}."
     try:
         is_directory, has_config = model_dir.is_dir(), (model_dir / CONFIG_NAME).exists()
     except OSError as error:  # a forbidden parent, a name too long

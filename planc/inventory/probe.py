@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from planc.first_positions import FirstPositions
 from planc.initialisation import unset_tensors
 from planc.inventory.attention_calls import (
     IMPLEMENTATIONS,
@@ -34,6 +35,7 @@ from planc.inventory.model_class import read_model_class
 from planc.inventory.output_uses import OutputUses
 from planc.inventory.routing_probe import routing_of
 from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter, Routing
+from planc.inventory.skipped_modules import refuse_skipped
 
 _NUM_TOKENS = 8
 
@@ -232,7 +234,8 @@ def _fixed_heads(
 
     def run() -> Mapping[nn.Module, tuple[int, int]]:
         calls.clear()
-        _run(model)
+        with FirstPositions(_is_meta):
+            _run(model)
         return {module: (call.num_heads, call.num_kv_heads) for module, call in calls.items()}
 
     cores = [
@@ -289,8 +292,10 @@ def _record(
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
         named[fqn].register_forward_hook(partial(after, fqn))
-    with _refusals_of(type(model)), tracker, uses:
+    with _refusals_of(type(model)), tracker, uses, FirstPositions(_is_meta) as positions:
         _run(model)
+    if positions.answered:
+        refuse_skipped(type(model).__name__, flow.in_order(frozenset(recorded)), seen=flow.inputs)
     flow.written, flow.reduced = frozenset(uses.written), frozenset(uses.reduced)
     for fqn, module in named.items():
         if module in calls:
@@ -305,6 +310,10 @@ def _run(model: PreTrainedModel) -> None:
     masks = {} if is_unmasked else {"attention_mask": torch.ones_like(tokens)}
     with torch.no_grad():
         model(input_ids=tokens, use_cache=False, **masks)
+
+
+def _is_meta(tensor: Tensor) -> bool:
+    return tensor.is_meta
 
 
 def _ancestors(fqn: str) -> Iterator[str]:

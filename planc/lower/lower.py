@@ -12,6 +12,7 @@ from planc.graph.ops import (
     BuildModel,
     CheckpointActivations,
     ClipGradients,
+    CompileModules,
     ComputeLoss,
     Evaluate,
     ExportHf,
@@ -32,7 +33,9 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
+from planc.graph.ops.compile_modules import CompileBackend, CompileMode
 from planc.lower.data import open_data, open_evaluations
+from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
 from planc.plan import spec
 from planc.plan.bind import Assignment, BoundPlan
@@ -68,6 +71,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         timeout_seconds=plan.mesh.timeout,
         span=plan.span("mesh"),
     )
+    yield from open_log(plan)
     yield BuildModel(
         path=plan.model.hf,
         config_digest=inventory.config_digest,
@@ -78,6 +82,8 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield _attention(plan)
     yield from _tensor_parallel(bound)
     yield from _recomputation(bound)
+    if plan.compile is not None:
+        yield from _compilation(bound, plan.compile)
     if plan.fsdp is not None:
         yield from _fsdp(bound, plan.fsdp)
     yield MaterialiseWeights(span=plan.span("model"))
@@ -113,6 +119,33 @@ def _recomputation(bound: BoundPlan) -> Iterator[AnyOp]:
     if selective:
         span = bound.checkpointed[selective[0]]
         yield CheckpointActivations(mode="selective", modules=selective, span=span)
+
+
+def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[AnyOp]:
+    if not bound.compiled:
+        return
+    backend, mode = _backend(compilation)
+    yield CompileModules(
+        backend=backend,
+        mode=mode,
+        fullgraph=compilation.fullgraph,
+        dynamic=compilation.dynamic,
+        modules=tuple(bound.compiled),
+        span=compilation.span,
+    )
+
+
+def _backend(compilation: spec.CompileSpec) -> tuple[CompileBackend, CompileMode | None]:
+    """What torch calls the backend, and the mode of one that has modes."""
+    match compilation.backend:
+        case spec.Inductor(mode=spec.InductorMode.DEFAULT):
+            return "inductor", "default"
+        case spec.Inductor():
+            return "inductor", "max-autotune-no-cudagraphs"
+        case spec.AotEager():
+            return "aot_eager", None
+        case spec.Eager():
+            return "eager", None
 
 
 def _tensor_parallel(bound: BoundPlan) -> Iterator[AnyOp]:
@@ -155,6 +188,7 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
             reshard_after_forward=unit.reshard_after_forward,
             param_dtype=fsdp.param_dtype,
             reduce_dtype=fsdp.reduce_dtype,
+            cpu_offload=fsdp.cpu_offload,
             span=groups[0].span,
         )
 
@@ -163,6 +197,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     plan = bound.plan
     everything = tuple(MeshDim)
     tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
+    yield from start_profile(plan)
     yield NextBatch(count_over=_SAMPLE_DIMS, span=plan.span("data"))
     yield Accumulate(
         times=gradient_accumulation(plan), body=tuple(_micro_step(bound)), span=plan.span("train")
@@ -175,6 +210,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from _evaluations(bound)
     yield ReduceMetrics(over=_TOKEN_DIMS, span=plan.span("train"))
     yield Log(every_steps=plan.train.log_every, span=plan.span("train.log_every"))
+    yield from stop_profile(plan)
 
 
 def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from planc.inventory.schema import Inventory, Kind, Parameter
 from planc.plan.optimizer import Group
 from planc.plan.pattern import Pattern, parse_pattern
-from planc.plan.spec import NoCheckpointing, PatternRule, Plan, SelectiveCheckpointing, Unit
+from planc.plan.spec import NoCheckpointing, PatternRule, Plan, Region, SelectiveCheckpointing, Unit
 from planc.plan.style_actions import StyleAction
 from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
@@ -73,6 +73,8 @@ class BoundPlan:
     """Modules that are computed again in backward, whole or in part."""
     selective: frozenset[str]
     """Those of them that keep what is dear to compute."""
+    compiled: Mapping[str, Span]
+    """Modules that torch.compile makes code of."""
     weight_decay: Mapping[str, tuple[float, Span]]
     """By parameter fqn, where a group sets it."""
     learning_rates: Mapping[str, tuple[float, Span]]
@@ -90,6 +92,7 @@ def bind(plan: Plan, inventory: Inventory) -> BoundPlan:
     styles, unknown = _styles(plan, inventory, conflicts, selections)
     fsdp, checkpoint, cp = plan.fsdp, plan.activation_checkpoint, plan.context_parallel
     wrapped = _choose(checkpoint.rules if checkpoint else (), modules, conflicts, selections)
+    regions = _choose(plan.compile.rules if plan.compile else (), modules, conflicts, selections)
     buffers = _choose(cp.rules if cp else (), BUFFERS, conflicts, selections)
     units = _units(fsdp.rules if fsdp else (), modules, conflicts, selections)
     groups = _parameter_groups(plan, inventory, conflicts, selections)
@@ -105,6 +108,7 @@ def bind(plan: Plan, inventory: Inventory) -> BoundPlan:
         selective=frozenset(
             fqn for fqn, rule in wrapped.items() if isinstance(rule.action, SelectiveCheckpointing)
         ),
+        compiled={fqn: rule.span for fqn, rule in regions.items() if isinstance(rule.action, Region)},
         weight_decay={
             fqn: (rule.action.weight_decay, rule.span)
             for fqn, rule in groups.items()
@@ -160,6 +164,9 @@ def _decide(
     for name in names:
         rules = by_name.get(name)
         if rules is None:
+            continue
+        if len(rules) == 1:
+            chosen[name] = rules[0]
             continue
         strongest = _strongest(rules)
         chosen[name] = min(strongest, key=_texts)

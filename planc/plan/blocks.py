@@ -8,6 +8,7 @@ from typing import Any
 from planc.plan import spec
 from planc.plan.data import DataSpec
 from planc.plan.hardware import HardwareSpec
+from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import Group
 from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.types import freely_labelled, keys, nested_blocks
@@ -71,11 +72,14 @@ BLOCKS: Mapping[str, Shape] = {
             "none": spec.NoCheckpointing,
         },
     ),
+    "compile": Shape(spec.CompileSpec, actions={"region": spec.Region, "none": spec.NoRegion}),
     "data": Shape(DataSpec, required=True),
     "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": Group}),
     "checkpoint": Shape(spec.CheckpointSpec),
     "hardware": Shape(HardwareSpec),
     "train": Shape(spec.TrainSpec, required=True),
+    "logging": Shape(LoggingSpec),
+    "profile": Shape(ProfileSpec),
 }
 
 

@@ -66,7 +66,7 @@ def _is_sound(block: ast.Block, name: ast.Text, known: Mapping[str, ast.Block], 
     return True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Uses:
     """The imports of one file, and which of them something uses."""
 

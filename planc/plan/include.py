@@ -75,7 +75,7 @@ def read_files(file: ast.PlanFile, *, load: Load) -> tuple[Files, bool, tuple[Di
     return files, not reader.is_broken, tuple(reader.diagnostics)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Reader:
     """The state of one reading: files by path, each read once, and the chain of `extends` so far."""
 

@@ -60,7 +60,7 @@ def _folders(files: Files) -> dict[str, str]:
     return {source.name: posixpath.dirname(path) for path, source in files.sources.items()}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Gathered:
     """A block as its layers make it. `body` has None where a setting was overridden."""
 
@@ -77,7 +77,7 @@ class _Gathered:
         return replace(self.head, on=self.on, body=tuple(one for one in body if one is not None))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Linker:
     """The state of one link."""
 

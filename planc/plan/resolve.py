@@ -34,7 +34,7 @@ MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 """Of all patterns of a plan."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Written:
     """What a plan says of one block: values by key, rules, directives, mesh dims, blocks inside it.
 
@@ -53,7 +53,7 @@ class Written:
     """Keys that an unknown key was most likely meant to be: they are not missing as well."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Resolver:
     """The state of one resolve: the scope, and the tables that become the plan's."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from fractions import Fraction
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from planc.diagnostics import Applicability, Fix, Label
 from planc.diagnostics.suggest import closest
@@ -15,6 +14,9 @@ from planc.plan.scope import Scope
 from planc.plan.spellings import bool_word, dtype_word, planned
 from planc.record import record
 from planc.syntax import ast
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 MAX_INTEGER = 2**63 - 1
 
@@ -251,14 +253,19 @@ BYTES = _DECIMAL | _BINARY
 ALL_UNITS = STEPS | SECONDS | BYTES
 
 
-def _exact(number: ast.Number) -> Fraction | None:
+def _exact(number: ast.Number) -> int | Fraction | None:
     """The number as written, so that 0.55 h is 1,980 s; None beyond what a float holds, as 1e999 is."""
     mantissa = number.text.lower().partition("e")[0]
     if number.value == 0 and not mantissa.strip("-0_."):
-        return Fraction(0)
+        return 0
     if number.value == 0 or not math.isfinite(number.value):
         return None
-    return Fraction(number.text.replace("_", ""))
+    text = number.text.replace("_", "")
+    if text.lstrip("-").isdigit():
+        return int(text)
+    from fractions import Fraction  # most plans write whole numbers, and should not wait for the import
+
+    return Fraction(text)
 
 
 def listed(names: Iterable[str], *, last: str = "or") -> str:

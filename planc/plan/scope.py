@@ -55,7 +55,7 @@ class Links:
     folders: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Scope:
     """Parameters by name, and the findings so far. Lives for one resolve.
 
@@ -109,7 +109,9 @@ class Scope:
         self, code: Code, name: ast.Name, candidates: tuple[str, ...], *, text: str, help: str | None = None
     ) -> None:
         """Reports a name that is none of `candidates`; offers the nearest, else `help`, else all of them."""
-        near = closest(name.text, candidates)
+        # Another number is another thing: `a100_40gb` is no slip of `h100_80gb`.
+        alike = tuple(one for one in candidates if _digits(one) == _digits(name.text))
+        near = closest(name.text, alike)
         if near is not None:
             # `adam` is no slip of `adamw`: a whole word inside another may well be meant.
             is_slip = not near.startswith(name.text) and not name.text.startswith(near)
@@ -135,3 +137,7 @@ def references(value: ast.Value) -> Iterator[ast.Ref]:
                 yield from references(item)
         case _:
             return
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))

@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 from planc.plan.data import DataSpec
 from planc.plan.hardware import HardwareSpec
+from planc.plan.model_source import ModelSource
+from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import (
     AdamW,
     Constant,
@@ -24,7 +26,7 @@ from planc.plan.optimizer import (
     WarmupStableDecay,
 )
 from planc.plan.pattern import Pattern
-from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Path, Quantity
+from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
 from planc.plan.types import Optional, Variant, key, nested
@@ -63,8 +65,9 @@ class ModelSpec:
     """The model, its weights and its arithmetic."""
 
     hf: str = key(
-        Path(),
-        doc="a local folder with a config.json, beside the plan or absolute",
+        ModelSource(),
+        doc="a local folder with a config.json, beside the plan or absolute; "
+        'or `hub("org/name", revision = "...")`, a model of the Hugging Face hub at one commit',
         example='"models/tiny-llama"',
     )
     weights: Weights = key(
@@ -152,6 +155,9 @@ class FsdpSpec:
     reduce_dtype: DType | None = key(
         Optional(Choice(DType)), default=None, doc="the dtype gradients are summed in"
     )
+    cpu_offload: bool = key(
+        Bool(), default=False, doc="parameters, gradients and optimizer state lie in the host's memory"
+    )
 
 
 class Rotate(StrEnum):
@@ -204,6 +210,55 @@ class ActivationCheckpointSpec:
 
     rules: tuple[PatternRule[FullCheckpointing | SelectiveCheckpointing | NoCheckpointing], ...]
     span: Span
+
+
+class InductorMode(StrEnum):
+    DEFAULT = "default"
+    MAX_AUTOTUNE_NO_CUDAGRAPHS = "max_autotune_no_cudagraphs"
+
+
+@record
+class Inductor:
+    """Kernels that fuse what stands between matmuls; on a processor they take a C++ compiler."""
+
+    mode: InductorMode = key(
+        Choice(InductorMode), default=InductorMode.DEFAULT, doc="how long kernels are searched for"
+    )
+
+
+@record
+class AotEager:
+    """Forward and backward traced and run op by op: to find out which part of compilation is at fault."""
+
+
+@record
+class Eager:
+    """Forward traced and run op by op: to find out which part of compilation is at fault."""
+
+
+@record
+class Region:
+    """Compile the module as one."""
+
+
+@record
+class NoRegion:
+    """Run the module as it is."""
+
+
+@record
+class CompileSpec:
+    """Which modules torch.compile makes code of, and how."""
+
+    rules: tuple[PatternRule[Region | NoRegion], ...]
+    span: Span
+    backend: Inductor | AotEager | Eager = key(
+        Variant({"inductor": Inductor, "aot_eager": AotEager, "eager": Eager}),
+        default=Inductor(mode=InductorMode.DEFAULT),
+        doc="what runs the traced code",
+    )
+    fullgraph: bool = key(Bool(), default=True, doc="a module that cannot be traced as a whole ends the run")
+    dynamic: bool = key(Bool(), default=False, doc="code for all shapes, not for the batch's alone")
 
 
 @record
@@ -300,8 +355,11 @@ class Plan:
     fsdp: FsdpSpec | None
     context_parallel: ContextParallelSpec | None
     activation_checkpoint: ActivationCheckpointSpec | None
+    compile: CompileSpec | None
     checkpoint: CheckpointSpec | None
     hardware: HardwareSpec | None
+    logging: LoggingSpec | None
+    profile: ProfileSpec | None
     expectations: tuple[Expectation, ...]
     origins: Mapping[str, tuple[OriginStep, ...]]
     spans: Mapping[str, Span]

@@ -23,11 +23,14 @@ _MASTER = (
     "stored parameters are the master weights: `dtype = float32` in `model`, "
     "and `param_dtype = bfloat16` in `fsdp` for compute"
 )
-_OFFLOAD = "planc keeps parameters and optimizer state on the device: shard them over more ranks"
+_OFFLOAD = "write `cpu_offload = true` in `fsdp`"
+_COMPILE = 'name the modules in a block: `compile { "model.layers.*" -> region }`'
+_TRACKERS = 'trackers stand in a block: `logging { tracker "wandb" { project = "..." } }`'
 _ABSENT: Mapping[str, str] = {
     **dict.fromkeys(("master_dtype", "master_weights", "main_params_dtype", "fp32_master_weights"), _MASTER),
     **dict.fromkeys(("cpu_offload", "offload_policy", "enable_cpu_offload"), _OFFLOAD),
-    **dict.fromkeys(("compile", "torch_compile"), "planc runs modules as they are, without torch.compile"),
+    **dict.fromkeys(("compile", "torch_compile"), _COMPILE),
+    **dict.fromkeys(("log", "report_to", "wandb", "tensorboard", "trackers"), _TRACKERS),
 }
 """Keys and blocks of other tools that planc does without, each with what serves instead."""
 

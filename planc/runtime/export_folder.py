@@ -150,6 +150,8 @@ def _exported_step(folder: Path) -> int | None:
 
 def _write_config(temporary: Path, described: Description) -> None:
     config = json.loads((described.source / "config.json").read_text(encoding="utf-8"))
+    # Of weights that are no longer quantized; transformers would read them as if they were.
+    config.pop("quantization_config", None)
     _write_json(temporary / "config.json", {**config, **described.config})
 
 

@@ -35,6 +35,9 @@ class Backend(Protocol):
     def describe_rank(self) -> str:
         """`rank 3 (dp_shard 1, tp 1)`."""
 
+    def failed(self, message: str, *, code: ExitCode) -> str | None:
+        """An op failed here, and the run ends. What is known of ranks that this one lost, if it lost any."""
+
 
 def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int:
     """The number of the last step run or resumed; RunError where an op fails.
@@ -77,12 +80,14 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
     except RunError as error:
         if error.span is None:
             error.span = op.span
+        error.help = backend.failed(error.message, code=error.code) or error.help
         raise
     except Exception as error:
         where = f"step {position.step}, " if position.step else ""
         text = f"{type(error).__name__} in op `{op.name}` ({where}{backend.describe_rank()}): {error}"
         code = _exit_code(error)
-        help = _LOST_PEER if code is ExitCode.COMMUNICATION else None
+        lost = backend.failed(f"{type(error).__name__}: {error}", code=code)
+        help = lost or (_LOST_PEER if code is ExitCode.COMMUNICATION else None)
         raise OpFailure(text, code=code, help=help, span=op.span, is_shared=False) from error
 
 

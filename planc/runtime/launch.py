@@ -21,7 +21,8 @@ VARIABLES = (*_TORCHRUN, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 class Launch:
     """The process's place among all. `address` and `port` are None for a process on its own.
 
-    `agent_hosts_store` says that torchrun's agent already listens on the port.
+    `agent_hosts_store` says that torchrun's agent already listens on the port. `local_world_size` is None
+    where the launcher does not say how many processes this machine has.
     """
 
     rank: int = 0
@@ -30,6 +31,12 @@ class Launch:
     address: str | None = None
     port: int | None = None
     agent_hosts_store: bool = False
+    local_world_size: int | None = None
+
+    @property
+    def is_one_machine(self) -> bool:
+        """Whether all processes are known to be on this machine."""
+        return self.local_world_size == self.world_size
 
 
 def read_launch(environment: Mapping[str, str]) -> Launch:
@@ -58,7 +65,8 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
         free = "torchrun finds a free port with --standalone, not with --master-port 0"
         raise RunError(f"MASTER_PORT = {port} is no port", help="ports are 1 to 65535" if port else free)
     agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Launch(rank, world_size, local_rank, environment["MASTER_ADDR"], port, agent)
+    local = _count(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else None
+    return Launch(rank, world_size, local_rank, environment["MASTER_ADDR"], port, agent, local)
 
 
 def names_devices(environment: Mapping[str, str]) -> bool:

@@ -22,6 +22,25 @@ def config_digest(folder: Path) -> str:
         ) from error
 
 
+def refuse_quantized(folder: Path) -> None:
+    """RunError where a folder's config.json says that its weights are quantized: planc reads plain ones."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{folder / 'config.json'} cannot be read: {error}") from error
+    if isinstance(config, dict) and config.get("quantization_config") is not None:
+        raise RunError(
+            f"the weights in {folder} are quantized, says the quantization_config of its config.json",
+            help="take a checkpoint in bfloat16, float16 or float32, whose config.json has no such entry",
+        )
+
+
+def weight_names(folder: Path) -> tuple[str, ...]:
+    """The names of a folder's weight files, whether they are there or not yet. RunError as below."""
+    index = folder / _INDEX
+    return tuple(sorted(set(_read_index(index).values()))) if index.is_file() else (_SINGLE,)
+
+
 def weight_files(folder: Path) -> dict[str, Path] | Path:
     """The safetensors file that holds all weights, or each tensor's file as the index says.
 
@@ -39,6 +58,15 @@ def weight_files(folder: Path) -> dict[str, Path] | Path:
 
 
 def _from_index(folder: Path, index: Path) -> dict[str, Path]:
+    names = _read_index(index)
+    for name in sorted(set(names.values())):
+        if not (folder / name).is_file():
+            raise RunError(f"{index} names {name}, which does not exist", help="complete the folder")
+    return {key: folder / name for key, name in names.items()}
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    """Each tensor's file, by name, which is a safetensors file of the index's own folder."""
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = {str(key): str(name) for key, name in weight_map.items()}
@@ -47,6 +75,4 @@ def _from_index(folder: Path, index: Path) -> dict[str, Path]:
     for name in sorted(set(names.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise RunError(f"{index} names {name!r}, which is no safetensors file of its folder")
-        if not (folder / name).is_file():
-            raise RunError(f"{index} names {name}, which does not exist", help="complete the folder")
-    return {key: folder / name for key, name in names.items()}
+    return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +19,12 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One optimizer step, over all ranks. `memory_bytes` is the most that any rank's device held so far."""
+    """One optimizer step, over all ranks.
+
+    `memory_bytes` is the most that any rank held so far, of what `memory_kind` says: `allocated` on a CUDA
+    device, where `memory_reserved_bytes` is what the allocator took for it, or `process`, resident on the
+    host. `phase_seconds` holds, for each phase, the longest of any rank; saves count to the next line's.
+    """
 
     step: int
     loss: float
@@ -31,6 +37,13 @@ class StepMetrics:
     sample_ids: tuple[int, ...] = field(default=())
     evaluations: tuple[Evaluation, ...] = field(default=())
     """Made after this step."""
+    memory_kind: str = "process"
+    memory_reserved_bytes: int | None = None
+    tflops_per_second: float | None = None
+    """10^12 model FLOPs a second of one rank."""
+    mfu: float | None = None
+    """Of the peak of the device that the plan names, up to 1."""
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class Observer(Protocol):
@@ -45,6 +58,29 @@ class Observer(Protocol):
 
     def noted(self, text: str) -> None:
         """Something worth one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Several observers, told one after the other."""
+
+    observers: tuple[Observer, ...]
+
+    def started(self, *, first_step: int, num_steps: int) -> None:
+        for one in self.observers:
+            one.started(first_step=first_step, num_steps=num_steps)
+
+    def stepped(self, metrics: StepMetrics) -> None:
+        for one in self.observers:
+            one.stepped(metrics)
+
+    def saved(self, directory: Path) -> None:
+        for one in self.observers:
+            one.saved(directory)
+
+    def noted(self, text: str) -> None:
+        for one in self.observers:
+            one.noted(text)
 
 
 class Silent:

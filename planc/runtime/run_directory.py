@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from planc.runtime.checkpoints.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import StepMetrics
 
 PLAN_NAME = "plan.json"
 KEPT_PLANS = "plans"
+_LOCK_NAME = ".lock"
+
+
+class FolderInUseError(RunError):
+    """Another run writes to the folder, its status too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +29,35 @@ class RunDirectory:
     """Written by rank 0 alone."""
 
     path: Path
+
+    def claim(self) -> TextIO:
+        """Makes the folder this process's own until the file that it returns is closed, or the process ends.
+
+        FolderInUseError where another run writes here: two would mix their metrics and their status.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / _LOCK_NAME).open("a+", encoding="utf-8")
+        except OSError as error:
+            raise self._not_writable(error) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+            file.close()
+            raise FolderInUseError(
+                f"another run writes to {self.path}: {owner}",
+                help="wait until it ends, or choose another folder with --run-dir",
+                is_shared=False,
+            ) from error
+        except OSError as error:
+            file.close()
+            raise self._not_writable(error) from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        return file
 
     def prepare(self, artifact: Callable[[Path], str], *, plan_hash: str) -> None:
         """Creates the folder and stores the compiled plan in it; RunError if the system refuses.
@@ -30,16 +67,12 @@ class RunDirectory:
         """
         kept = self.path / KEPT_PLANS
         try:
-            kept.mkdir(parents=True, exist_ok=True)
+            # Else a power failure could take the folder away with every checkpoint in it.
+            make_durable(kept)
             self._replace(f"{KEPT_PLANS}/{plan_hash}.json", artifact(kept))
             self._replace(PLAN_NAME, artifact(self.path))
         except OSError as error:
-            raise RunError(
-                f"cannot write the run's folder {self.path}: {error.strerror}",
-                code=ExitCode.STORAGE,
-                help="choose another with --run-dir",
-                is_shared=False,
-            ) from error
+            raise self._not_writable(error) from error
 
     def truncate_metrics(self, *, last_step: int) -> None:
         """Drops the lines of steps that a resumed run does again, and one that a crash cut short."""
@@ -56,11 +89,9 @@ class RunDirectory:
         return [(entry["step"], entry["loss"]) for entry in map(json.loads, lines)]
 
     def append_metrics(self, metrics: StepMetrics) -> None:
-        values: dict[str, Any] = asdict(metrics)
-        if not metrics.sample_ids:
-            del values["sample_ids"]
-        if not metrics.evaluations:
-            del values["evaluations"]
+        values: dict[str, Any] = {
+            name: value for name, value in asdict(metrics).items() if value not in (None, (), {})
+        }
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
@@ -68,6 +99,14 @@ class RunDirectory:
         """`state` is running, done, stopped (before the last step, as asked) or failed."""
         status = {"state": state, "exit_code": None if code is None else int(code), **details}
         self._replace("status.json", json.dumps(status, indent=2) + "\n")
+
+    def _not_writable(self, error: OSError) -> RunError:
+        return RunError(
+            f"cannot write the run's folder {self.path}: {error.strerror}",
+            code=ExitCode.STORAGE,
+            help="choose another with --run-dir",
+            is_shared=False,
+        )
 
     def _replace(self, name: str, text: str) -> None:
         path = self.path / name

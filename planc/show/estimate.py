@@ -40,6 +40,8 @@ def memory_text(found: Estimate, *, device: Device | None = None) -> str:
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.memory.peak_parts[:4])
     text = f"MEMORY PER RANK\n{render_table(rows, right=(1,), indent='  ')}"
     text += f"  reached in: {found.memory.peak_phase}: {parts}\n"
+    if found.memory.host_bytes:
+        text += f"  beside it, in the host's memory: {format_bytes(found.memory.host_bytes)} per rank\n"
     return text if device is None else f"{text}  on {device.name}: {_verdict(found, device)}\n"
 
 
@@ -113,6 +115,7 @@ def memory_data(found: Estimate) -> dict[str, Any]:
         "parts": [asdict(part) for part in found.memory.parts],
         "peak": {**asdict(found.memory.peak), "phase": found.memory.peak_phase, "parts": made_of},
         "phases": dict(found.memory.phases),
+        "host_bytes": found.memory.host_bytes,
     }
 
 

@@ -62,13 +62,17 @@ def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
         yield "styles", ", ".join(f"{name} {number}" for name, number in styles.items())
     if plan.fsdp:
         copies = f", replicas over {plan.fsdp.replicate_on}" if plan.fsdp.replicate_on else ""
-        yield "fsdp", f"over {', '.join(plan.fsdp.on)}{copies}"
+        place = ", offloaded to the host" if plan.fsdp.cpu_offload else ""
+        yield "fsdp", f"over {', '.join(plan.fsdp.on)}{copies}{place}"
     if plan.context_parallel:
         cp = plan.context_parallel
         yield "context parallel", f"{cp.rotate} over {', '.join(cp.on)}, load balancer {cp.load_balancer}"
     if bound.checkpointed:
         some = f", {len(bound.selective)} of them selectively" if bound.selective else ""
         yield "recomputed", f"{plural(len(bound.checkpointed), 'module')}{some}"
+    if plan.compile and bound.compiled:
+        how = _written(plan.compile, ("backend",))
+        yield "compiled", f"{plural(len(bound.compiled), 'module')} by {how}"
     for name, record in (("data", plan.data), ("optimizer", plan.optimizer)):
         yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))
     if plan.checkpoint:

@@ -20,6 +20,7 @@ from planc.graph.ops import InitWeights, LoadWeights, StepOptimizer, SyncGradien
 from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.backends.torch.mesh import connect
 from planc.runtime.backends.torch.session import Paths, Session
+from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
 from planc.runtime.launch import read_launch
 from planc.runtime.observer import Observer, StepMetrics
@@ -90,6 +91,9 @@ class Recorder:
 
     def describe_rank(self) -> str:
         return self.backend.describe_rank()
+
+    def failed(self, message: str, *, code: ExitCode) -> str | None:
+        return self.backend.failed(message, code=code)
 
 
 class Metrics:

@@ -58,12 +58,13 @@ def shrunk_graph(
                 setup.append(short)
             case ops.OpenData():
                 setup.append(_short_data(op, sizes, times=min(times, MAX_MICRO_STEPS), vocab_size=vocab_size))
-            case ops.ResumeCheckpoint() | ops.OpenEvaluation():
+            case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog():
                 continue
             case _:
                 setup.append(_renamed(op, renamed))
-    # Evaluations change nothing of what is trained.
-    step = (_short_step(op) for op in graph.step if not isinstance(op, ops.Evaluate))
+    # Evaluations and traces change nothing of what is trained.
+    left_out = (ops.Evaluate, ops.StartProfile, ops.StopProfile)
+    step = (_short_step(op) for op in graph.step if not isinstance(op, left_out))
     save = ops.SaveCheckpoint(every_steps=SAVE_STEP, at_end=False, keep_last=1)
     return _verified(
         replace(
@@ -80,7 +81,7 @@ def shrunk_graph(
 def _renamed(op: Any, renamed: Renaming) -> Any:
     """The op on the small model, in full precision; None if nothing is left to do."""
     match op:
-        case ops.ShardTensorParallel() | ops.CheckpointActivations():
+        case ops.ShardTensorParallel() | ops.CheckpointActivations() | ops.CompileModules():
             modules = renamed.of(op.modules)
             return replace(op, modules=modules) if modules else None
         case ops.FullyShard():

@@ -12,7 +12,7 @@ from planc.vocab import MeshDim
 def report_text(report: Report) -> str:
     """What was run, and a line for every item."""
     ran = (
-        f"  ran {_mesh_text(report)} on {report.world_size} rank{'s' if report.world_size > 1 else ''}, "
+        f"  ran {mesh_text(report)} on {report.world_size} rank{'s' if report.world_size > 1 else ''}, "
         f"{len(report.kept)} of {report.num_layers} layers, {report.sequence_length} tokens, {report.dtype}"
     )
     rows = [(verdict.item.value, *_cells(verdict)) for verdict in report.verdicts]
@@ -25,7 +25,8 @@ def _cells(verdict: Verdict) -> tuple[str, str, str]:
     return "ok" if verdict.ok else "DIFFERS", error, f"{verdict.detail}{over}"
 
 
-def _mesh_text(report: Report) -> str:
+def mesh_text(report: Report) -> str:
+    """`dp_shard 2 for 64 · tp 2`: the ranks that ran, for those of the plan."""
     small = dict(report.ran_mesh)
     return _sizes((mesh_dim, size, small[mesh_dim]) for mesh_dim, size in report.mesh) or "without a mesh"
 

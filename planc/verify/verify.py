@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from torch import Tensor
 
 from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import CompileModules
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.errors import DataError
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
@@ -43,6 +44,8 @@ _NO_GRADIENT = 1e-6
 """Share of the gradient's norm below which a parameter's gradient is rounding, and so its update."""
 _TIMEOUT_SECONDS = 120.0
 _COLLECTIVE_TIMEOUT_SECONDS = 30
+_COMPILE_SECONDS = 300.0
+"""What compilation may take on top: every rank does it for itself, and waits for the others."""
 
 
 def verify(
@@ -127,16 +130,17 @@ def _verdicts(
 
 def run_plan(graph: Graph, *, folder: Path, before_op: BeforeOp | None = None) -> list[Record]:
     """What every rank saw of the steps that are compared. RankError or TimeoutError where they fail."""
+    extra = _COMPILE_SECONDS if any(isinstance(op, CompileModules) for op in graph.setup) else 0.0
     task = Task(
         graph,
         folder,
         folder / "run",
         before_op,
         stop_after=NUM_STEPS,
-        collective_timeout_seconds=_COLLECTIVE_TIMEOUT_SECONDS,
+        collective_timeout_seconds=_COLLECTIVE_TIMEOUT_SECONDS + int(extra),
     )
     return run_ranks(
-        train_rank, graph.world_size, task, timeout_seconds=_TIMEOUT_SECONDS, init=False, quiet=True
+        train_rank, graph.world_size, task, timeout_seconds=_TIMEOUT_SECONDS + extra, init=False, quiet=True
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from planc.runtime.checkpoints.errors import CheckpointStorageError, CorruptCheckpointError
-from planc.runtime.checkpoints.manifest import Manifest
+from planc.runtime.checkpoints.manifest import Manifest, seal
 from planc.runtime.checkpoints.verify import read_manifest
 from tests.checkpoints.sample import manifest_at
 
@@ -35,7 +35,7 @@ def test_a_manifest_survives_json_exactly() -> None:
         ("step", "3"),
         ("step", 3.0),
         ("step", -1),
-        ("format_version", 2),
+        ("format_version", 1),
         ("mesh", {"dp_shard": 0}),
         ("mesh", {"warp": 2}),
         ("comment", "unknown"),
@@ -88,14 +88,14 @@ def test_a_step_that_differs_from_its_progress_is_refused() -> None:
 
 
 def test_a_newer_format_is_named(checkpoint: Path) -> None:
-    text = json.dumps({**sample_fields(), "format_version": 2, "signature": "new"})
+    text = json.dumps({**sample_fields(), "format_version": 3, "signature": "new"})
     (checkpoint / "manifest.json").write_text(text)
-    with pytest.raises(CorruptCheckpointError, match="not of format 1"):
+    with pytest.raises(CorruptCheckpointError, match="not of format 2"):
         read_manifest(checkpoint)
 
 
 def test_the_manifest_of_another_step_is_refused(checkpoint: Path) -> None:
-    (checkpoint / "manifest.json").write_text(manifest_at(4).model_dump_json())
+    (checkpoint / "manifest.json").write_text(seal(manifest_at(4)))
     with pytest.raises(CorruptCheckpointError, match="is of step 4"):
         read_manifest(checkpoint)
 
@@ -124,3 +124,19 @@ def test_an_error_reaches_another_process_whole() -> None:
     error = CorruptCheckpointError("what", help="how")
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), copy.message, copy.help) == (CorruptCheckpointError, "what", "how")
+
+
+def test_a_changed_character_that_still_makes_a_manifest_is_refused(checkpoint: Path) -> None:
+    path = checkpoint / "manifest.json"
+    text = path.read_text()
+    changed = text.replace('"samples_consumed":24', '"samples_consumed":25')
+    assert changed != text
+    path.write_text(changed)
+    with pytest.raises(CorruptCheckpointError, match="not as it was saved"):
+        read_manifest(checkpoint)
+
+
+def test_a_manifest_without_its_own_hash_is_refused(checkpoint: Path) -> None:
+    (checkpoint / "manifest.json").write_text(manifest_at(3).model_dump_json())
+    with pytest.raises(CorruptCheckpointError, match="not as it was saved"):
+        read_manifest(checkpoint)

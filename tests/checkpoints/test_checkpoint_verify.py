@@ -12,7 +12,7 @@ import pytest
 
 from planc.runtime.checkpoints.coverage import coverage_problem
 from planc.runtime.checkpoints.errors import CorruptCheckpointError
-from planc.runtime.checkpoints.manifest import Chunk, TensorEntry
+from planc.runtime.checkpoints.manifest import Chunk, Manifest, TensorEntry, seal
 from planc.runtime.checkpoints.shards import Entry, decode_header, encode_header
 from planc.runtime.checkpoints.verify import read_manifest, verify, verify_files
 from tests.checkpoints.sample import shard_bytes
@@ -70,8 +70,9 @@ def test_a_pipe_does_not_hang(checkpoint: Path) -> None:
 
 def test_a_chunk_of_another_dtype_than_its_file_is_found(checkpoint: Path) -> None:
     manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["sha256"]
     manifest["tensors"]["model.weight"]["dtype"] = "int32"
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    (checkpoint / "manifest.json").write_text(seal(Manifest.model_validate_json(json.dumps(manifest))))
     assert [problem.text for problem in verify(checkpoint)] == [
         "model.weight@0,0 is not int32 [2, 3] there",
         "model.weight@2,0 is not int32 [1, 3] there",

@@ -38,7 +38,7 @@ def complete(script: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("ch",), ["check"]),
+        (("ch",), ["check", "checkpoint"]),
         (("",), [command.name for command in COMMANDS]),
         (("check", "--output-f"), ["--output-format"]),
         (("check", "--output-format", "sa"), ["sarif"]),

@@ -140,6 +140,24 @@ def test_recomputing_selectively_instead_of_fully_is_a_change_of_its_own() -> No
     assert (change.action, change.old, change.new) == (Action.CHANGE, "full", "selective")
 
 
+def test_compiling_otherwise_is_a_change_with_another_order_of_sums() -> None:
+    blocks = (
+        f'compile {{\n  backend = {backend}\n  "model.layers.*" -> region\n}}'
+        for backend in ("aot_eager", "inductor")
+    )
+    eager, inductor = (_side(("tp = 2", "tp = 1"), ("data {", f"{block}\ndata {{")) for block in blocks)
+    found = diff(eager, inductor)
+    change = _change(found, "compile model.layers.{0..3}")
+    assert (change.action, change.old, change.new) == (Action.CHANGE, "aot_eager", "inductor(default)")
+    assert "compile" in _change(found, "reduction order").note
+
+
+def test_offloading_is_a_change_of_the_layout() -> None:
+    found = _diff("fsdp.cpu_offload=true")
+    change = _change(found, "fsdp.cpu_offload")
+    assert (change.group, change.action, change.new) == (Group.LAYOUT, Action.ADD, "true")
+
+
 @pytest.mark.parametrize(
     ("settings", "action", "note"),
     [

@@ -12,7 +12,7 @@ from planc.api import check_plan
 from planc.cli.main import main
 from planc.graph.artifact import base_between, dump
 from planc.graph.graph import plan_hash
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, Progress
+from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, Progress, seal
 from planc.runtime.run_directory import RunDirectory
 from planc.source import SourceFile
 from tests.plans import TINY, write_plan
@@ -59,7 +59,7 @@ def commit(run_folder: Path, *, step: int) -> Path:
         tensors={},
         files={},
     )
-    (directory / MANIFEST_NAME).write_text(manifest.model_dump_json())
+    (directory / MANIFEST_NAME).write_text(seal(manifest))
     return directory
 
 

@@ -24,6 +24,7 @@ from planc.runtime.checkpoints.errors import (
     CorruptCheckpointError,
 )
 from planc.runtime.checkpoints.layout import committed_steps, step_directory
+from planc.runtime.checkpoints.manifest import Manifest, seal
 from tests.dist.checkpoint_state import (
     SINGLE,
     build,
@@ -145,11 +146,12 @@ def test_a_pickle_in_place_of_a_file_never_runs(
     payload = pickle.dumps(Payload(tmp_path / "marker"))
     (directory / ".metadata").write_bytes(payload)
     manifest = json.loads((directory / "manifest.json").read_text())
+    del manifest["sha256"]
     manifest["files"]["rank-00000.safetensors"] = {
         "size_bytes": len(payload),
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
-    (directory / "manifest.json").write_text(json.dumps(manifest))
+    (directory / "manifest.json").write_text(seal(Manifest.model_validate_json(json.dumps(manifest))))
     (directory / name).write_bytes(payload)
     with pytest.raises(CorruptCheckpointError):
         load(build(SINGLE, seed=2), directory=directory)

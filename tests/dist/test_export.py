@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.graph.op import Op
 from planc.graph.ops import ExportHf
-from planc.runtime.backends.torch import export
+from planc.runtime.backends.torch import export_format
 from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.backends.torch.gradients import local_of
 from planc.runtime.errors import ExitCode, RunError
@@ -143,7 +143,7 @@ def test_a_weight_beyond_the_range_of_the_dtype_is_an_error_on_every_rank(
 
 
 def train_rank_in_small_shards(rank: int, world_size: int, task: Task) -> Record:
-    export.MAX_SHARD_BYTES = SMALL_SHARD_BYTES
+    export_format.MAX_SHARD_BYTES = SMALL_SHARD_BYTES
     return train_rank(rank, world_size, task)
 
 

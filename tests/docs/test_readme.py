@@ -28,6 +28,8 @@ PARTS = [text for kind, name, text in FENCES if kind == "plan" and not name]
 """What makes one plan together."""
 VARIANTS = [text for kind, name, text in FENCES if (kind, name) == ("plan", "instead")]
 """Blocks that may stand there in place of those of their kind."""
+ALONE = [text for kind, name, text in FENCES if (kind, name) == ("plan", "alone")]
+"""Whole plans, for blocks that the others rule out."""
 FILES = {name: text for kind, name, text in FENCES if kind == "plan" and name.endswith(".plan")}
 """Files that include each other."""
 PYTHON = [text for kind, _, text in FENCES if kind == "python"]
@@ -51,9 +53,16 @@ def test_the_blocks_of_the_tour_are_one_sound_plan(tmp_path: Path) -> None:
     assert findings(tmp_path, WHOLE) == []
 
 
+@pytest.mark.parametrize("text", ALONE)
+def test_a_plan_that_stands_alone_is_sound(text: str, tmp_path: Path) -> None:
+    assert findings(tmp_path, text) == []
+
+
 def test_the_tour_has_every_kind_of_block_once() -> None:
     kinds = [block.kind.text for block in blocks(WHOLE)]
-    assert sorted(kinds) == sorted({*BLOCKS, "expect"})
+    assert len(kinds) == len(set(kinds))
+    alone = {block.kind.text for text in ALONE for block in blocks(text)}
+    assert {*kinds, *alone} == {*BLOCKS, "expect"}
 
 
 @pytest.mark.parametrize("text", VARIANTS)
@@ -71,7 +80,7 @@ def test_the_files_of_the_tour_are_a_sound_plan(tmp_path: Path) -> None:
     assert findings(tmp_path, FILES[top], name=top) == []
 
 
-@pytest.mark.parametrize("text", [*PARTS, *VARIANTS, *FILES.values()])
+@pytest.mark.parametrize("text", [*PARTS, *VARIANTS, *ALONE, *FILES.values()])
 def test_plans_are_laid_out_as_fmt_does(text: str) -> None:
     found, _ = format_source(SourceFile("x.plan", text))
     assert found == text
@@ -101,7 +110,7 @@ def test_the_pytorch_beside_a_plan_compiles_and_its_imports_exist(text: str) -> 
 
 
 def test_every_block_of_the_tour_is_beside_pytorch() -> None:
-    assert len(PYTHON) == len(PARTS)
+    assert len(PYTHON) == len(PARTS) + len(ALONE)
 
 
 def test_every_command_is_in_the_table() -> None:

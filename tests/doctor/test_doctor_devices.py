@@ -145,6 +145,15 @@ def test_connections_to_many_ranks_need_open_files() -> None:
     assert codes(report(machine=unlimited, needs=replace(NEEDS, world_size=4096))) == []
 
 
+def test_a_plan_that_compiles_needs_a_compiler_of_its_device() -> None:
+    compiling = replace(NEEDS, compiler=PLAN.whole())
+    bare = {"PATH": "/nowhere"}
+    assert codes(report(needs=compiling, environment=bare)) == ["P930"]
+    assert codes(report(needs=NEEDS, environment=bare)) == []
+    found = report(WITHOUT, needs=replace(compiling, backend="gloo"), environment=bare)
+    assert "a C++ compiler" in found.diagnostics[0].primary.text
+
+
 def test_a_clock_before_planc_was_made_is_wrong() -> None:
     assert codes(report(machine=replace(MACHINE, now=0.0))) == ["P927"]
 

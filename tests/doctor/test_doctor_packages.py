@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planc.doctor.model import Check, Status
-from planc.doctor.packages import PACKAGES, PYTHON_FLOOR, package_checks, release
+from planc.doctor.packages import PACKAGES, PYTHON_FLOOR, TRACKERS, package_checks, release
 from tests.doctor.environments import ROOT, installed, present_versions, python
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -106,3 +106,20 @@ def test_what_is_installed_is_read_without_importing_it(tmp_path: Path, light: P
     assert "'transformers': '4.19.0'" in found
     assert "'tokenizers': None" in found
     assert imported == "set()"
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_tracker_is_looked_for_where_a_plan_names_it(name: str) -> None:
+    versions = {**present_versions(), name: None}
+    assert name not in {check.observed.name for check in package_checks(versions, is_for_run=True)}
+    checks = package_checks(versions, is_for_run=True, trackers=(name,))
+    (check,) = (check for check in checks if check.observed.name == name)
+    assert codes_of(check) == ["P911"]
+    assert check.problems[0].help == f"pip install 'planc[{name}]'"
+
+
+def test_the_extras_of_trackers_ask_for_the_floors() -> None:
+    extras = PYPROJECT["optional-dependencies"]
+    assert {one.extra: extras[one.extra] for one in TRACKERS} == {
+        one.extra: [f"{one.name}>={one.floor}"] for one in TRACKERS
+    }

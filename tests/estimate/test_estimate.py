@@ -47,6 +47,21 @@ def full_with(expectation: str) -> str:
     return FULL.replace("world_size == 4", expectation)
 
 
+def test_what_is_offloaded_is_the_hosts_and_no_part_of_the_peak() -> None:
+    kept, offloaded = (estimated(BARE, f"fsdp.cpu_offload={word}") for word in ("false", "true"))
+    names = ("parameters", "gradients", "optimizer")
+    assert kept.memory.host_bytes == 0
+    assert offloaded.memory.host_bytes == sum(offloaded.memory.part(name).num_bytes for name in names)
+    assert {"parameters", "optimizer"}.isdisjoint(dict(offloaded.memory.peak_parts))
+    assert offloaded.memory.peak.num_bytes < kept.memory.peak.num_bytes
+
+
+def test_a_shard_is_brought_to_the_device_before_it_is_gathered() -> None:
+    kept, offloaded = (estimated(BARE, f"fsdp.cpu_offload={word}") for word in ("false", "true"))
+    pools = [one.memory.part("gathering pool").num_bytes for one in (kept, offloaded)]
+    assert pools[1] > pools[0]
+
+
 @pytest.mark.parametrize(
     ("kind", "sent"),
     [

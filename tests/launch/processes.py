@@ -68,12 +68,17 @@ def torchrun(num_ranks: int, *arguments: str) -> Outcome:
     return start(*launcher, "-m", "planc.run", *arguments)
 
 
-def without_torchrun(*commands: tuple[str, ...]) -> list[Outcome]:
-    """One process a rank, as a cluster's own launcher starts them; `commands` holds each rank's arguments."""
+def free_port() -> int:
+    """A port that nothing listened on a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    world = {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def without_torchrun(*commands: tuple[str, ...]) -> list[Outcome]:
+    """One process a rank, as a cluster's own launcher starts them; `commands` holds each rank's arguments."""
+    world = {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def start_rank(rank: int) -> Outcome:
         environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}

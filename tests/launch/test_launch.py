@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -42,21 +43,12 @@ def taken_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@pytest.fixture
-def no_torch(tmp_path: Path) -> Path:
-    """A folder whose `torch` refuses to be imported."""
-    folder = tmp_path / "no_torch"
-    folder.mkdir()
-    (folder / "torch.py").write_text("raise SystemExit('torch was imported')\n")
-    return folder
-
-
 def test_a_wrong_number_of_ranks_is_one_error_without_a_traceback_of_planc(workspace: Path) -> None:
     outcome = torchrun(2, str(workspace / "four.plan"))
     assert outcome.code == 1, "torchrun's own code for every failure"
     own, _, summary = outcome.stderr.partition("torch/distributed/elastic")
     assert own.count("error[P301]") == 1
-    assert f"torchrun --nproc-per-node 4 -m planc.run {workspace / 'four.plan'}" in own
+    assert f"torchrun --standalone --nproc-per-node 4 -m planc.run {workspace / 'four.plan'}" in own
     assert "planc/run.py" not in outcome.stderr
     assert "exitcode  : 2" in summary.partition("Root Cause")[2]
     assert outcome.seconds < 10
@@ -76,9 +68,32 @@ def test_one_process_for_four_ranks_names_the_command(
     path = str(workspace / plan)
     outcome = start(sys.executable, *optimise, "-m", "planc.run", path, first_on_path=no_torch)
     assert outcome.code == 2
-    assert f"start it with: torchrun --nproc-per-node 4 -m planc.run {path}" in outcome.stderr
+    assert f"start it with: torchrun --standalone --nproc-per-node 4 -m planc.run {path}" in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert outcome.stdout == ""
+
+
+@pytest.mark.parametrize("program", [("-m", "planc.run"), ("-m", "planc", "run")], ids=" ".join)
+def test_the_command_starts_the_very_run_that_was_asked_for(
+    program: tuple[str, ...], workspace: Path, no_torch: Path
+) -> None:
+    options = ("--set", "train.steps=4", "--set", "optimizer.kind=adamw(lr = 1e-3)", "--run-dir", "a b")
+    words = (str(workspace / "four.plan"), *options, "--stop-after", "3", "--sample-ids")
+    outcome = start(sys.executable, *program, *words, first_on_path=no_torch)
+    assert outcome.code == 2
+    line = outcome.stderr.partition("start it with: ")[2]
+    assert shlex.split(line) == [
+        *("torchrun", "--standalone", "--nproc-per-node", "4", "-m", "planc.run"),
+        *words,
+    ]
+
+
+def test_a_plan_for_several_nodes_names_the_command_of_each(workspace: Path, no_torch: Path) -> None:
+    path = str(workspace / "four.plan")
+    outcome = without_torch(path, "--set", "mesh.devices_per_node=2", no_torch=no_torch)
+    assert outcome.code == 2
+    line = "torchrun --nnodes 2 --node-rank NODE --nproc-per-node 2 --rdzv-endpoint HOST:PORT -m planc.run"
+    assert f"start it with: {line} {path} --set mesh.devices_per_node=2  (on each node" in outcome.stderr
 
 
 def test_a_plan_that_no_launch_would_run_names_no_command(

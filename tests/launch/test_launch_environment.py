@@ -28,15 +28,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def no_torch(tmp_path: Path) -> Path:
-    """A folder whose `torch` refuses to be imported."""
-    folder = tmp_path / "no_torch"
-    folder.mkdir()
-    (folder / "torch.py").write_text("raise SystemExit('torch was imported')\n")
-    return folder
-
-
 @pytest.mark.parametrize(
     ("name", "version"), [("torch", "2.1.0"), ("transformers", "4.19.0"), ("transformers", "5.2.0")]
 )

@@ -91,7 +91,11 @@ def test_a_parameter_that_only_a_nested_block_reads_is_used() -> None:
 
 def test_every_setting_of_a_nested_block_has_a_path() -> None:
     nested = [path for path in setting_paths() if path.count(".") > 1]
-    assert nested == ["checkpoint.export.hf.when", "checkpoint.export.hf.dtype"]
+    assert nested == [
+        "checkpoint.export.hf.when",
+        "checkpoint.export.hf.dtype",
+        *(f"logging.tracker.wandb.{name}" for name in ("project", "mode", "entity", "name")),
+    ]
     assert BLOCKS["checkpoint"].names[0] in {path.rpartition(".")[2] for path in setting_paths()}
 
 

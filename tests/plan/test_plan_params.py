@@ -205,6 +205,9 @@ def test_every_setting_can_be_overridden(path: str) -> None:
     """With a value of no type at all, so that the finding proves that the setting read it."""
     if path.startswith("context_parallel."):
         text, overrides = edited(("data {", "context_parallel on cp { }\ndata {")), [setting(f"{path}=f(0)")]
+    elif path.startswith("profile."):
+        block = "profile { first_step = 1, last_step = 1 }\ndata {"
+        text, overrides = edited(("data {", block)), [setting(f"{path}=f(0)")]
     else:
         text, overrides = TEXT, [setting(f"{path}=f(0)")]
     found = [one for one in faults(text, overrides=overrides) if one.primary.span.file == "--set"]

@@ -60,8 +60,10 @@ def test_a_parameter_with_such_a_name_is_that_parameter() -> None:
     [
         ("clip_grad_norm = 1.0", "clip_grad_norm = 1.0\n  master_dtype = float32", "param_dtype = bfloat16"),
         ("clip_grad_norm = 1.0", "clip_grad_norm = 1.0\n  master_weights = true", "dtype = float32"),
-        ("replicate_on = dp_replicate", "cpu_offload = true", "more ranks"),
-        ("train {", 'compile {\n  "model.layers.*" -> full\n}\ntrain {', "without torch.compile"),
+        ("replicate_on = dp_replicate", "offload_policy = true", "cpu_offload = true"),
+        ("train {", 'torch_compile {\n  "model.layers.*" -> full\n}\ntrain {', "-> region"),
+        ("train {", "wandb { }\ntrain {", 'tracker "wandb"'),
+        ("train {", "train {\n  report_to = 1", 'tracker "wandb"'),
     ],
 )
 def test_what_planc_does_without_is_said_with_what_serves_instead(old: str, new: str, instead: str) -> None:

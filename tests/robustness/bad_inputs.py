@@ -253,7 +253,7 @@ GRAPH = (
         "61 loop of 10^18", "train {", "for i in range(1_000_000_000_000_000_000) {", "P102", help="no loops"
     ),
     edit("61 range of 10^18", Q_PROJ, f'"model.layers.{{0..{10**18}}}"', "P213"),
-    edit("62 __import__", HF, 'hf = __import__("os")', "P205"),
+    edit("62 __import__", HF, 'hf = __import__("os")', "P212"),
     edit("63 ${HF_TOKEN}", HF, "hf = ${HF_TOKEN}", "P101", help="reads no environment"),
     edit("63 ${HF_TOKEN} in a string", HF, 'hf = "${HF_TOKEN}"', "P216"),
     edit("64 run named $(id)", "train {", 'train {\n  name = "$(id)"', "P202", at="name"),

@@ -10,7 +10,7 @@ import pytest
 
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import StepMetrics
-from planc.runtime.run_directory import RunDirectory
+from planc.runtime.run_directory import FolderInUseError, RunDirectory
 
 
 def metrics(step: int, *, sample_ids: tuple[int, ...] = ()) -> StepMetrics:
@@ -67,6 +67,15 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
     assert "--run-dir" in caught.value.help
 
 
+def test_a_folder_that_another_run_writes_to_is_refused(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path).claim():
+        writer = f"another run writes to .*: process {os.getpid()} on "
+        with pytest.raises(FolderInUseError, match=writer) as caught:
+            RunDirectory(tmp_path).claim()
+        assert caught.value.code is ExitCode.INPUT
+    RunDirectory(tmp_path).claim().close()
+
+
 def test_each_step_is_one_line(directory: RunDirectory) -> None:
     directory.append_metrics(metrics(1))
     directory.append_metrics(metrics(2))
@@ -80,6 +89,7 @@ def test_each_step_is_one_line(directory: RunDirectory) -> None:
         "tokens_per_second": 1000.0,
         "seconds": 0.5,
         "memory_bytes": 2**20,
+        "memory_kind": "process",
     }
 
 

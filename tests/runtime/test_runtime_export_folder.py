@@ -148,3 +148,9 @@ def test_what_the_system_refuses_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "export").write_text("a file where the folder should be")
     with pytest.raises(CheckpointStorageError, match="cannot begin an export"):
         begin(tmp_path / "export" / "hf")
+
+
+def test_the_config_no_longer_says_that_weights_are_quantized(tmp_path: Path, source: Path) -> None:
+    (source / "config.json").write_text('{"model_type": "llama", "quantization_config": {"bits": 4}}')
+    export(tmp_path / "hf", source=source, step=1)
+    assert "quantization_config" not in json.loads((tmp_path / "hf/config.json").read_text())

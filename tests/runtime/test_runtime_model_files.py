@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planc.runtime.errors import RunError
-from planc.runtime.model_files import config_digest, weight_files
+from planc.runtime.model_files import config_digest, refuse_quantized, weight_files, weight_names
 
 
 def with_index(folder: Path, *names: str, present: tuple[str, ...] = ()) -> Path:
@@ -94,3 +94,24 @@ def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
 def test_the_configs_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"{}")
     assert config_digest(tmp_path) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+
+
+def test_quantized_weights_are_refused_by_what_the_config_says(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"quantization_config": null}')
+    refuse_quantized(tmp_path)
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    with pytest.raises(RunError, match="are quantized"):
+        refuse_quantized(tmp_path)
+
+
+def test_weight_files_have_names_before_they_are_there(tmp_path: Path) -> None:
+    assert weight_names(tmp_path) == ("model.safetensors",)
+    assert weight_names(with_index(tmp_path, "b.safetensors", "a.safetensors")) == (
+        "a.safetensors",
+        "b.safetensors",
+    )
+
+
+def test_names_that_leave_the_folder_are_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no safetensors file of its folder"):
+        weight_names(with_index(tmp_path, "../stolen.safetensors"))

@@ -9,6 +9,7 @@ from planc.graph.ops.build_optimizer import BuildOptimizer, ParameterGroup
 from planc.graph.ops.build_schedule import BuildSchedule
 from planc.graph.ops.checkpoint_activations import CheckpointActivations
 from planc.graph.ops.clip_gradients import ClipGradients
+from planc.graph.ops.compile_modules import CompileModules
 from planc.graph.ops.compute_loss import ComputeLoss
 from planc.graph.ops.evaluate import Evaluate
 from planc.graph.ops.export_hf import ExportHf
@@ -22,21 +23,26 @@ from planc.graph.ops.materialise_weights import MaterialiseWeights
 from planc.graph.ops.next_batch import NextBatch
 from planc.graph.ops.open_data import OpenData
 from planc.graph.ops.open_evaluation import OpenEvaluation
+from planc.graph.ops.open_log import OpenLog
 from planc.graph.ops.reduce_metrics import ReduceMetrics
 from planc.graph.ops.resume_checkpoint import ResumeCheckpoint
 from planc.graph.ops.save_checkpoint import SaveCheckpoint
 from planc.graph.ops.shard_context import ShardContext
 from planc.graph.ops.shard_tensor_parallel import ShardTensorParallel
+from planc.graph.ops.start_profile import StartProfile
 from planc.graph.ops.step_optimizer import StepOptimizer
 from planc.graph.ops.step_schedule import StepSchedule
+from planc.graph.ops.stop_profile import StopProfile
 from planc.graph.ops.sync_gradients import SyncGradients
 
 OPS: tuple[type[Op], ...] = (
     InitMesh,
+    OpenLog,
     BuildModel,
     AttachAttention,
     ShardTensorParallel,
     CheckpointActivations,
+    CompileModules,
     FullyShard,
     MaterialiseWeights,
     InitWeights,
@@ -46,6 +52,7 @@ OPS: tuple[type[Op], ...] = (
     OpenData,
     OpenEvaluation,
     ResumeCheckpoint,
+    StartProfile,
     NextBatch,
     Accumulate,
     ShardContext,
@@ -59,6 +66,7 @@ OPS: tuple[type[Op], ...] = (
     Evaluate,
     ReduceMetrics,
     Log,
+    StopProfile,
     SaveCheckpoint,
     ExportHf,
 )
@@ -73,6 +81,7 @@ __all__ = [
     "BuildSchedule",
     "CheckpointActivations",
     "ClipGradients",
+    "CompileModules",
     "ComputeLoss",
     "Evaluate",
     "ExportHf",
@@ -86,13 +95,16 @@ __all__ = [
     "NextBatch",
     "OpenData",
     "OpenEvaluation",
+    "OpenLog",
     "ParameterGroup",
     "ReduceMetrics",
     "ResumeCheckpoint",
     "SaveCheckpoint",
     "ShardContext",
     "ShardTensorParallel",
+    "StartProfile",
     "StepOptimizer",
     "StepSchedule",
+    "StopProfile",
     "SyncGradients",
 ]

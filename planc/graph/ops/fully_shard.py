@@ -21,6 +21,8 @@ class FullyShard(Op):
     reshard_after_forward: bool
     param_dtype: DType | None
     reduce_dtype: DType | None
+    cpu_offload: bool
+    """Shards of parameters and gradients lie in the host's memory, and the optimizer steps there."""
 
     def effects(self) -> Effects:
         return Effects(

@@ -15,7 +15,7 @@ _DIM_FIELDS = ("over", "count_over", "vocab_over")
 def drop_trivial_dims(graph: Graph) -> Graph:
     """The graph without collectives over one rank, and without the ops that only they would need.
 
-    FSDP stays where it sets a dtype, since that changes the arithmetic on one rank too.
+    FSDP stays where it sets a dtype or offloads, since that matters on one rank too.
     """
     return replace(
         graph,
@@ -38,10 +38,11 @@ def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
 
 
 def _trim_shard(op: FullyShard, graph: Graph) -> FullyShard | None:
-    """Sharding over one rank is only worth its dtypes; it keeps one dim then, since it needs a mesh."""
+    """Sharding over one rank is only worth its options; it keeps one dim then, since it needs a mesh."""
     shard = tuple(dim for dim in op.shard_over if graph.size(dim) > 1)
     replicate = tuple(dim for dim in op.replicate_over if graph.size(dim) > 1)
-    if not shard and not replicate and op.param_dtype is None and op.reduce_dtype is None:
+    has_options = op.param_dtype is not None or op.reduce_dtype is not None or op.cpu_offload
+    if not shard and not replicate and not has_options:
         return None
     return replace(op, shard_over=shard or op.shard_over[:1], replicate_over=replicate)
 

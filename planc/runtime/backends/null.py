@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.graph.op import Op
 from planc.graph.ops import OPS, Accumulate
+from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position
 
 HANDLED = tuple(op for op in OPS if op is not Accumulate)
@@ -27,3 +28,6 @@ class NullBackend:
 
     def describe_rank(self) -> str:
         return "rank 0"
+
+    def failed(self, message: str, *, code: ExitCode) -> str | None:
+        return None

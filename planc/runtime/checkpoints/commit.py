@@ -23,7 +23,7 @@ from planc.runtime.checkpoints.layout import (
     step_directory,
     temporary_directory,
 )
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest
+from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, seal
 
 
 def begin(root: Path, *, step: int) -> Path:
@@ -31,7 +31,7 @@ def begin(root: Path, *, step: int) -> Path:
     _refuse_existing(step_directory(root, step=step))
     temporary = temporary_directory(root, step=step)
     with storage_errors(f"cannot begin a checkpoint in {root}"):
-        _make_durable(root)
+        make_durable(root)
         _remove(temporary)
         temporary.mkdir()
     return temporary
@@ -86,19 +86,19 @@ def fsync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _write_manifest(directory: Path, *, manifest: Manifest) -> None:
-    with (directory / MANIFEST_NAME).open("xb") as stream:
-        stream.write(manifest.model_dump_json().encode())
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _make_durable(directory: Path) -> None:
+def make_durable(directory: Path) -> None:
     """Makes a directory and its missing parents, each synced into its own parent."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
         fsync_directory(path.parent)
+
+
+def _write_manifest(directory: Path, *, manifest: Manifest) -> None:
+    with (directory / MANIFEST_NAME).open("xb") as stream:
+        stream.write(seal(manifest).encode())
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _refuse_existing(committed: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -28,6 +30,9 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ElementType = Literal[
     "float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"
 ]
+
+_SEAL = re.compile(r',"sha256":"([0-9a-f]{64})"\}')
+_SEAL_LENGTH = len(',"sha256":""}') + 64
 
 Scalar = bool | int | float | str | None
 
@@ -84,7 +89,7 @@ class Manifest(_Record):
     `model_digest` is the inventory's `config_digest`.
     """
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     planc_version: str
     torch_version: str
     step: NonNegativeInt
@@ -108,3 +113,25 @@ class Manifest(_Record):
                     raise ValueError(f"two chunks lie at {chunk.key} in {chunk.file}")
                 places.add((chunk.file, chunk.key))
         return self
+
+
+def seal(manifest: Manifest) -> str:
+    """The text of a manifest file: JSON whose last field is the SHA-256 of all the others' text.
+
+    The files' hashes do not cover what the manifest itself says: how many samples are consumed, for one.
+    """
+    text = manifest.model_dump_json()
+    return f'{text[:-1]},"sha256":"{_digest(text)}"}}'
+
+
+def unseal(text: str) -> tuple[str, bool]:
+    """The text without its seal, and whether it is the very text that was sealed."""
+    match = _SEAL.search(text, max(0, len(text) - _SEAL_LENGTH))
+    if match is None or match.end() != len(text):
+        return text, False
+    sealed = f"{text[: match.start()]}}}"
+    return sealed, _digest(sealed) == match[1]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

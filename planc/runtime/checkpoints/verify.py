@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from planc.runtime.checkpoints.coverage import coverage_problem
 from planc.runtime.checkpoints.errors import CheckpointError, CorruptCheckpointError, storage_errors
 from planc.runtime.checkpoints.layout import step_of
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest
+from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, unseal
 from planc.runtime.checkpoints.shards import Entry, decode_header
 
 _ANOTHER_STEP = "move its folder aside to go on from the step before, or restore it from a copy"
@@ -43,10 +43,15 @@ def read_manifest(directory: Path) -> Manifest:
 
 def parse_manifest(text: str, *, directory: Path) -> Manifest:
     """What `read_manifest` returns and raises, of a text already read."""
+    content, is_as_sealed = unseal(text)
     try:
-        manifest = Manifest.model_validate_json(text)
+        manifest = Manifest.model_validate_json(content)
     except ValidationError as error:
         raise _invalid_manifest(directory, error=error) from error
+    if not is_as_sealed:
+        raise CorruptCheckpointError(
+            f"{directory / MANIFEST_NAME} is not as it was saved: its own SHA-256 says so", help=_ANOTHER_STEP
+        )
     step = step_of(directory)
     if step is not None and step != manifest.step:
         raise CorruptCheckpointError(
@@ -151,7 +156,7 @@ def _invalid_manifest(directory: Path, *, error: ValidationError) -> CorruptChec
     place = ".".join(str(part) for part in first["loc"])
     if place == "format_version":
         return CorruptCheckpointError(
-            f"{directory / MANIFEST_NAME} is not of format 1",
+            f"{directory / MANIFEST_NAME} is not of format 2",
             help="load it with the planc version that the manifest names",
         )
     return CorruptCheckpointError(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from planc.first_positions import FirstPositions
 from planc.graph import ops
 from planc.graph.op import Op
 from planc.initialisation import draw, fresh_copy, unset_tensors
@@ -18,7 +19,7 @@ from planc.runtime.backends.rehearsal.collectives import CollectiveRecorder
 from planc.runtime.backends.rehearsal.exchange import exchanging
 from planc.runtime.backends.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.backends.rehearsal.memory import BEFORE, MemoryTracer
-from planc.runtime.backends.rehearsal.private import FakeTensorMode
+from planc.runtime.backends.rehearsal.private import FakeTensor, FakeTensorMode
 from planc.runtime.backends.rehearsal.stack import drop_layers, layer_lists
 from planc.runtime.backends.torch import build, reporting
 from planc.runtime.backends.torch.attention import allgather
@@ -55,6 +56,7 @@ _OUTSIDE = (
     ops.AttachAttention,
     ops.ShardTensorParallel,
     ops.CheckpointActivations,
+    ops.CompileModules,
     ops.FullyShard,
     ops.BuildSchedule,
     ops.StepSchedule,
@@ -122,6 +124,7 @@ class RehearsalBackend(TorchBackend):
             if not isinstance(op, _OUTSIDE):
                 modes.enter_context(self.fake_mode)
                 modes.enter_context(self.memory)
+                modes.enter_context(FirstPositions(_is_fake))
             # Logging is not part of every step, nor is saving.
             if position.step == MEASURED_STEP and not isinstance(
                 op, ops.Log | ops.SaveCheckpoint | ops.ExportHf
@@ -228,6 +231,10 @@ def _without_masks() -> Iterator[None]:
         allgather.lower_right_mask = mask
 
 
+def _is_fake(tensor: Tensor) -> bool:
+    return isinstance(tensor, FakeTensor)
+
+
 def _drop_tensors(module: nn.Module) -> None:
     own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     for name, _ in own:
@@ -245,7 +252,10 @@ def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
 
 
 def pass_over(session: Session, op: Op, position: Position) -> None:
-    """An evaluation computes the forward of a step, which is rehearsed, and keeps less of it."""
+    """An evaluation computes the forward of a step, which is rehearsed, and keeps less of it.
+
+    What is told of a run is no part of it.
+    """
 
 
 def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) -> None:
@@ -254,6 +264,10 @@ def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) 
     squared_norm(gradients, device=session.device)
     if op.max_norm is not None:
         scale(gradients, factor=0.5)
+
+
+def stay_uncompiled(session: Session, op: ops.CompileModules, position: Position) -> None:
+    """Shapes, layouts and collectives are those of the module as it is; what it keeps is at most as much."""
 
 
 def log(session: Session, op: ops.Log, position: Position) -> None:
@@ -286,11 +300,15 @@ def export_hf(session: Session, op: ops.ExportHf, position: Position) -> None:
 
 
 PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {
+    ops.CompileModules: stay_uncompiled,
     ops.OpenData: open_data,
     ops.OpenEvaluation: pass_over,
     ops.Evaluate: pass_over,
     ops.ClipGradients: clip_gradients,
     ops.Log: log,
+    ops.OpenLog: pass_over,
+    ops.StartProfile: pass_over,
+    ops.StopProfile: pass_over,
     ops.ResumeCheckpoint: resume_checkpoint,
     ops.SaveCheckpoint: save_checkpoint,
     ops.ExportHf: export_hf,

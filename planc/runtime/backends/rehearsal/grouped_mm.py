@@ -12,6 +12,8 @@ from torch import Tensor
 
 from planc.runtime.backends.rehearsal.private import FakeTensorMode, fake_implementations
 
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
 
 def teach_grouped_mm() -> None:
     """Makes fake tensors of every dtype go through `torch._grouped_mm`. Once is enough, twice is no harm."""
@@ -27,7 +29,9 @@ def _grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """An empty result. RuntimeError where the contracted dimensions differ, as the kernels have it."""
+    """An empty result. RuntimeError for dtypes and contracted dimensions that the kernels refuse."""
+    if mat_a.dtype not in _DTYPES:
+        raise RuntimeError(f"expected mat_a to be float32, bfloat16 or float16, got {mat_a.dtype}")
     if mat_a.shape[-1] != mat_b.shape[-2]:
         raise RuntimeError(
             f"contraction dimension of mat_a {tuple(mat_a.shape)} and mat_b {tuple(mat_b.shape)} must match"

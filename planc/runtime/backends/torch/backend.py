@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch.profiler import record_function
+
 from planc.graph import ops
 from planc.graph.op import Op
 from planc.runtime.backends.torch import (
     batches,
     build,
     checkpointing,
+    compilation,
     evaluation,
     export,
     gradients,
@@ -18,22 +21,30 @@ from planc.runtime.backends.torch import (
     optimizer,
     recompute,
     reporting,
+    reporting_log,
+    reporting_profile,
     sharding,
     steps,
     tensor_parallel,
     weights,
 )
+from planc.runtime.backends.torch.reporting_phases import PhaseClock
 from planc.runtime.backends.torch.session import Session
+from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position
+from planc.runtime.lost_ranks import coordinates
+from planc.runtime.phases import phase_of
 
 Handler = Callable[[Session, Any, Position], None]
 
 HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitMesh: mesh.init_mesh,
+    ops.OpenLog: reporting_log.open_log,
     ops.BuildModel: build.build_model,
     ops.AttachAttention: build.attach_attention,
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
     ops.CheckpointActivations: recompute.checkpoint_activations,
+    ops.CompileModules: compilation.compile_modules,
     ops.FullyShard: sharding.shard_fully,
     ops.MaterialiseWeights: weights.materialise_weights,
     ops.InitWeights: weights.init_weights,
@@ -43,6 +54,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.OpenData: batches.open_data,
     ops.OpenEvaluation: evaluation.open_evaluation,
     ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
+    ops.StartProfile: reporting_profile.start_profile,
     ops.NextBatch: batches.next_batch,
     ops.ShardContext: batches.shard_context,
     ops.Forward: steps.forward,
@@ -55,6 +67,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.Evaluate: evaluation.evaluate,
     ops.ReduceMetrics: reporting.reduce_metrics,
     ops.Log: reporting.log,
+    ops.StopProfile: reporting_profile.stop_profile,
     ops.SaveCheckpoint: checkpointing.save_checkpoint,
     ops.ExportHf: export.export_hf,
 }
@@ -65,9 +78,18 @@ class TorchBackend:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.clock = session.clock = PhaseClock(session.device)
 
     def execute(self, op: Op, position: Position) -> None:
-        HANDLERS[type(op)](self.session, op, position)
+        self.clock.enter(phase_of(op))
+        if self.session.watch is not None:
+            self.session.watch.enter(op, step=position.step, micro_step=position.micro_step)
+        if self.session.trace is None:
+            HANDLERS[type(op)](self.session, op, position)
+            return
+        # A trace shows the plan's own ops, with their lines, around PyTorch's.
+        with record_function(f"{op.name} {op.span or ''}".rstrip()):
+            HANDLERS[type(op)](self.session, op, position)
 
     def completed_steps(self) -> int:
         return self.session.completed_steps
@@ -77,10 +99,17 @@ class TorchBackend:
 
     def describe_rank(self) -> str:
         rank = self.session.launch.rank
-        places: list[str] = []
-        for mesh_dim, size in reversed(self.session.graph.mesh):
-            rank, place = divmod(rank, size)
-            if size > 1:
-                places.insert(0, f"{mesh_dim} {place}")
+        places = coordinates(self.session.graph, rank=rank)
         where = f" ({', '.join(places)})" if places else ""
-        return f"rank {self.session.launch.rank}{where}"
+        return f"rank {rank}{where}"
+
+    def failed(self, message: str, *, code: ExitCode) -> str | None:
+        if self.session.rank_log is not None:
+            self.session.rank_log.write("failed", message=message, exit_code=int(code))
+        watch = self.session.watch
+        if watch is None:
+            return None
+        if code is ExitCode.COMMUNICATION:
+            return watch.cut_off()
+        watch.failed(message)
+        return None

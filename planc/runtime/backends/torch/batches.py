@@ -84,6 +84,8 @@ def source_of(op: OpenData | OpenEvaluation) -> Source:
 def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     """Takes the step's micro-batches, and counts the tokens that the loss will be divided by."""
     session.step_started = time.perf_counter()
+    if session.clock is not None:
+        session.clock.begin_step()
     session.batch = session.loader.next_step()
     session.evaluations = []
     local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)

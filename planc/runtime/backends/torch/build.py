@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.graph.ops import AttachAttention, BuildModel
+from planc.hub import model_folder
 from planc.runtime.backends.torch.attention.documents import Documents
 from planc.runtime.backends.torch.attention.register import register_attention
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
@@ -30,7 +31,7 @@ def build_model(session: Session, op: BuildModel, position: Position) -> None:
 
 def meta_model(op: BuildModel, *, base: Path) -> Any:
     """The op's model on meta, ready to train; RunError if its config.json is not the one compiled for."""
-    folder = base / op.path
+    folder = model_folder(op.path, base=base)
     found = config_digest(folder)
     if found != op.config_digest:
         raise RunError(

@@ -5,47 +5,50 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-import transformers
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 import planc
 from planc.graph.ops import BuildModel, ExportHf
+from planc.hub import model_folder
+from planc.initialisation import fresh_copy
 from planc.runtime import export_folder
+from planc.runtime.backends.torch import export_format
+from planc.runtime.backends.torch.blocks import Slices
 from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator, rank
-from planc.runtime.backends.torch.checkpoint.tensors import element_type, tensor_names
+from planc.runtime.backends.torch.checkpoint.tensors import tensor_names
 from planc.runtime.backends.torch.checkpointing import run_errors
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
+from planc.runtime.backends.torch.export_format import common_dtype, refuse_overflow
 from planc.runtime.backends.torch.session import Session
+from planc.runtime.backends.torch.weights_conversion import to_checkpoint
+from planc.runtime.backends.torch.weights_views import View, leaf
 from planc.runtime.checkpoints.errors import CheckpointError
-from planc.runtime.checkpoints.manifest import ElementType
 from planc.runtime.checkpoints.shards import Entry
-from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest
-
-MAX_SHARD_BYTES = 5 * 10**9
-"""Of one safetensors file, unless a single tensor is larger."""
 
 
 def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     """Puts `export/hf` into the run's folder, in place of an earlier export of the run.
 
     Each tensor is gathered alone, so that no rank ever holds more of the model than its own shards and one
-    whole tensor. Names are the model's own, which are transformers' for every model without a weight
-    conversion; from_pretrained reads the others by these names too.
+    whole tensor. Names and shapes are those of `save_pretrained`: where a model stacks its experts, each
+    has tensors of its own again.
     """
-    tensors = _exported(session.model, dtype=TORCH_DTYPES[op.dtype])
-    entries = [
-        Entry(name, cast(ElementType, element_type(dtype)), tuple(tensor.shape))
-        for name, (tensor, dtype) in tensors.items()
-    ]
-    files = export_folder.plan_files(entries, max_bytes=MAX_SHARD_BYTES)
-    folder, source = session.paths.run / "export" / "hf", session.paths.base / op.path
+    gathering = Gathering(_exported(session.model, dtype=TORCH_DTYPES[op.dtype]))
+    pristine = cast(PreTrainedModel, fresh_copy(session.model))
+    views = to_checkpoint(pristine, gathering.views)
+    entries = export_format.entries_of(views, dtype_of=gathering.dtype)
+    files = export_folder.plan_files(entries, max_bytes=export_format.MAX_SHARD_BYTES)
+    folder, source = session.paths.run / "export" / "hf", model_folder(op.path, base=session.paths.base)
     if config_digest(source) != session.model_digest:
         raise RunError(
             f"{source / 'config.json'} changed during the run",
@@ -54,10 +57,10 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     with run_errors():
         temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder))))
         for file, held in files.items():
-            _write_file(temporary / file, held, tensors)
+            _write_file(temporary / file, held, views, gathering)
         described = export_folder.Description(
             source=source,
-            config=_config_changes(session, op),
+            config=export_format.config_changes(architecture=_architecture(session), dtype=str(op.dtype)),
             files=files,
             origin={"planc": planc.__version__, "plan_hash": session.plan_hash, "step": position.step},
         )
@@ -75,20 +78,59 @@ def _exported(model: torch.nn.Module, *, dtype: torch.dtype) -> Mapping[str, tup
     }
 
 
+class Gathering:
+    """Tensors of a divided model, whole only while a view of them is written.
+
+    `tensors` have the dtype that each is written in beside them. All ranks ask for the same in turn.
+    """
+
+    def __init__(self, tensors: Mapping[str, tuple[Tensor, torch.dtype]]) -> None:
+        self._tensors = tensors
+        self._whole: dict[str, Tensor] = {}
+        self.views = {
+            name: leaf(name, shape=tensor.shape, read=partial(self._read, name))
+            for name, (tensor, _) in tensors.items()
+        }
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The dtype that a tensor is written in."""
+        return self._tensors[name][1]
+
+    def gather(self, view: View) -> None:
+        """Makes whole what a view is made of, on every rank, and lets go of all else."""
+        if not self._whole.keys() >= set(view.sources):
+            self._whole.clear()
+            self._whole.update({name: _gathered(name, *self._tensors[name]) for name in view.sources})
+
+    def values(self, view: View) -> Tensor:
+        """A view's values, once it has been gathered."""
+        [name, *_] = view.sources
+        # What is written as it is held needs no copy.
+        if view is self.views[name]:
+            return self._whole[name]
+        out = torch.empty(view.shape, dtype=common_dtype(view, dtype_of=self.dtype))
+        view.fill(out, view.whole)
+        return out
+
+    def _read(self, name: str, block: Slices) -> Tensor:
+        return self._whole[name][block]
+
+
 def _write_file(
-    path: Path, entries: Sequence[Entry], tensors: Mapping[str, tuple[Tensor, torch.dtype]]
+    path: Path, entries: Sequence[Entry], views: Mapping[str, View], gathering: Gathering
 ) -> None:
     """Writes one file on rank 0. All ranks gather with it, and raise the CheckpointError that stops it."""
-    whole = _gathered(entries, tensors)
+    gathered = _gathered_in_turn([views[entry.key] for entry in entries], gathering)
     failure: CheckpointError | None = None
     with without_gather_warnings():
         if rank() == 0:
             try:
-                export_folder.write_file(path, entries, data=map(_bytes, whole))
+                data = (export_format.as_bytes(gathering.values(view)) for view in gathered)
+                export_folder.write_file(path, entries, data=data)
             except CheckpointError as error:
                 failure = error
         # The other ranks gather all of a file, so a rank 0 that cannot write goes on gathering with them.
-        for _ in whole:
+        for _ in gathered:
             pass
 
     def outcome() -> str:
@@ -99,25 +141,24 @@ def _write_file(
     from_coordinator(outcome)
 
 
-def _gathered(
-    entries: Sequence[Entry], tensors: Mapping[str, tuple[Tensor, torch.dtype]]
-) -> Iterator[Tensor]:
-    """Each tensor whole, on every rank, one after the other. All ranks must draw all of them.
+def _gathered_in_turn(views: Sequence[View], gathering: Gathering) -> Iterator[View]:
+    """Each view when it has been gathered. All ranks must draw all of them."""
+    for view in views:
+        gathering.gather(view)
+        yield view
+
+
+def _gathered(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor whole, on every rank.
 
     Raises the same RunError on each where a cast leaves the range of the dtype.
     """
-    for entry in entries:
-        tensor, dtype = tensors[entry.key]
-        # Cast first: a narrower dtype is less to gather, and each element rounds alone.
-        narrow = tensor.to(dtype)
-        whole = narrow.full_tensor() if isinstance(narrow, DTensor) else narrow
-        if dtype != tensor.dtype and not whole.isfinite().all():
-            raise RunError(
-                f"{entry.key} does not fit into {entry.dtype}: a weight of it would be infinite",
-                code=ExitCode.NUMERICS,
-                help="export as bfloat16, which reaches as far as float32",
-            )
-        yield whole
+    # Cast first: a narrower dtype is less to gather, and each element rounds alone.
+    narrow = tensor.to(dtype)
+    whole = narrow.full_tensor() if isinstance(narrow, DTensor) else narrow
+    if dtype != tensor.dtype:
+        refuse_overflow(name, whole)
+    return whole
 
 
 @contextmanager
@@ -135,18 +176,5 @@ def without_gather_warnings() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _bytes(tensor: Tensor) -> memoryview:
-    """A tensor's elements in C order, as they lie in memory."""
-    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
-def _config_changes(session: Session, op: ExportHf) -> dict[str, Any]:
-    """What an export's config.json says otherwise than the model's own."""
-    built = next(one for one in session.graph.setup if isinstance(one, BuildModel))
-    return {
-        "architectures": [built.architecture],
-        # transformers 4 reads the second.
-        "dtype": str(op.dtype),
-        "torch_dtype": str(op.dtype),
-        "transformers_version": transformers.__version__,
-    }
+def _architecture(session: Session) -> str:
+    return next(one for one in session.graph.setup if isinstance(one, BuildModel)).architecture

@@ -24,7 +24,7 @@ def build_optimizer(session: Session, op: BuildOptimizer, position: Position) ->
         for group in op.groups
         for members in by_mesh(parameters[name] for name in group.parameters)
     ]
-    session._optimizer = _optimizer(op, groups, device=session.device)
+    session._optimizer = _optimizer(op, groups, device=session.weights_device)
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -35,3 +35,7 @@ strided_shard: Final[Any] = placement_types._StridedShard
 # one dim, beside dp_replicate. The public slicing of flattened dims is deprecated.
 flatten_mesh: Final[Any] = DeviceMesh._flatten
 concatenate_meshes: Final[Any] = DeviceMesh._concatenate
+
+# What CUDA memory held, and who asked for it: for pytorch.org/memory_viz. Written, and never read by planc.
+record_memory_history: Final[Any] = torch.cuda.memory._record_memory_history
+dump_memory_snapshot: Final[Any] = torch.cuda.memory._dump_snapshot

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -14,7 +13,6 @@ from torch.utils.checkpoint import (
     SelectiveCheckpointContext,
     checkpoint,
     create_selective_checkpoint_contexts,
-    noop_context_fn,
 )
 
 from planc.graph.ops import CheckpointActivations
@@ -46,13 +44,14 @@ def checkpoint_activations(session: Session, op: CheckpointActivations, position
 
 def recompute(module: nn.Module, *, mode: Literal["full", "selective"]) -> None:
     """Makes a module recompute its forward in backward: all of it, or what is cheap to compute."""
-    contexts: Callable[[], Any] = noop_context_fn if mode == "full" else _selective_contexts
+    # torch.compile takes a context function only where one is named in the call: `full` leaves it out.
+    contexts: dict[str, Any] = {} if mode == "full" else {"context_fn": _selective_contexts}
     # Only `forward` is wrapped: the hooks of tensor parallelism and FSDP run around it, once.
     inner = module.forward
 
     @functools.wraps(inner)
     def forward(*arguments: Any, **keywords: Any) -> Any:
-        return checkpoint(inner, *arguments, use_reentrant=False, context_fn=contexts, **keywords)
+        return checkpoint(inner, *arguments, use_reentrant=False, **contexts, **keywords)
 
     module.forward = forward
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -29,12 +30,17 @@ def log(session: Session, op: Log, position: Position) -> None:
     if not is_due and not session.evaluations:
         return
     assert session.step_loss is not None
-    memory = torch.tensor(_peak_memory_bytes(session.device), dtype=torch.int64, device=session.device)
-    dist.all_reduce(memory, op=dist.ReduceOp.MAX)
     loss = session.step_loss.item()
     seconds = time.perf_counter() - session.step_started
+    spent = session.clock.read() if session.clock is not None else {}
+    memory = _memory_bytes(session.device)
+    if session.rank_log is not None:
+        own = {"step": position.step, "loss": loss, "seconds": seconds, "memory_bytes": memory[0]}
+        session.rank_log.write("step", **own, phase_seconds={phase: ns / 1e9 for phase, ns in spent.items()})
+    most = _most_of_any_rank(session, (*memory, *spent.values()))
     sample_ids = _sample_ids(session) if session.reports_sample_ids else ()
     peak = session.optimizer.defaults["lr"]
+    work, is_cuda = session.work, session.device.type == "cuda"
     metrics = StepMetrics(
         step=position.step,
         loss=loss,
@@ -43,20 +49,35 @@ def log(session: Session, op: Log, position: Position) -> None:
         tokens=session.batch_tokens,
         tokens_per_second=session.batch_tokens / seconds,
         seconds=seconds,
-        memory_bytes=int(memory),
+        memory_bytes=most[0],
+        memory_kind="allocated" if is_cuda else "process",
+        memory_reserved_bytes=most[1] if is_cuda else None,
+        tflops_per_second=work.tflops_per_second(seconds=seconds) if work else None,
+        # The plan's device is an accelerator: its peak says nothing of a processor.
+        mfu=work.mfu(seconds=seconds) if work and is_cuda else None,
+        phase_seconds={phase: ns / 1e9 for phase, ns in zip(spent, most[len(memory) :], strict=True)},
         sample_ids=sample_ids,
         evaluations=tuple(session.evaluations),
     )
     session.observer.stepped(metrics)
 
 
-def _peak_memory_bytes(device: torch.device) -> int:
-    """The most the device held: allocated CUDA memory, or the process's resident set on the CPU."""
+def _most_of_any_rank(session: Session, values: Sequence[int]) -> list[int]:
+    if session.launch.world_size == 1:
+        return list(values)
+    tensor = torch.tensor(values, dtype=torch.int64, device=session.device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    found: list[int] = tensor.tolist()
+    return found
+
+
+def _memory_bytes(device: torch.device) -> tuple[int, ...]:
+    """The most that this rank held: CUDA memory allocated and reserved, or the process's resident set."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
     # Kilobytes on Linux, bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,)
 
 
 def _sample_ids(session: Session) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 
+from planc.runtime.checkpoints.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.launch import Launch
 
@@ -50,7 +51,7 @@ def _offer(store: Store, launch: Launch, folder: Path) -> str:
     """What is wrong, as rank 0 finds out with a file that it shows to the others; empty if nothing is."""
     nonce = folder / f".shared-{uuid.uuid4().hex}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_durable(folder)
         nonce.touch(exist_ok=False)
     except OSError as error:
         store.set("folder/nonce", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,13 +14,22 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildSchedule, OpenData
+from planc.graph.ops import BuildSchedule, FullyShard, OpenData
 from planc.runtime.backends.torch.attention.documents import Documents
+from planc.runtime.backends.torch.reporting_phases import PhaseClock
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
 from planc.runtime.launch import Launch
 from planc.runtime.observer import Evaluation, Observer
+from planc.runtime.rank_log import RankLog
+from planc.runtime.throughput import Work
+from planc.runtime.trackers import Following
+from planc.runtime.watch import Watch
 from planc.vocab import MeshDim
+
+if TYPE_CHECKING:
+    # It works on sessions itself.
+    from planc.runtime.backends.torch.reporting_profile import Trace
 
 T = TypeVar("T")
 
@@ -58,6 +67,17 @@ class Session:
     observer: Observer
     device: torch.device
     reports_sample_ids: bool = False
+    rank_log: RankLog | None = None
+    following: Following | None = None
+    """The trackers, where the plan names some and this is rank 0."""
+    trace: Trace | None = None
+    """Under way in the steps that the plan profiles."""
+    work: Work | None = None
+    """None where nobody knows how many FLOPs a step has."""
+    clock: PhaseClock | None = None
+    """None where nothing is timed."""
+    watch: Watch | None = None
+    """None where there is no other rank to lose."""
     _mesh: DeviceMesh | None = None
     _model: nn.Module | None = None
     _optimizer: Optimizer | None = None
@@ -110,6 +130,12 @@ class Session:
     @property
     def data_op(self) -> OpenData:
         return _made(self._data_op)
+
+    @property
+    def weights_device(self) -> torch.device:
+        """Where parameters, gradients and optimizer state lie between uses."""
+        offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in self.graph.setup)
+        return torch.device("cpu") if offloads else self.device
 
     def submesh(self, mesh_dim: MeshDim) -> DeviceMesh:
         return self.mesh[mesh_dim.value]

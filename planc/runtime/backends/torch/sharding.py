@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import warnings
 
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 from planc.graph.ops import FullyShard
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
@@ -24,12 +30,21 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
         param_dtype=TORCH_DTYPES[op.param_dtype] if op.param_dtype else None,
         reduce_dtype=TORCH_DTYPES[op.reduce_dtype] if op.reduce_dtype else None,
     )
+    # Pages are pinned for the copy to a CUDA device; without one there is nothing to pin them for.
+    is_pinned = session.device.type == "cuda"
+    offload = CPUOffloadPolicy(pin_memory=is_pinned) if op.cpu_offload else OffloadPolicy()
     # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for group in op.groups:
         modules = [session.model.get_submodule(fqn) for fqn in group]
         target = modules if len(modules) > 1 else modules[0]
-        fully_shard(target, mesh=mesh, reshard_after_forward=op.reshard_after_forward, mp_policy=policy)
+        fully_shard(
+            target,
+            mesh=mesh,
+            reshard_after_forward=op.reshard_after_forward,
+            mp_policy=policy,
+            offload_policy=offload,
+        )
     for module in session.model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

@@ -26,12 +26,26 @@ def forward(session: Session, op: Forward, position: Position) -> None:
     and the same after a resume.
     """
     assert session.local_batch is not None
-    torch.manual_seed(derived_seed(session.seed, "step", position.step, position.micro_step, session.dp_rank))
+    _seed(
+        derived_seed(session.seed, "step", position.step, position.micro_step, session.dp_rank),
+        device=session.device,
+    )
     session.logits = session.model(
         input_ids=session.local_batch.input_ids,
         position_ids=session.local_batch.position_ids,
         use_cache=False,
     ).logits
+
+
+def _seed(seed: int, *, device: torch.device) -> None:
+    """Sets the random state of the host and of the device.
+
+    `torch.manual_seed` does so for all kinds of device: for those that are not there it keeps a stack trace
+    each time, which takes longer than all the interpretation of a step.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from planc.graph.ops import InitWeights, LoadWeights, MaterialiseWeights
+from planc.hub import model_folder
 from planc.initialisation import draw, fresh_copy, is_unset
-from planc.runtime.backends.torch.blocks import blocks
+from planc.runtime.backends.torch.blocks import Slices, blocks
 from planc.runtime.backends.torch.gradients import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.ties import tie, tied_parameters
+from planc.runtime.backends.torch.weights_conversion import Conversion, to_checkpoint, to_model
+from planc.runtime.backends.torch.weights_files import stored_views
+from planc.runtime.backends.torch.weights_views import View, leaf
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
-from planc.runtime.model_files import weight_files
+from planc.runtime.model_files import refuse_quantized
 
 _MAX_LISTED = 10
+_COMPARED_ROWS = 1024
 
 
 def materialise_weights(session: Session, op: MaterialiseWeights, position: Position) -> None:
     """Allocates every parameter's local shard, and every buffer, on the device."""
     ties = tied_parameters(session.model)
-    session.model.to_empty(device=session.device)
+    session.model.to_empty(device=session.weights_device)
+    if session.weights_device != session.device:
+        move_buffers(session.model, device=session.device)
     # to_empty allocates for each module on its own.
     tie(session.model, ties)
     held = sum(local_of(parameter).numel() for parameter in session.model.parameters())
     session.observer.noted(f"rank 0 holds {held:,} parameters")
+
+
+def move_buffers(model: nn.Module, *, device: torch.device) -> None:
+    """Buffers are read where a module computes: no unit brings them there, as it does parameters."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty_like(buffer, device=device))
 
 
 def init_weights(session: Session, op: InitWeights, position: Position) -> None:
@@ -55,7 +68,7 @@ def initialise(model: nn.Module, *, seed: int) -> None:
     def keep(name: str, whole: Tensor) -> None:
         require_set(name, whole)
         if name in parameters:
-            copy_block(parameters[name], lambda block: whole[block])
+            copy_block(parameters[name], lambda out, block: out.copy_(whole[block]))
         elif name in buffers:
             buffers[name].copy_(whole)
 
@@ -76,16 +89,21 @@ def unset_error(name: str) -> RunError:
     )
 
 
-def copy_block(parameter: Tensor, read: Callable[[tuple[slice, ...]], Tensor]) -> None:
-    """Fills this rank's blocks of a parameter from `read(slices of the whole tensor)`."""
+def copy_block(parameter: Tensor, fill: Callable[[Tensor, Slices], object]) -> None:
+    """Fills this rank's blocks of a parameter by `fill(block of its memory, slices of the whole tensor)`."""
     with torch.no_grad():
-        if not isinstance(parameter, DTensor):
-            parameter.copy_(read(tuple(slice(0, size) for size in parameter.shape)))
-            return
-        local = parameter.to_local()
-        if local.numel():
-            for block, held in blocks(parameter):
-                local[held].copy_(read(block))
+        for out, block in _local_blocks(parameter):
+            fill(out, block)
+
+
+def _local_blocks(parameter: Tensor) -> Iterator[tuple[Tensor, Slices]]:
+    if not isinstance(parameter, DTensor):
+        yield parameter.detach(), tuple(slice(0, size) for size in parameter.shape)
+        return
+    local: Tensor = parameter.to_local().detach()
+    if local.numel():
+        for block, held in blocks(parameter):
+            yield local[held], block
 
 
 def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
@@ -94,59 +112,107 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     Values are cast to the plan's dtype. RunError names what is missing, unexpected or misshapen.
     """
     session.seed = op.seed
-    folder = session.paths.base / op.path
+    folder = model_folder(op.path, base=session.paths.base)
+    refuse_quantized(folder)
+    pristine = cast(PreTrainedModel, fresh_copy(session.model))
+    stored = stored_views(folder)
+    conversion = to_model(pristine, stored)
+    aliases = {alias: owner for owner, *rest in tied_parameters(session.model) for alias in rest}
+    _refuse_misfit(folder, pristine, aliases=aliases, conversion=conversion, stored=stored)
     parameters, buffers = dict(session.model.named_parameters()), dict(session.model.named_buffers())
 
     def keep(name: str, whole: Tensor) -> None:
-        if name in buffers:
+        if name in buffers and name not in conversion.views:
             require_set(name, whole)
             buffers[name].copy_(whole)
 
-    draw(fresh_copy(session.model), seed=op.seed, keep=keep)
-    aliases = {alias: owner for owner, *rest in tied_parameters(session.model) for alias in rest}
-    files = _open(weight_files(folder))
-    _refuse_misfit(folder, parameters, aliases, files)
-    for name, parameter in parameters.items():
-        key = name if name in files else next(alias for alias, owner in aliases.items() if owner == name)
-        copy_block(parameter, functools.partial(_read, files[key].get_slice(key)))
+    draw(pristine, seed=op.seed, keep=keep, of=lambda module: bool(module._buffers))
+    filled: dict[str, str] = {}
+    for name, view in conversion.views.items():
+        owner = aliases.get(name, name)
+        if owner in filled:
+            _refuse_untied(parameters[owner], view, names=(filled[owner], name))
+            continue
+        copy_block(parameters[owner] if owner in parameters else buffers[owner], view.fill)
+        filled[owner] = name
+    if conversion.ignored:
+        names = listed(conversion.ignored, most=3)
+        session.observer.noted(f"transformers has no use for {names} in {folder}: left out")
 
 
-def _read(entry: Any, block: tuple[slice, ...]) -> Tensor:
-    """One block of a tensor in a file; a scalar has no dimension to slice."""
-    values: Tensor = entry[block] if block else entry[...]
-    return values
+def _refuse_untied(parameter: nn.Parameter, view: View, *, names: tuple[str, str]) -> None:
+    """RunError where the files hold two values for what the model ties. Only this rank's part is compared."""
+    with torch.no_grad():
+        for held, block in _local_blocks(parameter):
+            if not _is_equal(held, view, block):
+                raise RunError(
+                    f"the files hold different values for {names[0]} and {names[1]}, which the model ties",
+                    help="set tie_word_embeddings in config.json to false, or leave one of the two out",
+                    is_shared=False,
+                )
 
 
-def _open(files: dict[str, Path] | Path) -> dict[str, Any]:
-    """Open safetensors handles by tensor name. Headers are read here, tensors only where sliced."""
-    paths = {files} if isinstance(files, Path) else set(files.values())
-    handles = [_open_file(path) for path in sorted(paths)]
-    return {key: handle for handle in handles for key in handle.keys()}  # noqa: SIM118
-
-
-def _open_file(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path} is no safetensors file: {error}", help="restore the file") from error
+def _is_equal(held: Tensor, view: View, block: Slices) -> bool:
+    """Whether a block of a view has the values of `held`; some rows at a time, which takes little memory."""
+    first, *rest = block
+    for start in range(first.start, first.stop, _COMPARED_ROWS):
+        rows = held[start - first.start : start - first.start + _COMPARED_ROWS]
+        other = torch.empty_like(rows)
+        view.fill(other, (slice(start, start + len(rows)), *rest))
+        if not torch.equal(rows, other):
+            return False
+    return True
 
 
 def _refuse_misfit(
-    folder: Path, parameters: dict[str, nn.Parameter], aliases: dict[str, str], files: dict[str, Any]
+    folder: Path,
+    model: PreTrainedModel,
+    *,
+    aliases: Mapping[str, str],
+    conversion: Conversion,
+    stored: Mapping[str, View],
 ) -> None:
-    known = {*parameters, *aliases}
-    stored = {aliases.get(key, key) for key in files}
-    problems = [f"missing {name}" for name in parameters if name not in stored]
-    problems += [f"unexpected {key}" for key in files if key not in known]
-    for key in files:
-        name = aliases.get(key, key)
-        if name in parameters:
-            found, wanted = tuple(files[key].get_slice(key).get_shape()), tuple(parameters[name].shape)
-            if found != wanted:
-                problems.append(f"{key} has shape {list(found)}, the model {list(wanted)}")
-    if problems:
-        more = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
-        raise RunError(
-            f"the weights in {folder} do not fit the model: {'; '.join(problems[:_MAX_LISTED])}{more}",
-            help="check that config.json and the safetensors files are of one model",
-        )
+    """RunError that lists what of the model the files lack, hold in another shape, or hold beyond it."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    present = {aliases.get(name, name) for name in conversion.views}
+    optional = {*aliases, *present, *(getattr(model, "_keys_to_ignore_on_save", None) or ())}
+    missing = [name for name in wanted if name not in conversion.views and name not in optional]
+    misshapen = [name for name, view in conversion.views.items() if view.shape != wanted[name]]
+    if not (missing or misshapen or conversion.problems or conversion.unexpected):
+        return
+    parts = _absent_parts(model, {name: wanted[name] for name in (*missing, *misshapen)}, stored=stored)
+    problems = list(conversion.problems)
+    for name in missing:
+        problems += parts[name] or [f"missing {name}"]
+    for name in misshapen:
+        found = conversion.views[name].shape
+        problems += parts[name] or [f"{name} has shape {list(found)}, the model {list(wanted[name])}"]
+    problems += [f"unexpected {key}" for key in conversion.unexpected]
+    raise RunError(
+        f"the weights in {folder} do not fit the model: {listed(problems, most=_MAX_LISTED, by='; ')}",
+        help="check that config.json and the safetensors files are of one model",
+    )
+
+
+def _absent_parts(
+    model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], *, stored: Mapping[str, View]
+) -> dict[str, list[str]]:
+    """By tensor of the model: what a checkpoint lacks that holds some of the tensors that make it up."""
+    held = {
+        name: leaf(name, shape=shape, read=lambda block: torch.empty(0)) for name, shape in shapes.items()
+    }
+    parts: dict[str, list[str]] = {name: [] for name in shapes}
+    for key, view in to_checkpoint(model, held).items():
+        for name in view.sources:
+            parts[name].append(key)
+    absent = {name: [key for key in keys if key not in stored] for name, keys in parts.items()}
+    return {
+        name: [f"missing {key}" for key in keys] if len(keys) < len(parts[name]) else []
+        for name, keys in absent.items()
+    }
+
+
+def listed(items: Sequence[str], *, most: int, by: str = ", ") -> str:
+    """The first `most` of them, and how many there are beyond."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return f"{by.join(items[:most])}{more}"

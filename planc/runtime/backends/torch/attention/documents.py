@@ -44,16 +44,23 @@ class Documents:
         `key`: all layers share it, and what they save for backward is one tensor.
         """
         assert self._starts is not None, "sharding the context comes before the forward"
+        if torch.compiler.is_compiling():
+            # Compiled code that is run again in backward can keep nothing: each module makes its own.
+            return _bias(self._starts, queries, keys, dtype=dtype, window=window)
         name = (key, dtype, window)
         if name not in self._biases:
-            queries, keys = queries.to(self._starts.device), keys.to(self._starts.device)
-            seen = keys <= queries[:, None]
-            if window is not None:
-                seen &= queries[:, None] - keys < window
-            hidden = ~(seen & (self._starts[:, queries, None] <= keys)).unsqueeze(1)
-            zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-            self._biases[name] = zeros.masked_fill_(hidden, max(HIDDEN, torch.finfo(dtype).min))
+            self._biases[name] = _bias(self._starts, queries, keys, dtype=dtype, window=window)
         return self._biases[name]
+
+
+def _bias(starts: Tensor, queries: Tensor, keys: Tensor, *, dtype: torch.dtype, window: int | None) -> Tensor:
+    queries, keys = queries.to(starts.device), keys.to(starts.device)
+    seen = keys <= queries[:, None]
+    if window is not None:
+        seen &= queries[:, None] - keys < window
+    hidden = ~(seen & (starts[:, queries, None] <= keys)).unsqueeze(1)
+    zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return zeros.masked_fill_(hidden, max(HIDDEN, torch.finfo(dtype).min))
 
 
 def document_starts(position_ids: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def load(state: TrainingState, *, directory: Path) -> Manifest:
     tensors = named_tensors(state)
 
     def check() -> None:
-        _refuse_damage(directory, manifest=manifest)
+        refuse_damage(directory, manifest=manifest)
         refuse_misfit(manifest, tensors=tensors)
 
     require_on_all(check)
@@ -63,7 +63,7 @@ def load(state: TrainingState, *, directory: Path) -> Manifest:
     return manifest
 
 
-def _refuse_damage(directory: Path, *, manifest: Manifest) -> None:
+def refuse_damage(directory: Path, *, manifest: Manifest) -> None:
     """Raises CorruptCheckpointError for this rank's share of the files and tensors."""
     share = slice(rank(), None, world_size())
     problems = [

@@ -1,0 +1,60 @@
+"""`planc checkpoint export`: a checkpoint as a folder that transformers loads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from planc.cli.exits import CLEAN, UsageError
+from planc.graph.artifact import ArtifactError, graph_of, load
+from planc.graph.ops import BuildModel
+from planc.hub import model_folder
+from planc.runtime.checkpoints.errors import CheckpointError
+from planc.runtime.checkpoints.verify import read_manifest
+from planc.runtime.errors import RunError
+from planc.runtime.run_directory import KEPT_PLANS
+from planc.vocab import DType
+
+
+def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | None) -> int:
+    """0 once `folder` is written; UsageError for what cannot be read or written.
+
+    Without a model's folder it is where the plan says that saved the checkpoint; without a dtype parameters
+    keep theirs.
+    """
+    # It imports torch, which takes seconds: what can be refused without it has been.
+    from planc.runtime.backends.torch.export_checkpoint import export_checkpoint
+
+    try:
+        source = _named(model) if model else _model(checkpoint)
+        replaced = export_checkpoint(
+            checkpoint, model=source, folder=Path(folder), dtype=DType(dtype) if dtype else None
+        )
+    except RunError as error:
+        raise UsageError(f"{error.message}\n{error.help}" if error.help else error.message) from error
+    print(f"wrote {folder}, of {checkpoint}{replaced}", file=sys.stderr)
+    return CLEAN
+
+
+def _named(model: str) -> Path:
+    try:
+        return model_folder(model, base=Path())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _model(checkpoint: Path) -> Path:
+    """The model's folder, as the plan names it that saved a checkpoint, which the checkpoint's run keeps."""
+    remedy = "name the model's folder: --model FOLDER"
+    try:
+        plan_hash = read_manifest(checkpoint).plan_hash
+        path = checkpoint.resolve().parents[1] / KEPT_PLANS / f"{plan_hash}.json"
+        artifact = load(path.read_text(encoding="utf-8"))
+    except CheckpointError as error:
+        raise UsageError(error.message) from error
+    except (OSError, UnicodeDecodeError, ArtifactError) as error:
+        raise UsageError(
+            f"{checkpoint}: its run keeps no plan that says of which model it is\n{remedy}"
+        ) from error
+    built = next(op for op in graph_of(artifact).setup if isinstance(op, BuildModel))
+    return model_folder(built.path, base=path.parent / artifact.base)

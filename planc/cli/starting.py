@@ -1,0 +1,21 @@
+"""The command that a run should have been started with."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from planc.launch.job import run_arguments
+from planc.launch.nodes import Nodes
+from planc.launch.torchrun import on_every_node, on_one_node
+
+
+def start_with(arguments: Namespace, *, world_size: int, devices_per_node: int | None) -> str:
+    """One line for a shell that starts the very run of `arguments` on all of its ranks."""
+    folder = str(arguments.run_dir) if arguments.run_dir else None
+    run = run_arguments(str(arguments.plan), settings=arguments.set, run_dir=folder)
+    stop = ("--stop-after", str(arguments.stop_after)) if arguments.stop_after is not None else ()
+    run = (*run, *stop, *(("--sample-ids",) if arguments.sample_ids else ()))
+    if devices_per_node is None or world_size <= devices_per_node:
+        return on_one_node(world_size, run)
+    nodes = Nodes(world_size // devices_per_node, devices_per_node)
+    return f"{on_every_node(nodes, run)}  (on each node; planc launch prints the commands)"

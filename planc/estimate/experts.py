@@ -1,0 +1,79 @@
+"""What stacked experts and their routers keep for backward.
+
+With R = T k rows, a token for each of its k experts, of width h, and experts of inner width f:
+
+    experts     b R (h + u + f + h)   the rows as sorted, what up makes of them, what down reads, what down
+                                      makes of them; u is 2 f, and b R f more, where a gate is multiplied in
+    weights     R                     of the sum over a token's experts: float32, or the compute dtype
+    router      h T + 4 E T           its input, and probabilities in float32
+
+Sorted positions are dropped, as small. The rows are those of transformers' `grouped_mm_experts_forward`;
+loops over experts keep as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planc.estimate.rank_work import RankWork
+from planc.inventory.schema import Kind, Module
+from planc.record import record
+
+_FLOAT32_BYTES = 4
+
+
+@record
+class Saved:
+    """Bytes that a module keeps, and the most that gradients of its rows take while backward passes it."""
+
+    kept: int
+    passing: int
+
+
+def experts_saved(work: RankWork) -> Mapping[str, Saved]:
+    """By module: stacked experts, and the routers before them."""
+    found: dict[str, Saved] = {}
+    for module in work.inventory.modules:
+        if module.routing is None or not (widths := _widths(work, module)):
+            continue
+        up, down = widths
+        hidden, element = work.inventory.hidden_size, work.compute_dtype.size_bytes
+        num_rows = work.num_tokens * module.routing.experts_per_token
+        gated = down if up == 2 * down else 0
+        weight_bytes = _FLOAT32_BYTES if module.routing.in_float32 else element
+        found[module.fqn] = Saved(
+            num_rows * ((2 * hidden + up + gated + down) * element + weight_bytes),
+            num_rows * max(2 * hidden, up + hidden) * element,
+        )
+        for router in map(work.module, module.sources):
+            if _is_router(router, module):
+                found[router.fqn] = _router(work, router, input_bytes=weight_bytes)
+    return found
+
+
+def _widths(work: RankWork, module: Module) -> tuple[int, int] | None:
+    """The inner width that the first stack makes and the last one reads, as this rank has them."""
+    stacks = [parameter.name for parameter in module.parameters if len(parameter.shape) == 3]
+    layouts = [work.layout(f"{module.fqn}.{name}") for name in stacks]
+    inner = [_inner(layout.tp_shape, work.inventory.hidden_size) for layout in layouts if layout is not None]
+    return (inner[0], inner[-1]) if len(inner) > 1 else None
+
+
+def _inner(shape: tuple[int, ...], hidden_size: int) -> int:
+    """The dimension of [experts, out, in], or [experts, in, out], that is not the hidden size."""
+    _, first, second = shape
+    return second if first == hidden_size else first
+
+
+def _is_router(module: Module, experts: Module) -> bool:
+    """Whether a module that feeds experts has one row of weights for each."""
+    num_experts = next(parameter.shape[0] for parameter in experts.parameters if len(parameter.shape) == 3)
+    return num_experts in (parameter.shape[0] for parameter in module.parameters if len(parameter.shape) == 2)
+
+
+def _router(work: RankWork, router: Module, *, input_bytes: int) -> Saved:
+    num_experts = next(parameter.shape[0] for parameter in router.parameters if len(parameter.shape) == 2)
+    # The input of a linear layer is counted with those of all others.
+    width = 0 if router.kind is Kind.LINEAR else work.inventory.hidden_size
+    probabilities = work.num_tokens * num_experts * _FLOAT32_BYTES
+    return Saved(work.num_tokens * width * input_bytes + probabilities, probabilities)

@@ -1,0 +1,84 @@
+"""Where a plan's model comes from: a local folder, or a commit of the Hugging Face hub."""
+
+from __future__ import annotations
+
+from planc.hub import HubModel, is_commit, is_hub, is_repository, parse_hub
+from planc.plan import codes
+from planc.plan.scalars import Path, Text
+from planc.plan.scope import Scope
+from planc.plan.types import Variant, key, render_call
+from planc.record import record
+from planc.syntax import ast
+
+_PINNED = "write the commit's 40 hexadecimal digits, which the repository's page of commits shows"
+
+
+@record
+class _Repository:
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        text: str | None = Text().convert(value, scope)
+        if text is None or is_repository(text):
+            return text
+        scope.report(
+            codes.WRONG_ARGUMENTS, value.span, f'"{text}" names no repository', help='write "org/name"'
+        )
+        return None
+
+    def describe(self) -> str:
+        return 'a repository, "org/name"'
+
+    def render(self, value: str) -> str:
+        return Text().render(value)
+
+
+@record
+class _Commit:
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        text: str | None = Text().convert(value, scope)
+        if text is None or is_commit(text):
+            return text
+        what = f'"{text}" is no commit: what a name means may change from one day to the next'
+        scope.report(codes.WRONG_ARGUMENTS, value.span, what, help=_PINNED)
+        return None
+
+    def describe(self) -> str:
+        return "a commit's 40 hexadecimal digits"
+
+    def render(self, value: str) -> str:
+        return Text().render(value)
+
+
+@record
+class Hub:
+    """A model of the Hugging Face hub, at one commit; no code of it runs."""
+
+    repository: str = key(_Repository(), doc="the repository, as in `org/name`", positional=True)
+    revision: str = key(_Commit(), doc="the commit: 40 hexadecimal digits")
+
+
+_SOURCES = {"hub": Hub}
+
+
+@record
+class ModelSource:
+    """A local folder's path, or `hub("org/name", revision = "...")`, as `planc.hub` writes it."""
+
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        if isinstance(value, ast.Call) or (isinstance(value, ast.Ref) and value.name.text in _SOURCES):
+            found: Hub | None = Variant(_SOURCES).convert(value, scope)
+            return str(HubModel(found.repository, found.revision)) if found else None
+        written, _ = scope.lookup(value)
+        if isinstance(written, ast.Text) and is_hub(written.value):
+            help = 'write hub("org/name", revision = "...")'
+            scope.report(codes.WRONG_TYPE, value.span, "this is no path of a local folder", help=help)
+            return None
+        return Path().convert(value, scope)
+
+    def describe(self) -> str:
+        return "a path in quotes, or hub(...)"
+
+    def render(self, value: str) -> str:
+        if not is_hub(value):
+            return Path().render(value)
+        model = parse_hub(value)
+        return render_call("hub", Hub(model.repository, model.revision))

@@ -1,0 +1,60 @@
+"""What an export looks like, wherever its weights come from: entries, bytes, and what its config says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+import transformers
+from torch import Tensor
+
+from planc.runtime.backends.torch.checkpoint.tensors import element_type
+from planc.runtime.backends.torch.weights_views import View
+from planc.runtime.checkpoints.manifest import ElementType
+from planc.runtime.checkpoints.shards import Entry
+from planc.runtime.errors import ExitCode, RunError
+
+MAX_SHARD_BYTES = 5 * 10**9
+"""Of one safetensors file, unless a single tensor is larger."""
+
+
+def entries_of(views: Mapping[str, View], *, dtype_of: Callable[[str], torch.dtype]) -> list[Entry]:
+    """The tensors of an export; `dtype_of` tells the dtype in which one of a model's tensors is written."""
+    return [
+        Entry(key, cast(ElementType, element_type(common_dtype(view, dtype_of=dtype_of))), view.shape)
+        for key, view in views.items()
+    ]
+
+
+def common_dtype(view: View, *, dtype_of: Callable[[str], torch.dtype]) -> torch.dtype:
+    """The dtype of everything that a view is made of."""
+    dtypes = {dtype_of(name) for name in view.sources}
+    assert len(dtypes) == 1, "transformers joins parameters only, which all have the export's dtype"
+    return dtypes.pop()
+
+
+def refuse_overflow(name: str, values: Tensor) -> None:
+    """RunError where a cast has left the range of its dtype."""
+    if not values.isfinite().all():
+        raise RunError(
+            f"{name} does not fit into {element_type(values.dtype)}: a weight of it would be infinite",
+            code=ExitCode.NUMERICS,
+            help="export as bfloat16, which reaches as far as float32",
+        )
+
+
+def as_bytes(tensor: Tensor) -> memoryview:
+    """A tensor's elements in C order, as they lie in memory."""
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def config_changes(*, architecture: str, dtype: str) -> dict[str, Any]:
+    """What an export's config.json says otherwise than the model's own."""
+    return {
+        "architectures": [architecture],
+        # transformers 4 reads the second.
+        "dtype": dtype,
+        "torch_dtype": dtype,
+        "transformers_version": transformers.__version__,
+    }

@@ -1,0 +1,53 @@
+"""What a tracker is, and what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from planc.runtime.observer import StepMetrics
+
+
+class Tracker(Protocol):
+    """Takes numbers by step. Whatever it raises is counted, and no reason to end a run."""
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """The numbers of one step."""
+
+    def finish(self, *, is_done: bool) -> None:
+        """The run is over; `is_done` says whether it ended well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a tracker starts from. `first_step` is 1 unless a run is resumed."""
+
+    run_folder: Path
+    plan_name: str
+    plan_hash: str
+    mesh: Mapping[str, int]
+    first_step: int
+
+
+Open = Callable[[Opening], Tracker]
+
+
+def values_of(metrics: StepMetrics) -> dict[str, float]:
+    """The numbers of a step under the names that dashboards group by: `train/loss`, `time/forward`."""
+    given = {
+        "train/loss": metrics.loss,
+        "train/grad_norm": metrics.grad_norm,
+        "train/learning_rate": metrics.learning_rate,
+        "train/tokens": metrics.tokens,
+        "throughput/tokens_per_second": metrics.tokens_per_second,
+        "throughput/tflops_per_second": metrics.tflops_per_second,
+        "throughput/mfu": metrics.mfu,
+        f"memory/{metrics.memory_kind}_bytes": metrics.memory_bytes,
+        "memory/reserved_bytes": metrics.memory_reserved_bytes,
+        "time/step": metrics.seconds,
+        **{f"time/{phase}": seconds for phase, seconds in metrics.phase_seconds.items()},
+        **{f"eval/{one.label}/loss": one.loss for one in metrics.evaluations},
+    }
+    return {name: float(value) for name, value in given.items() if value is not None}

@@ -1,0 +1,63 @@
+"""A run of Weights & Biases, in the run's folder or with its server."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from planc.graph.ops import open_log
+from planc.runtime.run_directory import PLAN_NAME
+from planc.runtime.trackers.tracker import Open, Opening
+
+_ID_NAME = "wandb.id"
+
+
+class WandbTracker:
+    """One run, with the compiled plan. Started anew it has another id; resumed it goes on with the same."""
+
+    def __init__(self, opening: Opening, *, options: open_log.Tracker) -> None:
+        # W&B's log would follow the working directory, and its own errors go to its makers.
+        os.environ.setdefault("WANDB_DIR", str(opening.run_folder))
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        # Part of `planc[wandb]`: no other run needs it.
+        import wandb
+
+        self.run: Any = wandb.init(
+            project=options.project,
+            entity=options.entity,
+            name=options.name or opening.plan_name,
+            mode=options.mode,
+            dir=str(opening.run_folder),
+            id=_run_id(opening),
+            resume="allow",
+            config={"plan": opening.plan_name, "plan_hash": opening.plan_hash, "mesh": dict(opening.mesh)},
+            # The plan says what is told; code, console and environment stay here.
+            settings=wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
+        )
+
+        plan = opening.run_folder / PLAN_NAME
+        if plan.exists():
+            self.run.save(str(plan), base_path=str(opening.run_folder), policy="now")
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        self.run.log(dict(values), step=step)
+
+    def finish(self, *, is_done: bool) -> None:
+        self.run.finish(exit_code=0 if is_done else 1)
+
+
+def wandb_opener(options: open_log.Tracker) -> Open:
+    """Opens W&B as a plan says."""
+    return partial(WandbTracker, options=options)
+
+
+def _run_id(opening: Opening) -> str:
+    """The id that the run's folder keeps, made anew where training starts anew."""
+    path: Path = opening.run_folder / _ID_NAME
+    if opening.first_step == 1 or not path.exists():
+        path.write_text(uuid.uuid4().hex[:12], encoding="ascii")
+    return path.read_text(encoding="ascii")

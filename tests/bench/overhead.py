@@ -1,0 +1,101 @@
+"""What a step costs beyond its ops: `python -m tests.bench.overhead` prints microseconds of the processor.
+
+First the interpretation of the graph alone, on a backend that does nothing; then with all that the torch
+backend does around its handlers: the clock of phases, and the record of where the rank is.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.op import Op
+from planc.graph.ops import Log, NextBatch
+from planc.runtime.backends.null import NullBackend
+from planc.runtime.backends.torch.backend import HANDLERS, TorchBackend
+from planc.runtime.backends.torch.session import Paths, Session
+from planc.runtime.interpreter import Backend, Position, run
+from planc.runtime.launch import Launch
+from planc.runtime.observer import Silent
+from planc.runtime.watch import Watch
+from tests.bench.result import Result, report, write_results
+from tests.plans import QUICKSTART, checked
+
+SECTION = "overhead"
+NUM_STEPS = 2000
+NUM_RUNS = 5
+GOALS = {"interpreter": 50.0, "and the torch backend without its handlers": 200.0}
+
+
+class Idle(NullBackend):
+    """Does nothing, and records nothing either."""
+
+    def execute(self, op: Op, position: Position) -> None: ...
+
+
+def microseconds(graph: Graph, make: Callable[[], Backend]) -> float:
+    """Of the processor, a step, in the cheapest of several runs."""
+    found = []
+    for _ in range(NUM_RUNS):
+        backend = make()
+        began = time.process_time()
+        run(graph, backend)
+        found.append((time.process_time() - began) / graph.num_steps * 1e6)
+    return min(found)
+
+
+def torch_backend(graph: Graph, folder: Path) -> TorchBackend:
+    """Rank 0 of the graph's world, on one machine, as `planc run` makes it."""
+    launch = Launch(world_size=graph.world_size, local_world_size=graph.world_size)
+    paths = Paths(base=folder, run=folder)
+    session = Session(graph, plan_hash(graph), launch, paths, Silent(), torch.device("cpu"))
+    session.watch = Watch(graph, launch, store=HashStore(), run_folder=folder)
+    return TorchBackend(session)
+
+
+def handle(session: Session, op: Op, position: Position) -> None:
+    """Of every handler, what it does with the clock, and nothing else."""
+    assert session.clock is not None
+    if isinstance(op, NextBatch):
+        session.clock.begin_step()
+    elif isinstance(op, Log):
+        session.clock.read()
+
+
+def measure() -> list[Result]:
+    """The rows, for the quickstart's graph without its saves."""
+    graph = checked(QUICKSTART).graph
+    assert graph is not None
+    graph = replace(graph, num_steps=NUM_STEPS, save=())
+    handlers: dict[Any, Any] = dict.fromkeys(HANDLERS, handle)
+    with TemporaryDirectory() as folder, patch.dict(HANDLERS, handlers):
+        found = (
+            microseconds(graph, Idle),
+            microseconds(graph, lambda: torch_backend(graph, Path(folder))),
+        )
+    return [
+        Result(name, (f"{cost:.0f}",), goal=f"<= {goal:.0f}", is_met=cost <= goal)
+        for (name, goal), cost in zip(GOALS.items(), found, strict=True)
+    ]
+
+
+def main() -> int:
+    results = measure()
+    for one in results:
+        print(one)
+    write_results(SECTION, results)
+    return report(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Writes SPEED.md from what the benchmarks measured last: `python -m tests.bench.page`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.bench import loading, overhead, start, throughput
+from tests.bench.result import Result, read_results
+from tests.bench.start_rank import PARTS
+
+PAGE = Path(__file__).parent / "SPEED.md"
+_INTRODUCTION = """\
+What planc costs beside the same training written by hand. `make bench` measures it and writes this page.
+
+The machine had other work to do, as much as it had cores and more. So both sides run in the same processes,
+in turns, and goals are for the processor's time, which other work touches least; seconds by the clock stand
+beside it. Figures of a small model on processors say what the runtime itself takes: on accelerators steps are
+longer, and its share smaller. Nothing here was measured on a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table of the page; `columns` are of the results' cells."""
+
+    name: str
+    title: str
+    text: str
+    columns: tuple[str, ...]
+
+
+SECTIONS = (
+    Section(
+        throughput.SECTION,
+        "Tokens a second",
+        "planc against [by_hand.py](../../examples/by_hand.py), which has the same parts of PyTorch, and "
+        "against [straightforward.py](../../examples/straightforward.py), which holds the whole model on "
+        "every rank and sums each gradient by itself. A ratio above 1 says that planc is faster: of the "
+        "medians of both sides' blocks of steps, with the quartiles of neighbouring blocks in brackets. The "
+        "goal is for the one of processor time.",
+        ("planc tokens/s", "its tokens/s", "ratio by the clock", "by processor"),
+    ),
+    Section(
+        overhead.SECTION,
+        "Interpretation",
+        "Microseconds of the processor for a step of the quickstart, two micro steps in it, beyond its ops.",
+        ("µs a step",),
+    ),
+    Section(
+        start.SECTION,
+        "From torchrun to the first step",
+        f"Seconds on {start.SHAPE.world_size} ranks, {start.SHAPE.name}: by the clock until the slowest rank "
+        "is there, and of the processor for a rank, part by part. `floor` imports PyTorch and transformers, "
+        "and does nothing; by_hand counts as model all that it sets up.",
+        ("clock", "processor", *PARTS),
+    ),
+    Section(
+        loading.SECTION,
+        "Memory while loading",
+        "Megabytes of the rank that holds most, for a model of 1.2 GB: the most allocated beyond what the "
+        "process had before, the shard that stays, and the most of mapped files; then seconds by the clock, "
+        "and of the processors of both ranks.",
+        ("allocated", "shard", "mapped", "clock", "processor"),
+    ),
+)
+
+
+def page(results: Mapping[str, Sequence[Result]], *, date: str) -> str:
+    """The page of these results, measured at `date` with the versions that are installed."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.system()}"
+    parts = [f"# Speed\n\n{date}, {versions}, {machine}.\n\n{_INTRODUCTION}"]
+    parts += [_section(one, results[one.name]) for one in SECTIONS if one.name in results]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(section: Section, rows: Sequence[Result]) -> str:
+    lines = [
+        f"| | {' | '.join(section.columns)} | goal | |",
+        f"|---|{'---|' * len(section.columns)}---|---|",
+        *(f"| {one.name} | {' | '.join(one.cells)} | {one.goal} | {one.verdict} |" for one in rows),
+    ]
+    return f"## {section.title}\n\n{section.text}\n\n" + "\n".join(lines)
+
+
+def main() -> int:
+    results = read_results()
+    PAGE.write_text(page(results, date=datetime.now(UTC).date().isoformat()), encoding="utf-8")
+    missed = [f"{name}: {one.name}" for name, rows in results.items() for one in rows if not one.is_met]
+    print(f"MISSED: {'; '.join(missed)}" if missed else "every goal is met")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

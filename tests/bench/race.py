@@ -1,0 +1,148 @@
+"""One rank of a race: planc's runtime and a script, blocks of steps in turn, in one process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from examples import by_hand, straightforward
+from planc.cli.progress import RunDisplay
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.op import Op
+from planc.graph.ops import NextBatch
+from planc.runtime.backends.torch.backend import TorchBackend
+from planc.runtime.backends.torch.mesh import connect
+from planc.runtime.backends.torch.session import Paths, Session
+from planc.runtime.interpreter import Position, run
+from planc.runtime.launch import read_launch
+from planc.runtime.observer import Silent
+from planc.runtime.run_directory import RunDirectory
+from planc.runtime.watch import Watch
+from tests.bench.shapes import SEQUENCE_LENGTH, TOKENS_PER_STEP, Shape, script_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """`graph` has as many steps as all blocks together; `rival` is the script's name."""
+
+    shape: Shape
+    graph: Graph
+    rival: str
+    workspace: Path
+    num_steps_a_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Seconds that a block of steps took this rank: by the clock, and of the processor."""
+
+    wall_seconds: float
+    processor_seconds: float
+
+
+@dataclass(slots=True)
+class Blocks:
+    """Both sides' blocks on one rank, in the order of time; the first of each is for warming up."""
+
+    planc: list[Block] = field(default_factory=list)
+    rival: list[Block] = field(default_factory=list)
+
+
+class Alternating(TorchBackend):
+    """Runs a block of the rival's steps after every block of its own."""
+
+    def __init__(self, session: Session, *, rival: Callable[[], None], num_steps_a_block: int) -> None:
+        super().__init__(session)
+        self.rival, self.num_steps_a_block = rival, num_steps_a_block
+        self.blocks = Blocks()
+        self.began = (0.0, 0.0)
+
+    def execute(self, op: Op, position: Position) -> None:
+        if isinstance(op, NextBatch) and (position.step - 1) % self.num_steps_a_block == 0:
+            if position.step > 1:
+                self.change()
+            self.began = begin()
+        super().execute(op, position)
+
+    def change(self) -> None:
+        """Ends the own block, and lets the rival run one."""
+        self.blocks.planc.append(since(self.began))
+        began = begin()
+        for _ in range(self.num_steps_a_block):
+            self.rival()
+        self.blocks.rival.append(since(began))
+
+
+def begin() -> tuple[float, float]:
+    """Both clocks, once all ranks are here."""
+    dist.barrier()
+    return time.perf_counter(), time.process_time()
+
+
+def since(began: tuple[float, float]) -> Block:
+    wall, processor = began
+    return Block(time.perf_counter() - wall, time.process_time() - processor)
+
+
+def run_race(rank: int, world_size: int, race: Race) -> Blocks:
+    """This rank's blocks. Both sides show every step; what they print goes to a file."""
+    folder = race.workspace / "runs" / f"{race.shape.name} {race.rival}"
+    session = open_session(race, folder)
+    rival = rival_step(race)
+    backend = Alternating(session, rival=rival, num_steps_a_block=race.num_steps_a_block)
+    with (folder / f"printed-{rank}").open("w") as printed, redirect_stdout(printed):
+        if rank == 0:
+            session.observer = RunDisplay(RunDirectory(folder), stream=printed)
+        run(race.graph, backend)
+        backend.change()
+    dist.destroy_process_group()
+    return backend.blocks
+
+
+def open_session(race: Race, folder: Path) -> Session:
+    """As `planc run` opens it under torchrun, with the watch over other ranks."""
+    os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
+    launch, device = read_launch(os.environ), torch.device("cpu")
+    digest = plan_hash(race.graph)
+    store = connect(launch, device=device, timeout_seconds=120, digest=digest)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = Paths(base=race.workspace, run=folder)
+    session = Session(race.graph, digest, launch, paths, Silent(), device)
+    if launch.world_size > 1:
+        session.watch = Watch(race.graph, launch, store=store, run_folder=folder)
+    return session
+
+
+def rival_step(race: Race) -> Callable[[], None]:
+    """One step of the rival, on sequences of its own choice, with a line for it."""
+    trainer = rival_trainer(race)
+    num_sequences = (len(trainer.tokens) - 1) // SEQUENCE_LENGTH
+    generator = torch.Generator().manual_seed(0)
+    numbers = count(1)
+
+    def step() -> None:
+        ids = torch.randint(num_sequences, (TOKENS_PER_STEP // SEQUENCE_LENGTH,), generator=generator)
+        loss = trainer.step(ids)
+        if dist.get_rank() == 0:
+            print(f"step {next(numbers)}  loss {loss:.4f}", flush=True)
+
+    return step
+
+
+def rival_trainer(race: Race) -> Any:
+    """The script's own, with the plan's sizes."""
+    sizes = script_sizes(race.shape, num_steps=race.graph.num_steps)
+    paths = {name: race.workspace / sizes.pop(name) for name in ("model", "text")}
+    if race.rival == "by_hand":
+        return by_hand.build(by_hand.Settings(**paths, **sizes))
+    whole = {name: size for name, size in sizes.items() if name not in race.shape.mesh}
+    return straightforward.build(straightforward.Settings(**paths, **whole))

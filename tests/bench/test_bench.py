@@ -1,0 +1,112 @@
+"""The bench's rivals compute what planc computes, and its figures are of what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from planc.runtime.backends.torch.backend import TorchBackend
+from planc.runtime.interpreter import run
+from planc.verify.pool import run_ranks
+from planc.verify.ranks import Metrics, Task, open_session
+from tests.bench import overhead
+from tests.bench.loading import sampled
+from tests.bench.page import page
+from tests.bench.race import Race, rival_trainer, run_race
+from tests.bench.result import Result, read_results, report, write_results
+from tests.bench.shapes import SHAPES, Shape, compile_shape, make_workspace
+from tests.bench.throughput import over_ranks, ratio
+
+NUM_STEPS = 3
+QUICK = (Shape({"cp": 2}), Shape({"dp_shard": 2, "tp": 2}))
+ROW = Result("dp_shard 2, by_hand", ("10", "20", "0.5", "0.5"), goal=">= 0.99", is_met=False)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_workspace(tmp_path_factory.mktemp("bench"))
+
+
+def losses_of_both(
+    rank: int, world_size: int, race: Race, folder: Path, num_steps: int
+) -> tuple[list[float], list[float]]:
+    """planc's losses and the rival's, of the same sequences from the same weights."""
+    metrics = Metrics()
+    session = open_session(Task(race.graph, race.workspace, folder), metrics)
+    run(race.graph, TorchBackend(session), stop_after=num_steps)
+    trainer = rival_trainer(race)
+    rival = [trainer.step(torch.tensor(step.sample_ids)) for step in metrics.steps]
+    dist.destroy_process_group()
+    return [step.loss for step in metrics.steps], rival
+
+
+def losses(race: Race, folder: Path, *, num_steps: int) -> tuple[list[float], list[float]]:
+    found = run_ranks(losses_of_both, race.shape.world_size, race, folder, num_steps, init=False)
+    return found[0]
+
+
+def make_race(shape: Shape, rival: str, workspace: Path, *, num_steps: int = 100) -> Race:
+    graph = compile_shape(shape, num_steps=num_steps, workspace=workspace)
+    return Race(shape, graph, rival, workspace, num_steps_a_block=1)
+
+
+def shapes() -> Sequence[object]:
+    marks = ((shape, () if shape in QUICK else pytest.mark.slow) for shape in SHAPES)
+    return [pytest.param(shape, marks=mark, id=shape.name) for shape, mark in marks]
+
+
+@pytest.mark.parametrize("shape", shapes())
+def test_by_hand_computes_what_the_plan_computes(shape: Shape, workspace: Path, tmp_path: Path) -> None:
+    race = make_race(shape, "by_hand", workspace)
+    planc, by_hand = losses(race, tmp_path, num_steps=NUM_STEPS)
+    assert len(planc) == NUM_STEPS and planc == pytest.approx(by_hand, rel=1e-5)
+    assert planc[-1] < planc[0]
+
+
+def test_straightforward_starts_from_the_plans_loss(workspace: Path, tmp_path: Path) -> None:
+    race = make_race(Shape({"dp_shard": 2}), "straightforward", workspace)
+    planc, straightforward = losses(race, tmp_path, num_steps=1)
+    assert planc == pytest.approx(straightforward, rel=1e-5)
+
+
+def test_a_race_has_blocks_of_both_sides(workspace: Path) -> None:
+    race = make_race(Shape({}), "by_hand", workspace, num_steps=12)
+    (blocks,) = run_ranks(run_race, 1, race, init=False)
+    assert len(blocks.planc) == len(blocks.rival) == 12
+    assert min(one.processor_seconds for one in (*blocks.planc, *blocks.rival)) > 0
+    assert len(over_ranks([blocks.planc])) == 11
+
+
+def test_a_ratio_above_one_says_that_planc_is_faster() -> None:
+    assert ratio((1.0, 2.0, 1.0), (2.0, 4.0, 2.0)).median == 2.0
+
+
+def test_the_overhead_is_measured_with_a_handler_for_every_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overhead, "NUM_STEPS", 20)
+    monkeypatch.setattr(overhead, "NUM_RUNS", 1)
+    interpreter, backend = (float(one.cells[0]) for one in overhead.measure())
+    assert 0 < interpreter < backend
+
+
+def test_the_most_that_was_held_is_seen_after_it_is_gone() -> None:
+    with sampled() as sampler:
+        before = sampler.allocated
+        torch.ones(2**25).sum()
+    assert sampler.allocated - before > 100e6
+
+
+def test_results_are_kept_by_section(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_results("throughput", [ROW], path=path)
+    write_results("overhead", [Result("interpreter", ("5",))], path=path)
+    assert read_results(path) == {"throughput": [ROW], "overhead": [Result("interpreter", ("5",))]}
+
+
+def test_a_missed_goal_shows_on_the_page_and_in_the_exit_code() -> None:
+    text = page({"throughput": [ROW]}, date="2026-11-21")
+    assert "| dp_shard 2, by_hand | 10 | 20 | 0.5 | 0.5 | >= 0.99 | MISSED |" in text
+    assert report([ROW]) == 1

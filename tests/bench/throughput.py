@@ -1,0 +1,115 @@
+"""Tokens a second of planc against scripts with the same parts: `python -m tests.bench.throughput`.
+
+Both train the same tiny model in the same processes, a block of steps each in turn, so that whatever else the
+machine does meets both. A small model is the hardest case: the less there is to compute, the more of a step
+is the runtime's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from planc.verify.pool import run_ranks
+from tests.bench.race import Block, Blocks, Race, run_race
+from tests.bench.result import Result, report, write_results
+from tests.bench.shapes import SHAPES, TOKENS_PER_STEP, Shape, compile_shape, make_workspace
+
+SECTION = "throughput"
+GOALS = {"by_hand": 0.99, "straightforward": 1.1}
+RACES = (
+    *((shape, "by_hand") for shape in SHAPES),
+    *((shape, "straightforward") for shape in SHAPES if shape.mesh.keys() == {"dp_shard"}),
+)
+NUM_BLOCKS = 25
+"""Of each side; the first is for warming up."""
+NUM_STEPS_A_BLOCK = 1
+_TIMEOUT_SECONDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """One block over all ranks: by the clock of rank 0, and of all processors together."""
+
+    wall: float
+    processor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """planc's tokens a second for one of the rival's: of the medians of both sides' blocks, with the
+    quartiles of pairs of neighbouring blocks."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def measure(shape: Shape, *, rival: str, workspace: Path, num_blocks: int = NUM_BLOCKS) -> list[Blocks]:
+    """Every rank's blocks."""
+    graph = compile_shape(shape, num_steps=num_blocks * NUM_STEPS_A_BLOCK, workspace=workspace)
+    race = Race(shape, graph, rival, workspace, NUM_STEPS_A_BLOCK)
+    return run_ranks(run_race, shape.world_size, race, init=False, timeout_seconds=_TIMEOUT_SECONDS)
+
+
+def over_ranks(ranks: Sequence[Sequence[Block]]) -> list[Seconds]:
+    """The blocks of one side after the first, each over all ranks."""
+    together = list(zip(*ranks, strict=True))[1:]
+    return [Seconds(of[0].wall_seconds, sum(block.processor_seconds for block in of)) for of in together]
+
+
+def ratio(planc: Iterable[float], rival: Iterable[float]) -> Ratio:
+    """Of the seconds of both sides' blocks."""
+    own, other = list(planc), list(rival)
+    low, _, high = statistics.quantiles([b / a for a, b in zip(own, other, strict=True)], n=4)
+    return Ratio(statistics.median(other) / statistics.median(own), low, high)
+
+
+def result(shape: Shape, *, rival: str, ranks: Sequence[Blocks]) -> Result:
+    """What the table says of a race.
+
+    The goal is for the medians of processor time, which other work on the machine touches least.
+    """
+    planc, other = over_ranks([one.planc for one in ranks]), over_ranks([one.rival for one in ranks])
+    wall = ratio((one.wall for one in planc), (one.wall for one in other))
+    processor = ratio((one.processor for one in planc), (one.processor for one in other))
+    tokens = TOKENS_PER_STEP * NUM_STEPS_A_BLOCK
+    speeds = [tokens / statistics.median(one.wall for one in side) for side in (planc, other)]
+    return Result(
+        name=f"{shape.name}, {rival}",
+        cells=(f"{speeds[0]:,.0f}", f"{speeds[1]:,.0f}", str(wall), str(processor)),
+        goal=f">= {GOALS[rival]}",
+        is_met=processor.median >= GOALS[rival],
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", type=int, default=NUM_BLOCKS, metavar="N")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="WORD", help="races whose name has these words"
+    )
+    arguments = parser.parse_args()
+    results = []
+    with TemporaryDirectory() as folder:
+        workspace = make_workspace(Path(folder))
+        for shape, rival in RACES:
+            if all(word in f"{shape.name}, {rival}" for word in arguments.only):
+                ranks = measure(shape, rival=rival, workspace=workspace, num_blocks=arguments.blocks)
+                results.append(result(shape, rival=rival, ranks=ranks))
+                print(results[-1], flush=True)
+    if not arguments.only:
+        write_results(SECTION, results)
+    return report(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""`planc checkpoint`: what lies in a run's folder, whether it is sound, and how two checkpoints differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.cli.main import main
+from tests.checkpoints.sample import SHARDS, save_sample
+
+SHARD = next(iter(SHARDS))
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run's folder with steps 9 and 10, and what a save of step 8 left."""
+    root = tmp_path / "run" / "checkpoints"
+    root.mkdir(parents=True)
+    for step in (9, 10):
+        save_sample(root, step=step)
+    (root / "step-8.tmp").mkdir()
+    return root.parent
+
+
+def as_json(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_ls_shows_steps_in_order_and_what_a_dead_save_left(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", "ls", str(run_dir), "--output-format=json"]) == 0
+    found = as_json(capsys)
+    assert [(row["step"], row["samples"], row["mesh"], row["state"]) for row in found] == [
+        (9, 72, "dp_shard 2", "committed"),
+        (10, 80, "dp_shard 2", "committed"),
+        ("", "", "", "left by a save that died"),
+    ]
+
+
+def test_ls_shows_a_manifest_that_cannot_be_read(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run_dir / "checkpoints" / "step-9" / "manifest.json").write_text("{}", encoding="utf-8")
+    assert main(["checkpoint", "ls", str(run_dir)]) == 0
+    text = capsys.readouterr().out
+    assert "damaged: " in text
+    assert "committed" in text
+
+
+def test_ls_shows_that_a_file_is_gone(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run_dir / "checkpoints" / "step-9" / SHARD).unlink()
+    assert main(["checkpoint", "ls", str(run_dir), "--output-format=json"]) == 0
+    assert [row["state"].partition(":")[0] for row in as_json(capsys)][:2] == ["incomplete", "committed"]
+
+
+def test_verify_reads_all_checkpoints_of_a_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoint", "verify", str(run_dir)]) == 0
+    assert capsys.readouterr().out.count("sound, every byte as it was saved") == 2
+
+
+def test_verify_finds_one_flipped_bit(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_dir / "checkpoints" / "step-10" / SHARD
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert main(["checkpoint", "verify", str(run_dir)]) == 1
+    assert f"{SHARD}: its SHA-256 is not the one that was saved" in capsys.readouterr().out
+
+
+def test_diff_says_what_differs_and_leaves_out_the_rest(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [str(run_dir / "checkpoints" / f"step-{step}") for step in (9, 10)]
+    assert main(["checkpoint", "diff", *steps, "--output-format=json"]) == 0
+    found = as_json(capsys)
+    assert found == {
+        "differences": [
+            {"name": "step", "before": "9", "after": "10"},
+            {"name": "samples", "before": "72", "after": "80"},
+        ],
+        "values": None,
+    }
+
+
+def test_values_are_compared_bit_by_bit(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = [str(run_dir / "checkpoints" / f"step-{step}") for step in (9, 10)]
+    assert main(["checkpoint", "diff", *steps, "--values", "--output-format=json"]) == 0
+    [apart] = as_json(capsys)["values"]
+    assert apart["name"] == "model.weight" and apart["largest"] > 0
+    assert main(["checkpoint", "diff", steps[0], steps[0], "--values"]) == 0
+    assert "1 equal in every bit, 0 apart" in capsys.readouterr().out
+
+
+def test_values_of_a_damaged_checkpoint_are_not_compared(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_dir / "checkpoints" / "step-10" / SHARD).write_bytes(b"")
+    steps = [str(run_dir / "checkpoints" / f"step-{step}") for step in (9, 10)]
+    assert main(["checkpoint", "diff", *steps, "--values"]) == 2
+    assert "is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ls", "absent"], "absent is no checkpoint, and no run's folder with one"),
+        (["diff", "absent"], "compares two checkpoints"),
+        (["ls", "absent", "--values"], "--values is for `planc checkpoint diff`"),
+    ],
+)
+def test_wrong_use_is_said_in_words(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_looking_at_checkpoints_imports_no_torch(run_dir: Path) -> None:
+    code = "import sys; from planc.cli.main import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    command = [sys.executable, "-c", code, "checkpoint", "verify", str(run_dir)]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ, timeout=60)

@@ -1,0 +1,191 @@
+"""`planc checkpoint export`: what transformers loads of a checkpoint is what the mesh trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from planc.cli.exits import CLEAN, COULD_NOT_RUN
+from planc.cli.main import main
+from tests.dist.pool import run_ranks
+from tests.hub.model_repository import REPOSITORY, REVISION, put_into_cache
+from tests.parity.cases import NUM_STEPS, SAVE_STEP, TP2_DP2, Case, compile_case, make_workspace
+from tests.parity.ranks import Record, Task, train_rank
+
+TIED = Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied")
+EXPERTS = Case("TP2·DP2", "experts", TP2_DP2, model="qwen3-moe", tensor_parallel="auto")
+UNEVEN = Case("DP4", "257 rows", {"dp_shard": 4}, model="llama-uneven")
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_workspace(tmp_path_factory.mktemp("export") / "workspace")
+
+
+def train(case: Case, *, workspace: Path, run_folder: Path) -> Record:
+    """Rank 0's record of a run to the end, with checkpoints."""
+    task = Task(compile_case(case, workspace=workspace, saves=True), workspace, run_folder)
+    return run_ranks(train_rank, case.world_size, task, init=False)[0]
+
+
+@pytest.fixture(scope="module")
+def tied_run(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
+    folder = tmp_path_factory.mktemp("tied")
+    return folder, train(TIED, workspace=workspace, run_folder=folder)
+
+
+def loaded(folder: Path) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder)
+    return model.eval()
+
+
+def trained(record: Record, *, workspace: Path, model: str) -> PreTrainedModel:
+    """A plain model with the weights that were gathered from the ranks."""
+    config = AutoConfig.from_pretrained(workspace / model)
+    plain: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.load_state_dict(record.final, strict=False)
+    plain.tie_weights()
+    return plain.eval()
+
+
+def same_logits(one: PreTrainedModel, other: PreTrainedModel) -> bool:
+    ids = torch.arange(64).reshape(2, 32)
+    with torch.no_grad():
+        return torch.equal(one(ids).logits, other(ids).logits)
+
+
+def export(checkpoint: Path, *, model: Path, output: Path, options: tuple[str, ...] = ()) -> int:
+    return main(
+        ["checkpoint", "export", str(checkpoint), "--hf", str(output), "--model", str(model), *options]
+    )
+
+
+@pytest.mark.parametrize("case", [EXPERTS, UNEVEN], ids=lambda case: case.name)
+def test_a_meshs_checkpoint_has_the_logits_of_the_trained_weights(
+    case: Case, workspace: Path, tmp_path: Path
+) -> None:
+    record = train(case, workspace=workspace, run_folder=tmp_path)
+    assert export(tmp_path, model=workspace / case.model, output=tmp_path / "hf") == CLEAN
+    assert same_logits(loaded(tmp_path / "hf"), trained(record, workspace=workspace, model=case.model))
+    with safe_open(tmp_path / "hf/model.safetensors", framework="pt") as file:
+        assert any(".experts.3.down_proj." in key for key in file.keys()) == (case is EXPERTS)  # noqa: SIM118
+
+
+def test_tied_weights_stay_tied(tied_run: tuple[Path, Record], workspace: Path, tmp_path: Path) -> None:
+    run, record = tied_run
+    assert export(run, model=workspace / "llama-tied", output=tmp_path / "hf") == CLEAN
+    found = loaded(tmp_path / "hf")
+    assert found.get_input_embeddings().weight is found.get_output_embeddings().weight
+    assert same_logits(found, trained(record, workspace=workspace, model="llama-tied"))
+    origin = json.loads((tmp_path / "hf/planc_export.json").read_text())
+    assert origin["step"] == NUM_STEPS
+
+
+def test_an_earlier_checkpoint_is_exported_by_name(
+    tied_run: tuple[Path, Record], workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = tied_run
+    for step, said in ((NUM_STEPS, ""), (SAVE_STEP, f", in place of that of step {NUM_STEPS}")):
+        checkpoint = run / "checkpoints" / f"step-{step}"
+        assert export(checkpoint, model=workspace / "llama-tied", output=tmp_path / "hf") == CLEAN
+        assert json.loads((tmp_path / "hf/planc_export.json").read_text())["step"] == step
+        assert capsys.readouterr().err == f"wrote {tmp_path / 'hf'}, of {checkpoint}{said}\n"
+
+
+def test_a_narrower_dtype_rounds(tied_run: tuple[Path, Record], workspace: Path, tmp_path: Path) -> None:
+    run, record = tied_run
+    options = ("--dtype", "bfloat16")
+    assert export(run, model=workspace / "llama-tied", output=tmp_path / "hf", options=options) == CLEAN
+    parameters = dict(loaded(tmp_path / "hf").named_parameters())
+    for name, whole in record.final.items():
+        assert torch.equal(parameters[name], whole.to(torch.bfloat16))
+    assert json.loads((tmp_path / "hf/config.json").read_text())["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("damage", ["another model", "flipped", "no checkpoint", "someone else's folder"])
+def test_what_cannot_be_exported_is_refused(
+    damage: str,
+    tied_run: tuple[Path, Record],
+    workspace: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = Path(shutil.copytree(tied_run[0], tmp_path / "run"))
+    model = workspace / ("llama" if damage == "another model" else "llama-tied")
+    said = {
+        "another model": "is not that of the model",
+        "flipped": "is damaged",
+        "no checkpoint": "no run's folder with one",
+        "someone else's folder": "no export of a run",
+    }[damage]
+    if damage == "flipped":
+        shard = next((run / "checkpoints" / f"step-{NUM_STEPS}").glob("*.safetensors"))
+        content = bytearray(shard.read_bytes())
+        content[-1] ^= 1
+        shard.write_bytes(content)
+    if damage == "no checkpoint":
+        shutil.rmtree(run / "checkpoints")
+    if damage == "someone else's folder":
+        (tmp_path / "hf").mkdir()
+    assert export(run, model=model, output=tmp_path / "hf") == COULD_NOT_RUN
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "hf/config.json").exists()
+
+
+def test_a_checkpoint_away_from_its_run_needs_the_models_folder(
+    tied_run: tuple[Path, Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = f"step-{NUM_STEPS}"
+    shutil.copytree(tied_run[0] / "checkpoints" / checkpoint, tmp_path / "a" / checkpoint)
+    assert (
+        main(["checkpoint", "export", str(tmp_path / "a" / checkpoint), "--hf", str(tmp_path / "hf")])
+        == COULD_NOT_RUN
+    )
+    assert "--model FOLDER" in capsys.readouterr().err
+
+
+def test_a_run_from_the_hubs_cache_is_exported_as_its_plan_says(workspace: Path, tmp_path: Path) -> None:
+    """Weights from a snapshot, one step, a checkpoint, an export: commands as a user gives them, offline."""
+    config = AutoConfig.from_pretrained(workspace / "llama")
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path / "saved")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()}
+    put_into_cache(tmp_path / "hub", files)
+    shutil.copy(workspace / "corpus.txt", tmp_path)
+    (tmp_path / "x.plan").write_text(
+        f'model {{\n  hf = hub("{REPOSITORY}", revision = "{REVISION}")\n  weights = pretrained\n}}\n'
+        'data {\n  source = text("corpus.txt")\n  sequence_length = 64\n  micro_batch = 2\n}\n'
+        "optimizer {\n  kind = adamw(lr = 1e-3)\n}\ncheckpoint {\n  save_last = true\n}\n"
+        "train {\n  steps = 1\n}\n"
+    )
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_CACHE": str(tmp_path / "hub"),
+        "OMP_NUM_THREADS": "1",
+        "PLANC_CACHE": str(tmp_path / "planc"),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    for command in (["run", "x.plan", "--run-dir", "run"], ["checkpoint", "export", "run", "--hf", "hf"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "planc", *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+    before, after = loaded(tmp_path / "saved"), loaded(tmp_path / "hf")
+    assert before.state_dict().keys() == after.state_dict().keys()
+    # One step of Adam moves each weight by the learning rate at most, and a little for the decay.
+    for name, weight in before.named_parameters():
+        assert 0 < (after.get_parameter(name) - weight).abs().max() < 1.2e-3

@@ -1,0 +1,60 @@
+"""Ranks killed in a save, in a load, and in whole runs: one verified step is left, and training goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from planc.runtime.checkpoints.manifest import MANIFEST_NAME
+from planc.runtime.checkpoints.verify import verify
+from tests.faults.corpus import edit_manifest
+from tests.faults.judge import checkpoints_problem
+from tests.faults.kills import Scene, kill_faults, kill_row, spread
+from tests.faults.resumes import resume_rows
+from tests.faults.runs import Stage, instant_rows
+from tests.faults.state import expected, saved_root
+
+
+def test_a_save_is_killed_at_calls_spread_over_all_ranks(scene: Scene, tmp_path: Path) -> None:
+    row = kill_row(tmp_path, scene=scene, faults=spread(kill_faults(scene), count=8))
+    assert list(row.problems()) == []
+
+
+@pytest.mark.slow
+def test_a_save_is_killed_at_every_call_of_every_rank(scene: Scene, tmp_path: Path) -> None:
+    row = kill_row(tmp_path, scene=scene, faults=tuple(kill_faults(scene)))
+    assert list(row.problems()) == []
+
+
+def test_the_faults_reach_every_rank_and_every_kind_of_call(scene: Scene) -> None:
+    assert [{call.kind for call in calls} for calls in scene.calls] == [
+        {"create", "write", "fsync", "fsync directory", "mkdir", "rename", "unlink", "rmdir"},
+        {"create", "write", "fsync"},
+    ]
+
+
+def test_a_mixture_of_two_steps_would_be_found(tmp_path: Path) -> None:
+    root = saved_root(tmp_path / "root", steps=(1, 2))
+    mixed, shard = root / "step-2", "rank-00001.safetensors"
+    shutil.copy(root / "step-1" / shard, mixed)
+    entry = json.loads((root / "step-1" / MANIFEST_NAME).read_text())["files"][shard]
+    edit_manifest(mixed, lambda fields: fields["files"].update({shard: entry}))
+    assert verify(mixed) == ()
+    problem = checkpoints_problem(root, known={step: expected(step) for step in (1, 2)})
+    assert problem == "step-2 holds the values of steps that nobody saved"
+
+
+@pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_load_is_killed(every: int, tmp_path: Path) -> None:
+    for row in resume_rows(tmp_path, every=every):
+        assert len(row.injections) >= 2
+        assert list(row.problems()) == []
+
+
+@pytest.mark.parametrize("num_instants", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_runs_are_killed_at_random_instants(num_instants: int, stage: Stage, tmp_path: Path) -> None:
+    for row in instant_rows(tmp_path, stage=stage, num_instants=num_instants):
+        assert list(row.problems()) == []

@@ -1,0 +1,138 @@
+"""What a run of four ranks tells: metrics, each rank's log, traces. One run serves all tests."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.processes import Outcome, start, torchrun
+from tests.plans import write_plan
+
+REPORTING = """
+hardware {
+  gpu = h100
+}
+
+logging {
+  per_rank = true
+}
+
+profile {
+  first_step = 2
+  last_step = 3
+}
+"""
+ONE_RANK = """\
+model {
+  hf = "models/tiny-llama"
+}
+
+data {
+  source = python_stdlib()
+  sequence_length = 64
+  micro_batch = 1
+}
+
+optimizer {
+  kind = adamw(lr = 1e-3)
+}
+
+train {
+  steps = 2
+}
+
+"""
+EDITS = (
+    ("steps = 60", "steps = 4"),
+    ("save_every = 30 steps", "save_every = 2 steps"),
+    ("warmup = 10 steps", "warmup = 1 steps"),
+)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = write_plan(tmp_path_factory.mktemp("reporting"), edits=EDITS)
+    path.write_text(path.read_text() + REPORTING)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(plan: Path) -> tuple[Path, Outcome]:
+    """The run's folder, and how the run ended."""
+    folder = plan.parent / "run"
+    return folder, torchrun(4, str(plan), "--run-dir", str(folder))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_with_all_of_it_ends_well(finished: tuple[Path, Outcome]) -> None:
+    _, outcome = finished
+    assert outcome.code == 0, outcome.stderr
+
+
+def test_metrics_tell_flops_and_the_time_of_each_phase(finished: tuple[Path, Outcome]) -> None:
+    found = lines(finished[0] / "metrics.jsonl")
+    assert [line["step"] for line in found] == [1, 2, 3, 4]
+    assert all(line["tflops_per_second"] > 0 for line in found)
+    assert all(line["memory_kind"] == "process" for line in found)
+    phases = found[2]["phase_seconds"]
+    assert all(phases[name] > 0 for name in ("data", "forward", "backward", "optimizer", "checkpoint"))
+    assert phases["checkpoint"] > found[1]["phase_seconds"]["checkpoint"] == 0, "saved after step 2"
+
+
+def test_a_processor_has_no_share_of_an_accelerators_peak(finished: tuple[Path, Outcome]) -> None:
+    assert all("mfu" not in line for line in lines(finished[0] / "metrics.jsonl"))
+
+
+def test_each_rank_writes_its_own_steps_with_its_place_in_the_mesh(finished: tuple[Path, Outcome]) -> None:
+    places = []
+    for rank in range(4):
+        found = lines(finished[0] / "logs" / f"rank-{rank}.jsonl")
+        assert {line["rank"] for line in found} == {rank}
+        assert [line["step"] for line in found if line["event"] == "step"] == [1, 2, 3, 4]
+        places.append(tuple(found[0]["mesh"].values()))
+    assert sorted(places) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_trace_holds_the_plans_own_ops_with_their_lines(finished: tuple[Path, Outcome], plan: Path) -> None:
+    traces = sorted((finished[0] / "profile").iterdir())
+    assert [path.name for path in traces] == [f"step-2-rank-{rank}.json.gz" for rank in range(4)]
+    events = json.loads(gzip.decompress(traces[3].read_bytes()))["traceEvents"]
+    names = [event.get("name", "") for event in events]
+    assert sum(name.startswith("optimizer.step ") for name in names) == 2, "of two steps"
+    assert any(name.startswith(f"forward {plan}:") for name in names)
+
+
+def test_no_record_of_where_ranks_were_stays(finished: tuple[Path, Outcome]) -> None:
+    assert not (finished[0] / "ranks").exists()
+
+
+def one_rank(folder: Path, block: str) -> str:
+    """The path of a plan for one process, with a block more."""
+    return str(write_plan(folder, text=ONE_RANK + block))
+
+
+def test_a_memory_snapshot_is_refused_where_there_is_no_device(tmp_path: Path) -> None:
+    path = one_rank(tmp_path, "profile {\n  first_step = 1\n  last_step = 1\n  memory = true\n}\n")
+    outcome = start(sys.executable, "-m", "planc.run", path, "--run-dir", str(tmp_path / "run"))
+    assert outcome.code == 2
+    assert "profile.memory records CUDA memory, and this run is on processors" in outcome.stderr
+
+
+@pytest.mark.skipif(util.find_spec("wandb") is not None, reason="it is installed")
+def test_a_tracker_without_its_package_is_refused_before_torch_is_imported(
+    tmp_path: Path, no_torch: Path
+) -> None:
+    path = one_rank(tmp_path, 'logging {\n  tracker "wandb" { project = "tiny" }\n}\n')
+    outcome = start(sys.executable, "-m", "planc.run", path, first_on_path=no_torch)
+    assert outcome.code == 2
+    assert "wandb 0.19 or newer" in outcome.stderr
+    assert "pip install 'planc[wandb]'" in outcome.stderr

@@ -1,0 +1,62 @@
+"""Experts in the rehearsal: kernels that take no float64, and loops over those that have tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planc.api import check_source
+from planc.runtime.backends.rehearsal.model import Rehearsal
+from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.source import SourceFile
+
+MODELS = Path(__file__).parents[2] / "plans" / "models"
+DBRX = {
+    "architectures": ["DbrxForCausalLM"],
+    "model_type": "dbrx",
+    "vocab_size": 264,
+    "d_model": 32,
+    "n_heads": 4,
+    "n_layers": 2,
+    "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+    "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 32},
+}
+PLAN = """model {{ hf = "{model}" }}
+mesh {{ dp_shard = 2 }}
+fsdp on dp_shard {{
+  param_dtype = {dtype}
+  "{layers}" -> unit
+}}
+data {{
+  source = python_stdlib()
+  sequence_length = 32
+  micro_batch = 2
+}}
+optimizer {{ kind = adamw(lr = 1e-3) }}
+train {{ steps = 2 }}
+"""
+
+
+def rehearsed(base: Path, *, model: Path, layers: str, dtype: str) -> Rehearsal:
+    text = PLAN.format(model=model, layers=layers, dtype=dtype)
+    checked = check_source(SourceFile("experts.plan", text), base=base)
+    assert checked.graph is not None, checked.diagnostics
+    return rehearse(checked.graph, base=base)
+
+
+@pytest.mark.parametrize(("dtype", "refused"), [("float32", False), ("float64", True)])
+def test_kernels_of_experts_refuse_float64(tmp_path: Path, dtype: str, refused: bool) -> None:
+    model = MODELS / "tiny-qwen3-moe"
+    rehearsal = rehearsed(tmp_path, model=model, layers="model.layers.*", dtype=dtype)
+    assert ["float64" in failure.message for failure in rehearsal.failures[:1]] == [True] * refused
+
+
+def test_experts_that_are_looped_over_are_rehearsed(tmp_path: Path) -> None:
+    model = tmp_path / "dbrx"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(DBRX), encoding="utf-8")
+    rehearsal = rehearsed(tmp_path, model=model, layers="transformer.blocks.*", dtype="float32")
+    assert rehearsal.failures == ()
+    assert rehearsal.measured is not None

@@ -1,0 +1,76 @@
+"""FLOP/s, MFU, and where a step's time goes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from planc.runtime.backends.torch.reporting_phases import PhaseClock
+from planc.runtime.phases import PHASES
+from planc.runtime.throughput import Work
+
+WORK = Work(flops_per_step=8 * 10**15, world_size=4, peak_flops=1e15)
+
+
+@pytest.fixture
+def clock() -> PhaseClock:
+    return PhaseClock(torch.device("cpu"))
+
+
+def spend(clock: PhaseClock, phase: str, *, seconds: float) -> None:
+    clock.enter(phase)
+    time.sleep(seconds)
+
+
+def test_flops_are_of_one_rank() -> None:
+    assert WORK.tflops_per_second(seconds=4.0) == 500.0
+
+
+def test_mfu_is_the_share_of_the_devices_peak() -> None:
+    assert WORK.mfu(seconds=4.0) == 0.5
+
+
+def test_without_a_device_there_is_no_mfu() -> None:
+    assert Work(flops_per_step=1, world_size=1).mfu(seconds=1.0) is None
+
+
+def test_time_counts_to_the_phase_that_it_was_spent_in(clock: PhaseClock) -> None:
+    clock.enter("data")
+    clock.begin_step()
+    spend(clock, "forward", seconds=0.02)
+    spend(clock, "backward", seconds=0.04)
+    spend(clock, "forward", seconds=0.02)
+    clock.enter("other")
+    found = clock.read()
+    assert tuple(found) == PHASES
+    assert found["forward"] >= 0.04e9
+    assert found["backward"] >= 0.04e9
+    assert found["optimizer"] == found["checkpoint"] == 0
+
+
+def test_a_step_that_is_not_read_leaves_nothing_behind(clock: PhaseClock) -> None:
+    spend(clock, "forward", seconds=0.05)
+    clock.enter("data")
+    clock.begin_step()
+    assert clock.read()["forward"] == 0
+
+
+def test_saves_count_to_the_next_reading(clock: PhaseClock) -> None:
+    clock.read()
+    spend(clock, "checkpoint", seconds=0.02)
+    for _ in range(2):
+        clock.enter("data")
+        clock.begin_step()
+    assert clock.read()["checkpoint"] >= 0.02e9
+    assert clock.read()["checkpoint"] == 0
+
+
+def test_marking_a_phase_costs_next_to_nothing(clock: PhaseClock) -> None:
+    began = time.perf_counter()
+    for _ in range(1000):
+        clock.enter("forward")
+        clock.enter("backward")
+    clock.begin_step()
+    assert (time.perf_counter() - began) / 2000 < 100e-6, "seconds a mark: 1 us on an idle machine"

@@ -1,0 +1,91 @@
+"""A rank's watch: in files and in a real store."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import HashStore, TCPStore
+
+from planc.graph.graph import Graph
+from planc.runtime.launch import Launch
+from planc.runtime.watch import Watch
+from tests.plans import QUICKSTART, checked
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    found = checked(QUICKSTART).graph
+    assert found is not None
+    return found
+
+
+def watches(graph: Graph, folder: Path, *, local: int | None) -> tuple[Watch, Watch]:
+    store = HashStore()
+    first, second = (Launch(rank, 2, rank, local_world_size=local) for rank in range(2))
+    return (
+        Watch(graph, first, store=store, run_folder=folder),
+        Watch(graph, second, store=store, run_folder=folder),
+    )
+
+
+@pytest.mark.parametrize("local", [2, None], ids=["one machine", "several machines"])
+def test_a_rank_that_failed_is_named_by_the_other(graph: Graph, tmp_path: Path, local: int | None) -> None:
+    first, second = watches(graph, tmp_path, local=local)
+    second.enter(next(graph.ops()), step=0, micro_step=0)
+    second.failed("ValueError: no such file\nwith more")
+    text = first.cut_off()
+    assert text is not None
+    assert "failed: ValueError: no such file, in op `mesh.init`" in text
+
+
+def test_a_store_that_ended_with_rank_0_is_said_to_have(graph: Graph, tmp_path: Path) -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    Watch(graph, Launch(0, 2), store=server, run_folder=tmp_path)
+    store = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=5))
+    watch = Watch(graph, Launch(1, 2), store=store, run_folder=tmp_path)
+    del server
+    text = watch.cut_off()
+    assert text is not None
+    assert "the store where ranks meet does not answer: rank 0" in text
+
+
+def test_ranks_that_all_lost_another_blame_nobody(graph: Graph, tmp_path: Path) -> None:
+    first, second = watches(graph, tmp_path, local=2)
+    second.cut_off()
+    assert first.terminated() is None
+
+
+def test_records_of_an_earlier_run_are_not_read(graph: Graph, tmp_path: Path) -> None:
+    _, second = watches(graph, tmp_path, local=2)
+    second.failed("long ago")
+    again = Watch(graph, Launch(0, 2, 0, local_world_size=2), store=HashStore(), run_folder=tmp_path)
+    assert again.terminated() is None
+
+
+def test_a_run_that_ends_well_leaves_no_records(graph: Graph, tmp_path: Path) -> None:
+    for watch in watches(graph, tmp_path, local=2):
+        watch.close()
+    assert not (tmp_path / "ranks").exists()
+
+
+def test_only_one_thread_tells_what_ended_a_rank(graph: Graph, tmp_path: Path) -> None:
+    first, _ = watches(graph, tmp_path, local=2)
+    assert first.claim()
+    assert not first.claim()
+
+
+def test_an_op_that_takes_too_long_is_told_once(graph: Graph, tmp_path: Path) -> None:
+    first, second = watches(graph, tmp_path, local=2)
+    second.failed("gone")
+    first.enter(next(graph.ops()), step=1, micro_step=0)
+    told: list[str] = []
+    heard = threading.Event()
+    first.start(timeout_seconds=-1, overdue=lambda text: (told.append(text), heard.set())[0])
+    assert heard.wait(10)
+    first.close()
+    assert len(told) == 1
+    assert "rank 1 " in told[0]
+    assert "failed: gone" in told[0]
