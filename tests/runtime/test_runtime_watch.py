@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch.distributed import HashStore, TCPStore
 from planc.graph.graph import Graph
 from planc.runtime.launch import Launch
 from planc.runtime.watch import Watch
+from planc.runtime.whereabouts import Folder
 from tests.plans import QUICKSTART, checked
 
 
@@ -69,6 +71,22 @@ def test_a_run_that_ends_well_leaves_no_records(graph: Graph, tmp_path: Path) ->
     for watch in watches(graph, tmp_path, local=2):
         watch.close()
     assert not (tmp_path / "ranks").exists()
+
+
+def test_ranks_that_leave_at_once_take_the_folder_away_together(tmp_path: Path) -> None:
+    folder, num_ranks = Folder(tmp_path / "ranks"), 8
+    for _ in range(50):
+        for rank in range(num_ranks):
+            folder.open(rank).close()
+        together = threading.Barrier(num_ranks)
+
+        def leave(rank: int, together: threading.Barrier = together) -> None:
+            together.wait()
+            folder.remove(rank)
+
+        with ThreadPoolExecutor(num_ranks) as pool:
+            list(pool.map(leave, range(num_ranks)))
+        assert not folder.path.exists()
 
 
 def test_only_one_thread_tells_what_ended_a_rank(graph: Graph, tmp_path: Path) -> None:
