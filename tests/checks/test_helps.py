@@ -354,7 +354,10 @@ def test_a_rate_that_is_too_large_for_groups_is_one_finding(base: Path) -> None:
 
 OPTIMIZERS = {
     "a group's own rate": ('kind = adamw(lr = 1e-3)\n"model.norm" -> group(lr = 200.0)', ["P713"]),
-    "its decay too": ('kind = adamw(lr = 10.0)\n"model.norm" -> group(lr = 1e-3, weight_decay = 0.2)', []),
+    "its decay too": (
+        'kind = adamw(lr = 10.0)\n"model.norm" -> group(lr = 1e-3, weight_decay = 0.2)',
+        ["P723"],
+    ),
     "all rates but one zero": ('kind = adamw(lr = 0.0)\n"model.norm" -> group(lr = 1e-3)', []),
     "all rates zero": ('kind = adamw(lr = 0.0)\n"model.norm" -> group(lr = 0.0)', ["P711"]),
     "an override that undoes": (

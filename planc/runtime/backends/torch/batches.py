@@ -37,6 +37,11 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
         prefetch=op.prefetch,
     )
     session.observer.noted(f"data: {data.dataset.summary()}")
+    if op.global_batch > data.dataset.num_sequences:
+        session.observer.noted(
+            f"data: a step takes {op.global_batch:_} sequences, of {data.dataset.num_sequences:_}: "
+            "it sees some of them more than once"
+        )
 
 
 def opened(session: Session, spec: DataSpec, *, vocab_size: int) -> OpenedData:

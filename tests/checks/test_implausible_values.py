@@ -1,0 +1,51 @@
+"""Settings that are legal, and that nobody means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.plans import TINY, checked, write_plan
+
+KIND = "kind = adamw(lr = 1e-3)"
+
+
+def found(folder: Path, *, old: str, new: str) -> list[tuple[str, str]]:
+    assert old in TINY
+    plan = write_plan(folder, text=TINY.replace(old, new))
+    return [(one.code.code, one.primary.text) for one in checked(plan).diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("adamw(lr = 3.0)", "lr = 3"),
+        ("sgd(lr = 3.0)", "lr = 3"),
+        ("adamw(lr = 1e-3, eps = 1.0)", "eps = 1"),
+        ("adamw(lr = 1e-3, weight_decay = 10.0)", "weight_decay = 10"),
+    ],
+)
+def test_a_setting_far_from_usual_is_warned_of(kind: str, text: str, tmp_path: Path) -> None:
+    assert found(tmp_path, old=KIND, new=f"kind = {kind}") == [("P723", text)]
+
+
+def test_a_clip_that_stops_training_is_warned_of(tmp_path: Path) -> None:
+    new = f"{KIND}\n  clip_grad_norm = 1e-9"
+    assert found(tmp_path, old=KIND, new=new) == [("P723", "every gradient is made at most 1e-09 long")]
+
+
+@pytest.mark.parametrize("kind", ["adamw(lr = 0.1)", "sgd(lr = 1.0)", "adamw(lr = 1e-3, weight_decay = 1.0)"])
+def test_what_has_been_published_is_not(kind: str, tmp_path: Path) -> None:
+    assert found(tmp_path, old=KIND, new=f"kind = {kind}") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "codes"), [('text("data/*.txt")', ["P734"]), ('text("held_out/*.txt")', [])]
+)
+def test_an_evaluation_on_the_training_text_is_warned_of(
+    source: str, codes: list[str], tmp_path: Path
+) -> None:
+    old = 'source = text("data/*.txt")'
+    new = f'{old}\n  eval "held" {{ source = {source}, every = 5 steps }}'
+    assert [code for code, _ in found(tmp_path, old=old, new=new)] == codes
