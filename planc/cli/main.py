@@ -80,17 +80,30 @@ def entry() -> NoReturn:
 def _leave(code: int) -> NoReturn:
     """Ends the process, without taking apart all that it made where nobody would notice.
 
-    Doing so costs a sixth of a check. What torch started has to end in order; a stream that cannot take the
-    rest is for the interpreter to report.
+    Doing so costs a sixth of a check. What torch started has to end in order.
     """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_output()
+        code = READER_GONE
+    except OSError as error:
+        _forget_output()
+        code = _report_full(error)
     if "torch" not in sys.modules:
-        try:
-            for stream in filter(None, (sys.stdout, sys.stderr)):
-                stream.flush()
-        except OSError:
-            sys.exit(code)
+        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _forget_output() -> None:
+    """The interpreter flushes stdout once more at exit, and would fail there again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report_full(error: OSError) -> int:
+    print(f"planc: error: cannot write the output: {error.strerror}", file=sys.stderr)
+    return COULD_NOT_RUN
 
 
 def _open_closed_streams() -> None:
@@ -126,15 +139,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("planc: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit; a closed pipe would fail there again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return READER_GONE
     except OSError as error:
         # A file that a command cannot use is a UsageError: what is left is the output's own.
         if error.errno not in _NO_ROOM or error.filename is not None:
             return _report_bug(error, is_debug="--debug" in arguments)
-        print(f"planc: error: cannot write the output: {error.strerror}", file=sys.stderr)
-        return COULD_NOT_RUN
+        _forget_output()
+        return _report_full(error)
     except Exception as error:
         return _report_bug(error, is_debug="--debug" in arguments)
 

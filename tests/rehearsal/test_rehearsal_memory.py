@@ -49,9 +49,10 @@ def wide_workspace(workspace: Path) -> Path:
 
 
 def held(case: Case, *, workspace: Path, tmp_path: Path) -> Held:
+    """The least of three real runs: gloo's threads keep what they have sent for as long as they are busy."""
     graph = compile_case(case, workspace=workspace)
-    task = Task(graph, workspace, tmp_path / "run")
-    real = run_ranks(peak_growth, graph.world_size, task, init=False)[0]
+    tasks = [Task(graph, workspace, tmp_path / f"run{number}") for number in range(3)]
+    real = min(run_ranks(peak_growth, graph.world_size, task, init=False)[0] for task in tasks)
     measured = rehearse(graph, base=workspace).measured
     assert measured is not None
     return Held(real, growth(measured))
