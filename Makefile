@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models faults verify-all lint goldens reference clean
+.PHONY: help install quickstart test test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
@@ -22,6 +22,7 @@ help:
 	@echo "make fuzz        search for plans that make planc raise, FUZZ_MINUTES=30 long"
 	@echo "make models      every architecture of transformers on five meshes against one process, as a table"
 	@echo "make faults      kill, starve and damage saves and loads of checkpoints in every way, as a table"
+	@echo "make soak        an hour of training that meets 20 random faults, beside an hour without, as SOAK.md has it"
 	@echo "make verify-all  planc verify on every plan that ships, as a table"
 	@echo "make goldens     regenerate golden files; read the diff before you commit it"
 	@echo "make reference   regenerate REFERENCE.md"
@@ -66,6 +67,7 @@ bench: install
 	-$(BIN)/python -m tests.bench.overhead
 	-$(BIN)/python -m tests.bench.start
 	-$(BIN)/python -m tests.bench.loading
+	-$(BIN)/python -m tests.bench.saving
 	$(BIN)/python -m tests.bench.page
 
 estimate-accuracy: install
@@ -89,6 +91,9 @@ models: install
 
 faults: install
 	$(BIN)/python -m tests.faults.run
+
+soak: install
+	$(BIN)/python -m tests.soak.soak --minutes $${MINUTES:-60} --faults $${FAULTS:-20} --seed $${SEED:-1}
 
 verify-all: install
 	$(BIN)/python -m tests.verify.every_plan

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 
 from planc.checks import RULES, Subject, run_checks, suppressions
@@ -20,17 +21,19 @@ from planc.diagnostics import Code, Diagnostic, Label, Severity, has_errors, in_
 from planc.graph.graph import Graph
 from planc.hardware import Demand
 from planc.inventory.load import InventoryError, inventory_of
+from planc.inventory.quantized import refuse_quantized
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
 from planc.plan import codes as plan_codes
 from planc.plan.bind import BoundPlan, bind
+from planc.plan.elastic_meshes import shrinking_note, smaller_plans, started_on
 from planc.plan.include import Load
 from planc.plan.link import Linked, link
 from planc.plan.overrides import Override, parse_override
 from planc.plan.partial import findings_of
 from planc.plan.preset import is_preset, preset_findings
 from planc.plan.resolve import resolve
-from planc.plan.spec import Plan
+from planc.plan.spec import Plan, Weights
 from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import codes as syntax_codes
@@ -264,14 +267,33 @@ def _against_model(found: Checked, plan: Plan, *, base: Path, world_size: int | 
     """A plan without fault in itself, held against its model."""
     try:
         inventory = inventory_of(plan.model.hf, base=base, cache_dir=cache_dir()).inventory
+        if plan.model.weights is Weights.PRETRAINED:
+            refuse_quantized(plan.model.hf, base=base)
     except InventoryError as error:
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=error.help)
         return replace(found, diagnostics=(*found.diagnostics, problem))
+    smaller_or_same = started_on(plan, world_size)
+    # A launch that fills one of the smaller meshes has as many ranks as it takes.
+    started = world_size if smaller_or_same is plan else None
+    plan = smaller_or_same
     bound = bind(plan, inventory)
-    subject = Subject(bound, world_size, lambda: _estimated(bound), lambda: _demand(bound), base)
-    problems = run_checks(subject)
-    diagnostics = (*found.diagnostics, *problems)
-    return replace(found, diagnostics=diagnostics, inventory=inventory, bound=bound)
+    subject = Subject(bound, started, lambda: _estimated(bound), lambda: _demand(bound), base)
+    problems = tuple(run_checks(subject))
+    smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
+    diagnostics = (*found.diagnostics, *problems, *smaller)
+    return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound)
+
+
+def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Diagnostic]:
+    """What forbids the plan on the smaller meshes that it allows, each finding once."""
+    seen: set[tuple[Code, Span]] = set()
+    for smaller in smaller_plans(plan):
+        bound = bind(smaller, inventory)
+        note = shrinking_note(smaller)
+        for one in run_checks(Subject(bound, None, dict, partial(_demand, bound), base)):
+            if one.severity is Severity.ERROR and (one.code, one.primary.span) not in seen:
+                seen.add((one.code, one.primary.span))
+                yield replace(one, notes=(*one.notes, note), fix=None)
 
 
 def _estimated(bound: BoundPlan) -> Mapping[str, int]:

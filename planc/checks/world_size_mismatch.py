@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
+from planc.plan.elastic_meshes import smaller_plans
 from planc.vocab import MeshDim
 
 CODE = Code("P301", "world-size-mismatch", "the mesh does not have one place for every rank")
@@ -22,11 +23,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         for mesh_dim in (MeshDim.DP_SHARD, MeshDim.DP_REPLICATE, MeshDim.CP, MeshDim.TP)
         if started * mesh.size(mesh_dim) % mesh.world_size == 0
     ]
+    smaller = "".join(f" or {one.mesh.world_size}" for one in smaller_plans(subject.plan))
     product = f"{' x '.join(factors)} needs" if factors else "a mesh of one rank needs"
     yield CODE.at(
         subject.plan.span("mesh"),
         f"{product} {mesh.world_size}, world size is {started}",
-        help=f"start {mesh.world_size} ranks" + (f", or set {' or '.join(fits)}" if fits else ""),
+        help=f"start {mesh.world_size}{smaller} ranks" + (f", or set {' or '.join(fits)}" if fits else ""),
     )
 
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import AttachAttention, FullyShard, ShardTensorParallel
+from planc.graph.ops import (
+    AttachAttention,
+    FullyShard,
+    ResumeCheckpoint,
+    SaveCheckpoint,
+    ShardTensorParallel,
+)
 from planc.runtime.run_directory import RunDirectory
 
 
@@ -35,6 +41,20 @@ def closing(directory: RunDirectory, *, checkpoint: Path | None, last_step: int,
     if checkpoint is not None:
         lines.append(f"  checkpoint {checkpoint}")
     return "\n".join(lines)
+
+
+def preempted(graph: Graph, *, last_step: int, heard: str) -> str:
+    """Why a run ends early, and how it goes on. `heard` is empty where other ranks alone were told."""
+    resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
+    if not any(isinstance(op, SaveCheckpoint) for op in graph.save):
+        came_of_it = "nothing is saved: the plan has no checkpoint block"
+    elif last_step == 0:
+        came_of_it = "nothing was trained"
+    elif resumes:
+        came_of_it = "the same command goes on from there"
+    else:
+        came_of_it = "set checkpoint.resume = latest to go on from there"
+    return f"told to end ({heard or 'on another rank'}); {came_of_it}"
 
 
 def mesh_text(graph: Graph) -> str:

@@ -18,6 +18,7 @@ from planc.cli.exits import FINDINGS, UsageError
 from planc.diagnostics.formats import FORMATS
 from planc.diagnostics.report import PlanFindings, Report
 from planc.graph.graph import plan_hash
+from planc.plan.elastic_meshes import smaller_plans
 from planc.record import record
 from planc.show.overview import essence
 from planc.show.table import Row, render_table
@@ -109,7 +110,7 @@ def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _
     started = time.perf_counter()
     if not (arguments.fix or arguments.diff):
         checked = plans.check(path, settings=settings, world_size=arguments.world_size)
-        return _rehearsed(_Found(path, checked, time.perf_counter() - started), arguments)
+        return _rehearsed(_Found(path, checked, time.perf_counter() - started), arguments, settings)
     from planc.cli import fixing  # a check without fixes should not wait for the import
 
     fixed = fixing.fix_plan(
@@ -118,16 +119,20 @@ def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _
     if not arguments.diff:
         fixing.write(fixed)
     _say_fixed(fixed, is_written=not arguments.diff)
-    return _rehearsed(_Found(path, fixed.checked, time.perf_counter() - started, fixed), arguments)
+    return _rehearsed(_Found(path, fixed.checked, time.perf_counter() - started, fixed), arguments, settings)
 
 
-def _rehearsed(found: _Found, arguments: Namespace) -> _Found:
+def _rehearsed(found: _Found, arguments: Namespace, settings: Sequence[SourceFile]) -> _Found:
     if not arguments.deep:
         return found
-    from planc.cli.deep import rehearse  # a plain check should not wait for the import
+    from planc.cli.deep import rehearse, with_smaller  # a plain check should not wait for the import
 
     started = time.perf_counter()
     checked, rows = rehearse(found.path, found.checked, stream=sys.stderr)
+    if checked.plan is not None and checked.graph is not None:
+        smaller = [plan.mesh.world_size for plan in smaller_plans(checked.plan)]
+        plain = (plans.check(found.path, settings=settings, world_size=size) for size in smaller)
+        checked = with_smaller(checked, (rehearse(found.path, one, stream=sys.stderr)[0] for one in plain))
     seconds = found.seconds + time.perf_counter() - started
     return replace(found, checked=checked, seconds=seconds, rehearsed=rows)
 

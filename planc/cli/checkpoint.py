@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from planc.cli import converting
 from planc.cli.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.export import export
 from planc.runtime.checkpoints.compare import comparable, differences
@@ -26,7 +27,10 @@ of one and compares it with what was saved: sizes, SHA-256, headers, and that ev
 is there once. `diff` says how two differ: steps, data, mesh, versions, tensors. What changed between the
 plans that saved them, `planc diff` says. `export` writes one as a folder that transformers loads: weights
 under transformers' names, config and tokenizer; one process does it, whatever mesh the checkpoint was saved
-on, with one tensor in memory at a time, after it has verified all."""
+on, with one tensor in memory at a time, after it has verified all. `convert` makes plain DCP of one, for
+torch.distributed.checkpoint and what reads it, or one of planc's of plain DCP. What plain DCP says of its
+tensors is a pickle: a program that may do anything to who reads it, so that is read only with --unpickle, by
+a process without files, sockets and environment, which refuses every name but those of DCP's metadata."""
 
 EPILOG = """\
 examples:
@@ -34,12 +38,14 @@ examples:
   planc checkpoint verify runs/llama                         (all of the run's)
   planc checkpoint verify runs/llama/checkpoints/step-500
   planc checkpoint diff runs/a runs/b --values               (the last of each; every value is compared)
-  planc checkpoint export runs/llama --hf models/llama-tuned --dtype bfloat16"""
+  planc checkpoint export runs/llama --hf models/llama-tuned --dtype bfloat16
+  planc checkpoint convert runs/llama --dcp exports/llama-dcp
+  planc checkpoint convert exports/llama-dcp --planc converted --unpickle"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "action", choices=tuple(_ACTIONS), metavar="ACTION", help="ls, verify, diff or export"
+        "action", choices=tuple(_ACTIONS), metavar="ACTION", help="ls, verify, diff, export or convert"
     )
     parser.add_argument(
         "checkpoints", nargs="+", metavar="CHECKPOINT", help="a checkpoint's folder, or a run's"
@@ -56,16 +62,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="FOLDER",
-        help="export: the model's folder (default: where the run's plan says)",
+        help="export, convert: the model's folder (export's default: where the run's plan says)",
     )
+    converting.add_arguments(parser)
     parser.add_argument("--output-format", choices=("text", "json"), default="text")
 
 
 def run(arguments: Namespace) -> int:
     """0, or 1 where `verify` finds damage; UsageError for what is no checkpoint."""
-    for option, action in _OPTIONS.items():
-        if getattr(arguments, option) and arguments.action != action:
-            raise UsageError(f"--{option} is for `planc checkpoint {action}`")
+    for option, actions in _OPTIONS.items():
+        if getattr(arguments, option) not in (None, False) and arguments.action not in actions:
+            raise UsageError(f"--{option} is for `planc checkpoint {' or '.join(actions)}`")
     try:
         code: int = _ACTIONS[arguments.action](arguments)
     except CheckpointError as error:
@@ -73,7 +80,13 @@ def run(arguments: Namespace) -> int:
     return code
 
 
-_OPTIONS = {"values": "diff", "hf": "export", "dtype": "export", "model": "export"}
+_OPTIONS = {
+    "values": ("diff",),
+    "hf": ("export",),
+    "dtype": ("export",),
+    "model": ("export", "convert"),
+    **dict.fromkeys(converting.OPTIONS, ("convert",)),
+}
 
 
 def _ls(arguments: Namespace) -> int:
@@ -212,6 +225,14 @@ def _export(arguments: Namespace) -> int:
     return export(checkpoint, folder=arguments.hf, model=arguments.model, dtype=arguments.dtype)
 
 
+def _convert(arguments: Namespace) -> int:
+    if len(arguments.checkpoints) != 1:
+        raise UsageError("`planc checkpoint convert` takes one checkpoint")
+    if arguments.dcp:
+        return converting.to_plain(_one(arguments.checkpoints[0]), arguments)
+    return converting.from_plain(Path(arguments.checkpoints[0]), arguments)
+
+
 def _root(folder: Path) -> Path:
     """The folder of steps: a run's, or the one named itself."""
     return folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
@@ -220,6 +241,8 @@ def _root(folder: Path) -> Path:
 def _checkpoints(folder: Path) -> tuple[Path, ...]:
     """The checkpoint named, or all of the run's folder that is named; UsageError where there is none."""
     if step_of(folder.resolve()) is not None:
+        if not folder.is_dir():
+            raise UsageError(_absent(folder))
         return (folder,)
     root = _root(folder)
     found = tuple(step_directory(root, step=step) for step in committed_steps(root))
@@ -228,9 +251,17 @@ def _checkpoints(folder: Path) -> tuple[Path, ...]:
     return found
 
 
+def _absent(folder: Path) -> str:
+    steps = committed_steps(folder.resolve().parent)
+    there = (
+        f"there are {', '.join(f'step-{step}' for step in steps[-_MAX_LISTED:])}" if steps else "nor others"
+    )
+    return f"{folder} is not there: {there}"
+
+
 def _one(name: str) -> Path:
     """The checkpoint named, or the last of the run's folder."""
     return _checkpoints(Path(name))[-1]
 
 
-_ACTIONS = {"ls": _ls, "verify": _verify, "diff": _diff, "export": _export}
+_ACTIONS = {"ls": _ls, "verify": _verify, "diff": _diff, "export": _export, "convert": _convert}

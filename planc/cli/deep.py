@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +15,10 @@ from planc.checks import does_not_fit
 from planc.cli.exits import UsageError
 from planc.deep.deep import Deep, check_deep
 from planc.deep.summary import rehearsed_rows
-from planc.diagnostics import Diagnostic, has_errors, in_order
+from planc.diagnostics import Diagnostic, Severity, has_errors, in_order
 from planc.estimate.estimate import estimate
 from planc.hardware import Demand
+from planc.plan.elastic_meshes import shrinking_note
 from planc.runtime.errors import RunError
 from planc.show.table import Row
 
@@ -50,6 +51,21 @@ def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, t
     graph = None if has_errors(diagnostics) else checked.graph
     rows = tuple(rehearsed_rows(deep, graph=checked.graph))
     return replace(checked, diagnostics=diagnostics, graph=graph), rows
+
+
+def with_smaller(checked: Checked, smaller: Iterable[Checked]) -> Checked:
+    """An elastic plan with what the rehearsal finds on the smaller meshes, each finding once."""
+    found = list(checked.diagnostics)
+    for one in smaller:
+        assert one.plan is not None, "it has checked clean before"
+        note = shrinking_note(one.plan)
+        known = {(other.code, other.primary) for other in found}
+        errors = (new for new in one.diagnostics if new.severity is Severity.ERROR)
+        found.extend(
+            replace(new, notes=(*new.notes, note)) for new in errors if (new.code, new.primary) not in known
+        )
+    graph = None if has_errors(found) else checked.graph
+    return replace(checked, diagnostics=in_order(found), graph=graph)
 
 
 @contextlib.contextmanager

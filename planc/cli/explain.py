@@ -6,14 +6,16 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from planc.cli.exits import CLEAN, UsageError
+from planc.cli.main import COMMANDS
 from planc.diagnostics import pages
 from planc.diagnostics.suggest import nearest
 from planc.plan.scalars import listed
 from planc.show import reference
 
 DESCRIPTION = """\
-Explain a code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), an op of the graph
-(fsdp.shard) or a style (colwise). Without a topic: list them all."""
+Explain a code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), a key or value of one
+(logging.tracker, wandb), an op of the graph (fsdp.shard) or a style (colwise). Without a topic: list all
+but keys and values."""
 
 _MAX_NEAR = 6
 
@@ -45,7 +47,23 @@ def _page(topic: str) -> str | None:
     if code in pages.pages():
         return pages.page(code)
     text = reference.page(topic)
-    return text if text is not None else pages.page(pages.names().get(topic.lower(), ""))
+    if text is None:
+        text = pages.page(pages.names().get(topic.lower(), ""))
+    return text if text is not None else _command(topic) or _home(topic)
+
+
+def _command(topic: str) -> str | None:
+    summary = next((command.summary for command in COMMANDS if command.name == topic), None)
+    return f"planc {topic}: {summary}\n`planc {topic} --help` says more" if summary else None
+
+
+def _home(topic: str) -> str | None:
+    """The page of the one block that has a key, or a value of this name; `logging.tracker` names both."""
+    named, _, key = topic.rpartition(".")
+    blocks = [block for block in reference.blocks_with(key) if named in ("", block)]
+    if key and not blocks:
+        blocks = [block for block in reference.blocks_that_mention(key) if named in ("", block)]
+    return reference.page(blocks[0]) if len(blocks) == 1 else None
 
 
 def _index() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from planc.graph.ops import InitMesh
 from planc.hardware import Device
 from planc.launch.accelerate import accelerate_lines
 from planc.launch.errors import LaunchError
-from planc.launch.job import Job, job_of, read_endpoint, run_arguments
+from planc.launch.job import Job, Shrinking, job_of, read_endpoint, run_arguments
 from planc.launch.kubernetes import (
     KubernetesOptions,
     kubernetes_manifest,
@@ -26,9 +27,11 @@ from planc.launch.kubernetes import (
     read_volume,
     require_kept,
 )
-from planc.launch.nodes import place
+from planc.launch.nodes import Nodes, place
 from planc.launch.slurm import SlurmOptions, slurm_script
 from planc.launch.torchrun import torchrun_lines
+from planc.plan.elastic_meshes import smaller_plans
+from planc.plan.spec import Plan
 from planc.runtime.launch import needs_shared_folder
 from planc.source import SourceFile
 
@@ -73,9 +76,10 @@ _VENDORS = {"mi": "amd.com/gpu"}
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What a plan says of its launch; both are None for a compiled plan."""
+    """What a plan says of its launch; all but the graph are None for a compiled plan."""
 
     graph: Graph
+    plan: Plan | None = None
     devices_per_node: int | None = None
     device: Device | None = None
 
@@ -87,7 +91,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--nodes", type=_number, metavar="N", help="where the plan does not say how many devices a node has"
     )
-    parser.add_argument("--run-dir", metavar="FOLDER", help="where results go, as for `planc run`")
+    parser.add_argument(
+        "--run-dir", type=_folder, metavar="FOLDER", help="where results go, as for `planc run`"
+    )
     plans.add_set_argument(parser)
     plans.add_gpu_argument(parser)
     parser.add_argument(
@@ -139,7 +145,10 @@ def run(arguments: Namespace) -> int:
         assert checked.graph is not None and checked.plan is not None, "a plan without errors has both"
         hardware = checked.plan.hardware
         planned = _Planned(
-            checked.graph, checked.plan.mesh.devices_per_node, hardware.gpu if hardware else None
+            checked.graph,
+            checked.plan,
+            checked.plan.mesh.devices_per_node,
+            hardware.gpu if hardware else None,
         )
     try:
         text = _text(form, arguments, planned=planned, settings=settings)
@@ -159,7 +168,8 @@ def _text(form: Form, arguments: Namespace, *, planned: _Planned, settings: Sequ
     )
     texts = [source.text for source in settings]
     run = run_arguments(arguments.plan, settings=texts, run_dir=arguments.run_dir)
-    job = job_of(arguments.name or graph.name, nodes=nodes, run=run)
+    shrinking = _shrinking(planned, nodes, form)
+    job = job_of(arguments.name or graph.name, nodes=nodes, run=run, shrinking=shrinking)
     match form:
         case Form.TORCHRUN:
             return _lines(torchrun_lines(job, endpoint=arguments.rdzv_endpoint))
@@ -172,6 +182,19 @@ def _text(form: Form, arguments: Namespace, *, planned: _Planned, settings: Sequ
         case Form.KUBERNETES:
             return _manifest(job, arguments, planned=planned)
     assert_never(form)
+
+
+def _shrinking(planned: _Planned, nodes: Nodes, form: Form) -> Shrinking | None:
+    """What an elastic plan lets torchrun do. The other forms start all nodes or none, and are told so."""
+    plan = planned.plan
+    if plan is None or plan.elastic is None:
+        return None
+    if form is not Form.TORCHRUN:
+        text = f"--form {form} starts all {nodes.num_nodes} nodes or none: the elastic block changes nothing"
+        print(f"planc: {text}", file=sys.stderr)
+        return None
+    fewest = min(smaller.mesh.world_size for smaller in smaller_plans(plan))
+    return Shrinking(-(-fewest // nodes.ranks_per_node), plan.elastic.max_restarts)
 
 
 def _manifest(job: Job, arguments: Namespace, *, planned: _Planned) -> str:
@@ -233,6 +256,12 @@ def _required(value: _Value | None, meaning: str) -> _Value:
 
 def _lines(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
+
+
+def _folder(text: str) -> str:
+    if not text:
+        raise ArgumentTypeError("no folder is named")
+    return text
 
 
 def _number(text: str) -> int:

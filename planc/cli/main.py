@@ -16,6 +16,7 @@ from typing import NoReturn
 from planc import __version__
 from planc.cli.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
 from planc.record import record
+from planc.secrets import redact_stream
 
 
 @record
@@ -133,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _never_fail_to_encode(sys.stdout)
     _never_fail_to_encode(sys.stderr)
+    _keep_secrets()
     try:
         return _run(arguments)
     except KeyboardInterrupt:
@@ -226,6 +228,12 @@ def _never_fail_to_encode(stream: object) -> None:
     """A plan may quote characters that the terminal's encoding lacks; they are escaped, not a crash."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
+
+
+def _keep_secrets() -> None:
+    """What is echoed or raised may hold a key: one given as an argument, or in an address."""
+    for stream in (sys.stdout, sys.stderr):
+        redact_stream(stream, environment=os.environ)
 
 
 def _report_bug(error: Exception, *, is_debug: bool) -> int:

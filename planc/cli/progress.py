@@ -10,7 +10,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import SaveTimes, StepMetrics
 from planc.runtime.run_directory import RunDirectory
 
 _STATUS_SECONDS = 1.0
@@ -58,9 +58,12 @@ class RunDisplay:
         else:
             self._print(f"{line}  left {self._time_left(metrics.step)}")
 
-    def saved(self, directory: Path) -> None:
+    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         self.checkpoint = directory
-        self._print(f"saved {directory}")
+        times = ""
+        if behind is not None:
+            times = f" in {behind.seconds:.2f} s, of which training waited {behind.blocked_seconds:.2f} s"
+        self._print(f"saved {directory}{times}")
 
     def noted(self, text: str) -> None:
         self._print(text)

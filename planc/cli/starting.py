@@ -14,7 +14,8 @@ def start_with(arguments: Namespace, *, world_size: int, devices_per_node: int |
     folder = str(arguments.run_dir) if arguments.run_dir else None
     run = run_arguments(str(arguments.plan), settings=arguments.set, run_dir=folder)
     stop = ("--stop-after", str(arguments.stop_after)) if arguments.stop_after is not None else ()
-    run = (*run, *stop, *(("--sample-ids",) if arguments.sample_ids else ()))
+    allowed = (word for name in arguments.allow_change for word in ("--allow-change", name))
+    run = (*run, *stop, *(("--sample-ids",) if arguments.sample_ids else ()), *allowed)
     if devices_per_node is None or world_size <= devices_per_node:
         return on_one_node(world_size, run)
     nodes = Nodes(world_size // devices_per_node, devices_per_node)

@@ -14,9 +14,11 @@ from planc.graph.ops import (
     BuildOptimizer,
     BuildSchedule,
     ClipGradients,
+    CompareReplicas,
     Evaluate,
     ExportHf,
     FullyShard,
+    GuardStep,
     InitMesh,
     InitWeights,
     LoadWeights,
@@ -196,6 +198,13 @@ def _export(side: Side) -> str | None:
     return f"at the {export.when}, {export.dtype}" if export else None
 
 
+def _save_mode(side: Side) -> str | None:
+    save = side.op(SaveCheckpoint)
+    if save is None or save.when_busy is None:
+        return save.mode if save else None
+    return f"{save.mode}, {save.when_busy} when busy"
+
+
 def _trackers(side: Side) -> str | None:
     """Each tracker with what the plan says of it."""
     opened = side.op(OpenLog)
@@ -208,6 +217,26 @@ def _profile(side: Side) -> str | None:
         return None
     memory = ", with memory" if profile.memory else ""
     return f"steps {profile.first_step} to {profile.last_step}{memory}"
+
+
+def _guarded(name: str) -> Callable[[Side], str | None]:
+    """What becomes of such a step, where the plan has a guard."""
+
+    def read(side: Side) -> str | None:
+        guard = side.op(GuardStep)
+        found = getattr(guard, name) if guard else None
+        return None if found is None else str(found)
+
+    return read
+
+
+def _elastic(side: Side) -> str | None:
+    elastic = side.plan.elastic if side.plan else None
+    return f"{elastic.on[0]} may be {', '.join(map(str, elastic.sizes))}" if elastic else None
+
+
+def _max_restarts(side: Side) -> int | None:
+    return side.plan.elastic.max_restarts if side.plan and side.plan.elastic else None
 
 
 LAYOUT_FACTS: tuple[Fact, ...] = (
@@ -278,10 +307,17 @@ RUN_FACTS: tuple[Fact, ...] = (
     Fact(Group.RUN, "logging.per_rank", "logging.per_rank", of_op(OpenLog, "per_rank")),
     Fact(Group.RUN, "logging.tracker", "logging.tracker", _trackers),
     Fact(Group.RUN, "profile", "profile", _profile),
+    Fact(Group.RUN, "elastic", "elastic", _elastic),
+    Fact(Group.RUN, "elastic.max_restarts", "elastic.max_restarts", _max_restarts),
+    # Here, since a run that a spike has ended may go on with a guard that skips it.
+    Fact(Group.RUN, "guard.nonfinite", "guard.nonfinite", _guarded("nonfinite")),
+    Fact(Group.RUN, "guard.loss_spike", "guard.loss_spike", _guarded("loss_spike")),
+    Fact(Group.RUN, "guard.replicas_every", "guard.replicas_every", of_op(CompareReplicas, "every_steps")),
     Fact(Group.RUN, "train.log_every", "train.log_every", of_op(Log, "every_steps")),
     Fact(Group.RUN, "checkpoint.save_every", "checkpoint.save_every", of_op(SaveCheckpoint, "every_steps")),
     Fact(Group.RUN, "checkpoint.save_last", "checkpoint.save_last", of_op(SaveCheckpoint, "at_end")),
     Fact(Group.RUN, "checkpoint.keep_last", "checkpoint.keep_last", of_op(SaveCheckpoint, "keep_last")),
+    Fact(Group.RUN, "checkpoint.mode", "checkpoint.mode", _save_mode),
     Fact(Group.RUN, "checkpoint.resume", "checkpoint.resume", of_op(ResumeCheckpoint, "policy")),
     Fact(Group.RUN, "mesh.backend", "mesh.backend", of_op(InitMesh, "backend")),
     Fact(Group.RUN, "mesh.timeout (s)", "mesh.timeout", of_op(InitMesh, "timeout_seconds")),

@@ -94,8 +94,12 @@ class PlanDiff:
 
     @property
     def same_meaning(self) -> bool:
-        """Whether only comments, order, layout or parameters differ."""
-        return self.old.plan_hash == self.new.plan_hash
+        """Whether only comments, order, layout or parameters differ.
+
+        What an elastic plan may shrink to is in no graph, and so in no hash.
+        """
+        is_one = self.old.plan_hash == self.new.plan_hash
+        return is_one and all(change.action is Action.KEEP for change in self.changes)
 
     def differs_in(self, group: Group) -> bool:
         """Whether anything of a group differs, or does not carry over."""

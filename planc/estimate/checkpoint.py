@@ -1,21 +1,40 @@
-"""What a plan's checkpoint takes on disk."""
+"""What a plan's checkpoint takes on disk, and in the host's memory while a thread writes it."""
 
 from __future__ import annotations
 
 from math import prod
 
 from planc.estimate.layout import layouts
+from planc.estimate.model import Amount
+from planc.estimate.states import ON_HOST
 from planc.graph.graph import Graph
+from planc.graph.ops import BuildOptimizer, SaveCheckpoint
 from planc.inventory.schema import Inventory
 
 _STEP_BYTES = 4
 
 
 def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
-    """Bytes of the tensors in one checkpoint, every element once: parameters, both moments of AdamW in the
-    same dtype, and a step counter for each parameter. The inventory must be of the graph's model.
+    """Bytes of the tensors in one checkpoint, every element once: parameters, what the optimizer keeps of
+    each in the same dtype, and AdamW's step counter for each. The inventory must be of the graph's model.
 
     Headers and the manifest come on top: kilobytes for each rank.
     """
+    optimizer = next(op for op in graph.setup if isinstance(op, BuildOptimizer))
+    copies = 1 + len(optimizer.state_names)
+    counter = _STEP_BYTES if optimizer.kind == "adamw" else 0
     found = layouts(graph, inventory)
-    return sum(3 * prod(one.shape) * one.dtype.size_bytes + _STEP_BYTES for one in found)
+    return sum(copies * prod(one.shape) * one.dtype.size_bytes + counter for one in found)
+
+
+def staging(graph: Graph, inventory: Inventory) -> Amount:
+    """The copies of an asynchronous save that a rank holds between saves; none where training waits.
+
+    All ranks together copy one checkpoint, each what it writes, and a tensor's replicas write in turn: this
+    is the mean of the ranks.
+    """
+    saves = any(isinstance(op, SaveCheckpoint) and op.mode == "async" for op in graph.save)
+    num_bytes = -(-checkpoint_bytes(graph, inventory) // graph.world_size) if saves else 0
+    formula = f"what a rank writes of a checkpoint{ON_HOST}"
+    source = "planc/runtime/backends/torch/checkpoint/staging.py"
+    return Amount("staged saves", num_bytes, False, formula, source)

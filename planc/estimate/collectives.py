@@ -11,7 +11,7 @@ from planc.estimate.model import Collective, Kind
 from planc.estimate.rank_work import RankWork
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
-from planc.graph.ops import ClipGradients, NextBatch, ReduceMetrics
+from planc.graph.ops import ClipGradients, GuardStep, NextBatch, ReduceMetrics
 from planc.inventory.schema import Attention
 from planc.vocab import DType, MeshDim, Shard, StridedShard
 
@@ -92,30 +92,40 @@ def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> It
 
 
 def _scalars(work: RankWork) -> Iterator[Collective]:
-    """Token count, loss and gradient norm: eight bytes each."""
+    """Token count, loss with the number of ranks told to end, and gradient norm: eight bytes a value."""
     for op in work.graph.step:
         match op:
             case NextBatch():
                 yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.count_over)
             case ReduceMetrics():
+                yield from (_scalar(work, (mesh_dim,), op.name, num_values=2) for mesh_dim in op.over)
+                yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.agree_over)
+            case GuardStep():
                 yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.over)
             case ClipGradients():
                 yield from (_scalar(work, over, op.name) for over in _norms(work))
 
 
 def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:
-    """The groups over which gradients of one placement add up their squares, one after the other."""
-    for layout in {_placement_key(work, layout): layout for layout in work.layouts.values()}.values():
-        for mesh_dims, placement in layout.placements:
-            is_divided = isinstance(placement, Shard | StridedShard)
-            if is_divided and (mesh_dims != (MeshDim.TP,) or layout.module in work.styles):
-                yield mesh_dims
+    """The groups over which gradients that the same ranks divide add up their squares, innermost first.
+
+    What then lacks the same sums takes part in them.
+    """
+    divided = dict.fromkeys(_dividing(work, layout) for layout in work.layouts.values())
+    lacking = dict.fromkeys(groups[:end] for groups in divided for end in range(len(groups), 0, -1))
+    yield from (groups[-1] for groups in lacking)
 
 
-def _placement_key(work: RankWork, layout: ParameterLayout) -> object:
-    """What the runtime groups gradients by: the mesh that their DTensor lies on, and its placements."""
-    return layout.module in work.styles, layout.placements
+def _dividing(work: RankWork, layout: ParameterLayout) -> tuple[tuple[MeshDim, ...], ...]:
+    """The mesh dims that divide a parameter's gradient, as many at once as its DTensor's mesh flattens."""
+    return tuple(
+        mesh_dims
+        for mesh_dims, placement in layout.placements
+        if isinstance(placement, Shard | StridedShard)
+        and (mesh_dims != (MeshDim.TP,) or layout.module in work.styles)
+    )
 
 
-def _scalar(work: RankWork, over: tuple[MeshDim, ...], cause: str) -> Collective:
-    return Collective(over, _group_size(work, over), Kind.ALL_REDUCE, cause, 1, _SCALAR_BYTES)
+def _scalar(work: RankWork, over: tuple[MeshDim, ...], cause: str, *, num_values: int = 1) -> Collective:
+    num_bytes = num_values * _SCALAR_BYTES
+    return Collective(over, _group_size(work, over), Kind.ALL_REDUCE, cause, 1, num_bytes)

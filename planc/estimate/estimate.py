@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from planc.estimate.activations import activations, context_bytes, document_bias_bytes, loss
 from planc.estimate.backward import fullest_moment
+from planc.estimate.checkpoint import staging
 from planc.estimate.collectives import collectives
 from planc.estimate.flops import flops
 from planc.estimate.gaps import gaps
@@ -21,6 +22,7 @@ from planc.estimate.peak import (
     reducing_pool,
 )
 from planc.estimate.rank_work import RankWork, rank_work
+from planc.estimate.replicas import comparison
 from planc.estimate.states import num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, num_gradients, units
 from planc.graph.graph import Graph
@@ -41,6 +43,7 @@ def estimate(graph: Graph, inventory: Inventory) -> Estimate:
         collectives=collectives(work, units=gathered),
         num_local_parameters=num_local_parameters(work),
         flops=flops(work),
+        comparison=comparison(work),
     )
 
 
@@ -123,6 +126,7 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
             "gathering pool", gathering_pool(pieces), "two units in a row, gathered", "FSDP2: copy-in stream"
         ),
         _closed("reducing pool", reducing_pool(pieces), "the gradients, sharded", "FSDP2: reduce stream"),
+        (staged := staging(work.graph, work.inventory)),
     )
     peak = _closed(
         "peak",
@@ -131,7 +135,7 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
         "a sum over CUDA streams, whose pools the allocator keeps apart",
     )
     of_phases = tuple((phase.name, phase.num_bytes) for phase in phases(pieces))
-    host = sum(part.num_bytes for part in states(work)) if work.offloads else 0
+    host = staged.num_bytes + (sum(part.num_bytes for part in states(work)) if work.offloads else 0)
     return Memory(parts, peak, of_phases, held_bytes(pieces), peak_parts(pieces), host)
 
 

@@ -105,6 +105,18 @@ class Memory:
 
 
 @record
+class Comparison:
+    """What comparing replicas takes, after every so many steps, and no part of what a step sends."""
+
+    every_steps: int
+    collectives: tuple[Collective, ...]
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(one.sent_bytes for one in self.collectives)
+
+
+@record
 class Estimate:
     """A plan's memory, communication and work, and the elements of its parameters on one rank."""
 
@@ -112,6 +124,7 @@ class Estimate:
     collectives: tuple[Collective, ...]
     num_local_parameters: int
     flops: Flops
+    comparison: Comparison | None = None
 
     def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
         """Bytes sent in a step: by all collectives, or by the given ones."""

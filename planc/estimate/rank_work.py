@@ -85,6 +85,10 @@ class RankWork:
         return max(4, self.compute_dtype.size_bytes)
 
     @property
+    def has_fsdp(self) -> bool:
+        return any(isinstance(op, FullyShard) for op in self.graph.setup)
+
+    @property
     def runs_on_gloo(self) -> bool:
         return any(isinstance(op, InitMesh) and op.backend == "gloo" for op in self.graph.setup)
 

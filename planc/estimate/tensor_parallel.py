@@ -174,16 +174,23 @@ def _activation(work: RankWork, kind: Kind, input_bytes: int, times: int) -> Col
 
 
 def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
-    """Whole parameters whose ranks saw different activations: summed once a step, one by one.
+    """Whole parameters whose ranks saw different activations: summed once a step.
 
-    Over several micro steps FSDP gathers gradients in its reduce dtype (FSDPParam.to_accumulated_grad).
+    All in one message, except under FSDP, which does so itself, one by one. Over several micro steps it
+    gathers gradients in its reduce dtype (FSDPParam.to_accumulated_grad).
     """
+    sizes = [
+        parameter.num_elements
+        for fqn, use in work.styles.items()
+        if BY_NAME[use.style].reduces_parameter_gradients
+        for parameter in work.module(fqn).parameters
+    ]
+    if not sizes:
+        return
     dtype = work.reduce_dtype if work.times > 1 else work.compute_dtype
-    for fqn, use in work.styles.items():
-        if BY_NAME[use.style].reduces_parameter_gradients:
-            for parameter in work.module(fqn).parameters:
-                num_bytes = parameter.num_elements * dtype.size_bytes
-                yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, "grads.sync", 1, num_bytes)
+    for num_elements in sizes if work.has_fsdp else (sum(sizes),):
+        num_bytes = num_elements * dtype.size_bytes
+        yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, "grads.sync", 1, num_bytes)
 
 
 def _loss(work: RankWork) -> Iterator[Collective]:

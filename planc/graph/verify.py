@@ -24,6 +24,8 @@ from planc.graph.ops import (
     NextBatch,
     OpenData,
     ReduceMetrics,
+    SaveCheckpoint,
+    SettleSave,
     ShardContext,
     StepOptimizer,
     StepSchedule,
@@ -80,7 +82,7 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     """Everything that is wrong with a graph; empty for a sound one."""
     mesh = tuple(_mesh(graph))
     batch = () if mesh else tuple(_batch(graph))
-    return (*mesh, *_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *batch)
+    return (*mesh, *_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *_saves(graph), *batch)
 
 
 def _once(graph: Graph) -> Iterator[Violation]:
@@ -163,6 +165,17 @@ def _reads(op: Op, written: set[Resource]) -> Iterator[Violation]:
         if resource not in written:
             yield Violation(op.name, f"reads {resource}, which nothing has written")
     written.update(effects.writes)
+
+
+def _saves(graph: Graph) -> Iterator[Violation]:
+    """What saves while training goes on is asked, once a step, whether it has ended."""
+    wanted = sum(isinstance(op, SaveCheckpoint) and op.mode == "async" for op in graph.save)
+    found = sum(isinstance(op, SettleSave) for op in graph.step)
+    if found != wanted:
+        yield Violation("graph", f"has checkpoint.settle {found} times for {wanted} asynchronous saves")
+    for op in graph.save:
+        if isinstance(op, SaveCheckpoint) and (op.mode == "async") != (op.when_busy is not None):
+            yield Violation(op.name, "when_busy belongs to an asynchronous save")
 
 
 def _batch(graph: Graph) -> Iterator[Violation]:

@@ -18,6 +18,8 @@ from planc.inventory.files import (
     read_regular_file,
     write_atomically,
 )
+from planc.inventory.limits import require_possible
+from planc.inventory.remote_code import refuse_remote_code
 from planc.inventory.schema import Inventory
 from planc.record import record
 
@@ -69,8 +71,9 @@ def load_inventory(model_dir: Path, *, cache_dir: Path) -> LoadedInventory:
         )
     cache_path = cache_dir / f"{digest}.json"
     if (cached := _load_cached(cache_path, digest=digest)) is not None:
+        require_possible(cached, origin=str(config_path))
         return LoadedInventory(cached, "cached", cache_path)
-    inventory = _probe(model_dir)
+    inventory = require_possible(_probe(model_dir), origin=str(config_path))
     with contextlib.suppress(OSError):
         cache_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(cache_dir / f"{inventory.config_digest}.json", text=dumps(inventory))
@@ -99,7 +102,12 @@ def _digest_if_present(model_dir: Path) -> str | None:
         raise InventoryError(f"{model_dir} cannot be read: {error.strerror}", help=help) from error
     if not is_directory:
         raise InventoryError(f"{model_dir} is not a directory", help=help)
-    return config_digest(read_config(model_dir)) if has_config else None
+    if not has_config:
+        return None
+    content = read_config(model_dir)
+    # What was saved or cached of it says nothing of code.
+    refuse_remote_code(content, path=model_dir / CONFIG_NAME)
+    return config_digest(content)
 
 
 def _load_saved(path: Path, *, digest: str | None) -> Inventory:
@@ -111,7 +119,7 @@ def _load_saved(path: Path, *, digest: str | None) -> Inventory:
         raise InventoryError(f"{path}: {error.message}", help=remedy) from error
     if digest is not None and inventory.config_digest != digest:
         raise InventoryError(f"{path} was made from another {CONFIG_NAME}", help=remedy)
-    return inventory
+    return require_possible(inventory, origin=str(path))
 
 
 def _load_cached(path: Path, *, digest: str) -> Inventory | None:

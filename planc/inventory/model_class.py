@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
+from planc.inventory.remote_code import refuse_remote_code
 
 
 def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
@@ -17,11 +18,7 @@ def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConf
     raw = parse_json(content, name=str(path))
     if not isinstance(raw, dict):
         raise InventoryError(f"{path} is not a JSON object", help="Take the config.json of the model.")
-    if "auto_map" in raw:
-        raise InventoryError(
-            f'{path} asks for code of its own ("auto_map")',
-            help="planc runs no remote code. Take a model that transformers implements, and drop auto_map.",
-        )
+    refuse_remote_code(content, path=path)
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     names = _causal_lm_names(model_type)
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in names:

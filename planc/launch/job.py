@@ -14,12 +14,22 @@ _ENDPOINT = re.compile(rf"(?P<host>{_HOST}):(?P<port>[1-9][0-9]{{0,4}})", re.ASC
 
 
 @record
+class Shrinking:
+    """What an elastic run may do: go on with as few as `min_nodes`, be started again `max_restarts` times."""
+
+    min_nodes: int
+    max_restarts: int
+
+
+@record
 class Job:
     """A run on nodes. `run` is what follows `-m planc.run`: the plan and its options, unquoted."""
 
     name: str
     nodes: Nodes
     run: tuple[str, ...]
+    shrinking: Shrinking | None = None
+    """None for a run whose every rank is needed."""
 
     @property
     def module(self) -> tuple[str, ...]:
@@ -45,14 +55,14 @@ def read_endpoint(text: str) -> Endpoint:
     return Endpoint(found["host"], int(found["port"]))
 
 
-def job_of(name: str, *, nodes: Nodes, run: Sequence[str]) -> Job:
+def job_of(name: str, *, nodes: Nodes, run: Sequence[str], shrinking: Shrinking | None = None) -> Job:
     """The job; LaunchError for arguments that no text can hold."""
     for argument in run:
         if not argument.isprintable():
             raise LaunchError(
                 f"{argument!r} has characters that cannot be printed", help="give the file another name"
             )
-    return Job(name, nodes, tuple(run))
+    return Job(name, nodes, tuple(run), shrinking)
 
 
 def run_arguments(plan: str, *, settings: Sequence[str], run_dir: str | None) -> tuple[str, ...]:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import shlex
 
-from planc.launch.job import Endpoint, Job, require_endpoint
+from planc.launch.job import Endpoint, Job, Shrinking, require_endpoint
 from planc.launch.nodes import Nodes
+
+_FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+"""Gives every start of the ranks a store of its own. In the agent's, ranks look for each other under the
+number of restarts, which a node that comes back has not counted."""
 
 
 def torchrun_lines(job: Job, *, endpoint: Endpoint | None) -> tuple[str, ...]:
     """The command of each node, first node first. LaunchError for several nodes without an endpoint."""
     require_endpoint(job, endpoint)
     if endpoint is None:
-        return (on_one_node(job.nodes.ranks_per_node, job.run),)
+        return (on_one_node(job.nodes.ranks_per_node, job.run, restarts=_restarts(job)),)
+    if job.shrinking is not None:
+        return (shlex.join(_elastic_words(job, job.shrinking, str(endpoint))),) * job.nodes.num_nodes
     nodes = range(job.nodes.num_nodes)
     return tuple(shlex.join(_words(job, str(endpoint), str(node))) for node in nodes)
 
 
-def on_one_node(num_ranks: int, run: tuple[str, ...]) -> str:
+def on_one_node(num_ranks: int, run: tuple[str, ...], *, restarts: tuple[str, ...] = ()) -> str:
     """The command for a single machine. `--standalone` finds a free port, so that runs side by side do."""
-    return shlex.join(
-        ("torchrun", "--standalone", "--nproc-per-node", str(num_ranks), "-m", "planc.run", *run)
-    )
+    ranks = ("--nproc-per-node", str(num_ranks))
+    return shlex.join(("torchrun", "--standalone", *ranks, *restarts, "-m", "planc.run", *run))
 
 
 def on_every_node(nodes: Nodes, run: tuple[str, ...]) -> str:
@@ -35,3 +40,16 @@ def _words(job: Job, endpoint: str, node: str) -> tuple[str, ...]:
     nodes = ("--nnodes", str(job.nodes.num_nodes), "--node-rank", node)
     ranks = ("--nproc-per-node", str(job.nodes.ranks_per_node))
     return ("torchrun", *nodes, *ranks, "--rdzv-endpoint", endpoint, *job.module)
+
+
+def _elastic_words(job: Job, shrinking: Shrinking, endpoint: str) -> tuple[str, ...]:
+    # Nodes that come and go agree on their ranks themselves: a fixed node rank would wait for its node. A
+    # node's own ranks are neighbours all the same.
+    nodes = ("--nnodes", f"{shrinking.min_nodes}:{job.nodes.num_nodes}")
+    ranks = ("--nproc-per-node", str(job.nodes.ranks_per_node))
+    meet = ("--rdzv-backend", "c10d", "--rdzv-id", job.name, "--rdzv-endpoint", endpoint)
+    return ("env", _FRESH_STORE, "torchrun", *nodes, *ranks, *_restarts(job), *meet, *job.module)
+
+
+def _restarts(job: Job) -> tuple[str, ...]:
+    return ("--max-restarts", str(job.shrinking.max_restarts)) if job.shrinking else ()

@@ -26,7 +26,6 @@ from planc.graph.ops import (
     NextBatch,
     ReduceMetrics,
     ResumeCheckpoint,
-    SaveCheckpoint,
     ShardContext,
     ShardTensorParallel,
     StepOptimizer,
@@ -35,8 +34,10 @@ from planc.graph.ops import (
 )
 from planc.graph.ops.compile_modules import CompileBackend, CompileMode
 from planc.lower.data import open_data, open_evaluations
+from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
+from planc.lower.saving import save_checkpoint, settle_save
 from planc.plan import spec
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.data import Packing
@@ -205,12 +206,18 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield SyncGradients(over=tp, span=plan.span("optimizer"))
     clip = plan.optimizer.clip_grad_norm
     yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
+    # Before the optimizer, so that a loss that is no number changes no weight.
+    agree = tuple(dim for dim in MeshDim if dim not in _TOKEN_DIMS and bound.plan.mesh.size(dim) > 1)
+    yield ReduceMetrics(over=_TOKEN_DIMS, agree_over=agree, span=plan.span("train"))
+    yield from guard_step(plan)
     yield StepOptimizer(span=plan.span("optimizer"))
     yield StepSchedule(span=plan.span("optimizer.schedule"))
+    yield from compare_replicas(plan)
     yield from _evaluations(bound)
-    yield ReduceMetrics(over=_TOKEN_DIMS, span=plan.span("train"))
     yield Log(every_steps=plan.train.log_every, span=plan.span("train.log_every"))
     yield from stop_profile(plan)
+    # Last, so that a step whose save has failed is logged and traced.
+    yield from settle_save(plan)
 
 
 def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:
@@ -252,13 +259,7 @@ def _save(bound: BoundPlan) -> Iterator[AnyOp]:
     checkpoint = bound.plan.checkpoint
     if checkpoint is None:
         return
-    if checkpoint.save_every is not None or checkpoint.save_last:
-        yield SaveCheckpoint(
-            every_steps=checkpoint.save_every,
-            at_end=checkpoint.save_last,
-            keep_last=checkpoint.keep_last,
-            span=bound.plan.span("checkpoint"),
-        )
+    yield from save_checkpoint(bound.plan)
     if "hf" in checkpoint.export:
         export = checkpoint.export["hf"]
         yield ExportHf(

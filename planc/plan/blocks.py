@@ -7,6 +7,8 @@ from typing import Any
 
 from planc.plan import spec
 from planc.plan.data import DataSpec
+from planc.plan.elastic import ElasticSpec
+from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import Group
@@ -80,6 +82,8 @@ BLOCKS: Mapping[str, Shape] = {
     "train": Shape(spec.TrainSpec, required=True),
     "logging": Shape(LoggingSpec),
     "profile": Shape(ProfileSpec),
+    "elastic": Shape(ElasticSpec, on=(MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)),
+    "guard": Shape(GuardSpec),
 }
 
 

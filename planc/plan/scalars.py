@@ -11,7 +11,7 @@ from planc.diagnostics import Applicability, Fix, Label
 from planc.diagnostics.suggest import closest
 from planc.plan import codes
 from planc.plan.scope import Scope
-from planc.plan.spellings import bool_word, dtype_word, planned
+from planc.plan.spellings import bool_word, dtype_word
 from planc.record import record
 from planc.syntax import ast
 
@@ -183,7 +183,7 @@ class Choice:
         return None
 
     def _unknown(self, value: ast.Ref, names: tuple[StrEnum, ...], scope: Scope) -> None:
-        """Reports a word that is no choice: another language's, one of a later planc, or a slip."""
+        """Reports a word that is no choice: another language's, or a slip."""
         word, span = value.name.text, value.span
         if value.param_name in scope.params:
             help = "a parameter cannot stand for this word"
@@ -191,8 +191,6 @@ class Choice:
         elif meant := dtype_word(word, known=names):
             fix = Fix(span, meant, Applicability.SAFE)
             scope.report(codes.UNKNOWN_NAME, span, f"not {self.describe()}", help=f"write `{meant}`", fix=fix)
-        elif instead := planned(word):
-            scope.report(codes.UNKNOWN_NAME, span, f"`{word}` is not supported yet", help=instead)
         else:
             scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}")
 

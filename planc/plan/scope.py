@@ -12,7 +12,7 @@ from planc.record import record
 from planc.source import Span
 from planc.syntax import ast
 
-_MAX_LISTED = 16
+_MAX_LISTED = 20
 _MIN_SAFE_CHARACTERS = 4
 """A slip in a shorter word leaves too little to be sure of what was meant."""
 

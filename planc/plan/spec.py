@@ -11,6 +11,8 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from planc.plan.data import DataSpec
+from planc.plan.elastic import ElasticSpec
+from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
 from planc.plan.model_source import ModelSource
 from planc.plan.observing import LoggingSpec, ProfileSpec
@@ -280,8 +282,23 @@ class OptimizerSpec:
     )
 
 
-class CheckpointMode(StrEnum):
-    SYNC = "sync"
+class WhenBusy(StrEnum):
+    WAIT = "wait"
+    SKIP = "skip"
+
+
+@record
+class SyncSave:
+    """Training waits for a save."""
+
+
+@record
+class AsyncSave:
+    """Training waits while its state is copied; a thread writes the copy while training goes on."""
+
+    when_busy: WhenBusy = key(
+        Choice(WhenBusy), default=WhenBusy.WAIT, doc="what a save does that is due while one is under way"
+    )
 
 
 class Resume(StrEnum):
@@ -310,8 +327,10 @@ class CheckpointSpec:
     save_every: int | None = key(Optional(Quantity(STEPS, low=1)), default=None, doc="steps between saves")
     save_last: bool = key(Bool(), default=True, doc="save after the last step too")
     keep_last: int = key(Int(1), default=3, doc="how many checkpoints stay")
-    mode: CheckpointMode = key(
-        Choice(CheckpointMode), default=CheckpointMode.SYNC, doc="training waits for a save"
+    mode: SyncSave | AsyncSave = key(
+        Variant({"sync": SyncSave, "async": AsyncSave}),
+        default=SyncSave(),
+        doc="whether training waits for a save, or only for a copy to be made",
     )
     resume: Resume = key(
         Choice(Resume), default=Resume.LATEST, doc="latest: continue where the run's folder stops"
@@ -360,6 +379,8 @@ class Plan:
     hardware: HardwareSpec | None
     logging: LoggingSpec | None
     profile: ProfileSpec | None
+    elastic: ElasticSpec | None
+    guard: GuardSpec | None
     expectations: tuple[Expectation, ...]
     origins: Mapping[str, tuple[OriginStep, ...]]
     spans: Mapping[str, Span]

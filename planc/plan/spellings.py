@@ -1,4 +1,4 @@
-"""Words of PyTorch, Python and YAML for what a plan writes otherwise, and words that a plan will have."""
+"""Words of PyTorch, Python and YAML for what a plan writes otherwise."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ _DTYPES: Mapping[str, str] = {
 }
 _BOOLS: Mapping[str, str] = {"true": "true", "yes": "true", "false": "false", "no": "false"}
 _NONES = ("none", "null", "nil")
-
-_PLANNED: Mapping[str, str] = {
-    "async": "write `sync`, which there is: training waits for a save",
-}
-"""Words of the language that planc does not have yet, each with what to write instead."""
-
 
 _MASTER = (
     "stored parameters are the master weights: `dtype = float32` in `model`, "
@@ -55,8 +49,3 @@ def is_none_word(word: str) -> bool:
 def absent(name: str) -> str | None:
     """What serves instead of another tool's key or block."""
     return _ABSENT.get(name)
-
-
-def planned(word: str) -> str | None:
-    """What to write instead of a word that planc does not support yet."""
-    return _PLANNED.get(word)

@@ -11,7 +11,7 @@ from planc.diagnostics import Applicability, Fix
 from planc.plan import codes
 from planc.plan.scalars import Int, ValueType, listed, wrong_type
 from planc.plan.scope import Scope
-from planc.plan.spellings import is_none_word, planned
+from planc.plan.spellings import is_none_word
 from planc.record import record
 from planc.syntax import ast
 
@@ -137,10 +137,6 @@ class Variant:
                 return None
         if name.text not in self.cases:
             text = f"`{name.text}` is not known here"
-            if instead := planned(name.text):
-                text = f"`{name.text}` is not supported yet"
-                scope.report(codes.UNKNOWN_ACTION, name.span, text, help=instead)
-                return None
             scope.unknown(codes.UNKNOWN_ACTION, name, tuple(self.cases), text=text)
             return None
         return convert_arguments(self.cases[name.text], name, arguments, scope)

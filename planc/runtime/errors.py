@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 from planc.source import Span
 
@@ -17,14 +19,21 @@ class ExitCode(IntEnum):
     NUMERICS = 5
     COMMUNICATION = 6
     CORRUPT_CHECKPOINT = 7
+    MEMORY = 8
+    """A rank, or its device, had none left."""
+    PREEMPTED = 75
+    """Told to end, and saved: EX_TEMPFAIL, which schedulers take for "start it again"."""
     INTERRUPTED = 130
-    """Ended by Ctrl-C, as a shell reports it."""
+    """Ended by a second Ctrl-C, as a shell reports it."""
+    TERMINATED = 143
+    """Ended by a second SIGTERM, or by one after the loss of another rank, as a shell reports it."""
 
 
 class RunError(Exception):
     """A run cannot go on, for a reason that a person can act upon.
 
-    `is_shared` says that every rank fails alike, so that rank 0 alone reports it.
+    `is_shared` says that every rank fails alike, so that rank 0 alone reports it. `record` goes into
+    status.json, beside the message.
     """
 
     def __init__(
@@ -35,6 +44,7 @@ class RunError(Exception):
         help: str | None = None,
         span: Span | None = None,
         is_shared: bool = True,
+        record: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -42,6 +52,7 @@ class RunError(Exception):
         self.help = help
         self.span = span
         self.is_shared = is_shared
+        self.record = record or {}
 
 
 class OpFailure(RunError):

@@ -9,8 +9,12 @@ from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import Accumulate, ExportHf, SaveCheckpoint
 from planc.runtime.errors import ExitCode, OpFailure, RunError
+from planc.runtime.failures import MEMORY_HELP, exit_code, summary
 
-_LOST_PEER = "another rank ended or stopped answering; what it printed says why"
+_HELPS = {
+    ExitCode.COMMUNICATION: "another rank ended or stopped answering; what it printed says why",
+    ExitCode.MEMORY: MEMORY_HELP,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,8 @@ class Position:
     step: int = 0
     micro_step: int = 0
     is_last_micro_step: bool = True
+    is_last_step: bool = False
+    """No step follows. A run that is told to end knows it once the step's ops are done, before it saves."""
 
 
 class Backend(Protocol):
@@ -31,6 +37,9 @@ class Backend(Protocol):
 
     def started(self, *, first_step: int) -> None:
         """Setup is over; `first_step` comes next."""
+
+    def is_told_to_end(self, *, step: int) -> bool:
+        """Whether the run is to end after `step`, which is done: the same on every rank. All must ask it."""
 
     def describe_rank(self) -> str:
         """`rank 3 (dp_shard 1, tp 1)`."""
@@ -44,31 +53,39 @@ def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int
 
     `stop_after` ends the run early, after that step, as its last: what is saved at the end is saved then.
     A run resumed at its end has its checkpoint already; its exports may be what it was started for.
+    A run that is told to end saves whatever its plan saves, exports aside, and ends after that step.
     """
     last = graph.num_steps if stop_after is None else min(stop_after, graph.num_steps)
     for op in graph.setup:
         _execute(backend, op, Position())
     completed = backend.completed_steps()
     backend.started(first_step=completed + 1)
-    for step in range(completed + 1, last + 1):
+    ended = max(completed, last)
+    if completed < last and backend.is_told_to_end(step=completed):
+        ended = completed
+    for step in range(completed + 1, ended + 1):
         for op in graph.step:
-            _execute_step_op(backend, op, step)
+            _execute_step_op(backend, op, step, is_last_step=step == last)
+        is_told = step < last and backend.is_told_to_end(step=step)
         for op in graph.save:
-            if _is_due(op, step, last_step=last):
-                _execute(backend, op, Position(step))
+            if _is_due(op, step, last_step=last) or (is_told and isinstance(op, SaveCheckpoint)):
+                _execute(backend, op, Position(step, is_last_step=is_told or step == last))
+        if is_told:
+            ended = step
+            break
     if completed >= last:
         for op in graph.save:
             if isinstance(op, ExportHf):
                 _execute(backend, op, Position(completed))
-    return max(completed, last)
+    return ended
 
 
-def _execute_step_op(backend: Backend, op: Op, step: int) -> None:
+def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool) -> None:
     if not isinstance(op, Accumulate):
-        _execute(backend, op, Position(step))
+        _execute(backend, op, Position(step, is_last_step=is_last_step))
         return
     for micro_step in range(op.times):
-        position = Position(step, micro_step, micro_step == op.times - 1)
+        position = Position(step, micro_step, micro_step == op.times - 1, is_last_step)
         for inner in op.body:
             _execute(backend, inner, position)
 
@@ -84,24 +101,13 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
         raise
     except Exception as error:
         where = f"step {position.step}, " if position.step else ""
-        text = f"{type(error).__name__} in op `{op.name}` ({where}{backend.describe_rank()}): {error}"
-        code = _exit_code(error)
-        lost = backend.failed(f"{type(error).__name__}: {error}", code=code)
-        help = lost or (_LOST_PEER if code is ExitCode.COMMUNICATION else None)
+        code = exit_code(error)
+        found = summary(error, code=code)
+        kind, _, rest = found.partition(": ")
+        text = f"{kind} in op `{op.name}` ({where}{backend.describe_rank()}){': ' if rest else ''}{rest}"
+        lost = backend.failed(found, code=code)
+        help = lost or _HELPS.get(code)
         raise OpFailure(text, code=code, help=help, span=op.span, is_shared=False) from error
-
-
-def _exit_code(error: Exception) -> ExitCode:
-    """Lost peers show as RuntimeErrors of the communication library; only their text tells them apart."""
-    if isinstance(error, ConnectionError | TimeoutError):
-        return ExitCode.COMMUNICATION
-    if isinstance(error, OSError):
-        return ExitCode.STORAGE
-    text = str(error)
-    is_communication = any(
-        sign in text for sign in ("gloo", "NCCL", "Connection closed", "Timed out", "timed out")
-    )
-    return ExitCode.COMMUNICATION if is_communication else ExitCode.INTERNAL
 
 
 def _is_due(op: Op, step: int, *, last_step: int) -> bool:

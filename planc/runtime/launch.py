@@ -106,6 +106,7 @@ def require_free_port(launch: Launch) -> None:
         free = probe.getsockname()[1]
     raise RunError(
         f"cannot listen on MASTER_PORT = {launch.port}: {reason}",
+        code=ExitCode.COMMUNICATION,
         help=f"choose another port: {free} is free on this machine",
         is_shared=False,
     )

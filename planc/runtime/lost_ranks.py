@@ -53,6 +53,25 @@ def ranks_behind(records: Records, *, own_rank: int) -> tuple[Lost, ...]:
     return behind or tuple(beside)
 
 
+def ranks_elsewhere(records: Records, *, own_rank: int) -> tuple[Lost, ...]:
+    """The ranks that are not in this one's op, though none stays behind: collectives that do not match.
+
+    One of them left a collective out, or has another; where each stands is all that can be told.
+    """
+    own = records[own_rank]
+    if own is None:
+        return ()
+    place = (own.op, own.step, own.micro_step)
+    return tuple(
+        Lost(rank, "has come elsewhere, out of step", record)
+        for rank, record in enumerate(records)
+        if rank != own_rank
+        and record is not None
+        and record.state in (State.RUNNING, State.CUT_OFF)
+        and (record.op, record.step, record.micro_step) != place
+    )
+
+
 def _reason(record: Whereabouts, life: Callable[[Whereabouts], str]) -> str:
     match record.state:
         case State.CUT_OFF:

@@ -6,10 +6,13 @@ import hashlib
 import json
 from pathlib import Path
 
+from planc.remote_code import code_asked_for
 from planc.runtime.errors import RunError
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_MAX_INDEX_BYTES = 64 * 2**20
+"""Half a million tensors."""
 
 
 def config_digest(folder: Path) -> str:
@@ -22,17 +25,31 @@ def config_digest(folder: Path) -> str:
         ) from error
 
 
+def refuse_remote_code(folder: Path) -> None:
+    """RunError where a folder's config.json asks for code that is not in transformers."""
+    if (key := code_asked_for(_config(folder))) is not None:
+        raise RunError(
+            f'{folder / "config.json"} asks for code of its own ("{key}")',
+            help=f"planc runs no remote code: take a model that transformers implements, and drop {key}",
+        )
+
+
 def refuse_quantized(folder: Path) -> None:
     """RunError where a folder's config.json says that its weights are quantized: planc reads plain ones."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    if isinstance(config, dict) and config.get("quantization_config") is not None:
+    if _config(folder).get("quantization_config") is not None:
         raise RunError(
             f"the weights in {folder} are quantized, says the quantization_config of its config.json",
             help="take a checkpoint in bfloat16, float16 or float32, whose config.json has no such entry",
         )
+
+
+def _config(folder: Path) -> dict[str, object]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    return config if isinstance(config, dict) else {}
 
 
 def weight_names(folder: Path) -> tuple[str, ...]:
@@ -67,6 +84,8 @@ def _from_index(folder: Path, index: Path) -> dict[str, Path]:
 
 def _read_index(index: Path) -> dict[str, str]:
     """Each tensor's file, by name, which is a safetensors file of the index's own folder."""
+    if index.stat().st_size > _MAX_INDEX_BYTES:
+        raise RunError(f"{index} is larger than an index can be", help="restore the file")
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = {str(key): str(name) for key, name in weight_map.items()}

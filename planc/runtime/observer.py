@@ -44,6 +44,18 @@ class StepMetrics:
     mfu: float | None = None
     """Of the peak of the device that the plan names, up to 1."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    is_skipped: bool | None = None
+    """True if the optimizer left the weights as they were, else None."""
+    stragglers: tuple[int, ...] = field(default=())
+    """Ranks that hold the others up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTimes:
+    """How long a save took until it was committed, and for how much of that training waited."""
+
+    seconds: float
+    blocked_seconds: float
 
 
 class Observer(Protocol):
@@ -53,8 +65,8 @@ class Observer(Protocol):
     def stepped(self, metrics: StepMetrics) -> None:
         """A step is done, and due to be reported."""
 
-    def saved(self, directory: Path) -> None:
-        """A checkpoint is committed."""
+    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
+        """A checkpoint is committed; `behind` where it was written while training went on."""
 
     def noted(self, text: str) -> None:
         """Something worth one line."""
@@ -74,9 +86,9 @@ class Together:
         for one in self.observers:
             one.stepped(metrics)
 
-    def saved(self, directory: Path) -> None:
+    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         for one in self.observers:
-            one.saved(directory)
+            one.saved(directory, behind=behind)
 
     def noted(self, text: str) -> None:
         for one in self.observers:
@@ -90,6 +102,6 @@ class Silent:
 
     def stepped(self, metrics: StepMetrics) -> None: ...
 
-    def saved(self, directory: Path) -> None: ...
+    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
 
     def noted(self, text: str) -> None: ...

@@ -21,6 +21,7 @@ _PHASES: Mapping[type[Op], str] = {
     ops.ClipGradients: OPTIMIZER,
     ops.StepOptimizer: OPTIMIZER,
     ops.StepSchedule: OPTIMIZER,
+    ops.SettleSave: CHECKPOINT,
     ops.SaveCheckpoint: CHECKPOINT,
     ops.ExportHf: CHECKPOINT,
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import SaveTimes, StepMetrics
 
 
 class RankLog:
@@ -40,8 +41,9 @@ class RankLog:
     def stepped(self, metrics: StepMetrics) -> None:
         """Nothing: those are all ranks' numbers. Its own come by `write`."""
 
-    def saved(self, directory: Path) -> None:
-        self.write("saved", directory=str(directory))
+    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
+        times = {} if behind is None else asdict(behind)
+        self.write("saved", directory=str(directory), **times)
 
     def noted(self, text: str) -> None:
         self.write("noted", text=text)

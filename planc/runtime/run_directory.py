@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any, TextIO
 
 from planc.runtime.checkpoints.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.numerics import number
 from planc.runtime.observer import StepMetrics
+from planc.secrets import redactor
 
 PLAN_NAME = "plan.json"
 KEPT_PLANS = "plans"
@@ -86,19 +89,22 @@ class RunDirectory:
         """(step, loss) of every line of metrics.jsonl."""
         path = self.path / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [(entry["step"], entry["loss"]) for entry in map(json.loads, lines)]
+        return [(entry["step"], float(entry["loss"])) for entry in map(json.loads, lines)]
 
     def append_metrics(self, metrics: StepMetrics) -> None:
         values: dict[str, Any] = {
-            name: value for name, value in asdict(metrics).items() if value not in (None, (), {})
+            name: number(value) if isinstance(value, float) else value
+            for name, value in asdict(metrics).items()
+            if value not in (None, (), {})
         }
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
     def write_status(self, state: str, *, code: ExitCode | None = None, **details: Any) -> None:
-        """`state` is running, done, stopped (before the last step, as asked) or failed."""
+        """`state` is running, done, stopped (before the last step, as asked), preempted or failed."""
         status = {"state": state, "exit_code": None if code is None else int(code), **details}
-        self._replace("status.json", json.dumps(status, indent=2) + "\n")
+        # A failure's message is whatever was raised, perhaps with an address that holds a key.
+        self._replace("status.json", redactor(os.environ)(json.dumps(status, indent=2)) + "\n")
 
     def _not_writable(self, error: OSError) -> RunError:
         return RunError(
@@ -110,6 +116,7 @@ class RunDirectory:
 
     def _replace(self, name: str, text: str) -> None:
         path = self.path / name
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        # The thread that hears signals writes the status too.
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)

@@ -23,12 +23,15 @@ from planc.runtime.lost_ranks import (
     ended_ranks,
     process_life,
     ranks_behind,
+    ranks_elsewhere,
 )
 from planc.runtime.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder, State, Whereabouts, unpack
 
 BEAT_SECONDS = 2.0
 """How often a record is published where ranks share no machine."""
 _SILENT_SECONDS = 2.5 * BEAT_SECONDS
+_MUTE_SECONDS = 3 * _SILENT_SECONDS
+"""As `_SILENT_SECONDS`, where nothing but silence tells that a rank is lost."""
 _PARTING_SECONDS = 1.0
 """How long a process that closed its connections may take until the system calls it ended."""
 _POLL_SECONDS = 0.05
@@ -59,6 +62,8 @@ class Watch:
         buffer = self.folder.open(launch.rank) if self.folder else bytearray(SIZE_BYTES)
         self.board = Board(graph, run=self.run, host=socket.gethostname(), buffer=buffer)
         self._told = threading.Lock()
+        self._earlier: tuple[float, Records] = (0.0, ())
+        self._found_silent: tuple[Lost, ...] = ()
         self._is_over = threading.Event()
 
     def start(self, *, timeout_seconds: int, overdue: Callable[[str], None] | None = None) -> None:
@@ -87,9 +92,27 @@ class Watch:
         """True for the one thread that is to say what ended this rank."""
         return self._told.acquire(blocking=False)
 
-    def terminated(self) -> str | None:
-        """As `cut_off`, for a process that is told to end at once; None if no rank is known to have ended."""
-        return self._asked(lambda: self._described(self._ended(self._read())), state=State.CUT_OFF)
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a thread is about to say what ends this rank, or has said it."""
+        return self._told.locked()
+
+    def give_up(self) -> None:
+        """This rank ends at once, as it was told to: no other is to blame it for what follows."""
+        self._asked(lambda: None, state=State.CUT_OFF)
+
+    def known_lost(self) -> str | None:
+        """What became of ranks that ended too soon or fell silent; None if none is known to have.
+
+        Unlike after `cut_off`, this rank may go on.
+        """
+        try:
+            records = self._read()
+        except RuntimeError:
+            return _NO_STORE
+        # Those that came to the end of the run have left nobody alone.
+        unfinished = [one if one is None or one.state is not State.DONE else None for one in records]
+        return self._described(self._ended(unfinished) or self._silent(unfinished))
 
     def close(self) -> None:
         """The run is over, and well: nothing of it stays."""
@@ -111,7 +134,21 @@ class Watch:
 
     def _lost(self) -> str | None:
         found = self._ended_here() if self.folder else self._ended_anywhere()
-        return self._described(found or ranks_behind(self._read(), own_rank=self.launch.rank))
+        own_rank, records = self.launch.rank, self._read()
+        found = found or ranks_behind(records, own_rank=own_rank)
+        return self._described(found or ranks_elsewhere(records, own_rank=own_rank))
+
+    def _silent(self, records: Records) -> tuple[Lost, ...]:
+        """Where ranks share no machine, those that have published nothing new for a while."""
+        now, (taken, before) = time.monotonic(), self._earlier
+        if self.folder is not None:
+            return ()
+        if before and now - taken >= _MUTE_SECONDS:
+            life = beat_life(before, records)
+            self._found_silent = ended_ranks(records, own_rank=self.launch.rank, life=life)
+        if not before or now - taken >= _MUTE_SECONDS:
+            self._earlier = (now, records)
+        return self._found_silent
 
     def _described(self, lost: Sequence[Lost]) -> str | None:
         return describe(lost, self.graph, now=time.time()) if lost else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -56,10 +56,21 @@ def collectives_text(found: Estimate) -> str:
     """What a rank sends in a step, by mesh dim, kind and cause."""
     large = [one for one in found.collectives if one.input_bytes > _SCALAR_BYTES]
     text = "COMMUNICATION PER STEP, PER RANK\n"
+    rarely = _comparison_text(found)
     if not large:
-        return f"{text}  none\n"
+        return f"{text}  none\n{rarely}"
     sent = format_bytes(found.sent_bytes())
-    return f"{text}{render_table([*_traffic_rows(large)], right=(2, 4), indent='  ')}  {sent} in all\n"
+    return (
+        f"{text}{render_table([*_traffic_rows(large)], right=(2, 4), indent='  ')}  {sent} in all\n{rarely}"
+    )
+
+
+def _comparison_text(found: Estimate) -> str:
+    """One line; empty where no replicas are compared."""
+    if (comparison := found.comparison) is None:
+        return ""
+    sent = format_bytes(comparison.sent_bytes)
+    return f"  and {sent} after every {plural(comparison.every_steps, 'step')}, to compare replicas\n"
 
 
 def _amount_row(amount: Amount) -> tuple[str, ...]:
@@ -121,9 +132,11 @@ def memory_data(found: Estimate) -> dict[str, Any]:
 
 def collectives_data(found: Estimate) -> list[dict[str, Any]]:
     """Every collective of a step, nothing added up."""
-    return [
-        {**asdict(one), "over": list(one.over), "sent_bytes": one.sent_bytes} for one in found.collectives
-    ]
+    return _listed(found.collectives)
+
+
+def _listed(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
+    return [{**asdict(one), "over": list(one.over), "sent_bytes": one.sent_bytes} for one in collectives]
 
 
 def estimate_data(
@@ -141,6 +154,11 @@ def estimate_data(
             "executed_per_rank": found.flops.executed_per_rank,
         },
     }
+    if found.comparison is not None:
+        document["comparison"] = {
+            "every_steps": found.comparison.every_steps,
+            "collectives": _listed(found.comparison.collectives),
+        }
     if device is not None:
         document["device"] = asdict(device)
     if bound is not None:

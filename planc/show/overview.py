@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from planc.graph.graph import Graph
 from planc.graph.ops import FullyShard, ShardTensorParallel
 from planc.plan.bind import BoundPlan
+from planc.plan.elastic import ElasticSpec
+from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.facts import facts
-from planc.plan.spec import CheckpointSpec, Weights
+from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, Weights, WhenBusy
 from planc.plan.types import type_of
 from planc.show.table import Row, format_bytes, plural
 from planc.vocab import Shard, StridedShard
@@ -20,6 +22,8 @@ def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
     found = facts(bound.plan, bound.inventory)
     dims = " x ".join(f"{mesh_dim} {size}" for mesh_dim, size in graph.mesh if size > 1) or "one rank"
     yield "mesh", f"{dims}, world size {found['world_size']:_}"
+    if (elastic := bound.plan.elastic) is not None:
+        yield "elastic", _elastic(bound.plan, elastic)
     # A plan with errors has no essence, and its check should not wait for the import.
     from planc.estimate.estimate import estimate
 
@@ -31,8 +35,16 @@ def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
     memory, hardware = estimated.memory, bound.plan.hardware
     peak = memory.peak.num_bytes
     share = f", {100 * peak / hardware.gpu.memory_bytes:.0f} % of {hardware.gpu.name}" if hardware else ""
-    yield "memory", f"about {format_bytes(peak)} per rank at the peak{share}, in {memory.peak_phase}"
+    host = f", {format_bytes(memory.host_bytes)} in the host's memory" if memory.host_bytes else ""
+    yield "memory", f"about {format_bytes(peak)} per rank at the peak{share}, in {memory.peak_phase}{host}"
     yield "communication", f"{format_bytes(estimated.sent_bytes())} sent per rank and step"
+
+
+def _elastic(plan: Plan, elastic: ElasticSpec) -> str:
+    """`dp_replicate may shrink to 2 or 1, on 4 or 2 ranks`."""
+    ranks = [str(smaller.mesh.world_size) for smaller in smaller_plans(plan)]
+    sizes = [str(smaller.mesh.size(elastic.on[0])) for smaller in smaller_plans(plan)]
+    return f"{elastic.on[0]} may shrink to {' or '.join(sizes)}, on {' or '.join(ranks)} ranks"
 
 
 def _num_divided(graph: Graph) -> int:
@@ -84,8 +96,12 @@ def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
 def _checkpoint(checkpoint: CheckpointSpec) -> str:
     when = [f"every {checkpoint.save_every} steps"] if checkpoint.save_every else []
     when += ["after the last step"] if checkpoint.save_last else []
+    how = ""
+    if isinstance(checkpoint.mode, AsyncSave):
+        skips = checkpoint.mode.when_busy is WhenBusy.SKIP
+        how = f" while training goes on ({'skipped' if skips else 'waits'} while one is under way)"
     kept = f"the last {checkpoint.keep_last} kept"
-    return f"{' and '.join(when) or 'never'}, {kept}, resume {checkpoint.resume}"
+    return f"{' and '.join(when) or 'never'}{how}, {kept}, resume {checkpoint.resume}"
 
 
 def _written(record: object, names: tuple[str, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from inspect import cleandoc
@@ -30,6 +31,12 @@ def blocks_with(key: str) -> tuple[str, ...]:
     """The blocks that have a key, a fact or an action of this name."""
     found = [kind for kind, shape in BLOCKS.items() if key in (*shape.names, *(shape.actions or ()))]
     return (*found, *(["expect"] if key in DERIVED or key in ESTIMATED else []))
+
+
+def blocks_that_mention(word: str) -> tuple[str, ...]:
+    """The blocks whose pages have a word, as the name of a value or in what is said of it."""
+    whole = re.compile(rf"\b{re.escape(word)}\b")
+    return tuple(kind for kind in BLOCKS if whole.search(page(kind) or ""))
 
 
 def page(topic: str) -> str | None:

@@ -23,7 +23,8 @@ from planc.runtime.backends.torch.session import Paths, Session
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
 from planc.runtime.launch import read_launch
-from planc.runtime.observer import Observer, StepMetrics
+from planc.runtime.observer import Observer, SaveTimes, StepMetrics
+from planc.runtime.statements import Statements
 
 Digests = dict[str, str]
 BeforeOp = Callable[[Session, Op, Position], None]
@@ -89,6 +90,9 @@ class Recorder:
         self.record.blocks |= local_digests(dict(self.session.model.named_parameters()), prefix="initial ")
         self.backend.started(first_step=first_step)
 
+    def is_told_to_end(self, *, step: int) -> bool:
+        return self.backend.is_told_to_end(step=step)
+
     def describe_rank(self) -> str:
         return self.backend.describe_rank()
 
@@ -107,7 +111,7 @@ class Metrics:
     def stepped(self, metrics: StepMetrics) -> None:
         self.steps.append(metrics)
 
-    def saved(self, directory: Path) -> None: ...
+    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
 
     def noted(self, text: str) -> None: ...
 
@@ -117,9 +121,11 @@ def open_session(task: Task, observer: Observer) -> Session:
     launch = read_launch(os.environ)
     device = torch.device("cpu")
     hashed = plan_hash(task.graph)
-    connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, digest=hashed)
+    store = connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, digest=hashed)
     paths = Paths(base=task.base, run=task.run_folder)
-    return Session(task.graph, hashed, launch, paths, observer, device, reports_sample_ids=True)
+    session = Session(task.graph, hashed, launch, paths, observer, device, reports_sample_ids=True)
+    session.guard.statements = Statements(store, launch.rank, launch.world_size)
+    return session
 
 
 def train_rank(rank: int, world_size: int, task: Task) -> Record:

@@ -62,8 +62,9 @@ def shrunk_graph(
                 continue
             case _:
                 setup.append(_renamed(op, renamed))
-    # Evaluations and traces change nothing of what is trained.
-    left_out = (ops.Evaluate, ops.StartProfile, ops.StopProfile)
+    # Evaluations, traces and when a save is written change nothing of what is trained.
+    profile = (ops.StartProfile, ops.StopProfile)
+    left_out = (ops.Evaluate, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
     step = (_short_step(op) for op in graph.step if not isinstance(op, left_out))
     save = ops.SaveCheckpoint(every_steps=SAVE_STEP, at_end=False, keep_last=1)
     return _verified(

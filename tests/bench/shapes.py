@@ -43,6 +43,7 @@ context_parallel on cp {
 """
 _FSDP = """\
 fsdp on dp_shard, cp {
+  "model.embed_tokens" -> unit(reshard_after_forward = false)
   "model.layers.*" -> unit(reshard_after_forward = true)
   ["model.norm", "lm_head"] -> unit(reshard_after_forward = false)
 }

@@ -178,6 +178,13 @@ PROOFS: Mapping[str, Proof] = {
         How.CONSTRUCTION,
         ("tests/checkpoints/test_checkpoint_commit.py::test_what_is_begun_is_not_committed",),
     ),
+    "K09": Proof(
+        How.CONSTRUCTION,
+        (
+            "tests/dist/test_checkpoint_behind.py::"
+            "test_each_step_is_bit_for_bit_the_one_that_training_waited_for",
+        ),
+    ),
     "K12": Proof(
         How.CONSTRUCTION,
         ("tests/runtime/test_runtime_interpreter.py::test_a_finished_run_trains_and_saves_nothing_more",),

@@ -63,6 +63,13 @@ def test_verify_reads_all_checkpoints_of_a_run(run_dir: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.count("sound, every byte as it was saved") == 2
 
 
+def test_a_step_that_is_not_there_is_answered_with_those_that_are(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", "verify", str(run_dir / "checkpoints" / "step-11")]) == 2
+    assert "is not there: there are step-9, step-10" in capsys.readouterr().err
+
+
 def test_verify_finds_one_flipped_bit(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run_dir / "checkpoints" / "step-10" / SHARD
     data = bytearray(path.read_bytes())

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planc.runtime.data.ahead import Ahead
+from planc.runtime.data.errors import DataError
 from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.packing import pack
@@ -100,3 +101,18 @@ def test_micro_batches_carry_the_positions_of_their_sequences() -> None:
     (batch, *_) = BatchLoader(BatchSource(dataset, order, 4, 2, 1, 0)).next_step()
     expected = np.stack([dataset.position_ids(int(index)) for index in batch.sample_ids])
     assert (batch.position_ids == expected).all()
+
+
+def test_a_thread_that_makes_nothing_is_not_waited_for_without_end() -> None:
+    stuck = threading.Event()
+    ahead = Ahead(lambda start: stuck.wait(), depth=1, stride=1, patience_seconds=0.05)
+    with pytest.raises(DataError, match=r"has made nothing for 0\.05 s"):
+        ahead.take(0)
+    stuck.set()
+
+
+def test_the_sequences_of_the_next_step_are_known_before_it_is_read() -> None:
+    loader = BatchLoader(SOURCE)
+    for _ in range(3):
+        expected = loader.next_ids()
+        assert [one for micro_step in ids(loader) for one in micro_step] == expected

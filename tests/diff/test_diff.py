@@ -345,6 +345,7 @@ def test_names_cannot_steer_a_terminal_or_a_table() -> None:
 DERIVED = frozenset(
     {
         "over",
+        "agree_over",
         "count_over",
         "vocab_over",
         "vocab_size",

@@ -29,7 +29,8 @@ def test_each_checkpoint_of_a_run_is_compared_as_the_plan_that_saved_it(tmp_path
     )
     plan, run = write_plan(tmp_path, text=text), tmp_path / "run"
     train(plan, run, "--stop-after", "1")
-    train(plan, run, "--set", "optimizer.clip_grad_norm=1.0")
+    clipped = ("--set", "optimizer.clip_grad_norm=1.0", "--allow-change", "optimizer.clip_grad_norm")
+    train(plan, run, *clipped)
     first, second = (str(run / "checkpoints" / f"step-{step}") for step in (1, 2))
     assert main(["diff", first, str(plan), "--exit-code"]) == 0
     assert main(["diff", second, str(plan), "--exit-code"]) == 1

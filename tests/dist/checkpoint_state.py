@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 )
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from planc.runtime.backends.torch.checkpoint import TrainingState, save
+from planc.runtime.backends.torch.checkpoint import Destination, TrainingState, save
 from planc.runtime.backends.torch.checkpoint.tensors import named_tensors
 from planc.runtime.checkpoints.manifest import Progress
 from planc.vocab import MeshDim
@@ -125,6 +125,18 @@ def digests(state: TrainingState) -> Digests:
 
 
 def save_at(state: TrainingState, *, root: Path, step: int, layout: Layout) -> Path:
-    return save(
-        state, root=root, progress=progress_at(step), plan_hash="plan", model_digest="model", mesh=layout
+    return save(state, to=destination(root, step=step, layout=layout))
+
+
+def destination(
+    root: Path, *, step: int, layout: Layout | None = None, keep_last: int | None = None
+) -> Destination:
+    """`step-N` beneath `root`, of a run that is nobody's."""
+    return Destination(
+        root=root,
+        progress=progress_at(step),
+        plan_hash="plan",
+        model_digest="model",
+        mesh=layout or {},
+        keep_last=keep_last,
     )

@@ -18,7 +18,7 @@ import torch
 from planc.runtime.backends.torch.checkpoint import TrainingState, load, save
 from planc.runtime.backends.torch.checkpoint.tensors import named_tensors
 from planc.runtime.checkpoints.layout import committed_steps, step_directory
-from tests.dist.checkpoint_state import SINGLE, build, progress_at, train_step
+from tests.dist.checkpoint_state import SINGLE, build, destination, train_step
 
 LONGEST_SECONDS = 0.2
 """Before a kill; several saves fit into it."""
@@ -57,15 +57,7 @@ def _save_on(state: TrainingState, *, root: Path, step: int) -> None:
             with torch.no_grad():
                 for tensor in named_tensors(state).values():
                     tensor.fill_(step)
-            save(
-                state,
-                root=root,
-                progress=progress_at(step),
-                plan_hash="plan",
-                model_digest="model",
-                mesh={},
-                keep_last=2,
-            )
+            save(state, to=destination(root, step=step, keep_last=2))
             step += 1
     finally:
         # Only an error comes here; the parent's loop must not go on in the child.

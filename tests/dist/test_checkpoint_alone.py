@@ -28,8 +28,8 @@ from planc.runtime.checkpoints.manifest import Manifest, seal
 from tests.dist.checkpoint_state import (
     SINGLE,
     build,
+    destination,
     digests,
-    progress_at,
     save_at,
     train_step,
 )
@@ -51,15 +51,7 @@ def test_there_is_no_latest_step_before_the_first_save(tmp_path: Path) -> None:
 def test_only_the_last_checkpoints_are_kept(single: tuple[Path, TrainingState]) -> None:
     root, state = single
     for step in (2, 10):
-        save(
-            state,
-            root=root,
-            progress=progress_at(step),
-            plan_hash="plan",
-            model_digest="model",
-            mesh={},
-            keep_last=2,
-        )
+        save(state, to=destination(root, step=step, keep_last=2))
     assert committed_steps(root) == (2, 10)
 
 

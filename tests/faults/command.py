@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import corpus_row, kills, power, resumes, runs
+from tests.faults import corpus_row, kills, power, resumes, runs, signals, wrong_numbers
 from tests.faults.damage import exchange_row, flip_row
 from tests.faults.outcome import Row
 from tests.faults.page import write_page
@@ -45,12 +45,15 @@ def _tell(row: Row) -> None:
 
 
 def _instants(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
-    return runs.instant_rows(folder, stage=runs.prepare(folder), num_instants=options.instants)
+    for mode in ("sync", "async"):
+        own = folder / mode
+        yield from runs.instant_rows(own, stage=runs.prepare(own, mode=mode), num_instants=options.instants)
 
 
 def _kills(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
     scene = kills.prepare(folder)
-    return [kills.kill_row(folder, scene=scene, faults=tuple(kills.kill_faults(scene)))]
+    faults = tuple(kills.kill_faults(scene))
+    return (kills.kill_row(folder, scene=scene, faults=faults, way=way) for way in kills.WAYS)
 
 
 def _power(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
@@ -61,8 +64,11 @@ def _power(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
 
 def _storage(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
     scene = kills.prepare(folder)
-    yield kills.error_row(folder, scene=scene, faults=tuple(kills.error_faults(scene)))
-    yield runs.refused_row(folder, stage=runs.prepare(folder))
+    for way in kills.WAYS:
+        yield kills.error_row(folder, scene=scene, faults=tuple(kills.error_faults(scene)), way=way)
+    yield runs.refused_row(folder, stage=runs.prepare(folder / "waited"))
+    behind = runs.prepare(folder / "behind", mode="async")
+    yield runs.refused_row(folder, stage=behind, names=runs.REFUSALS_BEHIND)
 
 
 def _damage(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
@@ -73,8 +79,20 @@ def _resumes(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
     return resumes.resume_rows(folder)
 
 
+def _signals(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
+    return [signals.told_row(folder, stage=signals.prepare(folder))]
+
+
 def _corpus(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
     return [corpus_row.corpus_row(folder)]
+
+
+def _numbers(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
+    return wrong_numbers.number_rows(folder)
+
+
+def _ranks(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
+    return wrong_numbers.rank_rows(folder)
 
 
 CAMPAIGNS: Mapping[str, Callable[[Path, argparse.Namespace], Iterable[Row]]] = {
@@ -85,6 +103,9 @@ CAMPAIGNS: Mapping[str, Callable[[Path, argparse.Namespace], Iterable[Row]]] = {
     "damage": _damage,
     "corpus": _corpus,
     "resumes": _resumes,
+    "numbers": _numbers,
+    "ranks": _ranks,
+    "signals": _signals,
 }
 
 

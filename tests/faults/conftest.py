@@ -21,3 +21,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> kills.Scene:
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> runs.Stage:
     return runs.prepare(tmp_path_factory.mktemp("stage"))
+
+
+@pytest.fixture(scope="session")
+def stage_behind(tmp_path_factory: pytest.TempPathFactory) -> runs.Stage:
+    """Whose plans save while training goes on."""
+    return runs.prepare(tmp_path_factory.mktemp("stage-behind"), mode="async")

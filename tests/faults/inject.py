@@ -87,6 +87,25 @@ def limit_file_size(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
 
 
+class _Slow:
+    """A disk that takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def before(self, call: Call) -> None:
+        if call.kind == "fsync":
+            time.sleep(self._seconds)
+
+    def after(self, call: Call) -> None:
+        pass
+
+
+def slow_down(root: Path, *, seconds: float) -> None:
+    """Every fsync of a file beneath `root` takes this process so much longer, for good."""
+    meet_calls(root, meeting=_Slow(seconds))
+
+
 def exhaust_descriptors() -> Callable[[], None]:
     """This process opens no further file, until what is returned is called."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

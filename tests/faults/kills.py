@@ -1,4 +1,5 @@
-"""SIGKILL at every change that a save makes to its files, on every rank."""
+"""SIGKILL at every change that a save makes to its files, on every rank: one that training waits for, and one
+that a thread makes while training goes on."""
 
 from __future__ import annotations
 
@@ -6,20 +7,26 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
+import torch
+
+from planc.runtime.backends.torch.checkpoint import BackgroundSaves
 from tests.faults.calls import Call
 from tests.faults.inject import Fault, How, Traced, inject
 from tests.faults.judge import checkpoints_problem, cleanup_problem, survivors_problem
 from tests.faults.outcome import Injection, Row, first_problem
-from tests.faults.ranks import Ending, endings
-from tests.faults.state import build, expected, save_step, saved_root
+from tests.faults.ranks import TIMEOUT_SECONDS, Ending, endings
+from tests.faults.state import build, destination, expected, fill, save_step, saved_root
 
 WORLD_SIZE = 2
-OLD, NEW, LATER = 1, 2, 3
+OLD, NEW, LATER, TRAINED_ON = 1, 2, 3, 99
+Way = Literal["waited", "behind"]
+_SAVE: Mapping[Way, str] = {"waited": "a save", "behind": "a save behind training"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,9 @@ def prepare(folder: Path) -> Scene:
     return Scene(root, tuple(tuple(one.call for one in rank) for rank in traces))
 
 
-def trace(root: Path, *, watched: Path | None = None) -> tuple[tuple[Traced, ...], ...]:
+def trace(root: Path, *, watched: Path | None = None, way: Way = "waited") -> tuple[tuple[Traced, ...], ...]:
     """What each rank does to files beneath `root`, or `watched`, while they save the next step there."""
-    found = endings(save_traced, WORLD_SIZE, root, None, watched)
+    found = endings(WAYS[way], WORLD_SIZE, root, None, watched)
     for ending in found:
         assert ending.code == 0 and not ending.error, ending
     return tuple(ending.value for ending in found)
@@ -64,6 +71,28 @@ def save_traced(
     injector = inject(watched or root, rank=rank, fault=fault)
     save_step(state, root=root, step=NEW, world_size=world_size, keep_last=1)
     return tuple(injector.traced)
+
+
+def save_behind_traced(
+    rank: int, world_size: int, root: Path, fault: Fault | None, watched: Path | None = None
+) -> tuple[Traced, ...]:
+    """As `save_traced`, while training changes what has been copied, and asks for the end again and again."""
+    state = build(world_size=world_size)
+    saves = BackgroundSaves(device=torch.device("cpu"), timeout_seconds=TIMEOUT_SECONDS)
+    fill(state, step=NEW)
+    injector = inject(watched or root, rank=rank, fault=fault)
+    saves.start(state, to=destination(root, step=NEW, world_size=world_size, keep_last=1))
+    fill(state, step=TRAINED_ON)
+    while not saves.has_ended():
+        time.sleep(0.001)
+    saves.join()
+    return tuple(injector.traced)
+
+
+WAYS: Mapping[Way, Callable[..., tuple[Traced, ...]]] = {
+    "waited": save_traced,
+    "behind": save_behind_traced,
+}
 
 
 def kill_faults(scene: Scene) -> Iterator[Fault]:
@@ -87,13 +116,13 @@ def error_faults(scene: Scene) -> Iterator[Fault]:
                 yield Fault(rank, at, How.FULL)
 
 
-def kill_row(folder: Path, *, scene: Scene, faults: Sequence[Fault]) -> Row:
+def kill_row(folder: Path, *, scene: Scene, faults: Sequence[Fault], way: Way = "waited") -> Row:
     """Every death, and the step that is left."""
     known = {step: expected(step) for step in (OLD, NEW, LATER)}
     injections = []
     for fault in faults:
         root = scene.copy(folder / "killed")
-        found = endings(save_traced, WORLD_SIZE, root, fault)
+        found = endings(WAYS[way], WORLD_SIZE, root, fault)
         ended = time.monotonic()
         problem = first_problem(
             (
@@ -106,22 +135,22 @@ def kill_row(folder: Path, *, scene: Scene, faults: Sequence[Fault]) -> Row:
         injections.append(Injection(named(fault, scene), problem, seconds))
     return Row(
         "3, 26, 27",
-        "SIGKILL at every mkdir, create, write, half write, fsync, rename, unlink and rmdir of a save that "
-        "prunes, on each of 2 ranks",
+        "SIGKILL at every mkdir, create, write, half write, fsync, rename, unlink and rmdir of "
+        f"{_SAVE[way]} that prunes, on each of 2 ranks",
         "peers end with an error in time; the newest step verifies, loads, and is one step's; "
         "the next save clears up",
         tuple(injections),
     )
 
 
-def error_row(folder: Path, *, scene: Scene, faults: Sequence[Fault]) -> Row:
+def error_row(folder: Path, *, scene: Scene, faults: Sequence[Fault], way: Way = "waited") -> Row:
     """Every refusal of the system, and the step that is left."""
     known = {step: expected(step) for step in (OLD, NEW, LATER)}
     injections = []
     for fault in faults:
         root = scene.copy(folder / "refused")
         began = time.monotonic()
-        found = endings(save_traced, WORLD_SIZE, root, fault)
+        found = endings(WAYS[way], WORLD_SIZE, root, fault)
         problem = first_problem(
             (
                 storage_problem(found, rank=fault.rank),
@@ -133,8 +162,8 @@ def error_row(folder: Path, *, scene: Scene, faults: Sequence[Fault]) -> Row:
         injections.append(Injection(named(fault, scene), problem, time.monotonic() - began))
     return Row(
         "5, 6",
-        "EIO from every call of a save on each of 2 ranks; ENOSPC and EDQUOT from those that take room; "
-        "each file on /dev/full",
+        f"EIO from every call of {_SAVE[way]} on each of 2 ranks; ENOSPC and EDQUOT from those that take "
+        "room; each file on /dev/full",
         "a storage error on every rank (exit 4); the step before is whole, nothing of a partial one is left",
         tuple(injections),
     )

@@ -12,7 +12,7 @@ from tests.faults.outcome import Row
 PAGE = Path(__file__).parent / "FAULTS.md"
 
 _INTRODUCTION = """\
-What planc's checkpoints survive. Every fault is injected into real processes and real files, on gloo and
+What runs and their checkpoints survive. Every fault is injected into real processes and files, on gloo and
 CPUs; `make faults` runs them all and writes this page.
 
 - *survived*: the promise was kept. Anything less is listed below the table.
@@ -29,10 +29,16 @@ CPUs; `make faults` runs them all and writes this page.
   resumes and exports unpickle nothing that lies in a file (`tests/faults/test_unpickling.py`).
 - EIO, ENOSPC and EDQUOT at single calls are raised by the plugin; full devices are /dev/full, limits are
   real.
+- Numbers go wrong (rows 10, 11, 19) inside the ops of real runs on two ranks: a loss or a weight is spoiled,
+  a bit flipped, on one of them. Ranks that skip, sleep, starve or cannot read (rows 13, 17, 18, 25) are
+  processes whose ops a plugin of the tests wraps; limits of memory are RLIMIT_AS.
 
-Not covered: saves are synchronous, so there is no upload to kill (row 26 is that of a save); several
-machines, network file systems and GPUs; a folder that others may write into, whose files are only as safe
-as their hashes, which whoever edits a file can renew."""
+A save behind training (`checkpoint.mode = async`) is one whose copy a thread writes while training goes on:
+row 26 is its death before the commit. `tests/faults/test_kills.py` shows that it makes the very calls of a
+save that training waits for, so that what is replayed of power losses (row 4) holds for both.
+
+Not covered: several machines, network file systems and GPUs; a folder that others may write into, whose
+files are only as safe as their hashes, which whoever edits a file can renew."""
 
 
 def write_page(rows: Sequence[Row], *, date: str, seconds: float) -> None:

@@ -18,7 +18,7 @@ from planc.runtime.backends.torch import checkpointing
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.layout import committed_steps, step_directory
 from planc.runtime.checkpoints.verify import read_manifest, verify
-from tests.faults.inject import Fault, How, Traced, exhaust_descriptors, inject, limit_file_size
+from tests.faults.inject import Fault, How, Traced, exhaust_descriptors, inject, limit_file_size, slow_down
 from tests.faults.outcome import Injection, Row
 from tests.faults.ranks import Death, Ending, endings
 from tests.launch.processes import free_port
@@ -29,7 +29,9 @@ NUM_STEPS = 6
 TIMEOUT_SECONDS = 5
 _LONGEST_SECONDS = TIMEOUT_SECONDS + 5
 STORAGE, COMMUNICATION = 4, 6
-SMALL_FILES, NO_DESCRIPTORS = "small files", "no descriptors"
+SMALL_FILES, NO_DESCRIPTORS, SLOW_DISK = "small files", "no descriptors", "slow disk"
+SLOW_SECONDS = 0.5
+"""What an fsync of a file takes on a slow disk: as long as many steps."""
 _SEED = 20261121
 
 
@@ -43,20 +45,27 @@ class Stage:
     """A run on one rank that has stopped after its second step."""
     seconds: float
     """That the run on two ranks took since its ranks had met."""
+    mode: str = "sync"
+    """The plans' `checkpoint.mode`."""
+
+    @property
+    def what(self) -> str:
+        """For rows: what is disturbed."""
+        return "a run" if self.mode == "sync" else "a run that saves behind training"
 
     def copy_begun(self, run_folder: Path) -> Path:
         """A copy of the run that has begun, to go on with."""
         return Path(shutil.copytree(self.begun, run_folder))
 
 
-def prepare(folder: Path) -> Stage:
-    """The stage, set in a folder."""
+def prepare(folder: Path, *, mode: str = "sync") -> Stage:
+    """The stage, set in a folder; `mode` is the plans' `checkpoint.mode`."""
     workspace = make_workspace(folder / "workspace")
     plans, undisturbed, seconds = {}, {}, 0.0
     for size in (1, WORLD_SIZE):
         text = plan_text(Case("DP", mesh={"dp_shard": size} if size > 1 else {}), saves=True)
         text = text.replace(f"save_every = {SAVE_STEP} steps", "save_every = 1 steps")
-        text = text.replace("keep_last = 9", "keep_last = 2")
+        text = text.replace("keep_last = 9", f"keep_last = 2\n  mode = {mode}")
         text = text.replace("mesh {", f"mesh {{\n  timeout = {TIMEOUT_SECONDS} s\n", 1)
         plans[size] = workspace / f"dp{size}.plan"
         plans[size].write_text(text, encoding="utf-8")
@@ -65,7 +74,7 @@ def prepare(folder: Path) -> Stage:
         seconds = time.time() - (undisturbed[size] / "plan.json").stat().st_mtime
     begun = folder / "begun"
     require_done(run(plans[1], begun, world_size=1, more=("--stop-after", "2")), begun)
-    return Stage(plans, undisturbed, begun, seconds)
+    return Stage(plans, undisturbed, begun, seconds, mode)
 
 
 def require_done(found: Sequence[Ending], run_folder: Path) -> None:
@@ -84,7 +93,7 @@ def run(
     death: Death | None = None,
     more: Sequence[str] = (),
 ) -> tuple[Ending, ...]:
-    """How the ranks of `planc run` end. `setting` is SMALL_FILES, NO_DESCRIPTORS or empty."""
+    """How the ranks of `planc run` end. `setting` is SMALL_FILES, NO_DESCRIPTORS, SLOW_DISK or empty."""
     world = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return endings(
         _run_rank,
@@ -117,6 +126,8 @@ def _run_rank(
         limit_file_size(20_000)
     if setting == NO_DESCRIPTORS:
         _while_it_saves(exhaust_descriptors)
+    if setting == SLOW_DISK:
+        slow_down(run_folder / "checkpoints", seconds=SLOW_SECONDS)
     command.main([str(plan), "--run-dir", str(run_folder), *more])
 
 
@@ -218,11 +229,11 @@ def instant_rows(folder: Path, *, stage: Stage, num_instants: int) -> tuple[Row,
     return (
         Row(
             "1",
-            "SIGKILL of one of 2 ranks of a run at random instants",
+            f"SIGKILL of one of 2 ranks of {stage.what} at random instants",
             f"the other exits 6 within {_LONGEST_SECONDS} s, its timeout being {TIMEOUT_SECONDS} s; {exact}",
             one,
         ),
-        Row("2", "SIGKILL of all ranks of a run at random instants", exact, both),
+        Row("2", f"SIGKILL of all ranks of {stage.what} at random instants", exact, both),
     )
 
 
@@ -275,7 +286,11 @@ REFUSALS: dict[str, tuple[Fault | None, str]] = {
 """What the system refuses at a run's first save: a fault of its files, or a limit on the process."""
 
 
-def refused_row(folder: Path, *, stage: Stage, names: Iterable[str] = REFUSALS) -> Row:
+REFUSALS_BEHIND = tuple(name for name, (_, setting) in REFUSALS.items() if setting != NO_DESCRIPTORS)
+"""Those that can be put on a save alone while training goes on."""
+
+
+def refused_row(folder: Path, *, stage: Stage, names: Iterable[str] = tuple(REFUSALS)) -> Row:
     """Runs of one rank that go on, and whose next save the system refuses."""
     injections = []
     for name in names:
@@ -294,7 +309,7 @@ def refused_row(folder: Path, *, stage: Stage, names: Iterable[str] = REFUSALS) 
         shutil.rmtree(run_folder)
     return Row(
         "5, 6",
-        "a run's save refused by a full device, a limit of file sizes, a lack of descriptors",
+        f"the save of {stage.what} refused by {'; '.join(names)}",
         "exit 4, in status.json too; the step before verifies, the partial one is gone, or "
         "goes with the next save where no descriptor is free; going on is exact",
         tuple(injections),

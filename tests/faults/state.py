@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from planc.runtime.backends.torch.checkpoint import TrainingState, save
+from planc.runtime.backends.torch.checkpoint import Destination, TrainingState, save
 from planc.runtime.backends.torch.checkpoint.tensors import named_tensors
 from planc.runtime.checkpoints.manifest import Progress
 from planc.vocab import MeshDim
@@ -64,8 +64,12 @@ def save_step(
 ) -> None:
     """Fills the state with a step's values and saves it."""
     fill(state, step=step)
-    save(
-        state,
+    save(state, to=destination(root, step=step, world_size=world_size, keep_last=keep_last))
+
+
+def destination(root: Path, *, step: int, world_size: int, keep_last: int | None = None) -> Destination:
+    """`step-N` beneath `root`."""
+    return Destination(
         root=root,
         progress=Progress(step=step, samples_consumed=8 * step, seed=17, data_fingerprint="data", epoch=0),
         plan_hash="plan",

@@ -10,9 +10,10 @@ import pytest
 
 from planc.runtime.checkpoints.manifest import MANIFEST_NAME
 from planc.runtime.checkpoints.verify import verify
+from tests.faults.calls import Call
 from tests.faults.corpus import edit_manifest
 from tests.faults.judge import checkpoints_problem
-from tests.faults.kills import Scene, kill_faults, kill_row, spread
+from tests.faults.kills import WAYS, Scene, Way, kill_faults, kill_row, spread, trace
 from tests.faults.resumes import resume_rows
 from tests.faults.runs import Stage, instant_rows
 from tests.faults.state import expected, saved_root
@@ -23,9 +24,30 @@ def test_a_save_is_killed_at_calls_spread_over_all_ranks(scene: Scene, tmp_path:
     assert list(row.problems()) == []
 
 
+def test_a_save_behind_training_is_killed_at_calls_spread_over_all_ranks(
+    scene: Scene, tmp_path: Path
+) -> None:
+    row = kill_row(tmp_path, scene=scene, faults=spread(kill_faults(scene), count=8), way="behind")
+    assert list(row.problems()) == []
+
+
+def test_a_save_behind_training_makes_the_calls_of_one_that_is_waited_for(
+    scene: Scene, tmp_path: Path
+) -> None:
+    traced = trace(scene.copy(tmp_path / "traced"), way="behind")
+    behind, waited = [[one.call for one in rank] for rank in traced], scene.calls
+    assert [list(map(_shape, rank)) for rank in behind] == [list(map(_shape, rank)) for rank in waited]
+
+
+def _shape(call: Call) -> tuple[str, str, int]:
+    """What is equal in two folders; a folder's files are deleted in the system's order."""
+    return call.kind, "" if call.kind == "unlink" else Path(call.path).name, len(call.data)
+
+
 @pytest.mark.slow
-def test_a_save_is_killed_at_every_call_of_every_rank(scene: Scene, tmp_path: Path) -> None:
-    row = kill_row(tmp_path, scene=scene, faults=tuple(kill_faults(scene)))
+@pytest.mark.parametrize("way", WAYS)
+def test_a_save_is_killed_at_every_call_of_every_rank(way: Way, scene: Scene, tmp_path: Path) -> None:
+    row = kill_row(tmp_path, scene=scene, faults=tuple(kill_faults(scene)), way=way)
     assert list(row.problems()) == []
 
 
@@ -57,4 +79,12 @@ def test_a_load_is_killed(every: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_instants", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_runs_are_killed_at_random_instants(num_instants: int, stage: Stage, tmp_path: Path) -> None:
     for row in instant_rows(tmp_path, stage=stage, num_instants=num_instants):
+        assert list(row.problems()) == []
+
+
+@pytest.mark.parametrize("num_instants", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_runs_that_save_behind_training_are_killed_at_random_instants(
+    num_instants: int, stage_behind: Stage, tmp_path: Path
+) -> None:
+    for row in instant_rows(tmp_path, stage=stage_behind, num_instants=num_instants):
         assert list(row.problems()) == []

@@ -9,18 +9,30 @@ import pytest
 
 from planc.runtime.checkpoints.layout import committed_steps
 from tests.faults.inject import How
-from tests.faults.kills import NEW, OLD, WORLD_SIZE, Scene, error_faults, error_row, spread, storage_problem
+from tests.faults.kills import (
+    NEW,
+    OLD,
+    WAYS,
+    WORLD_SIZE,
+    Scene,
+    Way,
+    error_faults,
+    error_row,
+    spread,
+    storage_problem,
+)
 from tests.faults.ranks import endings
-from tests.faults.runs import REFUSALS, Stage, refused_row
+from tests.faults.runs import REFUSALS, REFUSALS_BEHIND, Stage, refused_row
 from tests.faults.state import build, save_step
 
 NOBODY = 65534
 
 
-def test_a_full_device_is_a_storage_error_on_every_rank(scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_full_device_is_a_storage_error_on_every_rank(way: Way, scene: Scene, tmp_path: Path) -> None:
     faults = [fault for fault in error_faults(scene) if fault.how is How.FULL]
     assert len(faults) == 3, "each rank's shard, and the manifest"
-    assert list(error_row(tmp_path, scene=scene, faults=faults).problems()) == []
+    assert list(error_row(tmp_path, scene=scene, faults=faults, way=way).problems()) == []
 
 
 def test_errors_at_calls_spread_over_all_ranks(scene: Scene, tmp_path: Path) -> None:
@@ -29,8 +41,9 @@ def test_errors_at_calls_spread_over_all_ranks(scene: Scene, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_errors_at_every_call_of_every_rank(scene: Scene, tmp_path: Path) -> None:
-    row = error_row(tmp_path, scene=scene, faults=tuple(error_faults(scene)))
+@pytest.mark.parametrize("way", WAYS)
+def test_errors_at_every_call_of_every_rank(way: Way, scene: Scene, tmp_path: Path) -> None:
+    row = error_row(tmp_path, scene=scene, faults=tuple(error_faults(scene)), way=way)
     assert list(row.problems()) == []
 
 
@@ -58,3 +71,12 @@ def test_a_read_only_folder_is_a_storage_error_on_every_rank(scene: Scene, tmp_p
 )
 def test_a_run_ends_with_exit_4_and_goes_on_exactly(name: str, stage: Stage, tmp_path: Path) -> None:
     assert list(refused_row(tmp_path, stage=stage, names=[name]).problems()) == []
+
+
+@pytest.mark.parametrize(
+    "name", [REFUSALS_BEHIND[0], *(pytest.param(one, marks=pytest.mark.slow) for one in REFUSALS_BEHIND[1:])]
+)
+def test_a_refused_save_behind_training_ends_the_run_as_one_that_is_waited_for(
+    name: str, stage_behind: Stage, tmp_path: Path
+) -> None:
+    assert list(refused_row(tmp_path, stage=stage_behind, names=[name]).problems()) == []

@@ -17,7 +17,7 @@ SCRIPT = str(Path(__file__).parent / "audited_run.py")
 def unpickled(audit: Path, *arguments: str) -> list[str]:
     """What a command has unpickled, but for what torch's ranks send each other: one sends to itself, too."""
     outcome = start(
-        sys.executable, SCRIPT, *arguments, environment={"AUDIT": str(audit), "HF_HUB_OFFLINE": "1"}
+        sys.executable, "-P", SCRIPT, *arguments, environment={"AUDIT": str(audit), "HF_HUB_OFFLINE": "1"}
     )
     assert outcome.code == 0, outcome.stderr
     lines = audit.read_text(encoding="utf-8").splitlines() if audit.exists() else []

@@ -80,6 +80,14 @@ def _with_mesh(mesh: tuple[tuple[MeshDim, int], ...]) -> Callable[[Graph], Graph
 ONE_EACH = tuple((mesh_dim, 1) for mesh_dim in MeshDim)
 
 PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
+    "a save nobody asks after": (
+        _each("save", ops.SaveCheckpoint, mode="async", when_busy="wait"),
+        "has checkpoint.settle 0 times for 1 asynchronous saves",
+    ),
+    "a save that may be skipped and is waited for": (
+        _each("save", ops.SaveCheckpoint, when_busy="skip"),
+        "when_busy belongs to an asynchronous save",
+    ),
     "no mesh": (_without("setup", ops.InitMesh), "mesh.init comes first, once"),
     "mesh last": (_last("setup", ops.InitMesh), "mesh.init comes first, once"),
     "two meshes": (_twice("setup", ops.InitMesh), "mesh.init comes first, once"),

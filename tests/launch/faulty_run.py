@@ -1,13 +1,19 @@
 """`planc.run`, where one rank does something bad as an op begins: for tests that start it with torchrun.
 
-FAULT is `stop`, `linger`, `exit`, `sleep` or `raise`, and comes with rank, step and op: `stop 1 2 forward`.
+FAULT is `stop`, `linger`, `exit`, `kill`, `sleep`, `raise`, `starve`, `skip`, `garble` or `drag`, and comes
+with rank, step and op: `stop 1 2 forward`. `kill` is for torchrun's first attempt alone, `drag` is 0.2 s, in
+that step and all after it; what is garbled is the data, some steps of which may have been read ahead.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
+from pathlib import Path
+
+import torch
 
 from planc.cli.run import main
 from planc.graph.op import Op
@@ -29,10 +35,24 @@ def execute(self: TorchBackend, op: Op, position: Position) -> None:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "exit":
                 os._exit(9)
+            case "kill":
+                if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                    os.kill(os.getpid(), signal.SIGKILL)
             case "sleep":
                 time.sleep(60)
+            case "starve":
+                size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+                resource.setrlimit(resource.RLIMIT_AS, (size + 2**26, size + 2**26))
+                torch.zeros(2**26)
+            case "skip":
+                return
+            case "garble":
+                # Frozen: nothing but a fault changes it.
+                object.__setattr__(self.session.loader.source.dataset, "tokens", None)
             case "raise":
                 raise ValueError("the tokenizer fell over")
+    if FAULT == "drag" and position.step >= int(STEP) and (os.environ["RANK"], op.name) == (RANK, OP):
+        time.sleep(0.2)
     _execute(self, op, position)
 
 

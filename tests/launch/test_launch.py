@@ -107,7 +107,7 @@ def test_a_plan_that_no_launch_would_run_names_no_command(
     assert "start it with" not in outcome.stderr
 
 
-def test_an_interrupt_is_one_line_and_its_own_code(workspace: Path, tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_run_after_its_step(workspace: Path, tmp_path: Path) -> None:
     options = ("--set", "train.steps=1_000_000", "--run-dir", str(tmp_path / "run"))
     command = (sys.executable, "-u", "-m", "planc.run", str(workspace / "one.plan"), *options)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -118,9 +118,10 @@ def test_an_interrupt_is_one_line_and_its_own_code(workspace: Path, tmp_path: Pa
         assert next(line for line in process.stdout if line.startswith("step "))
         process.send_signal(signal.SIGINT)
         process.stdout.read()
-        assert process.stderr.read() == "planc: interrupted\n"
-    assert process.returncode == 130
-    assert json.loads((tmp_path / "run" / "status.json").read_text())["exit_code"] == 130
+        said = "planc: interrupted: ends after this step; once more to end at once\n"
+        assert process.stderr.read() == said
+    assert process.returncode == 75
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["exit_code"] == 75
 
 
 def test_the_time_left_ends_where_the_run_is_to_stop(workspace: Path, tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_taken_port_is_named_with_a_free_one(workspace: Path, no_torch: Path, 
         "MASTER_PORT": str(taken_port),
     }
     outcome = without_torch(str(workspace / "four.plan"), no_torch=no_torch, environment=environment)
-    assert outcome.code == 2
+    assert outcome.code == 6
     assert f"cannot listen on MASTER_PORT = {taken_port}: Address already in use" in outcome.stderr
     free = re.search(r"choose another port: (\d+) is free", outcome.stderr)
     assert free is not None
@@ -205,7 +206,8 @@ def test_a_run_of_one_process_goes_on_under_torchrun_as_if_it_had_never_stopped(
     assert "resumed from" not in first.stdout
     place = tmp_path / "run" / "checkpoints" / "step-2"
     assert f"resumed from {place} (saved by another plan, " in second.stdout
-    assert "its mesh: dp_shard 1 -> 2; other settings may differ too)" in second.stdout
+    assert "its mesh: dp_shard 1 -> 2)" in second.stdout
+    assert "since the checkpoint was saved: mesh.dp_shard 1 -> 2 (the last bits of sums)" in second.stdout
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     reference = train_reference("llama", workspace=workspace)
     assert [line["loss"] for line in lines] == pytest.approx(reference.losses[:4], rel=1e-5)

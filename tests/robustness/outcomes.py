@@ -52,10 +52,10 @@ class Answer:
         return [one for one in self.errors if (one["code"], one["line"]) == (case.code, case.line)]
 
 
-def guarded(commands: Sequence[Sequence[str]]) -> list[Outcome]:
-    """What each command did, in a process of their own."""
+def guarded(commands: Sequence[Sequence[str]], *, python: Sequence[str] = ()) -> list[Outcome]:
+    """What each command did, in a process of their own; `python` holds options of the interpreter's."""
     result = subprocess.run(
-        [sys.executable, "-m", "tests.robustness.guarded"],
+        [sys.executable, *python, "-m", "tests.robustness.guarded"],
         input="".join(f"{json.dumps(argv)}\n" for argv in (["check", str(QUICKSTART)], *commands)),
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "HF_TOKEN": SECRET, "PATH": ""},
@@ -69,7 +69,7 @@ def guarded(commands: Sequence[Sequence[str]]) -> list[Outcome]:
     return [Outcome(**{**line, "events": tuple(line["events"])}) for line in lines]
 
 
-def answers(folder: Path) -> Mapping[str, Answer]:
+def answers(folder: Path, *, python: Sequence[str] = ()) -> Mapping[str, Answer]:
     """The answer to each case by its row; the plans are written below `folder`."""
     commands = []
     for number, case in enumerate(CASES):
@@ -79,7 +79,7 @@ def answers(folder: Path) -> Mapping[str, Answer]:
         (own / "etc").symlink_to("/etc")
         argv = ["check", str(case.arrange(own)), *case.arguments]
         commands.extend(([*argv, "--output-format", "json"], argv))
-    found = guarded(commands)
+    found = guarded(commands, python=python)
     pairs = zip(found[::2], found[1::2], strict=True)
     return {case.row: Answer(*pair) for case, pair in zip(CASES, pairs, strict=True)}
 

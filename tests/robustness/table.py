@@ -1,4 +1,4 @@
-"""Prints every bad plan with what planc answers: `python -m tests.robustness.table`.
+"""Prints every bad plan and file with what planc answers: `python -m tests.robustness.table`.
 
 The declared code stands beside those that are seen, then the time and the memory that the answer took. The
 exit code is 1 when an answer is not the declared one, is late, or touches anything.
@@ -10,7 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.robustness.bad_files import ELSEWHERE, FILE_CASES, FileCase
 from tests.robustness.bad_inputs import CASES, Case
+from tests.robustness.file_answers import FileAnswer, Folders, answer, problems
 from tests.robustness.outcomes import Answer, answers, misconduct
 
 _MAX_CODES = 3
@@ -40,6 +42,33 @@ def row(case: Case, answer: Answer) -> str:
     )
 
 
+def file_row(case: FileCase, answer: FileAnswer) -> str:
+    """One line of the second table: the command, the exit code that is declared, and the one that is seen."""
+    number, _, name = case.row.partition(" ")
+    wrong = "; ".join(problems(case, answer)) or "ok"
+    command = " ".join(case.command[:2])
+    return (
+        f"{number:>3} {name:<32}{command:<20}{case.code:>9}{answer.code!s:>6}{answer.seconds:>7.1f}  {wrong}"
+    )
+
+
+def print_files(folder: Path) -> int:
+    """How many answers to bad files and environments are not as declared."""
+    folders, num_wrong = Folders(folder), 0
+    print(f"\n{'row':>3} {'input':<32}{'command':<20}{'declared':>9}{'seen':>6}{'s':>7}  verdict")
+    for number, case in enumerate(FILE_CASES):
+        found = answer(case, folders.of(case, number))
+        num_wrong += any(problems(case, found))
+        print(file_row(case, found), flush=True)
+    for row, suite in ELSEWHERE.items():
+        number_of_row, _, name = row.partition(" ")
+        print(f"{number_of_row:>3} {name:<32}{suite}")
+    print(
+        f"{len(FILE_CASES) - num_wrong} of {len(FILE_CASES)} as declared; those of several processes by suite"
+    )
+    return num_wrong
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = answers(Path(folder))
@@ -48,7 +77,9 @@ def main() -> int:
         print(row(case, found[case.row]))
     num_ok = sum(verdict(case, found[case.row]) == "ok" for case in CASES)
     print(f"{num_ok} of {len(CASES)} as declared")
-    return 0 if num_ok == len(CASES) else 1
+    with tempfile.TemporaryDirectory() as folder:
+        num_wrong = print_files(Path(folder))
+    return 0 if num_ok == len(CASES) and not num_wrong else 1
 
 
 if __name__ == "__main__":

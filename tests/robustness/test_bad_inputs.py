@@ -65,6 +65,20 @@ def test_a_bad_plan_is_answered_soon_and_without_a_trace(case: Case, found: Answ
     assert [*misconduct(answer.machine), *misconduct(answer.person)] == []
 
 
+def test_109_without_assertions_every_answer_is_the_same(
+    found: Answers, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    unasserted = answers(tmp_path_factory.mktemp("unasserted"), python=("-O",))
+    for case in CASES:
+        answer, same = unasserted[case.row], found[case.row]
+        assert answer.machine.code == same.machine.code, case.row
+        assert places(answer) == places(same), case.row
+
+
+def places(answer: Answer) -> list[tuple[str, int, int]]:
+    return [(one["code"], one["line"], one["column"]) for one in answer.errors]
+
+
 def test_many_stars_over_fifty_thousand_names_are_quick() -> None:
     names = [f"model.layers.{number}.{'a' * 60}" for number in range(50_000)]
     pattern = parse_pattern(Text("**.*a*a*a*a*b", Span("x.plan", 1, 1, 1, 16)))

@@ -152,6 +152,33 @@ def test_stopping_after_the_last_step_changes_nothing() -> None:
     assert executed(graph(num_steps=2), stop_after=9) == executed(graph(num_steps=2))
 
 
+def told(of: Graph, *, at: int, resumed_steps: int = 0) -> tuple[int, list[tuple[int, str]]]:
+    """The last step of a run that is told to end after a step, and what it saved when."""
+    backend = NullBackend(resumed_steps=resumed_steps, told_at=at)
+    last = run(of, backend)
+    saves = [(position.step, op.name) for position, op in backend.executed if op in of.save]
+    return last, saves
+
+
+def test_a_run_that_is_told_to_end_saves_the_step_and_exports_nothing() -> None:
+    export = ExportHf(when="end", dtype=DType.FLOAT32, path="m", over=())
+    of = graph(num_steps=9, save_every=5, saves_at_end=False)
+    assert told(replace(of, save=(*of.save, export)), at=3) == (3, [(3, "checkpoint.save")])
+
+
+def test_a_step_that_is_saved_anyway_is_saved_once() -> None:
+    assert told(graph(num_steps=9, save_every=3), at=3) == (3, [(3, "checkpoint.save")])
+
+
+def test_a_run_that_is_told_to_end_before_its_first_step_saves_nothing() -> None:
+    assert told(graph(num_steps=9), at=0) == (0, [])
+    assert told(graph(num_steps=9), at=4, resumed_steps=4) == (4, [])
+
+
+def test_a_run_that_is_told_to_end_at_its_last_step_ends_as_ever() -> None:
+    assert told(graph(num_steps=3), at=3) == (3, [(3, "checkpoint.save")])
+
+
 @pytest.mark.parametrize(
     ("resumed_steps", "stop_after", "expected"),
     [(0, None, [5]), (3, None, [5]), (5, None, [5]), (0, 2, [2]), (2, 2, [2]), (7, None, [7])],

@@ -12,11 +12,11 @@ import pytest
 
 from planc.graph.ops import open_log
 from planc.runtime.observer import Evaluation, StepMetrics
-from planc.runtime.secrets import redactor
 from planc.runtime.trackers import Following, Opening, following
 from planc.runtime.trackers.tensorboard import TensorboardTracker
 from planc.runtime.trackers.tracker import Open, values_of
 from planc.runtime.trackers.wandb import wandb_opener
+from planc.secrets import redactor
 
 METRICS = StepMetrics(
     step=1,

@@ -11,9 +11,10 @@ import pytest
 from torch.distributed import HashStore, TCPStore
 
 from planc.graph.graph import Graph
+from planc.runtime import watch
 from planc.runtime.launch import Launch
 from planc.runtime.watch import Watch
-from planc.runtime.whereabouts import Folder
+from planc.runtime.whereabouts import Folder, State
 from tests.plans import QUICKSTART, checked
 
 
@@ -47,9 +48,9 @@ def test_a_store_that_ended_with_rank_0_is_said_to_have(graph: Graph, tmp_path: 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     Watch(graph, Launch(0, 2), store=server, run_folder=tmp_path)
     store = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=5))
-    watch = Watch(graph, Launch(1, 2), store=store, run_folder=tmp_path)
+    second = Watch(graph, Launch(1, 2), store=store, run_folder=tmp_path)
     del server
-    text = watch.cut_off()
+    text = second.cut_off()
     assert text is not None
     assert "the store where ranks meet does not answer: rank 0" in text
 
@@ -57,19 +58,40 @@ def test_a_store_that_ended_with_rank_0_is_said_to_have(graph: Graph, tmp_path: 
 def test_ranks_that_all_lost_another_blame_nobody(graph: Graph, tmp_path: Path) -> None:
     first, second = watches(graph, tmp_path, local=2)
     second.cut_off()
-    assert first.terminated() is None
+    assert first.known_lost() is None
+
+
+def test_a_rank_elsewhere_that_falls_silent_is_known_to_be_lost(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_MUTE_SECONDS", 0.0)
+    first, second = watches(graph, tmp_path, local=None)
+    assert second.store is not None
+    second._publish(second.store)
+    assert first.known_lost() is None
+    second._publish(second.store)
+    assert first.known_lost() is None
+    text = first.known_lost()
+    assert text is not None
+    assert "rank 1 " in text and "does not answer" in text
+
+
+def test_a_rank_that_came_to_its_end_is_not_lost(graph: Graph, tmp_path: Path) -> None:
+    first, second = watches(graph, tmp_path, local=2)
+    second.board.end(State.DONE)
+    assert first.known_lost() is None
 
 
 def test_records_of_an_earlier_run_are_not_read(graph: Graph, tmp_path: Path) -> None:
     _, second = watches(graph, tmp_path, local=2)
     second.failed("long ago")
     again = Watch(graph, Launch(0, 2, 0, local_world_size=2), store=HashStore(), run_folder=tmp_path)
-    assert again.terminated() is None
+    assert again.known_lost() is None
 
 
 def test_a_run_that_ends_well_leaves_no_records(graph: Graph, tmp_path: Path) -> None:
-    for watch in watches(graph, tmp_path, local=2):
-        watch.close()
+    for one in watches(graph, tmp_path, local=2):
+        one.close()
     assert not (tmp_path / "ranks").exists()
 
 

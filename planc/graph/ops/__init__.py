@@ -9,12 +9,14 @@ from planc.graph.ops.build_optimizer import BuildOptimizer, ParameterGroup
 from planc.graph.ops.build_schedule import BuildSchedule
 from planc.graph.ops.checkpoint_activations import CheckpointActivations
 from planc.graph.ops.clip_gradients import ClipGradients
+from planc.graph.ops.compare_replicas import CompareReplicas
 from planc.graph.ops.compile_modules import CompileModules
 from planc.graph.ops.compute_loss import ComputeLoss
 from planc.graph.ops.evaluate import Evaluate
 from planc.graph.ops.export_hf import ExportHf
 from planc.graph.ops.forward import Forward
 from planc.graph.ops.fully_shard import FullyShard
+from planc.graph.ops.guard_step import GuardStep
 from planc.graph.ops.init_mesh import InitMesh
 from planc.graph.ops.init_weights import InitWeights
 from planc.graph.ops.load_weights import LoadWeights
@@ -27,6 +29,7 @@ from planc.graph.ops.open_log import OpenLog
 from planc.graph.ops.reduce_metrics import ReduceMetrics
 from planc.graph.ops.resume_checkpoint import ResumeCheckpoint
 from planc.graph.ops.save_checkpoint import SaveCheckpoint
+from planc.graph.ops.settle_save import SettleSave
 from planc.graph.ops.shard_context import ShardContext
 from planc.graph.ops.shard_tensor_parallel import ShardTensorParallel
 from planc.graph.ops.start_profile import StartProfile
@@ -61,12 +64,15 @@ OPS: tuple[type[Op], ...] = (
     Backward,
     SyncGradients,
     ClipGradients,
+    ReduceMetrics,
+    GuardStep,
     StepOptimizer,
     StepSchedule,
+    CompareReplicas,
     Evaluate,
-    ReduceMetrics,
     Log,
     StopProfile,
+    SettleSave,
     SaveCheckpoint,
     ExportHf,
 )
@@ -81,12 +87,14 @@ __all__ = [
     "BuildSchedule",
     "CheckpointActivations",
     "ClipGradients",
+    "CompareReplicas",
     "CompileModules",
     "ComputeLoss",
     "Evaluate",
     "ExportHf",
     "Forward",
     "FullyShard",
+    "GuardStep",
     "InitMesh",
     "InitWeights",
     "LoadWeights",
@@ -100,6 +108,7 @@ __all__ = [
     "ReduceMetrics",
     "ResumeCheckpoint",
     "SaveCheckpoint",
+    "SettleSave",
     "ShardContext",
     "ShardTensorParallel",
     "StartProfile",

@@ -16,6 +16,10 @@ class SaveCheckpoint(Op):
     every_steps: int | None
     at_end: bool
     keep_last: int
+    mode: Literal["sync", "async"] = "sync"
+    """async: training goes on while a thread writes a copy; `checkpoint.settle` says when it has ended."""
+    when_busy: Literal["wait", "skip"] | None = None
+    """What an asynchronous save does while the one before it is under way."""
 
     def effects(self) -> Effects:
         return Effects(

@@ -11,10 +11,11 @@ HANDLED = tuple(op for op in OPS if op is not Accumulate)
 
 
 class NullBackend:
-    """Records (position, op) pairs; `resumed_steps` plays a checkpoint."""
+    """Records (position, op) pairs; `resumed_steps` plays a checkpoint, `told_at` the end of a step at which
+    the run is told to end."""
 
-    def __init__(self, *, resumed_steps: int = 0) -> None:
-        self.resumed_steps = resumed_steps
+    def __init__(self, *, resumed_steps: int = 0, told_at: int | None = None) -> None:
+        self.resumed_steps, self.told_at = resumed_steps, told_at
         self.executed: list[tuple[Position, Op]] = []
 
     def execute(self, op: Op, position: Position) -> None:
@@ -25,6 +26,9 @@ class NullBackend:
         return self.resumed_steps
 
     def started(self, *, first_step: int) -> None: ...
+
+    def is_told_to_end(self, *, step: int) -> bool:
+        return step == self.told_at
 
     def describe_rank(self) -> str:
         return "rank 0"

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import Protocol
 
-from planc.runtime.checkpoints.manifest import Chunk, TensorEntry
+
+class Box(Protocol):
+    """A chunk's place in its tensor, in elements."""
+
+    @property
+    def offsets(self) -> tuple[int, ...]: ...
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
 
 
-def coverage_problem(tensor: TensorEntry) -> str | None:
+class Boxed(Protocol):
+    """A tensor that is stored in chunks: of a manifest, or of another format."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def chunks(self) -> tuple[Box, ...]: ...
+
+
+def coverage_problem(tensor: Boxed) -> str | None:
     """What is wrong with a tensor's chunks: one outside it, two that overlap, or elements in none."""
     for chunk in tensor.chunks:
         if not _is_within(chunk, shape=tensor.shape):
@@ -21,14 +38,14 @@ def coverage_problem(tensor: TensorEntry) -> str | None:
     return f"{absent} of {prod(tensor.shape)} elements are in no chunk" if absent else None
 
 
-def _is_within(chunk: Chunk, *, shape: tuple[int, ...]) -> bool:
+def _is_within(chunk: Box, *, shape: tuple[int, ...]) -> bool:
     return len(chunk.offsets) == len(chunk.sizes) == len(shape) and all(
         size > 0 and offset + size <= length
         for offset, size, length in zip(chunk.offsets, chunk.sizes, shape, strict=True)
     )
 
 
-def _overlaps(tensor: TensorEntry) -> Iterator[tuple[Chunk, Chunk]]:
+def _overlaps(tensor: Boxed) -> Iterator[tuple[Box, Box]]:
     """Pairs of overlapping chunks, by a sweep along the tensor dim that is cut most often.
 
     A chunk is compared only with those that reach past its start, so a grid of m * n chunks with m >= n
@@ -41,7 +58,7 @@ def _overlaps(tensor: TensorEntry) -> Iterator[tuple[Chunk, Chunk]]:
         range(len(tensor.shape)),
         key=lambda tensor_dim: len({chunk.offsets[tensor_dim] for chunk in tensor.chunks}),
     )
-    active: list[Chunk] = []
+    active: list[Box] = []
     for chunk in sorted(tensor.chunks, key=lambda chunk: chunk.offsets[sweep]):
         active = [
             other for other in active if other.offsets[sweep] + other.sizes[sweep] > chunk.offsets[sweep]
@@ -50,7 +67,7 @@ def _overlaps(tensor: TensorEntry) -> Iterator[tuple[Chunk, Chunk]]:
         active.append(chunk)
 
 
-def _is_overlap(one: Chunk, other: Chunk) -> bool:
+def _is_overlap(one: Box, other: Box) -> bool:
     return all(
         offset < other_offset + other_size and other_offset < offset + size
         for offset, size, other_offset, other_size in zip(
@@ -59,6 +76,6 @@ def _is_overlap(one: Chunk, other: Chunk) -> bool:
     )
 
 
-def _box(chunk: Chunk) -> str:
+def _box(chunk: Box) -> str:
     ranges = zip(chunk.offsets, chunk.sizes, strict=False)
     return f"chunk [{', '.join(f'{offset}:{offset + size}' for offset, size in ranges)}]"

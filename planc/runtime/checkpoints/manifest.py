@@ -73,6 +73,7 @@ class Progress(_Record):
 
     `samples_consumed` counts sequences over all ranks, so it means the same on every mesh. `seed` and
     `step` determine every random draw of the next step; no generator state is kept.
+    `recent_losses` are those by which a guard judges the next one.
     """
 
     step: NonNegativeInt
@@ -80,6 +81,8 @@ class Progress(_Record):
     seed: int
     data_fingerprint: str
     epoch: NonNegativeInt | None = None
+    recent_losses: tuple[float, ...] = ()
+    skipped_in_a_row: NonNegativeInt = 0
     scheduler: dict[str, Scalar] = Field(default_factory=dict)
 
 

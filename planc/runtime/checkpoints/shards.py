@@ -82,7 +82,7 @@ def decode_header(stream: BinaryIO, *, size_bytes: int) -> tuple[Entry, ...]:
     if length > min(_MAX_HEADER_BYTES, size_bytes - 8):
         raise _corrupt("its header is longer than the file or the format allows")
     try:
-        fields = json.loads(stream.read(length), object_pairs_hook=_without_repeats)
+        fields = json.loads(stream.read(length), object_pairs_hook=without_repeats)
         entries = tuple(
             _entry(key, field=field, data_bytes=size_bytes - 8 - length) for key, field in fields.items()
         )
@@ -99,7 +99,8 @@ def _entry(key: str, *, field: dict[str, Any], data_bytes: int) -> Entry:
     return entry
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict of a JSON object's pairs; ValueError where a key stands twice, and readers might disagree."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a key stands twice")

@@ -20,6 +20,8 @@ from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, unseal
 from planc.runtime.checkpoints.shards import Entry, decode_header
 
 _ANOTHER_STEP = "move its folder aside to go on from the step before, or restore it from a copy"
+_MAX_MANIFEST_BYTES = 4 * 2**30
+"""Some twenty million chunks: a thousand tensors, each on as many ranks as anybody has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,10 @@ def read_manifest_text(directory: Path) -> str:
     with storage_errors(f"cannot read {directory}"):
         try:
             with open_beneath(directory, name=MANIFEST_NAME) as stream:
+                if os.fstat(stream.fileno()).st_size > _MAX_MANIFEST_BYTES:
+                    raise CorruptCheckpointError(
+                        f"{directory / MANIFEST_NAME} is larger than a manifest can be", help=_ANOTHER_STEP
+                    )
                 return stream.read().decode()
         except FileNotFoundError as error:
             raise CorruptCheckpointError(

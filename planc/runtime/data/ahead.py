@@ -8,6 +8,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from planc.runtime.data.errors import DataError
+
 Made = TypeVar("Made")
 
 
@@ -15,12 +17,16 @@ class Ahead(Generic[Made]):
     """Makes what comes at `start`, `start + stride`, ... while what came before is in use, `depth` ahead.
 
     The thread is a daemon and waits for nothing but its next order, so that it cannot keep a process from
-    ending; it ends with this object, which `make` must not hold. What it fails with, `take` raises.
+    ending; it ends with this object, which `make` must not hold. What it fails with, `take` raises; and a
+    DataError after `patience_seconds` without a word from it.
     """
 
-    def __init__(self, make: Callable[[int], Made], *, depth: int, stride: int) -> None:
+    def __init__(
+        self, make: Callable[[int], Made], *, depth: int, stride: int, patience_seconds: float | None = None
+    ) -> None:
         assert depth > 0
         self._make, self._depth, self._stride = make, depth, stride
+        self._patience_seconds = patience_seconds
         self._orders: SimpleQueue[_Order[Made] | None] = SimpleQueue()
         self._pending: list[_Order[Made]] = []
         self._thread: threading.Thread | None = None
@@ -42,7 +48,7 @@ class Ahead(Generic[Made]):
         following = start + self._stride
         while len(self._pending) < self._depth:
             self._order(following + len(self._pending) * self._stride)
-        return order.result()
+        return order.result(patience_seconds=self._patience_seconds)
 
     def _order(self, start: int) -> None:
         order: _Order[Made] = _Order(start)
@@ -67,8 +73,10 @@ class _Order(Generic[Made]):
         finally:
             self._is_done.set()
 
-    def result(self) -> Made:
-        self._is_done.wait()
+    def result(self, *, patience_seconds: float | None) -> Made:
+        if not self._is_done.wait(patience_seconds):
+            text = f"the data's thread has made nothing for {patience_seconds:g} s"
+            raise DataError(text, help="look whether the storage that holds the data still answers")
         if self._error is not None:
             raise self._error
         return self._made[0]

@@ -58,6 +58,10 @@ class BatchSource:
 
     def micro_batch_at(self, step_start: int, *, micro_step: int) -> MicroBatch:
         """The rank's micro-batch in the step that begins at global position `step_start`."""
+        return micro_batch_of(self.dataset, self.sample_ids_at(step_start, micro_step=micro_step))
+
+    def sample_ids_at(self, step_start: int, *, micro_step: int) -> SampleIds:
+        """The sequences of that micro-batch."""
         positions = rank_positions(
             step_start,
             global_batch=self.global_batch,
@@ -66,8 +70,7 @@ class BatchSource:
             dp_rank=self.dp_rank,
             micro_step=micro_step,
         )
-        sample_ids = self.order.sample_ids(positions.start, count=len(positions))
-        return micro_batch_of(self.dataset, sample_ids)
+        return self.order.sample_ids(positions.start, count=len(positions))
 
 
 def micro_batch_of(dataset: Dataset, sample_ids: SampleIds) -> MicroBatch:
@@ -91,11 +94,17 @@ class BatchLoader:
     it starts alone, so that working ahead changes neither the samples nor their order, and is no state.
     """
 
-    def __init__(self, source: BatchSource, *, prefetch: int = 0) -> None:
+    def __init__(
+        self, source: BatchSource, *, prefetch: int = 0, patience_seconds: float | None = None
+    ) -> None:
         self.source = source
         self.samples_consumed = 0
         make = partial(step_batches, source)
-        self._ahead = Ahead(make, depth=prefetch, stride=source.global_batch) if prefetch else None
+        self._ahead = (
+            Ahead(make, depth=prefetch, stride=source.global_batch, patience_seconds=patience_seconds)
+            if prefetch
+            else None
+        )
 
     def next_step(self) -> list[MicroBatch]:
         """The rank's micro-batches of the next step, `num_micro_steps` of them."""
@@ -103,6 +112,13 @@ class BatchLoader:
         batches = step_batches(self.source, start) if self._ahead is None else self._ahead.take(start)
         self.samples_consumed += self.source.global_batch
         return batches
+
+    def next_ids(self) -> list[int]:
+        """The sequences of the rank's next step."""
+        source = self.source
+        micro_steps = range(source.num_micro_steps)
+        ids = (source.sample_ids_at(self.samples_consumed, micro_step=one) for one in micro_steps)
+        return [int(sample_id) for found in ids for sample_id in found]
 
     def load_state(self, samples_consumed: int) -> None:
         """Goes on where a run with any dp size and any batch sizes had consumed so many samples."""

@@ -8,11 +8,15 @@ import os
 import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import open_regular_file, read_regular_file
+
+MAX_LINE_BYTES = 256 * 2**20
+"""Of JSON Lines: a file without line ends would be read whole, and parsed, before it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +111,14 @@ def json_records(patterns: tuple[str, ...], *, base: Path) -> Iterator[tuple[str
     for name in matched_files(patterns, base=base):
         offset_bytes = 0
         with open_regular_file(base / name, name=name) as file:
-            for number, line in enumerate(file, start=1):
+            lines = iter(partial(file.readline, MAX_LINE_BYTES + 1), b"")
+            for number, line in enumerate(lines, start=1):
                 origin = f"{name}:{number}"
+                if len(line) > MAX_LINE_BYTES:
+                    raise DataError(
+                        f"{origin} is longer than {MAX_LINE_BYTES // 2**20} MiB",
+                        help="write one JSON object per line, and a long text as several",
+                    )
                 decoded = _decoded(line, origin=origin, offset_bytes=offset_bytes)
                 yield origin, _json_record(decoded, origin=origin)
                 offset_bytes += len(line)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import SaveTimes, StepMetrics
 from planc.runtime.trackers.tracker import Open, Opening, Tracker, values_of
 
 MAX_WAITING = 1000
@@ -135,7 +135,7 @@ class Following:
             follower.log(values_of(metrics), step=metrics.step)
             self._tell(follower.warning())
 
-    def saved(self, directory: Path) -> None: ...
+    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
 
     def noted(self, text: str) -> None: ...
 

@@ -31,6 +31,8 @@ from planc.runtime.backends.torch.checkpoint.writer import TensorSavePlanner
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export import without_gather_warnings
 from planc.runtime.backends.torch.gradients import local_of, scale, squared_norm
+from planc.runtime.backends.torch.guarding import agree_on_worst
+from planc.runtime.backends.torch.preemption import sum_with_notices
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.weights import unset_error
 from planc.runtime.data.loader import BatchLoader, BatchSource
@@ -111,6 +113,9 @@ class RehearsalBackend(TorchBackend):
         for name, parameter in self.session.model.named_parameters():
             self.memory.own(local_of(parameter), layer=self._layer_of(name))
         self.memory.relabel(self.session.model.buffers(), purpose="buffers")
+
+    def is_told_to_end(self, *, step: int) -> bool:
+        return False
 
     def _layer_of(self, fqn: str) -> str:
         return next((layer for layer in self._layers if fqn.startswith(f"{layer}.")), "")
@@ -254,7 +259,7 @@ def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
 def pass_over(session: Session, op: Op, position: Position) -> None:
     """An evaluation computes the forward of a step, which is rehearsed, and keeps less of it.
 
-    What is told of a run is no part of it.
+    What is told of a run is no part of it, nor are the bits of its weights.
     """
 
 
@@ -264,6 +269,16 @@ def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) 
     squared_norm(gradients, device=session.device)
     if op.max_norm is not None:
         scale(gradients, factor=0.5)
+
+
+def reduce_metrics(session: Session, op: ops.ReduceMetrics, position: Position) -> None:
+    """Sums the loss; only a run's has a value to look at."""
+    sum_with_notices(session, op)
+
+
+def guard_step(session: Session, op: ops.GuardStep, position: Position) -> None:
+    """Agrees on a verdict: which one, only values tell."""
+    agree_on_worst(session, op, torch.zeros((), dtype=torch.int64))
 
 
 def stay_uncompiled(session: Session, op: ops.CompileModules, position: Position) -> None:
@@ -305,10 +320,14 @@ PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {
     ops.OpenEvaluation: pass_over,
     ops.Evaluate: pass_over,
     ops.ClipGradients: clip_gradients,
+    ops.ReduceMetrics: reduce_metrics,
+    ops.GuardStep: guard_step,
+    ops.CompareReplicas: pass_over,
     ops.Log: log,
     ops.OpenLog: pass_over,
     ops.StartProfile: pass_over,
     ops.StopProfile: pass_over,
+    ops.SettleSave: pass_over,
     ops.ResumeCheckpoint: resume_checkpoint,
     ops.SaveCheckpoint: save_checkpoint,
     ops.ExportHf: export_hf,

@@ -10,6 +10,7 @@ from torch.profiler import record_function
 from planc.graph import ops
 from planc.graph.op import Op
 from planc.runtime.backends.torch import (
+    background_saving,
     batches,
     build,
     checkpointing,
@@ -17,9 +18,12 @@ from planc.runtime.backends.torch import (
     evaluation,
     export,
     gradients,
+    guarding,
     mesh,
     optimizer,
+    preemption,
     recompute,
+    replicas,
     reporting,
     reporting_log,
     reporting_profile,
@@ -28,6 +32,7 @@ from planc.runtime.backends.torch import (
     tensor_parallel,
     weights,
 )
+from planc.runtime.backends.torch.own_time import OwnTime
 from planc.runtime.backends.torch.reporting_phases import PhaseClock
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import ExitCode
@@ -62,12 +67,15 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.Backward: steps.backward,
     ops.SyncGradients: gradients.sync_gradients,
     ops.ClipGradients: gradients.clip_gradients,
+    ops.GuardStep: guarding.guard_step,
     ops.StepOptimizer: optimizer.step_optimizer,
     ops.StepSchedule: optimizer.step_schedule,
+    ops.CompareReplicas: replicas.compare_replicas,
     ops.Evaluate: evaluation.evaluate,
     ops.ReduceMetrics: reporting.reduce_metrics,
     ops.Log: reporting.log,
     ops.StopProfile: reporting_profile.stop_profile,
+    ops.SettleSave: background_saving.settle_save,
     ops.SaveCheckpoint: checkpointing.save_checkpoint,
     ops.ExportHf: export.export_hf,
 }
@@ -82,6 +90,8 @@ class TorchBackend:
 
     def execute(self, op: Op, position: Position) -> None:
         self.clock.enter(phase_of(op))
+        if self.session.own_time is not None:
+            self.session.own_time.enter(op)
         if self.session.watch is not None:
             self.session.watch.enter(op, step=position.step, micro_step=position.micro_step)
         if self.session.trace is None:
@@ -95,7 +105,13 @@ class TorchBackend:
         return self.session.completed_steps
 
     def started(self, *, first_step: int) -> None:
+        if self.session.watch is not None:
+            # Where there is one, this process is one rank, and all its waits are that rank's.
+            self.session.own_time = OwnTime(has_device_queue=self.session.device.type == "cuda")
         self.session.observer.started(first_step=first_step, num_steps=self.session.graph.num_steps)
+
+    def is_told_to_end(self, *, step: int) -> bool:
+        return preemption.is_told_to_end(self.session, step=step)
 
     def describe_rank(self) -> str:
         rank = self.session.launch.rank
@@ -104,6 +120,9 @@ class TorchBackend:
         return f"rank {rank}{where}"
 
     def failed(self, message: str, *, code: ExitCode) -> str | None:
+        if code is ExitCode.NUMERICS:
+            # All ranks are there, and the step that is under way is before the one that went wrong.
+            background_saving.finish_save(self.session)
         if self.session.rank_log is not None:
             self.session.rank_log.write("failed", message=message, exit_code=int(code))
         watch = self.session.watch

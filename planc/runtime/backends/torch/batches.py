@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
 import numpy as np
 import torch
 
-from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, ShardContext
+from planc.graph.ops import InitMesh, NextBatch, OpenData, OpenEvaluation, ShardContext
 from planc.runtime.backends.torch.attention.documents import document_starts
 from planc.runtime.backends.torch.attention.sharding import shard
 from planc.runtime.backends.torch.session import LocalBatch, Session
 from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.hub import HfDatasetSource, HfHubSource
-from planc.runtime.data.loader import BatchLoader, BatchSource
+from planc.runtime.data.loader import BatchLoader, BatchSource, MicroBatch
 from planc.runtime.data.open import OpenData as OpenedData
 from planc.runtime.data.open import open_data as open_packed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, TextSource
 from planc.runtime.data.spec import DataSpec, Source
-from planc.runtime.errors import RunError
+from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
+from planc.runtime.numerics import MAX_SEQUENCES
 
 
 def open_data(session: Session, op: OpenData, position: Position) -> None:
@@ -35,6 +37,7 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
             data.dataset, data.order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank
         ),
         prefetch=op.prefetch,
+        patience_seconds=_patience_seconds(session),
     )
     session.observer.noted(f"data: {data.dataset.summary()}")
     if op.global_batch > data.dataset.num_sequences:
@@ -91,8 +94,10 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     session.step_started = time.perf_counter()
     if session.clock is not None:
         session.clock.begin_step()
-    session.batch = session.loader.next_step()
+    with session.own_time.reading() if session.own_time is not None else contextlib.nullcontext():
+        session.batch = _read(session, position)
     session.evaluations = []
+    session.guard.micro_losses = []
     local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
     count = torch.tensor(local, dtype=torch.int64, device=session.device)
     session.batch_tokens = int(session.sum_over(count, op.count_over))
@@ -102,6 +107,32 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
             help="enlarge the step, or use a source with more text or answers in it",
         )
     session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
+
+
+def _patience_seconds(session: Session) -> float:
+    """As long as other ranks would wait for this one."""
+    init = session.graph.setup[0]
+    assert isinstance(init, InitMesh), "verified graphs start with mesh.init"
+    return init.timeout_seconds
+
+
+def _read(session: Session, position: Position) -> list[MicroBatch]:
+    """This rank's micro-batches. RunError with the storage code where they cannot be read."""
+    try:
+        return session.loader.next_step()
+    except Exception as error:
+        # Of any kind: what reads may be a library, and which sequences they were helps with all.
+        ids = session.loader.next_ids()
+        more = f" and {len(ids) - MAX_SEQUENCES} more" if len(ids) > MAX_SEQUENCES else ""
+        shown = f"{', '.join(map(str, ids[:MAX_SEQUENCES]))}{more}"
+        what = error.message if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+        raise RunError(
+            f"cannot read the batch of step {position.step} on rank {session.launch.rank} "
+            f"(sequences {shown}): {what}",
+            code=ExitCode.STORAGE,
+            help=error.help if isinstance(error, DataError) else None,
+            is_shared=False,
+        ) from error
 
 
 def shard_context(session: Session, op: ShardContext, position: Position) -> None:

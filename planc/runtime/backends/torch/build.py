@@ -16,7 +16,7 @@ from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
-from planc.runtime.model_files import config_digest
+from planc.runtime.model_files import config_digest, refuse_remote_code
 
 
 def build_model(session: Session, op: BuildModel, position: Position) -> None:
@@ -38,6 +38,7 @@ def meta_model(op: BuildModel, *, base: Path) -> Any:
             f"{folder / 'config.json'} changed after the plan was compiled",
             help="compile the plan again, or restore the file",
         )
+    refuse_remote_code(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         dtype = TORCH_DTYPES[op.dtype]

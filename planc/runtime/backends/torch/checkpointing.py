@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 
 from planc.graph.ops import ResumeCheckpoint, SaveCheckpoint
-from planc.runtime.backends.torch.checkpoint import TrainingState, latest_step, load, save
+from planc.runtime.backends.torch.background_saving import join_save, start_save
+from planc.runtime.backends.torch.checkpoint import Destination, TrainingState, latest_step, load, save
+from planc.runtime.backends.torch.checkpoint_errors import run_errors
 from planc.runtime.backends.torch.optimizer import set_learning_rate
+from planc.runtime.backends.torch.preemption import warn_of_grace
 from planc.runtime.backends.torch.session import Session
-from planc.runtime.checkpoints.errors import CheckpointError, CheckpointStorageError, CorruptCheckpointError
 from planc.runtime.checkpoints.layout import step_directory
 from planc.runtime.checkpoints.manifest import Manifest, Progress
-from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
+from planc.runtime.loss_window import Memory
 
 
 def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) -> None:
-    """Commits `checkpoints/step-N` with everything that training needs to go on."""
+    """Commits `checkpoints/step-N` with everything that training needs to go on: now, or behind training.
+
+    The last step's is committed on return, and so is what was under way: there is no training to go on.
+    """
     progress = Progress(
         step=position.step,
         samples_consumed=session.loader.samples_consumed,
         seed=session.seed,
         data_fingerprint=session.data_fingerprint,
         epoch=session.loader.samples_consumed // session.loader.source.dataset.num_sequences,
+        recent_losses=session.guard.memory.losses,
+        skipped_in_a_row=session.guard.memory.num_skipped,
         scheduler={"kind": session.schedule.kind, "step": position.step},
     )
+    to = Destination(
+        root=session.paths.checkpoints,
+        progress=progress,
+        plan_hash=session.plan_hash,
+        model_digest=session.model_digest,
+        mesh=dict(session.graph.mesh),
+        keep_last=op.keep_last,
+    )
+    if op.mode == "async" and not position.is_last_step:
+        start_save(session, op, to=to)
+        return
+    join_save(session)
+    began = time.perf_counter()
     with run_errors():
-        directory = save(
-            TrainingState(session.model, session.optimizer),
-            root=session.paths.checkpoints,
-            progress=progress,
-            plan_hash=session.plan_hash,
-            model_digest=session.model_digest,
-            mesh=dict(session.graph.mesh),
-            keep_last=op.keep_last,
-        )
+        directory = save(TrainingState(session.model, session.optimizer), to=to)
     session.observer.saved(directory)
+    warn_of_grace(session, seconds=time.perf_counter() - began)
 
 
 def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position) -> None:
@@ -49,6 +62,8 @@ def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position
         manifest = load(TrainingState(session.model, session.optimizer), directory=directory)
     _refuse_other_data(session, manifest)
     session.loader.load_state(manifest.progress.samples_consumed)
+    progress = manifest.progress
+    session.guard.memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
     session.completed_steps = manifest.step
     set_learning_rate(session, step=manifest.step + 1)
     session.observer.noted(f"resumed from {directory}{_changes(session, manifest)}")
@@ -86,18 +101,4 @@ def _changes(session: Session, manifest: Manifest) -> str:
         if manifest.mesh.get(mesh_dim, 1) != size
     ]
     mesh = f"its mesh: {', '.join(changed)}" if changed else "on the same mesh"
-    return f" (saved by another plan, {manifest.plan_hash[:12]}, {mesh}; other settings may differ too)"
-
-
-@contextmanager
-def run_errors() -> Iterator[None]:
-    """Checkpoint errors with their exit codes. Every rank raises the same one."""
-    try:
-        yield
-    except CheckpointError as error:
-        code = ExitCode.INPUT
-        if isinstance(error, CheckpointStorageError):
-            code = ExitCode.STORAGE
-        elif isinstance(error, CorruptCheckpointError):
-            code = ExitCode.CORRUPT_CHECKPOINT
-        raise RunError(error.message, code=code, help=error.help) from error
+    return f" (saved by another plan, {manifest.plan_hash[:12]}, {mesh})"

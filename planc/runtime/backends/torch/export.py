@@ -23,7 +23,7 @@ from planc.runtime.backends.torch import export_format
 from planc.runtime.backends.torch.blocks import Slices
 from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator, rank
 from planc.runtime.backends.torch.checkpoint.tensors import tensor_names
-from planc.runtime.backends.torch.checkpointing import run_errors
+from planc.runtime.backends.torch.checkpoint_errors import run_errors
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export_format import common_dtype, refuse_overflow
 from planc.runtime.backends.torch.session import Session

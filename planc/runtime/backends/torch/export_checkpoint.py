@@ -19,7 +19,7 @@ from planc.runtime import export_folder
 from planc.runtime.backends.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.backends.torch.checkpoint.loading import refuse_damage
 from planc.runtime.backends.torch.checkpoint.tensors import element_type, tensor_names
-from planc.runtime.backends.torch.checkpointing import run_errors
+from planc.runtime.backends.torch.checkpoint_errors import run_errors
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export_format import (
     MAX_SHARD_BYTES,
@@ -35,7 +35,7 @@ from planc.runtime.checkpoints.errors import CorruptCheckpointError
 from planc.runtime.checkpoints.manifest import Manifest, TensorEntry
 from planc.runtime.checkpoints.verify import read_manifest
 from planc.runtime.errors import RunError
-from planc.runtime.model_files import config_digest
+from planc.runtime.model_files import config_digest, refuse_remote_code
 from planc.vocab import DType
 
 _MODEL_PREFIX = "model."
@@ -76,6 +76,7 @@ def export_checkpoint(directory: Path, *, model: Path, folder: Path, dtype: DTyp
 
 def _on_meta(folder: Path) -> PreTrainedModel:
     """The model of a folder's config.json, without memory."""
+    refuse_remote_code(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(

@@ -3,30 +3,79 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from planc.graph.ops import ClipGradients, SyncGradients
+from planc.runtime.backends.torch.guarding import require_finite
 from planc.runtime.backends.torch.session import Session
-from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 
 
+@torch.no_grad()
 def sync_gradients(session: Session, op: SyncGradients, position: Position) -> None:
-    """Redistributes gradients that are still partial sums to their parameter's placements.
+    """Sums gradients that are still partial over the ranks that hold summands, and redistributes the rest.
 
     FSDP does so for the parameters it shards; this is for those under tensor parallelism alone.
     """
+    partial: dict[tuple[str, torch.dtype], tuple[ProcessGroup, list[nn.Parameter]]] = {}
     for parameter in session.model.parameters():
         gradient = parameter.grad
-        if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]
+        if not isinstance(gradient, DTensor) or gradient.placements == parameter.placements:  # type: ignore[attr-defined]
+            continue
+        group = _group_of_summands(gradient, parameter)
+        if group is None:
             parameter.grad = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
+        else:
+            key = (group.group_name, gradient.dtype)
+            partial.setdefault(key, (group, []))[1].append(parameter)
+    for group, members in partial.values():
+        _sum_together(members, group=group)
 
 
+def _group_of_summands(gradient: DTensor, parameter: Tensor) -> ProcessGroup | None:
+    """The ranks whose sum is all that a gradient lacks; None for one that has to be laid out otherwise."""
+    lacking = [
+        (mesh_dim, pair)
+        for mesh_dim, pair in enumerate(zip(gradient.placements, parameter.placements, strict=True))  # type: ignore[attr-defined]
+        if pair[0] != pair[1]
+    ]
+    match lacking:
+        case [(mesh_dim, (arriving, leaving))] if arriving == Partial() and leaving == Replicate():
+            return gradient.device_mesh.get_group(mesh_dim)
+        case _:
+            return None
+
+
+def _sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> None:
+    """One sum for all: a norm's gradient is small, and a message of its own costs more than what is in it."""
+    gradients = [local_of(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(flat, group=group)
+    summed = torch.split(flat, [gradient.numel() for gradient in gradients])
+    for parameter, gradient, own in zip(parameters, gradients, summed, strict=True):
+        parameter.grad = _laid_out_as(parameter, own.view(gradient.shape))
+
+
+def _laid_out_as(parameter: Any, local: Tensor) -> DTensor:
+    """`local`, as a rank's part of what lies where the parameter does."""
+    return DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+@torch.no_grad()
 def clip_gradients(session: Session, op: ClipGradients, position: Position) -> None:
     """Scales all gradients so that their global norm is at most `max_norm`.
 
@@ -34,13 +83,7 @@ def clip_gradients(session: Session, op: ClipGradients, position: Position) -> N
     """
     gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
     session.grad_norm = global_norm(gradients, device=session.device)
-    if not math.isfinite(session.grad_norm):
-        ids = [int(i) for batch in session.batch for i in batch.sample_ids]
-        raise RunError(
-            f"the gradient norm is {session.grad_norm} at step {position.step}; no weight was changed",
-            code=ExitCode.NUMERICS,
-            help=f"lower the learning rate or look at the samples; rank 0 had sequences {ids[:16]}",
-        )
+    require_finite(session, position, name="gradient norm", value=session.grad_norm)
     if op.max_norm is not None and session.grad_norm > op.max_norm:
         scale(gradients, factor=op.max_norm / (session.grad_norm + 1e-6))
 
@@ -60,30 +103,36 @@ def global_norm(gradients: Iterable[Tensor], *, device: torch.device) -> float:
 def squared_norm(gradients: Iterable[Tensor], *, device: torch.device) -> Tensor:
     """The square of the global norm, a float64 scalar, the same on every rank.
 
-    Gradients are grouped by mesh and placements; each group's sum of squares is added up over the mesh dims
-    that shard it. torch's own clipping wants all gradients on one mesh.
+    Gradients that the same ranks divide add up their squares here, and then over those ranks, innermost mesh
+    dim first: what then lacks the same sums takes part in them. torch's own clipping wants all gradients on
+    one mesh.
     """
-    groups: dict[object, list[Tensor]] = {}
+    alike: dict[object, list[Tensor]] = {}
     for gradient in gradients:
-        key = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
-        groups.setdefault(key, []).append(gradient)
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    for members in groups.values():
-        squares = [_sum_of_squares(local_of(member)) for member in members]
-        group_total = torch.stack(squares).sum()
-        first = members[0]
-        if isinstance(first, DTensor):
-            for index, placement in enumerate(first.placements):
-                # Strided shards are no subclass of Shard, so what is not replicated is asked for.
-                if placement != Replicate():
-                    dist.all_reduce(group_total, group=first.device_mesh.get_group(index))
-        total += group_total
-    return total
+        layout = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
+        alike.setdefault(layout, []).append(gradient)
+    groups: dict[str, ProcessGroup] = {}
+    members: dict[tuple[str, ...], list[Tensor]] = {(): []}
+    for some in alike.values():
+        norms = [torch.linalg.vector_norm(local_of(gradient), dtype=torch.float64) for gradient in some]
+        divided = {str(group.group_name): group for group in _groups_that_divide(some[0])}
+        groups |= divided
+        members.setdefault(tuple(divided), []).append(torch.stack(norms).square().sum())
+    while lacking := max(members, key=len):
+        total = torch.stack(members.pop(lacking)).sum()
+        dist.all_reduce(total, group=groups[lacking[-1]])
+        members.setdefault(lacking[:-1], []).append(total)
+    nothing = torch.zeros((), dtype=torch.float64, device=device)
+    return torch.stack([total.to(device) for total in members[()]] or [nothing]).sum()
 
 
-def _sum_of_squares(tensor: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
-    return norm.square()
+def _groups_that_divide(gradient: Tensor) -> list[ProcessGroup]:
+    """The ranks of each mesh dim that divides a gradient; none of a plain tensor."""
+    if not isinstance(gradient, DTensor):
+        return []
+    # Strided shards are no subclass of Shard, so what is not replicated is asked for.
+    divided = [index for index, placement in enumerate(gradient.placements) if placement != Replicate()]
+    return [gradient.device_mesh.get_group(index) for index in divided]
 
 
 def local_of(tensor: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import time
 from datetime import timedelta
 
 import torch
@@ -12,14 +14,21 @@ from torch.distributed import DistError, HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from planc.graph.ops import InitMesh
+from planc.runtime.backends.torch.loopback import keep_gloo_inside, listener
 from planc.runtime.backends.torch.private import concatenate_meshes, flatten_mesh
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.launch import Launch, names_devices
+from planc.runtime.numerics import ranks_text
 from planc.vocab import MeshDim
 
 _STORE_TIMEOUT = timedelta(seconds=60)
+_ARRIVAL_TIMEOUT = timedelta(seconds=50)
+"""Less, so that those that wait for rank 0 still hear of it."""
+_NAME_SECONDS = 30.0
+"""How long the name of rank 0's machine may be unknown: a cluster's name service may lag behind its start."""
+_NAME_POLL_SECONDS = 0.5
 _PARTING_TIMEOUT = timedelta(seconds=5)
 
 
@@ -55,8 +64,9 @@ def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, diges
     if launch.world_size == 1:
         store: Store = HashStore()
     else:
-        store = _tcp_store(launch)
+        store = meet(launch)
         _agree(store, launch, digest)
+    keep_gloo_inside(os.environ, launch=launch)
     # gloo beside nccl: checkpoints and metrics move CPU tensors too.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
@@ -69,36 +79,79 @@ def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, diges
     return store
 
 
-def _tcp_store(launch: Launch) -> Store:
+def meet(launch: Launch) -> Store:
+    """The store of a launch of several ranks; RunError where it cannot be reached."""
     assert launch.address is not None and launch.port is not None
+    _await_name(launch.address)
     is_host = launch.rank == 0 and not launch.agent_hosts_store
     try:
         store = TCPStore(
-            launch.address, launch.port, is_master=is_host, timeout=_STORE_TIMEOUT, wait_for_workers=False
+            launch.address,
+            launch.port,
+            is_master=is_host,
+            timeout=_STORE_TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=listener(launch) if is_host else None,
         )
-    except (RuntimeError, DistError) as error:
+    except (RuntimeError, OSError, DistError) as error:
         raise RunError(
             f"rank {launch.rank} cannot reach {launch.address}:{launch.port}: {str(error).splitlines()[0]}",
             code=ExitCode.COMMUNICATION,
             help="check MASTER_ADDR and MASTER_PORT, and that every rank was started",
             is_shared=False,
         ) from error
+    if not launch.agent_hosts_store:
+        return PrefixStore("planc", store)
     # Attempts of one torchrun share its agent's store, so that each needs its own keys.
     return PrefixStore(f"planc/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
+def _await_name(address: str) -> None:
+    """RunError if no name service knows the machine where ranks are to meet."""
+    deadline = time.monotonic() + _NAME_SECONDS
+    while True:
+        try:
+            socket.getaddrinfo(address, None)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"MASTER_ADDR = {address} names no machine: {error.strerror}",
+                    code=ExitCode.COMMUNICATION,
+                    help="set it to the name or the address of rank 0's machine",
+                    is_shared=False,
+                ) from error
+            time.sleep(_NAME_POLL_SECONDS)
+        else:
+            return
+
+
 def _agree(store: Store, launch: Launch, digest: str) -> None:
-    """RunError on every rank if one of them holds another graph."""
+    """RunError on every rank if one of them does not come, or holds another graph."""
     store.set(f"digest/{launch.rank}", digest)
     if launch.rank == 0:
-        store.set("verdict", _verdict(store, launch, digest))
+        absent = _absent(store, launch)
+        store.set("absent", absent)
+        store.set("verdict", absent or _verdict(store, launch, digest))
     try:
-        verdict = store.get("verdict").decode()
+        verdict, absent = store.get("verdict").decode(), store.get("absent").decode()
     except (RuntimeError, DistError):
-        verdict = "rank 0 did not answer in time"
+        verdict = absent = "rank 0 did not answer in time"
+    if absent:
+        _part(store, launch)
+        help = "see why it did not start, or lost its way to MASTER_ADDR and MASTER_PORT"
+        raise RunError(absent, code=ExitCode.COMMUNICATION, help=help)
     if verdict:
         _part(store, launch)
         raise RunError(verdict, help="start every rank with the same plan and the same settings")
+
+
+def _absent(store: Store, launch: Launch) -> str:
+    """Which ranks did not come; empty if all did."""
+    keys = [f"digest/{rank}" for rank in range(launch.world_size)]
+    with contextlib.suppress(RuntimeError, DistError):
+        store.wait(keys, _ARRIVAL_TIMEOUT)
+    absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+    return f"{ranks_text(absent)} did not come within {_ARRIVAL_TIMEOUT.seconds} s" if absent else ""
 
 
 def _part(store: Store, launch: Launch) -> None:
@@ -112,10 +165,7 @@ def _part(store: Store, launch: Launch) -> None:
 
 def _verdict(store: Store, launch: Launch, digest: str) -> str:
     for rank in range(1, launch.world_size):
-        try:
-            found = store.get(f"digest/{rank}").decode()
-        except (RuntimeError, DistError):
-            return f"rank {rank} did not come within {_STORE_TIMEOUT.seconds} s"
+        found = store.get(f"digest/{rank}").decode()
         if found != digest:
             return f"rank {rank} has another graph ({found[:12]}) than rank 0 ({digest[:12]})"
     return ""

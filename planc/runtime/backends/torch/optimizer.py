@@ -64,7 +64,8 @@ def set_learning_rate(session: Session, *, step: int) -> None:
 
 
 def step_optimizer(session: Session, op: StepOptimizer, position: Position) -> None:
-    session.optimizer.step()
+    if not session.guard.is_skipped:
+        session.optimizer.step()
     session.optimizer.zero_grad(set_to_none=True)
 
 

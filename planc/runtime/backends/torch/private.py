@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import torch
 import torch.distributed._functional_collectives as functional_collectives
 import torch.distributed.tensor._utils as dtensor_utils
 import torch.distributed.tensor.placement_types as placement_types
+from torch.distributed import Work
 from torch.distributed.device_mesh import DeviceMesh
 
 # Collectives that autograd can differentiate; the public ones cannot. torch 2.13 renamed the first.
@@ -39,3 +41,11 @@ concatenate_meshes: Final[Any] = DeviceMesh._concatenate
 # What CUDA memory held, and who asked for it: for pytorch.org/memory_viz. Written, and never read by planc.
 record_memory_history: Final[Any] = torch.cuda.memory._record_memory_history
 dump_memory_snapshot: Final[Any] = torch.cuda.memory._dump_snapshot
+
+# Where a thread waits for a collective to end, by owner and name: the work that torch.distributed hands out,
+# and DTensor's collectives, which planc's attention waits for under its own name.
+WAITS: Final[Any] = (
+    (Work, "wait"),
+    (functional_collectives, "wait_tensor"),
+    (sys.modules[__name__], "wait_tensor"),
+)

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from planc.graph.ops import Log, ReduceMetrics
+from planc.runtime.backends.torch.guarding import require_finite
+from planc.runtime.backends.torch.preemption import sum_with_notices
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import StepMetrics
@@ -21,8 +23,9 @@ from planc.vocab import MeshDim
 
 def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> None:
     """Each rank's loss is its own sum over the global token count, so the sum is the global mean."""
+    sum_with_notices(session, op)
     assert session.step_loss is not None
-    session.sum_over(session.step_loss, op.over)
+    require_finite(session, position, name="loss", value=session.step_loss.item())
 
 
 def log(session: Session, op: Log, position: Position) -> None:
@@ -37,7 +40,8 @@ def log(session: Session, op: Log, position: Position) -> None:
     if session.rank_log is not None:
         own = {"step": position.step, "loss": loss, "seconds": seconds, "memory_bytes": memory[0]}
         session.rank_log.write("step", **own, phase_seconds={phase: ns / 1e9 for phase, ns in spent.items()})
-    most = _most_of_any_rank(session, (*memory, *spent.values()))
+    own_times, num_steps = _own_times(session)
+    most = _most_of_any_rank(session, (*memory, *spent.values(), *own_times))
     sample_ids = _sample_ids(session) if session.reports_sample_ids else ()
     peak = session.optimizer.defaults["lr"]
     work, is_cuda = session.work, session.device.type == "cuda"
@@ -55,11 +59,34 @@ def log(session: Session, op: Log, position: Position) -> None:
         tflops_per_second=work.tflops_per_second(seconds=seconds) if work else None,
         # The plan's device is an accelerator: its peak says nothing of a processor.
         mfu=work.mfu(seconds=seconds) if work and is_cuda else None,
-        phase_seconds={phase: ns / 1e9 for phase, ns in zip(spent, most[len(memory) :], strict=True)},
+        phase_seconds={phase: ns / 1e9 for phase, ns in zip(spent, most[len(memory) :], strict=False)},
         sample_ids=sample_ids,
         evaluations=tuple(session.evaluations),
+        is_skipped=session.guard.is_skipped or None,
+        stragglers=_note_stragglers(session, position, most[len(memory) + len(spent) :], num_steps=num_steps),
     )
     session.observer.stepped(metrics)
+
+
+def _own_times(session: Session) -> tuple[list[int], int]:
+    """This rank's nanoseconds since the last log in its own place, and the steps that they are of."""
+    if session.own_time is None:
+        return [], 0
+    own_ns, num_steps = session.own_time.take()
+    # Zeros in the others' places: the most of all ranks is each one's own.
+    return [own_ns * (rank == session.launch.rank) for rank in range(session.launch.world_size)], num_steps
+
+
+def _note_stragglers(
+    session: Session, position: Position, own_ns: Sequence[int], *, num_steps: int
+) -> tuple[int, ...]:
+    """The ranks that hold the others up, on every rank alike; those that begin to are told of."""
+    if session.own_time is None:
+        return ()
+    stragglers = session.own_time.stragglers
+    for found in stragglers.add([ns / 1e9 for ns in own_ns], num_steps=num_steps):
+        session.observer.noted(f"warning: step {position.step}: {found}")
+    return stragglers.named
 
 
 def _most_of_any_rank(session: Session, values: Sequence[int]) -> list[int]:

@@ -13,11 +13,11 @@ from planc.runtime.interpreter import Position
 from planc.runtime.lost_ranks import mesh_places
 from planc.runtime.observer import Together
 from planc.runtime.rank_log import RankLog
-from planc.runtime.secrets import redactor
 from planc.runtime.trackers import Following, Opening
 from planc.runtime.trackers.tensorboard import TensorboardTracker
 from planc.runtime.trackers.tracker import Open
 from planc.runtime.trackers.wandb import wandb_opener
+from planc.secrets import redactor
 
 
 def open_log(session: Session, op: OpenLog, position: Position) -> None:

@@ -16,10 +16,14 @@ from torch.optim import Optimizer
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildSchedule, FullyShard, OpenData
 from planc.runtime.backends.torch.attention.documents import Documents
+from planc.runtime.backends.torch.checkpoint import BackgroundSaves
+from planc.runtime.backends.torch.guard_state import GuardState
+from planc.runtime.backends.torch.own_time import OwnTime
 from planc.runtime.backends.torch.reporting_phases import PhaseClock
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
 from planc.runtime.launch import Launch
+from planc.runtime.notice import Notice
 from planc.runtime.observer import Evaluation, Observer
 from planc.runtime.rank_log import RankLog
 from planc.runtime.throughput import Work
@@ -74,11 +78,22 @@ class Session:
     """Under way in the steps that the plan profiles."""
     work: Work | None = None
     """None where nobody knows how many FLOPs a step has."""
+    own_time: OwnTime | None = None
+    """None where ranks are not compared."""
     clock: PhaseClock | None = None
     """None where nothing is timed."""
     watch: Watch | None = None
     """None where there is no other rank to lose."""
+    notice: Notice = field(default_factory=Notice)
+    """Whether the run was told to end."""
+    told: Tensor | None = None
+    """How many ranks were, when the last metrics were summed."""
+    is_warned_of_grace: bool = False
+    saves: BackgroundSaves | None = None
+    """None until the first asynchronous save."""
     _mesh: DeviceMesh | None = None
+    _submeshes: dict[MeshDim, DeviceMesh] = field(default_factory=dict)
+    """What was asked for before: to slice a mesh takes longer than what a step asks of its dims."""
     _model: nn.Module | None = None
     _optimizer: Optimizer | None = None
     _schedule: BuildSchedule | None = None
@@ -105,6 +120,7 @@ class Session:
     step_loss: Tensor | None = None
     """This rank's share of the step's loss, summed over micro steps."""
     grad_norm: float = 0.0
+    guard: GuardState = field(default_factory=GuardState)
     step_started: float = 0.0
 
     @property
@@ -138,7 +154,9 @@ class Session:
         return torch.device("cpu") if offloads else self.device
 
     def submesh(self, mesh_dim: MeshDim) -> DeviceMesh:
-        return self.mesh[mesh_dim.value]
+        if mesh_dim not in self._submeshes:
+            self._submeshes[mesh_dim] = self.mesh[mesh_dim.value]
+        return self._submeshes[mesh_dim]
 
     def coordinate(self, mesh_dim: MeshDim) -> int:
         """This rank's place along a mesh dim."""

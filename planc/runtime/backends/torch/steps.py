@@ -68,6 +68,7 @@ def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
     local = session.loss.to_local() if isinstance(session.loss, DTensor) else session.loss
     assert session.step_loss is not None
     session.step_loss += local.detach()
+    session.guard.micro_losses.append(local.detach())
 
 
 def backward(session: Session, op: Backward, position: Position) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from planc.runtime.backends.torch.blocks import Slices
 from planc.runtime.backends.torch.weights_views import View, leaf
+from planc.runtime.checkpoints.shards import without_repeats
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_files
 
@@ -49,9 +51,19 @@ def _refuse_absent(index: Mapping[str, Path], found: Mapping[str, Any]) -> None:
 
 def _open(path: Path) -> Any:
     try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
+        handle = safe_open(path, framework="pt")
+        # The library takes the last of them; another reader may take the first.
+        _refuse_repeats(path)
+        return handle
+    except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} is no safetensors file: {error}", help="restore the file") from error
+
+
+def _refuse_repeats(path: Path) -> None:
+    """ValueError where a header names a tensor twice. The library has found it whole, and short enough."""
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        json.loads(stream.read(length), object_pairs_hook=without_repeats)
 
 
 def _read(entry: Any, block: Slices) -> Tensor:

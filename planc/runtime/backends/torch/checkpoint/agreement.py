@@ -28,10 +28,13 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def from_coordinator(function: Callable[[], str]) -> str:
-    """What `function` returns on rank 0, which alone calls it. All ranks raise its CheckpointError."""
+def from_coordinator(function: Callable[[], str], *, group: dist.ProcessGroup | None = None) -> str:
+    """What `function` returns on rank 0, which alone calls it. All ranks raise its CheckpointError.
+
+    `group` holds every rank; without one it is the group of training.
+    """
     report = _attempt(function) if rank() == 0 else None
-    return _results([_broadcast(report)])[0]
+    return _results([_broadcast(report, group=group)])[0]
 
 
 def require_on_all(check: Callable[[], None]) -> None:
@@ -78,26 +81,27 @@ def _results(reports: list[str]) -> list[str]:
     return [outcome["result"] for outcome in outcomes]
 
 
-def _broadcast(text: str | None) -> str:
+def _broadcast(text: str | None, *, group: dist.ProcessGroup | None) -> str:
     """The text that rank 0 gives, on every rank; the others give None."""
     if world_size() == 1:
         assert text is not None
         return text
-    length = torch.zeros(1, dtype=torch.int64, device=_device())
-    data = torch.empty(0, dtype=torch.uint8, device=_device())
+    device = _device(group)
+    length = torch.zeros(1, dtype=torch.int64, device=device)
+    data = torch.empty(0, dtype=torch.uint8, device=device)
     if text is not None:
-        data = _encode(text)
+        data = _encode(text, device=device)
         length.fill_(data.numel())
-    dist.broadcast(length, src=0)
+    dist.broadcast(length, src=0, group=group)
     data.resize_(int(length))
-    dist.broadcast(data, src=0)
+    dist.broadcast(data, src=0, group=group)
     return _decode(data)
 
 
 def _gather(text: str) -> list[str]:
     if world_size() == 1:
         return [text]
-    data = _encode(text)
+    data = _encode(text, device=_device())
     lengths = _gather_equal(torch.tensor([data.numel()], device=data.device))
     # A collective's tensors are of one length.
     padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=data.device)
@@ -112,13 +116,13 @@ def _gather_equal(tensor: torch.Tensor) -> list[torch.Tensor]:
     return gathered
 
 
-def _encode(text: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(_device())
+def _encode(text: str, *, device: torch.device) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
 
 
-def _device() -> torch.device:
+def _device(group: dist.ProcessGroup | None = None) -> torch.device:
     # nccl moves CUDA tensors only.
-    uses_nccl = dist.is_initialized() and dist.get_backend() == "nccl"
+    uses_nccl = dist.is_initialized() and dist.get_backend(group) == "nccl"
     return torch.device("cuda" if uses_nccl else "cpu")
 
 

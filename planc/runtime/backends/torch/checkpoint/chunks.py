@@ -68,16 +68,22 @@ def distances(
     """One for each of the tensors, which both hold with one shape; one of each is in memory at a time."""
     readers = [(ChunkReader(directory), manifest) for directory, manifest in (first, second)]
     for name in names:
-        before, after = (_whole(reader, manifest.tensors[name]) for reader, manifest in readers)
+        before, after = (whole(reader, manifest.tensors[name]) for reader, manifest in readers)
         yield Distance(name, _largest(before, after))
 
 
-def _whole(reader: ChunkReader, entry: TensorEntry) -> Tensor:
+def whole(reader: ChunkReader, entry: TensorEntry) -> Tensor:
+    """All of a tensor."""
     return reader.read(entry, tuple(slice(0, size) for size in entry.shape))
 
 
+def is_bitwise_equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one dtype have the same bytes in the same order, NaN included."""
+    return torch.equal(_bits(one), _bits(other))
+
+
 def _largest(before: Tensor, after: Tensor) -> float:
-    if torch.equal(_bits(before), _bits(after)):
+    if is_bitwise_equal(before, after):
         return 0.0
     apart = (before.double() - after.double()).abs().nan_to_num(nan=torch.inf)
     return float(apart.max())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from planc.runtime.backends.torch.checkpoint.agreement import combined
@@ -13,12 +15,19 @@ from planc.runtime.checkpoints.errors import CheckpointError
 
 
 @contextmanager
+def _unwarned() -> Iterator[None]:
+    # Only there: it changes the filters of every thread, and saves may run beside training.
+    with warnings.catch_warnings():
+        # One process without a process group is meant.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+@contextmanager
 def dcp_errors() -> Iterator[None]:
     """Raises one CheckpointError where ranks failed with CheckpointErrors, else a RuntimeError."""
     try:
-        with warnings.catch_warnings():
-            # One process without a process group is meant.
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        with contextlib.nullcontext() if dist.is_initialized() else _unwarned():
             yield
     except CheckpointException as failure:
         errors = {rank: wrapped[0] for rank, wrapped in failure.failures.items()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint import state_dict_saver as dcp
 
 import planc
@@ -26,61 +28,96 @@ from planc.runtime.checkpoints.manifest import Manifest, Progress
 from planc.vocab import MeshDim
 
 
-def save(
-    state: TrainingState,
-    *,
-    root: Path,
-    progress: Progress,
-    plan_hash: str,
-    model_digest: str,
-    mesh: Mapping[MeshDim, int],
-    keep_last: int | None = None,
-) -> Path:
-    """The committed directory `root/step-N`, N being `progress.step`. Every rank must call it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a checkpoint goes, and what its manifest says beside the tensors.
 
-    With `keep_last`, older checkpoints are deleted once this one is committed. Raises the same
-    CheckpointError on every rank, whichever failed; then what was written of the step is removed.
+    With `keep_last`, older checkpoints are deleted once this one is committed.
     """
-    empty = Manifest(
-        planc_version=planc.__version__,
-        torch_version=torch.__version__,
-        step=progress.step,
-        plan_hash=plan_hash,
-        model_digest=model_digest,
-        mesh=dict(mesh),
-        progress=progress,
-        tensors={},
-        files={},
-    )
-    temporary = temporary_directory(root, step=progress.step)
-    _begin(root, step=progress.step)
-    writer = SafetensorsWriter(temporary, rank=rank(), commit=partial(_finish, temporary, manifest=empty))
+
+    root: Path
+    progress: Progress
+    plan_hash: str
+    model_digest: str
+    mesh: Mapping[MeshDim, int]
+    keep_last: int | None = None
+
+    @property
+    def directory(self) -> Path:
+        """`root/step-N`, N being `progress.step`."""
+        return step_directory(self.root, step=self.progress.step)
+
+    def manifest(self) -> Manifest:
+        """The manifest, of no tensors yet."""
+        return Manifest(
+            planc_version=planc.__version__,
+            torch_version=torch.__version__,
+            step=self.progress.step,
+            plan_hash=self.plan_hash,
+            model_digest=self.model_digest,
+            mesh=dict(self.mesh),
+            progress=self.progress,
+            tensors={},
+            files={},
+        )
+
+
+def save(state: TrainingState, *, to: Destination) -> Path:
+    """The committed directory. Every rank must call it; training waits for it.
+
+    Raises the same CheckpointError on every rank, whichever failed; then what was written of the step is
+    removed.
+    """
+    return write(named_tensors(state), to=to, planner=TensorSavePlanner())
+
+
+def write(
+    tensors: Mapping[str, Tensor],
+    *,
+    to: Destination,
+    planner: TensorSavePlanner,
+    group: dist.ProcessGroup | None = None,
+) -> Path:
+    """As `save`, of the tensors that the planner chooses and finds; ranks meet in `group`, of all ranks."""
+    step = to.progress.step
+    temporary = temporary_directory(to.root, step=step)
+    _begin(to.root, step=step, group=group)
+    finish = partial(_finish, temporary, manifest=to.manifest())
+    writer = SafetensorsWriter(temporary, rank=rank(), commit=finish)
     try:
-        _write(state, writer=writer)
+        save_with(writer, tensors=tensors, planner=planner, group=group)
     except CheckpointError as error:
         if rank() == 0:
-            _abandon(root, step=progress.step, failure=error)
+            _abandon(to.root, step=step, failure=error)
         raise
-    if keep_last is not None:
-        _prune(root, keep_last=keep_last)
-    return step_directory(root, step=progress.step)
+    if to.keep_last is not None:
+        _prune(to.root, keep_last=to.keep_last, group=group)
+    return to.directory
 
 
-def _write(state: TrainingState, *, writer: SafetensorsWriter) -> None:
+def save_with(
+    writer: SafetensorsWriter,
+    *,
+    tensors: Mapping[str, Tensor],
+    planner: TensorSavePlanner,
+    group: dist.ProcessGroup | None,
+) -> None:
+    """DCP's save. All ranks raise the CheckpointErrors of any."""
     with dcp_errors():
         dcp.save(
-            named_tensors(state),
+            dict(tensors),
             storage_writer=writer,
-            planner=TensorSavePlanner(),
+            planner=planner,
+            process_group=group,
             no_dist=not dist.is_initialized(),
         )
 
 
-def _begin(root: Path, *, step: int) -> None:
+def _begin(root: Path, *, step: int, group: dist.ProcessGroup | None) -> None:
     def begin() -> str:
         return str(commit.begin(root, step=step))
 
-    from_coordinator(begin)
+    from_coordinator(begin, group=group)
 
 
 def _finish(temporary: Path, contents: Contents, *, manifest: Manifest) -> None:
@@ -88,11 +125,11 @@ def _finish(temporary: Path, contents: Contents, *, manifest: Manifest) -> None:
     commit.finish(temporary, manifest=full)
 
 
-def _prune(root: Path, *, keep_last: int) -> None:
+def _prune(root: Path, *, keep_last: int, group: dist.ProcessGroup | None) -> None:
     def prune() -> str:
         return str(commit.prune(root, keep_last=keep_last))
 
-    from_coordinator(prune)
+    from_coordinator(prune, group=group)
 
 
 def _abandon(root: Path, *, step: int, failure: CheckpointError) -> None:

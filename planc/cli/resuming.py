@@ -1,0 +1,80 @@
+"""What differs from the plan that saved a checkpoint: in words, and refused where it changes training."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from planc.graph.artifact import ArtifactError, graph_of, load
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import ResumeCheckpoint
+from planc.runtime.checkpoints.errors import CheckpointError
+from planc.runtime.checkpoints.layout import latest, step_directory
+from planc.runtime.checkpoints.verify import read_manifest
+from planc.runtime.errors import RunError
+from planc.runtime.run_directory import KEPT_PLANS
+
+
+def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str]) -> tuple[str, ...]:
+    """One line a difference from the plan that saved what this run goes on from; none for the same plan.
+
+    RunError where what is trained would change, unless the change is among `allowed`.
+    """
+    _require_names(allowed)
+    saved_by = _saved_by(graph, folder / "checkpoints")
+    if saved_by in ("", plan_hash(graph)):
+        return ()
+    try:
+        text = (folder / KEPT_PLANS / f"{saved_by}.json").read_text(encoding="utf-8")
+        old = graph_of(load(text))
+    except (OSError, ArtifactError) as error:
+        reason = "is not kept here" if isinstance(error, OSError) else f"cannot be read: {error}"
+        return (f"the plan that saved it, {saved_by[:12]}, {reason}: what differs is not known",)
+    return tuple(_compared(old, graph, allowed=allowed))
+
+
+def _require_names(allowed: Collection[str]) -> None:
+    if not allowed:
+        return
+    # Reached lazily: without it, a run needs no front end to go on.
+    from planc.diff.resume import CHANGES_TO_ALLOW
+
+    for name in allowed:
+        if name not in CHANGES_TO_ALLOW:
+            names = ", ".join(CHANGES_TO_ALLOW)
+            raise RunError(f"--allow-change {name!r} names no change", help=f"there are: {names}")
+
+
+def _saved_by(graph: Graph, checkpoints: Path) -> str:
+    """The hash of the plan that saved the newest checkpoint; empty where nothing is to be compared."""
+    if not any(isinstance(op, ResumeCheckpoint) for op in graph.setup):
+        return ""
+    try:
+        step = latest(checkpoints)
+        return "" if step is None else read_manifest(step_directory(checkpoints, step=step)).plan_hash
+    except CheckpointError:
+        # To resume is refused for it, by whoever reads the whole checkpoint.
+        return ""
+
+
+def _compared(old: Graph, new: Graph, *, allowed: Collection[str]) -> Iterator[str]:
+    # Reached lazily: a run that goes on with its own plan needs no front end.
+    from planc.diff.resume import resume_changes
+    from planc.diff.side import Side
+    from planc.diff.text import middle
+
+    found = resume_changes(Side("saved", old), Side("now", new))
+    refused = [(name, change) for name, change in found.training if name not in allowed]
+    if refused:
+        texts = "; ".join(f"{change.name} {middle(change)}" for _, change in refused)
+        flags = " ".join(
+            f"--allow-change {shlex.quote(name)}" for name in dict.fromkeys(name for name, _ in refused)
+        )
+        raise RunError(
+            f"another plan saved the checkpoint, and this one changes what is trained: {texts}",
+            help=f"restore it, or say that it is wanted: {flags}",
+        )
+    yield from (f"{change.name} {middle(change)} (allowed)" for _, change in found.training)
+    yield from (f"{change.name} {middle(change)} (the last bits of sums)" for change in found.sums)
+    yield from (f"{change.name} {middle(change)} (harmless)" for change in found.harmless)

@@ -1,0 +1,22 @@
+"""What no model has."""
+
+from __future__ import annotations
+
+from planc.inventory.files import InventoryError
+from planc.inventory.schema import Inventory
+
+MAX_ELEMENTS = 2**42
+"""Of one tensor. The largest of published models have some 2**34."""
+
+
+def require_possible(inventory: Inventory, *, origin: str) -> Inventory:
+    """The inventory; InventoryError, which names `origin`, for a tensor larger than any."""
+    for module in inventory.modules:
+        for parameter in module.parameters:
+            if parameter.num_elements > MAX_ELEMENTS:
+                raise InventoryError(
+                    f"{origin}: {module.fqn}.{parameter.name} would be {list(parameter.shape)}, "
+                    "and no tensor of a model is as large",
+                    help="Correct the sizes in config.json.",
+                )
+    return inventory

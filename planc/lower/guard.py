@@ -1,0 +1,58 @@
+"""The `guard` block as ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from planc.graph.ops import CompareReplicas, GuardStep
+from planc.graph.ops.guard_step import NonfiniteGuard, SpikeGuard
+from planc.plan.guard import Nonfinite, SkipNonfinite, SkipSpike, Spike, StopAtNonfinite, StopAtSpike
+from planc.plan.spec import Plan
+from planc.vocab import MeshDim
+
+
+def guard_step(plan: Plan) -> Iterator[GuardStep]:
+    """One op, unless the plan asks for no more than every run does: to stop where a number is none."""
+    if (guard := plan.guard) is None:
+        return
+    nonfinite = _nonfinite(guard.nonfinite)
+    if nonfinite.at_most is not None or guard.loss_spike is not None:
+        yield GuardStep(
+            nonfinite=nonfinite,
+            loss_spike=_spike(guard.loss_spike),
+            over=plan.tensor_parallel.on if plan.tensor_parallel else (),
+            span=plan.span("guard"),
+        )
+
+
+def _nonfinite(action: Nonfinite) -> NonfiniteGuard:
+    match action:
+        case StopAtNonfinite():
+            return NonfiniteGuard(at_most=None)
+        case SkipNonfinite(at_most=at_most):
+            return NonfiniteGuard(at_most=at_most)
+        case _:
+            assert_never(action)
+
+
+def _spike(action: Spike | None) -> SpikeGuard | None:
+    match action:
+        case None:
+            return None
+        case StopAtSpike(deviations=deviations, window=window):
+            return SpikeGuard(deviations=deviations, window=window, at_most=None)
+        case SkipSpike(deviations=deviations, window=window, at_most=at_most):
+            return SpikeGuard(deviations=deviations, window=window, at_most=at_most)
+        case _:
+            assert_never(action)
+
+
+def compare_replicas(plan: Plan) -> Iterator[CompareReplicas]:
+    """One op, where the plan asks for it."""
+    if plan.guard is not None and plan.guard.replicas_every is not None:
+        yield CompareReplicas(
+            every_steps=plan.guard.replicas_every,
+            over=tuple(MeshDim),
+            span=plan.span("guard.replicas_every"),
+        )

@@ -1,0 +1,47 @@
+"""When a run saves, as ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, assert_never
+
+from planc.graph.ops import SaveCheckpoint, SettleSave
+from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, SyncSave, WhenBusy
+from planc.vocab import MeshDim
+
+
+def save_checkpoint(plan: Plan) -> Iterator[SaveCheckpoint]:
+    """One op, where the plan saves at all."""
+    if (checkpoint := plan.checkpoint) is None or not _saves(checkpoint):
+        return
+    yield SaveCheckpoint(
+        every_steps=checkpoint.save_every,
+        at_end=checkpoint.save_last,
+        keep_last=checkpoint.keep_last,
+        mode="async" if isinstance(checkpoint.mode, AsyncSave) else "sync",
+        when_busy=_when_busy(checkpoint.mode),
+        span=plan.span("checkpoint"),
+    )
+
+
+def settle_save(plan: Plan) -> Iterator[SettleSave]:
+    """One op, where a save may be under way while training goes on."""
+    checkpoint = plan.checkpoint
+    if checkpoint is not None and _saves(checkpoint) and isinstance(checkpoint.mode, AsyncSave):
+        yield SettleSave(over=tuple(MeshDim), span=plan.span("checkpoint.mode"))
+
+
+def _saves(checkpoint: CheckpointSpec) -> bool:
+    return checkpoint.save_every is not None or checkpoint.save_last
+
+
+def _when_busy(mode: SyncSave | AsyncSave) -> Literal["wait", "skip"] | None:
+    if isinstance(mode, SyncSave):
+        return None
+    match mode.when_busy:
+        case WhenBusy.WAIT:
+            return "wait"
+        case WhenBusy.SKIP:
+            return "skip"
+        case _:
+            assert_never(mode.when_busy)

@@ -1,0 +1,27 @@
+"""Whether a run was told to end before its last step, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Notice:
+    """What one rank knows. The thread that hears signals writes `heard`, the run all else.
+
+    A run that is told to end finishes its step, saves, and leaves; before that its ranks agree, since only
+    some of them may have heard.
+    """
+
+    heard: str = ""
+    """`SIGTERM`, as this rank heard it; empty until then."""
+    step: int | None = None
+    """The last step that is done. None until the first may begin, while there is nothing to save."""
+    is_agreed: bool = False
+    """All ranks end after `step`."""
+    is_over: bool = False
+    """All that is to be saved is saved, or the run fails for another reason."""
+
+    def hear(self, name: str) -> None:
+        """This rank is told to end, by a signal; what came first stays."""
+        self.heard = self.heard or name

@@ -1,0 +1,61 @@
+"""What a script is made of, and what cannot stand in one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from planc.graph.op import Op
+from planc.vocab import DType, MeshDim
+
+
+class NotInScript(ValueError):
+    """Each line names an op, where the plan asks for it, and what of it has no form in a script."""
+
+
+def refuse(op: Op, reason: str) -> NotInScript:
+    """What is said of an op that a script cannot have."""
+    where = f"{op.span.file}:{op.span.line}:{op.span.column}: " if op.span else ""
+    return NotInScript(f"{where}{op.name}: {reason}")
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def dtype(of: DType) -> str:
+    return f"torch.{of.value}"
+
+
+def one_dim(over: tuple[MeshDim, ...]) -> str:
+    """The submesh of the one mesh dim."""
+    (mesh_dim,) = over
+    return f'mesh["{mesh_dim.value}"]'
+
+
+def listed(names: Iterable[str]) -> Iterator[str]:
+    """`names` as members of a Python list, in one those that differ in the number of a layer."""
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for name in names:
+        head, number, tail = _around_number(name)
+        if number is None:
+            yield f'"{name}"'
+        else:
+            numbers.setdefault((head, tail), []).append(number)
+    for (head, tail), found in numbers.items():
+        first, last = min(found), max(found)
+        is_range = sorted(found) == list(range(first, last + 1))
+        among = f"range({first}, {last + 1})" if is_range else repr(tuple(sorted(found)))
+        yield f'*(f"{head}{{n}}{tail}" for n in {among})'
+
+
+def _around_number(name: str) -> tuple[str, int | None, str]:
+    parts = name.split(".")
+    at = next((index for index, part in enumerate(parts) if part.isdecimal()), None)
+    if at is None:
+        return name, None, ""
+    return (
+        "".join(f"{part}." for part in parts[:at]),
+        int(parts[at]),
+        "".join(f".{part}" for part in parts[at + 1 :]),
+    )

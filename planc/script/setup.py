@@ -1,0 +1,215 @@
+"""Setup ops as lines of a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+from planc import vocab
+from planc.graph.graph import Graph
+from planc.graph.ops import (
+    AttachAttention,
+    BuildModel,
+    BuildOptimizer,
+    BuildSchedule,
+    FullyShard,
+    InitMesh,
+    InitWeights,
+    LoadWeights,
+    MaterialiseWeights,
+    OpenData,
+    ShardTensorParallel,
+)
+from planc.hub import is_hub
+from planc.script.model import dtype, listed, one_dim, quoted, refuse
+from planc.styles.model import StyleUse
+from planc.vocab import MeshDim
+
+
+def init_mesh(op: InitMesh, graph: Graph) -> Iterator[str]:
+    chosen = {"nccl": '"cuda"', "gloo": '"cpu"'}.get(
+        op.backend, '"cuda" if torch.cuda.is_available() else "cpu"'
+    )
+    yield f"kind = {chosen}"
+    yield 'device = torch.device(kind, int(os.environ["LOCAL_RANK"]) if kind == "cuda" else None)'
+    yield 'if kind == "cuda":'
+    yield "    torch.cuda.set_device(device)"
+    yield (
+        'dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo", '
+        f"timeout=timedelta(seconds={op.timeout_seconds}))"
+    )
+    sizes = tuple(size for _, size in op.sizes)
+    names = ", ".join(quoted(mesh_dim.value) for mesh_dim, _ in op.sizes)
+    yield f"mesh = init_device_mesh(kind, {sizes}, mesh_dim_names=({names}))"
+    yield f"assert dist.get_world_size() == {graph.world_size}"
+
+
+def build_model(op: BuildModel, graph: Graph) -> Iterator[str]:
+    if is_hub(op.path):
+        raise refuse(op, "a script takes its model from a folder, not from the hub")
+    yield f"config = AutoConfig.from_pretrained(BASE / {quoted(op.path)}, local_files_only=True)"
+    yield 'with torch.device("meta"):'
+    yield "    model: Any = AutoModelForCausalLM.from_config("
+    yield f'        config, dtype={dtype(op.dtype)}, attn_implementation="eager"'
+    yield "    )"
+    yield "model.config.use_cache = False"
+    yield "model.train()"
+
+
+def attach_attention(op: AttachAttention, graph: Graph) -> Iterator[str]:
+    if op.isolates or op.balance != "none":
+        raise refuse(op, "isolated documents and balanced sequences have no form in a script")
+    match op.kind:
+        case "eager":
+            yield "# The model's own attention."
+        case "plain":
+            yield "model.config._attn_implementation = register_attention(causal_attention)"
+        case "ulysses":
+            compute = f"ulysses_attention({one_dim(op.over)})"
+            yield f"model.config._attn_implementation = register_attention({compute})"
+        case kind:
+            raise refuse(op, f"{kind} attention has no form in a script; ulysses has")
+
+
+def shard_tensor_parallel(op: ShardTensorParallel, graph: Graph) -> Iterator[str]:
+    style = _style(op.use)
+    if style is None:
+        raise refuse(op, f"the style {op.use.style} has no form in a script")
+    if not op.over:
+        raise refuse(op, "there is no mesh dim to divide over")
+    yield f"style = {style}"
+    names = ", ".join(listed(op.modules))
+    yield f"parallelize_module(model, {one_dim(op.over)}, dict.fromkeys([{names}], style))"
+
+
+def _style(use: StyleUse) -> str | None:
+    """PyTorch's style, as a call; None for what it has none for."""
+    layouts = f"input_layouts={_placement(use.input)}, output_layouts={_placement(use.output)}"
+    match use.style:
+        case "colwise" | "colwise_gather_output" | "embedding_colwise":
+            return f"ColwiseParallel({layouts})"
+        case "rowwise" | "rowwise_split_input" | "embedding_rowwise":
+            return f"RowwiseParallel({layouts})"
+        case "sequence_parallel":
+            return f"SequenceParallel(sequence_dim={use.sequence_dim}, use_local_output=True)"
+        case "replicated_with_grad_allreduce":
+            return "SequenceParallel(sequence_dim=2, use_local_output=True)"
+        case "prepare_input":
+            return f"PrepareInput({_placement(use.input)}, {_placement(use.computes_on)})"
+        case _:
+            return None
+
+
+def _placement(of: vocab.Placement) -> str:
+    match of:
+        case vocab.Shard() | vocab.Replicate() | vocab.Partial():
+            return str(of)
+        case vocab.StridedShard():
+            raise AssertionError("no style with a form in a script packs its features")
+        case _:
+            assert_never(of)
+
+
+def fully_shard(op: FullyShard, graph: Graph) -> Iterator[str]:
+    if op.cpu_offload:
+        raise refuse(op, "offloading has no form in a script")
+    if len(op.replicate_over) > 1 or (op.replicate_over and len(op.shard_over) > 1):
+        raise refuse(op, "replicas beside several sharded mesh dims have no form in a script")
+    dtypes = f"param_dtype={_maybe(op.param_dtype)}, reduce_dtype={_maybe(op.reduce_dtype)}"
+    options = [
+        f"mesh={_fsdp_mesh(op)}",
+        f"reshard_after_forward={op.reshard_after_forward}",
+        f"mp_policy=MixedPrecisionPolicy({dtypes})",
+    ]
+    for targets in _targets(op.groups):
+        yield "shard_fully("
+        yield f"    {targets},"
+        yield from (f"    {option}," for option in options)
+        yield ")"
+
+
+def _fsdp_mesh(op: FullyShard) -> str:
+    names = ", ".join(f'"{mesh_dim.value}"' for mesh_dim in (*op.replicate_over, *op.shard_over))
+    return f'mesh[{names}]._flatten("fsdp")' if len(op.shard_over) > 1 else f"mesh[{names}]"
+
+
+def _targets(groups: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Lists of what is gathered together, as expressions; alike modules in one list."""
+    alone = [group[0] for group in groups if len(group) == 1]
+    if alone:
+        yield f"[model.get_submodule(name) for name in [{', '.join(listed(alone))}]]"
+    for group in groups:
+        if len(group) > 1:
+            yield f"[[model.get_submodule(name) for name in [{', '.join(listed(group))}]]]"
+
+
+def _maybe(of: vocab.DType | None) -> str:
+    return dtype(of) if of else "None"
+
+
+def materialise_weights(op: MaterialiseWeights, graph: Graph) -> Iterator[str]:
+    yield "model.to_empty(device=device)"
+
+
+def init_weights(op: InitWeights, graph: Graph) -> Iterator[str]:
+    yield f"fill_buffers(model, seed={op.seed})"
+    yield f"fill_parameters(model, lambda: drawn_parameters(model, seed={op.seed}))"
+
+
+def load_weights(op: LoadWeights, graph: Graph) -> Iterator[str]:
+    if is_hub(op.path):
+        raise refuse(op, "a script takes its weights from a folder, not from the hub")
+    yield f"fill_buffers(model, seed={op.seed})"
+    yield f"fill_parameters(model, lambda: stored_parameters(BASE / {quoted(op.path)}))"
+
+
+def build_optimizer(op: BuildOptimizer, graph: Graph) -> Iterator[str]:
+    yield "groups: list[dict[str, Any]] = ["
+    for group in op.groups:
+        yield "    {"
+        yield '        "params": ['
+        yield "            model.get_parameter(name)"
+        yield "            for name in ["
+        yield from (f"                {member}," for member in listed(group.parameters))
+        yield "            ]"
+        yield "        ],"
+        yield f'        "lr": {group.lr!r},'
+        yield f'        "peak_lr": {group.lr!r},'
+        yield f'        "weight_decay": {group.weight_decay!r},'
+        yield "    },"
+    yield "]"
+    chosen = [f"{flag}={_implementation(op, flag)}" for flag in ("fused", "foreach")]
+    if op.kind == "adamw":
+        options = [f"lr={op.lr!r}", f"betas={op.betas!r}", f"eps={op.eps!r}", *chosen]
+        yield f"optimizer: Any = AdamW(by_mesh(groups), {', '.join(options)})"
+    else:
+        options = [f"lr={op.lr!r}", f"momentum={op.momentum!r}", f"nesterov={op.nesterov!r}", *chosen]
+        yield f"optimizer: Any = SGD(by_mesh(groups), {', '.join(options)})"
+
+
+def _implementation(op: BuildOptimizer, flag: str) -> str:
+    on = {device: op.implementation_on(device) == flag for device in ("cuda", "cpu")}
+    return str(on["cpu"]) if on["cuda"] == on["cpu"] else f'kind == "{"cuda" if on["cuda"] else "cpu"}"'
+
+
+def build_schedule(op: BuildSchedule, graph: Graph) -> Iterator[str]:
+    decay_steps = op.num_steps - op.warmup_steps if op.decay_steps is None else op.decay_steps
+    yield "schedule = partial("
+    yield "    learning_rate_factor,"
+    yield f'    kind="{op.kind}",'
+    yield f"    warmup_steps={op.warmup_steps},"
+    yield f"    decay_steps={decay_steps},"
+    yield f"    min_factor={op.min_factor!r},"
+    yield f"    num_steps={op.num_steps},"
+    yield ")"
+    yield "set_learning_rate(optimizer, schedule(1))"
+
+
+def open_data(op: OpenData, graph: Graph) -> Iterator[str]:
+    if op.source != "text" or op.tokenizer != "bytes" or op.packing != "attend":
+        raise refuse(op, "only text() with tokenizer = bytes and packing = attend has a form in a script")
+    shard_size = graph.size(MeshDim.DP_SHARD)
+    yield f"tokens = bytes_of(text_files(BASE, [{', '.join(map(quoted, op.patterns))}]))"
+    yield f"num_sequences = (len(tokens) - 1) // {op.sequence_length}"
+    replica, shard = (f'mesh["{name}"].get_local_rank()' for name in ("dp_replicate", "dp_shard"))
+    yield f"dp_rank = {replica} * {shard_size} + {shard}"

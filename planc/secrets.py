@@ -1,0 +1,40 @@
+"""Takes secrets out of what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+SECRET_VARIABLES = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_MIN_CHARACTERS = 6
+"""No key is shorter, and a letter or two would be found in every other word."""
+
+
+def redactor(environment: Mapping[str, str]) -> Callable[[str], str]:
+    """A function that puts `***` for every secret of the environment in a text."""
+    secrets = _secrets(environment)
+
+    def redact(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    return redact
+
+
+def redact_stream(stream: TextIO | None, *, environment: Mapping[str, str]) -> None:
+    """Makes a stream put `***` for every secret of the environment in what is written to it."""
+    if stream is None or not _secrets(environment):
+        return
+    redact, write = redactor(environment), stream.write
+
+    def write_redacted(text: str) -> int:
+        write(redact(text))
+        return len(text)
+
+    stream.write = write_redacted  # type: ignore[method-assign]
+
+
+def _secrets(environment: Mapping[str, str]) -> list[str]:
+    found = (environment.get(name, "") for name in SECRET_VARIABLES)
+    return [secret for secret in found if len(secret) >= _MIN_CHARACTERS]

@@ -1,0 +1,231 @@
+"""How long saves and loads of a checkpoint keep training: `python -m tests.bench.saving`, into SAVING.md.
+
+One process without a process group holds a model and its AdamW of about 600 MB, in a temporary folder. Each
+round saves it once while training waits and once behind training, loads it with planc, which verifies every
+hash before it copies, and loads the same tensors with DCP's own reader from what DCP's own writer wrote,
+which verifies nothing. Rounds alternate, so that a busy machine slows all alike; medians count. The files
+lie in the system's cache, so that loads are work of the processor: its seconds are compared, which others on
+the machine do not lengthen as they do those of the clock.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import nn
+from torch.distributed import checkpoint as dcp
+
+from planc.runtime.backends.torch.checkpoint import BackgroundSaves, Destination, TrainingState, load, save
+from planc.runtime.backends.torch.checkpoint.tensors import named_tensors
+from planc.runtime.checkpoints.manifest import Progress
+from tests.bench.result import Result, report
+
+PAGE = Path(__file__).parent / "SAVING.md"
+NUM_LAYERS, WIDTH = 12, 2048
+NUM_ROUNDS = 3
+NUM_LOADS = 3
+"""Of each kind, in a round."""
+BLOCKED_GOAL = 0.05
+LOAD_GOAL = 1.5
+MATMUL_WIDTH = 1024
+
+
+_NOTES = """\
+- Training waits for a copy of what its rank writes, into memory that later saves use again: nearly all of
+  the wait is `a bare copy`. The first save also plans who writes what and touches the copies' memory for
+  the first time.
+- The rest is done by a thread: it writes, hashes, syncs and commits. `a step beside a save` is what work of
+  the processor suffers from it on as many processors as there are here; a device does not.
+- A verified load reads every file twice: SHA-256 over all of it, then the copy. Until every rank has found
+  every hash right, no tensor changes. DCP's own load checks nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Seconds of the clock, and of the processor."""
+
+    clock: float
+    processor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Seconds of each, of the clock but for loads."""
+
+    waited: float
+    blocked: float
+    behind: float
+    copied: float
+    loads: tuple[Load, ...]
+    plain_loads: tuple[Load, ...]
+    quiet_step: float
+    busy_step: float
+
+
+def build() -> TrainingState:
+    """About 600 MB: weights, and as much twice for their moments."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(NUM_LAYERS)))
+    state = TrainingState(model, torch.optim.AdamW(model.parameters()))
+    for tensor in named_tensors(state).values():
+        # Fresh pages of zeros would cost a copy nothing.
+        tensor.copy_(torch.rand(tensor.shape))
+    return state
+
+
+def timed(function: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def loaded(function: Callable[[], object]) -> Load:
+    began = time.process_time()
+    clock = timed(function)
+    return Load(clock, time.process_time() - began)
+
+
+class Bench:
+    """A state, where it is saved, and the thread that saves it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = build()
+        self.folder = folder
+        self.saves = BackgroundSaves(device=torch.device("cpu"), timeout_seconds=60.0)
+        self.step = 0
+        self.factor = torch.rand(MATMUL_WIDTH, MATMUL_WIDTH)
+
+    def destination(self, name: str) -> Destination:
+        self.step += 1
+        progress = Progress(step=self.step, samples_consumed=0, seed=0, data_fingerprint="data", epoch=0)
+        root = self.folder / name
+        return Destination(
+            root=root, progress=progress, plan_hash="plan", model_digest="model", mesh={}, keep_last=1
+        )
+
+    def train(self) -> None:
+        """Work of the processor, as a step is."""
+        for _ in range(4):
+            torch.mm(self.factor, self.factor)
+
+    def behind(self) -> tuple[float, float, list[float]]:
+        """Seconds that training waited, that the save took, and of each step beside it."""
+        self.saves.start(self.state, to=self.destination("behind"))
+        steps = []
+        while not self.saves.has_ended():
+            steps.append(timed(self.train))
+        saved = self.saves.join()
+        return saved.blocked_seconds, saved.seconds, steps
+
+    def copied(self) -> float:
+        """Seconds of a bare copy of all tensors into memory that is there: the least that training waits."""
+        tensors = named_tensors(self.state)
+        copies = {name: torch.empty_like(tensor).copy_(tensor) for name, tensor in tensors.items()}
+        return timed(lambda: [copies[name].copy_(tensor) for name, tensor in tensors.items()])
+
+    def both_loads(self, directory: Path, plain: Path) -> tuple[Load, Load]:
+        verified = loaded(lambda: load(self.state, directory=directory))
+        tensors = named_tensors(self.state)
+        return verified, loaded(lambda: dcp.load(tensors, checkpoint_id=plain, no_dist=True))
+
+    def round(self, plain: Path) -> Round:
+        quiet = [timed(self.train) for _ in range(10)]
+        to = self.destination("waited")
+        waited = timed(lambda: save(self.state, to=to))
+        blocked, behind, busy = self.behind()
+        pairs = [self.both_loads(to.directory, plain) for _ in range(NUM_LOADS)]
+        return Round(
+            waited=waited,
+            blocked=blocked,
+            behind=behind,
+            copied=self.copied(),
+            loads=tuple(verified for verified, _ in pairs),
+            plain_loads=tuple(bare for _, bare in pairs),
+            quiet_step=median(quiet),
+            busy_step=median(busy),
+        )
+
+
+def measure(folder: Path) -> tuple[list[Round], float, int]:
+    """The rounds, the seconds that the first save behind training kept it, and the bytes of a checkpoint."""
+    bench = Bench(folder)
+    plain = folder / "plain"
+    dcp.save(named_tensors(bench.state), checkpoint_id=plain, no_dist=True)
+    first, _, _ = bench.behind()
+    rounds = [bench.round(plain) for _ in range(NUM_ROUNDS)]
+    shutil.rmtree(plain)
+    return rounds, first, bench.saves.staged_bytes
+
+
+def results(rounds: list[Round], *, first: float) -> list[Result]:
+    def middle(name: str) -> float:
+        return median(getattr(one, name) for one in rounds)
+
+    share = median(one.blocked / one.waited for one in rounds)
+    verified = _middle([load for one in rounds for load in one.loads])
+    bare = _middle([load for one in rounds for load in one.plain_loads])
+    ratio = verified.processor / bare.processor
+    slower = median(one.busy_step / one.quiet_step for one in rounds)
+    return [
+        Result("save, training waits", (f"{middle('waited'):.2f} s",)),
+        Result("save behind training", (f"{middle('behind'):.2f} s",)),
+        Result("of that, training waited", (f"{middle('blocked'):.3f} s",)),
+        Result("the first time", (f"{first:.3f} s",)),
+        Result("a bare copy", (f"{middle('copied'):.3f} s",)),
+        Result("its share of a save", (f"{share:.1%}",), f"< {BLOCKED_GOAL:.0%}", share < BLOCKED_GOAL),
+        Result("a step beside a save", (f"{slower:.2f} x",)),
+        Result("verified load", (_load_text(verified),)),
+        Result("DCP's load", (_load_text(bare),)),
+        Result("ratio, by the processor", (f"{ratio:.2f} x",), f"<= {LOAD_GOAL} x", ratio <= LOAD_GOAL),
+    ]
+
+
+def _middle(loads: list[Load]) -> Load:
+    return Load(median(one.clock for one in loads), median(one.processor for one in loads))
+
+
+def _load_text(load: Load) -> str:
+    return f"{load.clock:.2f} s, {load.processor:.2f} s of the processor"
+
+
+def write_page(found: list[Result], *, num_bytes: int) -> None:
+    place = f"Python {platform.python_version()}, Linux {platform.release().partition('-')[0]}"
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "safetensors"))
+    rows = "\n".join(f"| {one.name} | {one.cells[0]} | {one.goal} | {one.verdict} |" for one in found)
+    PAGE.write_text(
+        f"# Saving\n\n{date.today().isoformat()}, {versions}, {place}, "
+        f"{torch.get_num_threads()} thread(s) of torch.\n\n"
+        f"`python -m tests.bench.saving`: {num_bytes / 1e6:.0f} MB of tensors, one process, "
+        f"medians of {NUM_ROUNDS} rounds. At its end {os.getloadavg()[0]:.1f} processes shared "
+        f"{os.cpu_count()} processors.\n\n"
+        f"| what | measured | goal | |\n|---|---|---|---|\n{rows}\n\n{_NOTES}\n",
+        encoding="utf-8",
+    )
+
+
+def main() -> int:
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    with TemporaryDirectory(prefix="planc-saving-") as name:
+        rounds, first, num_bytes = measure(Path(name))
+    found = results(rounds, first=first)
+    for one in found:
+        print(one)
+    write_page(found, num_bytes=num_bytes)
+    return report(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""A run that goes on says what differs from the plan that saved its checkpoint, and refuses what matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planc.cli.resuming import changes_since_saved
+from planc.graph.artifact import dump
+from planc.graph.graph import Graph, plan_hash
+from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, Progress, seal
+from planc.runtime.errors import RunError
+from planc.runtime.run_directory import RunDirectory
+from tests.plans import FULL, checked, write_plan
+
+
+def graph(folder: Path, *settings: str) -> Graph:
+    found = checked(write_plan(folder, text=FULL), *settings).graph
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """The folder of a run of FULL that has saved one step, without its shards."""
+    saved, folder = graph(tmp_path), tmp_path / "run"
+    digest = plan_hash(saved)
+    RunDirectory(folder).prepare(lambda _: dump(saved, sources=(), overrides=()), plan_hash=digest)
+    step = folder / "checkpoints" / "step-3"
+    step.mkdir(parents=True)
+    progress = Progress(step=3, samples_consumed=24, seed=0, data_fingerprint="data")
+    manifest = Manifest(
+        planc_version="0",
+        torch_version="0",
+        step=3,
+        plan_hash=digest,
+        model_digest="model",
+        mesh={},
+        progress=progress,
+        tensors={},
+        files={},
+    )
+    (step / MANIFEST_NAME).write_text(seal(manifest), encoding="utf-8")
+    return folder
+
+
+def test_the_same_plan_differs_in_nothing(run_folder: Path, tmp_path: Path) -> None:
+    assert changes_since_saved(graph(tmp_path), run_folder, allowed=()) == ()
+
+
+def test_a_change_of_what_is_trained_is_refused_with_the_words_that_allow_it(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    changed = graph(tmp_path, "optimizer.clip_grad_norm=0.5", "optimizer.schedule=constant()")
+    with pytest.raises(RunError) as caught:
+        changes_since_saved(changed, run_folder, allowed=())
+    assert "schedule cosine -> constant" in caught.value.message
+    assert "optimizer.clip_grad_norm 1.0 -> 0.5" in caught.value.message
+    assert caught.value.help is not None
+    assert "--allow-change optimizer.clip_grad_norm --allow-change schedule " in caught.value.help
+
+
+def test_an_allowed_change_is_said(run_folder: Path, tmp_path: Path) -> None:
+    changed = graph(tmp_path, "optimizer.clip_grad_norm=0.5")
+    found = changes_since_saved(changed, run_folder, allowed=("optimizer.clip_grad_norm",))
+    assert found == ("optimizer.clip_grad_norm 1.0 -> 0.5 (allowed)",)
+
+
+def test_harmless_changes_need_no_leave(run_folder: Path, tmp_path: Path) -> None:
+    found = changes_since_saved(graph(tmp_path, "train.log_every=7 steps"), run_folder, allowed=())
+    assert found == ("train.log_every 1 -> 7 (harmless)",)
+
+
+def test_a_name_that_no_change_has_is_refused(run_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="'lr' names no change") as caught:
+        changes_since_saved(graph(tmp_path), run_folder, allowed=("lr",))
+    assert caught.value.help is not None
+    assert "optimizer lr" in caught.value.help
+
+
+def test_a_plan_that_is_not_kept_is_not_guessed_at(run_folder: Path, tmp_path: Path) -> None:
+    for path in (run_folder / "plans").iterdir():
+        path.unlink()
+    (found,) = changes_since_saved(graph(tmp_path, "train.log_every=7 steps"), run_folder, allowed=())
+    assert found.endswith("is not kept here: what differs is not known")

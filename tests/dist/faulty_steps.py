@@ -1,0 +1,133 @@
+"""Runs whose numbers go wrong on rank 1: what each rank tells of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from planc.graph.op import Op
+from planc.runtime.backends.torch.backend import TorchBackend
+from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.session import Session
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position, run
+from planc.runtime.observer import StepMetrics
+from planc.verify.ranks import Metrics
+from tests.dist.pool import run_ranks
+from tests.parity.cases import Case, compile_case
+from tests.parity.ranks import Task, local_digests, open_session
+
+WEIGHT = "model.layers.1.mlp.up_proj.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong on rank 1 as `op` ends, in these steps, in its last micro-batch."""
+
+    op: str
+    steps: tuple[int, ...]
+    kind: str
+    value: float = math.nan
+
+
+@dataclass(slots=True)
+class Told:
+    """What a rank saw of its run; digests are of weights and optimizer state, by completed step."""
+
+    code: ExitCode | None = None
+    message: str = ""
+    record: dict[str, Any] = field(default_factory=dict)
+    states: dict[int, dict[str, str]] = field(default_factory=dict)
+    noted: list[str] = field(default_factory=list)
+    steps: list[StepMetrics] = field(default_factory=list)
+    losses: tuple[float, ...] = ()
+
+
+class Listening(Metrics):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def noted(self, text: str) -> None:
+        self.texts.append(text)
+
+
+class Faulty(TorchBackend):
+    """Runs as ever, but for the fault, and keeps digests of the state at the end of every step."""
+
+    def __init__(self, session: Session, *, fault: Fault | None) -> None:
+        super().__init__(session)
+        self.fault = fault
+        self.states: dict[int, dict[str, str]] = {}
+
+    def execute(self, op: Op, position: Position) -> None:
+        if position.step and op.name == "batch.next":
+            self.states[position.step - 1] = state_digests(self.session)
+        super().execute(op, position)
+        fault = self.fault
+        if fault is None or op.name != fault.op or position.step not in fault.steps:
+            return
+        if position.is_last_micro_step and self.session.launch.rank == 1:
+            spoil(self.session, fault)
+
+
+def state_digests(session: Session) -> dict[str, str]:
+    weights = dict(session.model.named_parameters())
+    moments = {
+        f"{key} of {name}": session.optimizer.state[weight][key]
+        for name, weight in weights.items()
+        for key in ("exp_avg", "exp_avg_sq")
+        if weight in session.optimizer.state
+    }
+    return local_digests(weights, prefix="") | local_digests(moments, prefix="")
+
+
+def spoil(session: Session, fault: Fault) -> None:
+    match fault.kind:
+        case "loss":
+            assert session.loss is not None and session.step_loss is not None
+            share = session.guard.micro_losses[-1].clone()
+            session.loss = session.loss * fault.value
+            session.step_loss += share * fault.value - share
+            session.guard.micro_losses[-1] = share * fault.value
+        case "weight":
+            local_of(session.model.get_parameter(WEIGHT)).data.view(-1)[7] = fault.value
+        case "step loss":
+            assert session.step_loss is not None
+            session.step_loss.fill_(fault.value)
+        case "bit":
+            bits = local_of(session.model.get_parameter(WEIGHT)).data.view(-1).view(torch.int32)
+            bits[7] ^= 1
+        case unknown:
+            raise AssertionError(unknown)
+
+
+def faulty_rank(rank: int, world_size: int, task: Task, fault: Fault | None) -> Told:
+    listening = Listening()
+    session = open_session(task, listening)
+    backend = Faulty(session, fault=fault)
+    told = Told(states=backend.states, noted=listening.texts, steps=listening.steps)
+    try:
+        run(task.graph, backend, stop_after=task.stop_after)
+    except RunError as error:
+        told.code, told.message, told.record = error.code, error.message, dict(error.record)
+    told.states[-1] = state_digests(session)
+    told.losses = session.guard.memory.losses
+    # Rank 0 hosts the store, which the others must not lose before they have spoken.
+    dist.destroy_process_group()
+    return told
+
+
+def run_faulty(
+    workspace: Path, case: Case, fault: Fault | None, *settings: str, **task: Any
+) -> Sequence[Told]:
+    """What the ranks of a run tell."""
+    graph = compile_case(replace(case, settings=settings), workspace=workspace, saves="run_folder" in task)
+    folder = task.pop("run_folder", workspace / "run")
+    return run_ranks(faulty_rank, graph.world_size, Task(graph, workspace, folder, **task), fault, init=False)

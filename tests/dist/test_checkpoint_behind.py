@@ -1,0 +1,114 @@
+"""What a thread saves while training goes on is what training would have waited for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from planc.runtime.backends.torch.checkpoint import BackgroundSaves, TrainingState, save
+from planc.runtime.checkpoints.errors import CheckpointError
+from planc.runtime.checkpoints.layout import committed_steps, step_directory
+from planc.runtime.checkpoints.verify import read_manifest, verify
+from tests.dist.checkpoint_state import (
+    FSDP2_TP2,
+    HSDP,
+    REPLICATED_TP2,
+    SINGLE,
+    Layout,
+    build,
+    destination,
+    train_step,
+)
+from tests.dist.pool import run_ranks
+
+TIMEOUT_SECONDS = 60.0
+
+
+def background() -> BackgroundSaves:
+    return BackgroundSaves(device=torch.device("cpu"), timeout_seconds=TIMEOUT_SECONDS)
+
+
+def save_both_ways(rank: int, world_size: int, root: Path, layout: Layout) -> tuple[int, int]:
+    """Steps 1 and 2, each saved while training waits and while it goes on. Staged bytes after each."""
+    state, saves, staged = build(layout, seed=1), background(), []
+    for step in (1, 2):
+        train_step(state, seed=step)
+        save(state, to=destination(root / "waited", step=step, layout=layout))
+        saves.start(state, to=destination(root / "behind", step=step, layout=layout))
+        staged.append(saves.staged_bytes)
+        train_step(state, seed=99)
+        while not saves.has_ended():
+            time.sleep(0.001)
+        saves.join()
+    return staged[0], staged[1]
+
+
+@pytest.mark.parametrize("layout", [HSDP, FSDP2_TP2, REPLICATED_TP2], ids=["hsdp", "fsdp-tp", "replicas-tp"])
+def test_each_step_is_bit_for_bit_the_one_that_training_waited_for(layout: Layout, tmp_path: Path) -> None:
+    run_ranks(save_both_ways, 4, tmp_path, layout)
+    for step in (1, 2):
+        behind, waited = (step_directory(tmp_path / name, step=step) for name in ("behind", "waited"))
+        assert verify(behind) == ()
+        assert read_manifest(behind) == read_manifest(waited)
+
+
+def test_ranks_copy_one_checkpoint_together_however_many_replicas_there_are(tmp_path: Path) -> None:
+    staged = run_ranks(save_both_ways, 4, tmp_path, REPLICATED_TP2)
+    manifest = read_manifest(step_directory(tmp_path / "behind", step=2))
+    # Headers alone are not copied.
+    written = sum(file.size_bytes for file in manifest.files.values())
+    assert 0.9 * written < sum(first for first, _ in staged) < written
+    assert all(first == second for first, second in staged), "the same memory for every save"
+
+
+def test_a_process_without_a_group_saves_behind_training(tmp_path: Path) -> None:
+    save_both_ways(0, 1, tmp_path, SINGLE)
+    assert committed_steps(tmp_path / "behind") == (1, 2)
+
+
+@pytest.fixture
+def single() -> TrainingState:
+    state = build(SINGLE, seed=1)
+    train_step(state, seed=0)
+    return state
+
+
+def test_only_the_last_checkpoints_are_kept(single: TrainingState, tmp_path: Path) -> None:
+    saves = background()
+    for step in (1, 2, 3):
+        saves.start(single, to=destination(tmp_path, step=step, keep_last=2))
+        saves.join()
+    assert committed_steps(tmp_path) == (2, 3)
+
+
+def test_the_times_of_a_save_are_told(single: TrainingState, tmp_path: Path) -> None:
+    saves = background()
+    saves.start(single, to=destination(tmp_path, step=1))
+    saved = saves.join()
+    assert saved.directory == step_directory(tmp_path, step=1)
+    assert 0 < saved.blocked_seconds <= saved.seconds
+
+
+def test_a_step_that_is_there_already_is_refused_when_the_save_is_joined(
+    single: TrainingState, tmp_path: Path
+) -> None:
+    saves = background()
+    saves.start(single, to=destination(tmp_path, step=1))
+    saves.join()
+    saves.start(single, to=destination(tmp_path, step=1))
+    with pytest.raises(CheckpointError, match="never overwritten"):
+        saves.join()
+    assert not saves.is_under_way
+    assert verify(step_directory(tmp_path, step=1)) == ()
+
+
+def test_a_tensor_that_cannot_be_saved_is_refused_before_anything_is_written(
+    single: TrainingState, tmp_path: Path
+) -> None:
+    single.model.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(CheckpointError, match="is complex64"):
+        background().start(single, to=destination(tmp_path / "root", step=1))
+    assert not (tmp_path / "root").exists()

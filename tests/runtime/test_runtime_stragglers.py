@@ -1,0 +1,50 @@
+"""Which ranks are named as stragglers, by their own times."""
+
+from __future__ import annotations
+
+from planc.runtime.stragglers import Stragglers, standing_out
+
+EVEN = [0.10, 0.11, 0.10, 0.10]
+SLOW = [0.10, 0.11, 0.30, 0.10]
+
+
+def named(stragglers: Stragglers, seconds: list[float], *, num_steps: int = 5) -> list[int]:
+    return [one.rank for one in stragglers.add([num_steps * one for one in seconds], num_steps=num_steps)]
+
+
+def test_a_rank_is_named_when_it_stands_out_twice_in_a_row() -> None:
+    stragglers = Stragglers()
+    assert named(stragglers, SLOW) == []
+    assert named(stragglers, SLOW) == [2]
+
+
+def test_standing_out_once_is_chance() -> None:
+    stragglers = Stragglers()
+    assert [named(stragglers, one) for one in (SLOW, EVEN, SLOW, EVEN)] == [[], [], [], []]
+
+
+def test_a_rank_is_named_anew_only_after_it_has_kept_up() -> None:
+    stragglers = Stragglers()
+    found = [named(stragglers, one) for one in (SLOW, SLOW, SLOW, EVEN, SLOW, SLOW)]
+    assert found == [[], [2], [], [], [], [2]]
+
+
+def test_fewer_than_five_steps_are_judged_with_those_that_follow() -> None:
+    stragglers = Stragglers()
+    found = [named(stragglers, SLOW, num_steps=1) for _ in range(10)]
+    assert found == [[]] * 9 + [[2]]
+
+
+def test_a_few_milliseconds_are_no_straggling() -> None:
+    assert standing_out([0.010, 0.025]) == ()
+
+
+def test_of_two_ranks_the_slower_one_is_told_with_the_others_time() -> None:
+    (found,) = standing_out([0.1, 0.3])
+    assert str(found) == (
+        "rank 1 straggles: its own work takes 0.300 s a step, 3.0 times the others' median of 0.100 s"
+    )
+
+
+def test_one_rank_has_nobody_to_be_compared_with() -> None:
+    assert standing_out([5.0]) == ()
