@@ -187,7 +187,7 @@ def test_numbers_that_explode_end_the_run_with_its_own_code(workspace: Path, tmp
     )
     for outcome in without_torchrun(command, command):
         assert outcome.code == 5
-        assert "the gradient norm is nan at step 2; no weight was changed" in outcome.stderr
+        assert "the gradient norm is nan at step 2, and no weight was changed" in outcome.stderr
         assert "Traceback" not in outcome.stderr
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("failed", 5)

@@ -197,19 +197,21 @@ def test_overriding_a_broken_parameter_adds_no_finding() -> None:
     assert [problem.code for problem in found] == [codes.UNKNOWN_NAME]
 
 
+ABSENT = {
+    "context_parallel": "context_parallel on cp { }",
+    "elastic": "elastic on dp_shard { sizes = [1] }",
+    "profile": "profile { first_step = 1, last_step = 1 }",
+}
+"""Blocks that no override makes."""
 SETTINGS = [f"{kind}.{f.name}" for kind, shape in BLOCKS.items() for f in keys(shape.record)]
 
 
 @pytest.mark.parametrize("path", SETTINGS)
 def test_every_setting_can_be_overridden(path: str) -> None:
     """With a value of no type at all, so that the finding proves that the setting read it."""
-    if path.startswith("context_parallel."):
-        text, overrides = edited(("data {", "context_parallel on cp { }\ndata {")), [setting(f"{path}=f(0)")]
-    elif path.startswith("profile."):
-        block = "profile { first_step = 1, last_step = 1 }\ndata {"
-        text, overrides = edited(("data {", block)), [setting(f"{path}=f(0)")]
-    else:
-        text, overrides = TEXT, [setting(f"{path}=f(0)")]
+    block = ABSENT.get(path.partition(".")[0], "")
+    text = edited(("data {", f"{block}\ndata {{"))
+    overrides = [setting(f"{path}=f(0)")]
     found = [one for one in faults(text, overrides=overrides) if one.primary.span.file == "--set"]
     assert [one.code for one in found] in ([codes.WRONG_TYPE], [codes.UNKNOWN_ACTION])
 
