@@ -32,7 +32,10 @@ def banner(graph: Graph, *, device: str, run_folder: Path, overrides: Sequence[s
 
 def closing(directory: RunDirectory, *, checkpoint: Path | None, last_step: int, num_steps: int) -> str:
     """Where everything is, and how far the loss has come since the run's first step."""
-    lines = ["done" if last_step == num_steps else f"stopped after step {last_step} of {num_steps}"]
+    if last_step > num_steps:
+        lines = [f"nothing to do: step {last_step} is saved, and the plan ends after step {num_steps}"]
+    else:
+        lines = ["done" if last_step == num_steps else f"stopped after step {last_step} of {num_steps}"]
     losses = directory.losses()
     if losses:
         (first, first_loss), (last, last_loss) = losses[0], losses[-1]

@@ -266,7 +266,7 @@ def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, sess
         )
         print(preempted(graph, last_step=last_step, heard=notice.heard), flush=True)
     else:
-        state = "done" if last_step == graph.num_steps else "stopped"
+        state = "done" if last_step >= graph.num_steps else "stopped"
         directory.write_status(state, code=ExitCode.DONE, step=last_step, plan_hash=digest)
     checkpoint, num_steps = display.checkpoint, graph.num_steps
     print(closing(directory, checkpoint=checkpoint, last_step=last_step, num_steps=num_steps), flush=True)

@@ -144,7 +144,7 @@ def _exported_step(folder: Path) -> int | None:
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(
             f"{folder} is no export of a run, and would be replaced by one",
-            help="move it away and start the run again: it goes on from its last checkpoint",
+            help="move it away and run again; with checkpoint.resume it goes on from its last save",
         ) from None
 
 

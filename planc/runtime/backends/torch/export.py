@@ -52,7 +52,7 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     if config_digest(source) != session.model_digest:
         raise RunError(
             f"{source / 'config.json'} changed during the run",
-            help="restore the file and start the run again: it goes on from its last checkpoint",
+            help="restore the file and run again; with checkpoint.resume it goes on from its last save",
         )
     with run_errors():
         temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder))))
