@@ -203,7 +203,10 @@ def convert_arguments(
             converted[spec_field.name] = spec_field.metadata["default"]
         elif is_sound:
             # After another finding this argument may be there, under a name with a slip in it.
-            scope.report(codes.WRONG_ARGUMENTS, name.span, f"`{spec_field.name}` is required")
+            help = f"`{name.text}` takes {type_of(spec_field).describe()}"
+            if not spec_field.metadata["positional"]:
+                help += f", by name: `{spec_field.name} = ...`"
+            scope.report(codes.WRONG_ARGUMENTS, name.span, f"`{spec_field.name}` is required", help=help)
             is_sound = False
     return record(**converted) if is_sound else None
 

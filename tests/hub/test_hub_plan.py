@@ -76,8 +76,9 @@ def test_what_names_no_repository_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_a_revision_is_required(tmp_path: Path) -> None:
-    code, text, _ = only_finding(checked(tmp_path, 'hub("org/tiny")'))
+    code, text, help = only_finding(checked(tmp_path, 'hub("org/tiny")'))
     assert (code, text) == ("P211", "`revision` is required")
+    assert help == "`hub` takes a commit's 40 hexadecimal digits, by name: `revision = ...`"
 
 
 def test_the_name_in_graphs_is_no_path_for_a_plan(tmp_path: Path) -> None:
