@@ -165,7 +165,7 @@ def _print_full(found: _Found) -> None:
     digest = plan_hash(checked.graph)[:12]
     sys.stdout.write(f"{found.path} is sound, plan_hash {digest}, in {found.seconds:.2f} s\n")
     base, is_deep = Path(found.path).parent, bool(found.rehearsed)
-    rows.append(unread(checked.bound.plan, base=base, is_deep=is_deep))
+    rows.append(unread(checked.bound.plan, checked.graph, base=base, is_deep=is_deep))
     *lines, last = render_table(rows, indent="  ").splitlines()
     if plans.wants_colour(sys.stdout):
         last = f"\033[2m{last}\033[0m"

@@ -14,6 +14,7 @@ from planc.cli.exits import CLEAN, FINDINGS
 from planc.cli.settings import settings_from, unknown_variables
 from planc.diagnostics.human import HumanRenderer
 from planc.doctor.examine import Found, examine
+from planc.doctor.inputs import Input, read_inputs
 from planc.doctor.machine import Storage, read_machine, read_storage
 from planc.doctor.model import Report
 from planc.doctor.needs import MeantFor, Needs, needs_of
@@ -107,9 +108,17 @@ def _found(arguments: Namespace, checked: Checked | None) -> Found:
         machine=read_machine(os.environ, has_torch=versions["torch"] is not None),
         storage=storage,
         num_kept=_num_kept(storage),
+        inputs=_inputs(arguments, checked),
         malformed=settings_from((), os.environ)[1],
         unread=unknown_variables(os.environ),
     )
+
+
+def _inputs(arguments: Namespace, checked: Checked | None) -> tuple[Input, ...]:
+    """What the plan's run reads on this machine."""
+    if checked is None or checked.graph is None:
+        return ()
+    return read_inputs(checked.graph, base=Path(arguments.plan).parent)
 
 
 def _num_kept(storage: Storage | None) -> int:

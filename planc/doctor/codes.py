@@ -51,6 +51,7 @@ OTHER_DEVICE = Code(
     Severity.WARNING,
 )
 NO_COMPILER = Code("P930", "compiler-missing", "torch.compile finds no compiler on this machine")
+NO_INPUT = Code("P931", "input-missing", "files that a run reads are not on this machine")
 
 CODES: tuple[Code, ...] = (
     OUTSIDE_RANGE,
@@ -74,4 +75,5 @@ CODES: tuple[Code, ...] = (
     UNRESOLVED,
     OTHER_DEVICE,
     NO_COMPILER,
+    NO_INPUT,
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from planc.doctor.devices import device_checks, num_here, uses_cuda
+from planc.doctor.inputs import Input, input_checks
 from planc.doctor.launching import launch_checks
 from planc.doctor.machine import Machine, Storage
 from planc.doctor.model import Check, Report
@@ -29,6 +30,7 @@ class Found:
     machine: Machine
     storage: Storage | None = None
     num_kept: int = 0
+    inputs: tuple[Input, ...] = ()
     malformed: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -56,6 +58,7 @@ def _checks(found: Found, needs: Needs | None) -> Iterator[Check]:
     yield from map(malformed, found.malformed)
     yield from map(unread, found.unread)
     yield from variable_checks(environment, around)
+    yield from input_checks(found.inputs)
     if found.storage is not None:
         num_nodes = -(-needs.world_size // local) if needs and local else 1
         yield from storage_checks(found.storage, needs=needs, num_kept=found.num_kept, num_nodes=num_nodes)

@@ -53,8 +53,8 @@ ALLOWED: dict[str, set[str]] = {
         *("runtime", "show.table"),
     },
     "doctor": {
-        *("source", "vocab", "diagnostics", "styles", "inventory.schema", "graph", "estimate", "runtime"),
-        "show.table",
+        *("source", "vocab", "hub", "diagnostics", "styles", "inventory.schema", "graph", "estimate"),
+        *("runtime", "show.table"),
     },
     "show": {
         *("source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "estimate"),

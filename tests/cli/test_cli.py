@@ -183,6 +183,8 @@ def test_errors_are_one_and_several_plans_are_all_checked(terminal: Terminal, pl
 
 
 def test_a_sound_plan_says_what_was_not_read(terminal: Terminal, plan: Path) -> None:
+    (plan.parent / "data").mkdir()
+    (plan.parent / "data" / "a.txt").write_text("a")
     assert terminal.run("check", plan) == 0
     assert terminal.out.splitlines()[-1].split(maxsplit=2)[2] == "data; --deep also rehearses the run"
 
@@ -190,7 +192,8 @@ def test_a_sound_plan_says_what_was_not_read(terminal: Terminal, plan: Path) -> 
 def test_weights_and_a_tokenizer_that_is_not_here_are_not_read(terminal: Terminal, plan: Path) -> None:
     settings = ("--set", "model.weights=pretrained", "--set", 'data.tokenizer=file("none.json")')
     assert terminal.run("check", plan, *settings) == 0
-    assert "  not read       weights, data, tokenizer (its file is not here); --deep" in terminal.out
+    absent = "weights (its files are not here), data (not all of its files are here)"
+    assert f"  not read       {absent}, tokenizer (its file is not here); --deep" in terminal.out
 
 
 def test_concise_is_one_line_a_finding(terminal: Terminal, plan: Path) -> None:

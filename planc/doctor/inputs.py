@@ -1,0 +1,90 @@
+"""What a run reads where it runs, and a check leaves closed: the files of its weights and of its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planc.diagnostics import Label
+from planc.doctor import codes
+from planc.doctor.model import Check, Section
+from planc.graph.graph import Graph
+from planc.graph.ops import LoadWeights, OpenData, OpenEvaluation
+from planc.hub import is_hub, model_folder
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.sources import matched_files
+from planc.runtime.errors import RunError
+from planc.runtime.model_files import weight_files
+from planc.show.table import format_bytes, plural
+from planc.source import SourceFile, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Files that a run reads: `found` says what is there, or why there is nothing that it could read.
+
+    `help` says what to do, and is empty where nothing is wrong. `span` is where the plan asks for it.
+    """
+
+    name: str
+    found: str
+    span: Span | None
+    help: str = ""
+
+
+def read_inputs(graph: Graph, *, base: Path) -> tuple[Input, ...]:
+    """What a graph reads from files, with paths from `base`. Nothing is fetched, or read whole."""
+    return tuple(_inputs(graph, base))
+
+
+def _inputs(graph: Graph, base: Path) -> Iterator[Input]:
+    for op in graph.setup:
+        match op:
+            case LoadWeights() if not is_hub(op.path):
+                yield _weights(op, base)
+            case OpenData() if op.source not in _ELSEWHERE:
+                yield _data("data", op, base)
+            case OpenEvaluation() if op.source not in _ELSEWHERE:
+                yield _data(f"evaluation {op.label}", op, base)
+            case _:
+                pass
+
+
+_ELSEWHERE = ("hf_hub", "python_stdlib")
+"""Data that is fetched when a run starts, or comes with Python."""
+
+
+def _weights(op: LoadWeights, base: Path) -> Input:
+    try:
+        files = weight_files(model_folder(op.path, base=base))
+    except RunError as error:
+        return Input("weights", error.message, op.span, error.help or "complete the folder")
+    paths = {files} if isinstance(files, Path) else set(files.values())
+    return Input("weights", _told(paths), op.span)
+
+
+def _data(name: str, op: OpenData | OpenEvaluation, base: Path) -> Input:
+    try:
+        files = matched_files(op.patterns, base=base)
+    except DataError as error:
+        return Input(name, error.message, op.span, error.help)
+    return Input(name, _told({base / file for file in files}), op.span)
+
+
+def _told(paths: set[Path]) -> str:
+    """What the report says of files that are there."""
+    return f"{plural(len(paths), 'file')}, {format_bytes(sum(path.stat().st_size for path in paths))}"
+
+
+def input_checks(inputs: Sequence[Input]) -> Iterator[Check]:
+    """Whether all that a run reads is there."""
+    for one in inputs:
+        observed = SourceFile(one.name, "absent" if one.help else one.found)
+        if not one.help:
+            yield Check(Section.STORAGE, observed)
+            continue
+        label = Label(observed.whole(), "")
+        at = one.span or observed.whole()
+        problem = codes.NO_INPUT.at(at, one.found, secondary=(label,) if one.span else (), help=one.help)
+        yield Check(Section.STORAGE, observed, "there when a run starts", problems=(problem,))
