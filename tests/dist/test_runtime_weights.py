@@ -268,14 +268,3 @@ def test_values_that_differ_for_what_is_tied_are_refused(own_workspace: Path) ->
     save_file({**tensors, "lm_head.weight": embedding + 1}, path)
     with pytest.raises(RankError, match=r"different values for .*lm_head\.weight"):
         set_up(case, workspace=own_workspace)
-
-
-def test_quantized_weights_are_refused(own_workspace: Path) -> None:
-    """They have tensors of other names, dtypes and shapes, and scales beside them."""
-    save_weights(fresh_model(own_workspace, "llama"), own_workspace / "llama")
-    path = own_workspace / "llama" / "config.json"
-    config = {**json.loads(path.read_text()), "quantization_config": {"quant_method": "mxfp4"}}
-    path.write_text(json.dumps(config))
-    save_inventory(own_workspace / "llama")
-    with pytest.raises(RankError, match="are quantized"):
-        set_up(Case("1", settings=PRETRAINED), workspace=own_workspace)

@@ -46,6 +46,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines]
 
 
+@pytest.mark.slow
 def test_ranks_that_fill_no_mesh_stand_by_until_the_run_is_done(workspace: Path, tmp_path: Path) -> None:
     """Three ranks for a mesh of two: 2 x 2 ranks that lost one."""
     plan = elastic_plan(workspace, replicas=2, tp=2, num_steps=6)

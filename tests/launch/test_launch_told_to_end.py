@@ -69,6 +69,7 @@ def test_a_signal_to_torchrun_saves_and_the_run_goes_on_exactly(
     assert last_files(tmp_path) == undisturbed.files
 
 
+@pytest.mark.slow
 def test_torchrun_starts_ranks_again_that_go_on_exactly(undisturbed: Undisturbed, tmp_path: Path) -> None:
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "FAULT": "kill 1 50 forward"}

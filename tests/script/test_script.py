@@ -48,7 +48,11 @@ def launched(*arguments: str | Path, num_ranks: int, folder: Path, sees_planc: b
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape({"cp": 2}), Shape({"dp_shard": 2, "tp": 2})], ids=lambda shape: shape.name
+    "shape",
+    [
+        pytest.param(Shape({"cp": 2}), id="cp 2"),
+        pytest.param(Shape({"dp_shard": 2, "tp": 2}), id="dp_shard 2 tp 2", marks=pytest.mark.slow),
+    ],
 )
 def test_a_script_computes_what_planc_runs(shape: Shape, workspace: Path) -> None:
     folder = workspace / shape.name.replace(" ", "")

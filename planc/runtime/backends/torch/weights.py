@@ -23,7 +23,6 @@ from planc.runtime.backends.torch.weights_files import stored_views
 from planc.runtime.backends.torch.weights_views import View, leaf
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
-from planc.runtime.model_files import refuse_quantized
 
 _MAX_LISTED = 10
 _COMPARED_ROWS = 1024
@@ -113,7 +112,6 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     """
     session.seed = op.seed
     folder = model_folder(op.path, base=session.paths.base)
-    refuse_quantized(folder)
     pristine = cast(PreTrainedModel, fresh_copy(session.model))
     stored = stored_views(folder)
     conversion = to_model(pristine, stored)
