@@ -35,7 +35,8 @@ class RunDisplay:
         self.status_written = -_STATUS_SECONDS
 
     def started(self, *, first_step: int, num_steps: int) -> None:
-        self.directory.truncate_metrics(last_step=first_step - 1)
+        if earlier := self.directory.truncate_metrics(last_step=first_step - 1):
+            self.noted(f"the metrics of an earlier run in this folder are now in {earlier}")
         self.directory.write_status("running", step=first_step - 1)
         self.first_step, self.num_steps, self.began = first_step, num_steps, time.monotonic()
         self.last_step = min(num_steps, self.stop_after or num_steps)

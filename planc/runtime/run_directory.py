@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import socket
@@ -77,13 +78,23 @@ class RunDirectory:
         except OSError as error:
             raise self._not_writable(error) from error
 
-    def truncate_metrics(self, *, last_step: int) -> None:
-        """Drops the lines of steps that a resumed run does again, and one that a crash cut short."""
+    def truncate_metrics(self, *, last_step: int) -> str | None:
+        """Drops the lines of steps that a resumed run does again, and one that a crash cut short.
+
+        A run from its first step drops none of an earlier run's: it gives the name of the file that has them.
+        """
         path = self.path / "metrics.jsonl"
-        if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= last_step]
-            self._replace("metrics.jsonl", "".join(f"{line}\n" for line in kept))
+        if not path.exists():
+            return None
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if last_step == 0 and lines:
+            numbers = itertools.count(1)
+            earlier = next(one for n in numbers if not (one := self.path / f"metrics.{n}.jsonl").exists())
+            path.rename(earlier)
+            return earlier.name
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= last_step]
+        self._replace("metrics.jsonl", "".join(f"{line}\n" for line in kept))
+        return None
 
     def losses(self) -> list[tuple[int, float]]:
         """(step, loss) of every line of metrics.jsonl."""

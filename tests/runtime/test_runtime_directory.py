@@ -118,6 +118,15 @@ def test_a_first_run_has_nothing_to_drop(directory: RunDirectory) -> None:
     assert not (directory.path / "metrics.jsonl").exists()
 
 
+def test_a_run_that_starts_over_keeps_the_metrics_of_those_before(directory: RunDirectory) -> None:
+    for number in (1, 2):
+        directory.append_metrics(metrics(number))
+        assert directory.truncate_metrics(last_step=0) == f"metrics.{number}.jsonl"
+        (kept,) = (directory.path / f"metrics.{number}.jsonl").read_text().splitlines()
+        assert json.loads(kept)["step"] == number
+    assert directory.losses() == []
+
+
 def test_the_status_of_a_failed_run_holds_code_and_reason(directory: RunDirectory) -> None:
     directory.write_status("failed", code=ExitCode.NUMERICS, error="nan")
     assert status(directory) == {"state": "failed", "exit_code": 5, "error": "nan"}
