@@ -42,8 +42,8 @@ class Compiled:
     """Of the device that the plan names."""
     devices_per_node: int | None = None
     """As the plan's mesh says."""
-    is_shrunk: bool = False
-    """The launch has more ranks than the smaller mesh of an elastic plan: the last ones are spares."""
+    num_spares: int = 0
+    """The ranks that a launch has beyond the smaller mesh of an elastic plan, its last ones."""
 
     def artifact(self, folder: Path) -> str:
         """The artifact's text for a file in `folder`."""
@@ -85,7 +85,7 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
         checked.inventory,
         _peak_flops(checked.plan),
         checked.plan.mesh.devices_per_node if checked.plan else None,
-        is_shrunk=checked.graph.world_size < launch.world_size,
+        num_spares=max(0, launch.world_size - checked.graph.world_size),
     )
 
 

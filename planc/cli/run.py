@@ -23,6 +23,7 @@ from planc.cli.preflight import require_interface, require_packages, require_sto
 from planc.cli.resuming import changes_since_saved
 from planc.cli.run_errors import record, report
 from planc.cli.starting import start_with
+from planc.cli.streams import outlive_reader
 from planc.cli.watching import Listener, listen
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import InitMesh, ResumeCheckpoint
@@ -109,6 +110,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: argparse.Namespace) -> NoReturn:
     """Runs a plan and ends the process with the run's exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        outlive_reader(stream)
     # Imports leave no garbage, and looking for it is a fifth of their time. `_execute` turns it on again.
     gc.disable()
     _leave(_run(arguments))
@@ -125,10 +128,10 @@ def _run(arguments: argparse.Namespace) -> int:
         require_packages()
         compiled = compiled_for(arguments, launch)
         graph = compiled.graph
-        if compiled.is_shrunk:
+        if compiled.num_spares:
             if launch.rank >= graph.world_size:
-                _stand_by(launch, graph)
-                return ExitCode.DONE
+                listener.stands_by = True
+                return _stand_by(launch, graph)
             listener.launch = launch = replace(launch, world_size=graph.world_size)
         line = start_with(arguments, world_size=graph.world_size, devices_per_node=compiled.devices_per_node)
         require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=line)
@@ -144,7 +147,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 print(f"since the checkpoint was saved: {change}")
         _execute(compiled, launch, directory, arguments, listener)
     except RunError as error:
-        listener.notice.is_over = True
+        listener.notice.has_failed = listener.notice.is_over = True
         report(error, launch, directory)
         return error.code
     except KeyboardInterrupt:
@@ -159,14 +162,13 @@ def _run(arguments: argparse.Namespace) -> int:
     return ExitCode.PREEMPTED if listener.notice.is_agreed else ExitCode.DONE
 
 
-def _stand_by(launch: Launch, graph: Graph) -> None:
+def _stand_by(launch: Launch, graph: Graph) -> ExitCode:
     # A spare alone needs it, and imports torch.
     from planc.runtime.backends.torch.spares import stand_by
 
     text = f"rank {launch.rank} stands by: the mesh {mesh_text(graph)} has no place for it"
     print(f"planc: {text}", file=sys.stderr)
-    if graph.world_size > 1:
-        stand_by(launch)
+    return stand_by(launch) if graph.world_size > 1 else ExitCode.DONE
 
 
 def _execute(
@@ -226,8 +228,8 @@ def _execute(
             claimed.close()
         # A failing rank must not wait for the others, which may hang in a collective without it.
         if sys.exc_info()[0] is None:
-            if compiled.is_shrunk and launch.rank == 0:
-                dismiss(store)
+            if compiled.num_spares and launch.rank == 0:
+                dismiss(store, num_spares=compiled.num_spares)
             dist.destroy_process_group()
 
 

@@ -31,8 +31,11 @@ _ECHO_SECONDS = 1.0
 _START_SECONDS = 10.0
 """How long ranks that are told to end as they start may take to meet; nothing is lost if they do not."""
 _LOOK_SECONDS = 0.5
-_WORD_SECONDS = 3.0
-"""How long a process may take to say what it was about to say."""
+_LOST_SECONDS = 3.0
+"""How long a store or a file may take to tell which rank was lost."""
+_WORD_SECONDS = 15.0
+"""How long a process may take to say what it was about to say: it finds out which rank was lost, and closes
+its trackers. torchrun waits twice as long."""
 
 
 def listen(launch: Launch, directory: RunDirectory | None) -> Listener:
@@ -73,6 +76,8 @@ class Listener:
         self.claimed: TextIO | None = None
         """What makes the folder this run's."""
         self.watch: Watch | None = None
+        self.stands_by = False
+        """This rank has no place in the mesh, and waits for one."""
         self.say: Callable[[str], None] | None = None
         self._heard_at: float | None = None
         self._pressed_at: float | None = None
@@ -111,9 +116,12 @@ class Listener:
     def _hear(self, number: signal.Signals) -> None:
         notice, now = self.notice, time.monotonic()
         if notice.is_over:
-            # What there is to say is being said. A run that ends as it was told to is not hurried.
-            if number in _AT_ONCE and not notice.is_agreed:
+            # What there is to say is being said. A run that ended well is not hurried.
+            if number in _AT_ONCE and notice.has_failed:
                 self._await_word()
+            return
+        if self.stands_by and number not in _AT_ONCE:
+            # The ranks that train save for it; a node that loses a rank would end them before they have.
             return
         if number in _AT_ONCE and self._pressed_at is not None:
             if number != signal.SIGTERM or now - self._pressed_at > _ECHO_SECONDS:
@@ -141,12 +149,12 @@ class Listener:
             return
         if watch.is_claimed:
             self._await_word()
-        lost = _within(_WORD_SECONDS, watch.known_lost)
+        lost = _within(_LOST_SECONDS, watch.known_lost)
         # A rank that is told to go on and to end, in this order, may be seen in between.
         if lost and self._was_lost and watch.claim():
             watch.give_up()
             if self.say is not None:
-                _within(_WORD_SECONDS, lambda: self.say and self.say(lost))
+                _within(_LOST_SECONDS, lambda: self.say and self.say(lost))
             _leave(ExitCode.TERMINATED)
         self._was_lost = bool(lost)
 
@@ -182,7 +190,7 @@ class Listener:
 
     def _give_up(self) -> None:
         if self.watch is not None:
-            _within(_WORD_SECONDS, self.watch.give_up)
+            _within(_LOST_SECONDS, self.watch.give_up)
 
     def _write(self, state: str, code: ExitCode, **details: object) -> None:
         if self.launch.rank == 0 and self.directory is not None and self.directory.path.is_dir():

@@ -20,7 +20,9 @@ class Notice:
     is_agreed: bool = False
     """All ranks end after `step`."""
     is_over: bool = False
-    """All that is to be saved is saved, or the run fails for another reason."""
+    """All that is to be saved is saved, or the run has failed."""
+    has_failed: bool = False
+    """For a reason of its own, which is being told."""
 
     def hear(self, name: str) -> None:
         """This rank is told to end, by a signal; what came first stays."""

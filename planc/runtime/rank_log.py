@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any
 
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import SaveTimes, StepMetrics
+from planc.secrets import redactor
 
 
 class RankLog:
@@ -18,6 +20,7 @@ class RankLog:
 
     def __init__(self, run_folder: Path, *, rank: int, host: str, mesh: Mapping[str, int]) -> None:
         self._always = {"rank": rank, "host": host, "mesh": dict(mesh)}
+        self._redact = redactor(os.environ)
         path = run_folder / "logs" / f"rank-{rank}.jsonl"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +36,8 @@ class RankLog:
 
     def write(self, event: str, **values: Any) -> None:
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._file.write(json.dumps({"time": time, **self._always, "event": event, **values}) + "\n")
+        line = json.dumps({"time": time, **self._always, "event": event, **values})
+        self._file.write(self._redact(line) + "\n")
 
     def started(self, *, first_step: int, num_steps: int) -> None:
         self.write("started", first_step=first_step, num_steps=num_steps)

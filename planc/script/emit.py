@@ -34,7 +34,7 @@ from planc.graph.ops import (
     SyncGradients,
 )
 from planc.script import setup, steps
-from planc.script.model import NotInScript, quoted, refuse
+from planc.script.model import NotInScript, in_one_line, quoted, refuse
 from planc.script.parts_file import copied
 
 Emitter = Callable[[Any, Graph], Iterable[str]]
@@ -105,7 +105,7 @@ def _lines(ops: Iterable[AnyOp], graph: Graph, *, depth: int, refusals: list[str
         except NotInScript as refusal:
             refusals.append(str(refusal))
             continue
-        where = f", {PurePath(op.span.file).name}:{op.span.line}" if op.span else ""
+        where = f", {in_one_line(PurePath(op.span.file).name)}:{op.span.line}" if op.span else ""
         yield f"{' ' * depth}# {op.name}{where}"
         yield from (f"{' ' * depth}{line}" for line in text)
         if isinstance(op, Accumulate):
@@ -115,7 +115,7 @@ def _lines(ops: Iterable[AnyOp], graph: Graph, *, depth: int, refusals: list[str
 def _title(graph: Graph) -> str:
     launch = f"torchrun --nproc-per-node {graph.world_size}"
     return (
-        f'"""Trains what the plan {graph.name} says, with PyTorch and transformers alone.\n\n'
+        f'"""Trains what the plan {in_one_line(graph.name)} says, with PyTorch and transformers alone.\n\n'
         f"{launch} this file. Written by `planc compile --script` from the graph {plan_hash(graph)[:12]}.\n"
         '"""\n\nfrom __future__ import annotations'
     )

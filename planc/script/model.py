@@ -23,6 +23,11 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def in_one_line(name: str) -> str:
+    """A file's name, which may hold anything, as comments and docstrings can hold it."""
+    return " ".join(name.splitlines()).replace('"', "'").replace("\\", "/")
+
+
 def dtype(of: DType) -> str:
     return f"torch.{of.value}"
 
@@ -39,14 +44,19 @@ def listed(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         head, number, tail = _around_number(name)
         if number is None:
-            yield f'"{name}"'
+            yield quoted(name)
         else:
             numbers.setdefault((head, tail), []).append(number)
     for (head, tail), found in numbers.items():
         first, last = min(found), max(found)
         is_range = sorted(found) == list(range(first, last + 1))
         among = f"range({first}, {last + 1})" if is_range else repr(tuple(sorted(found)))
-        yield f'*(f"{head}{{n}}{tail}" for n in {among})'
+        yield f"*(f{quoted(f'{_in_braces(head)}{{n}}{_in_braces(tail)}')} for n in {among})"
+
+
+def _in_braces(text: str) -> str:
+    """A text as f-strings hold it."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _around_number(name: str) -> tuple[str, int | None, str]:

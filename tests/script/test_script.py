@@ -13,7 +13,7 @@ import pytest
 from planc.cli.main import main
 from planc.graph.graph import Graph
 from planc.script.emit import script
-from planc.script.model import NotInScript, listed
+from planc.script.model import NotInScript, in_one_line, listed
 from tests.bench.shapes import Shape, compile_shape, make_workspace, plan_text
 
 NUM_STEPS = 12
@@ -114,3 +114,13 @@ def test_names_of_layers_are_listed_together() -> None:
     members = ", ".join(listed(names))
     assert members == '"head", *(f"layers.{n}.x" for n in range(0, 3)), *(f"layers.{n}.y" for n in (1, 3))'
     assert sorted(eval(f"[{members}]")) == sorted(names)
+
+
+def test_names_of_a_model_are_no_code() -> None:
+    names = ['a"b', '{x}.0.y"z', '{x}.1.y"z', "{x}.4.w"]
+    listed_in_file = f"[{', '.join(listed(names))}]"
+    assert eval(listed_in_file, {"x": "code"}) == names
+
+
+def test_a_plans_file_name_is_no_code() -> None:
+    assert in_one_line('a"""\nimport os\\') == "a''' import os/"

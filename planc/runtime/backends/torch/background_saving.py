@@ -7,7 +7,6 @@ from planc.runtime.backends.torch.checkpoint import BackgroundSaves, Destination
 from planc.runtime.backends.torch.checkpoint_errors import run_errors
 from planc.runtime.backends.torch.preemption import warn_of_grace
 from planc.runtime.backends.torch.session import Session
-from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import SaveTimes
 
@@ -53,5 +52,5 @@ def finish_save(session: Session) -> None:
     """As `join_save`, for a run that fails for another reason, which comes first."""
     try:
         join_save(session)
-    except RunError as error:
-        session.observer.noted(f"the save under way has failed too: {error.message}")
+    except Exception as error:
+        session.observer.noted(f"the save under way has failed too: {error}")
