@@ -4,8 +4,8 @@ One process without a process group holds a model and its AdamW of about 600 MB,
 round saves it once while training waits and once behind training, loads it with planc, which verifies every
 hash before it copies, and loads the same tensors with DCP's own reader from what DCP's own writer wrote,
 which verifies nothing. Rounds alternate, so that a busy machine slows all alike; medians count. The files
-lie in the system's cache, so that loads are work of the processor: its seconds are compared, which others on
-the machine do not lengthen as they do those of the clock.
+lie in the system's cache, so that loads are work of the processor. Loads are compared by the clock; beside it
+stand the processor's seconds, which others on a busy machine lengthen less.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NOTES = """\
   the wait is `a bare copy`. The first save also plans who writes what and touches the copies' memory for
   the first time.
 - The rest is done by a thread: it writes, hashes, syncs and commits. `a step beside a save` is what work of
-  the processor suffers from it on as many processors as there are here; a device does not.
+  the processor suffers from it on as many processors as there are here.
 - A verified load reads every file twice: SHA-256 over all of it, then the copy. Until every rank has found
   every hash right, no tensor changes. DCP's own load checks nothing."""
 
@@ -177,7 +177,7 @@ def results(rounds: list[Round], *, first: float) -> list[Result]:
     share = median(one.blocked / one.waited for one in rounds)
     verified = _middle([load for one in rounds for load in one.loads])
     bare = _middle([load for one in rounds for load in one.plain_loads])
-    ratio = verified.processor / bare.processor
+    ratio, by_processor = verified.clock / bare.clock, verified.processor / bare.processor
     slower = median(one.busy_step / one.quiet_step for one in rounds)
     return [
         Result("save, training waits", (f"{middle('waited'):.2f} s",)),
@@ -189,7 +189,8 @@ def results(rounds: list[Round], *, first: float) -> list[Result]:
         Result("a step beside a save", (f"{slower:.2f} x",)),
         Result("verified load", (_load_text(verified),)),
         Result("DCP's load", (_load_text(bare),)),
-        Result("ratio, by the processor", (f"{ratio:.2f} x",), f"<= {LOAD_GOAL} x", ratio <= LOAD_GOAL),
+        Result("ratio, by the clock", (f"{ratio:.2f} x",), f"<= {LOAD_GOAL} x", ratio <= LOAD_GOAL),
+        Result("ratio, by the processor", (f"{by_processor:.2f} x",)),
     ]
 
 
