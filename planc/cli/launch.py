@@ -15,7 +15,6 @@ from planc.cli import plans
 from planc.cli.exits import CLEAN, UsageError
 from planc.graph.artifact import ArtifactError, graph_of, load
 from planc.graph.graph import Graph
-from planc.graph.ops import InitMesh
 from planc.hardware import Device
 from planc.launch.accelerate import accelerate_lines
 from planc.launch.errors import LaunchError
@@ -208,14 +207,13 @@ def _manifest(job: Job, arguments: Namespace, *, planned: _Planned) -> str:
 
 def _uses_devices(planned: _Planned) -> bool:
     """Whether ranks have devices. LaunchError where that is left to what the machine turns out to have."""
-    init = planned.graph.setup[0]
-    assert isinstance(init, InitMesh), "verified graphs start with mesh.init"
-    if init.backend == "auto" and planned.device is None:
+    backend = planned.graph.init_mesh.backend
+    if backend == "auto" and planned.device is None:
         raise LaunchError(
             "the plan leaves open whether it runs on devices or on processors",
             help="set mesh.backend = nccl or gloo, or name the device with --gpu",
         )
-    return init.backend != "gloo"
+    return backend != "gloo"
 
 
 def _gpu_resource(given: str | None, device: Device | None) -> str:

@@ -26,7 +26,7 @@ from planc.cli.starting import start_with
 from planc.cli.streams import outlive_reader
 from planc.cli.watching import Listener, listen
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import InitMesh, ResumeCheckpoint
+from planc.graph.ops import ResumeCheckpoint
 from planc.runtime import interpreter
 from planc.runtime.checkpoints.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
@@ -195,7 +195,7 @@ def _execute(
     gc.enable()
     graph = compiled.graph
     digest = listener.plan_hash = plan_hash(graph)
-    init = _init_mesh(graph)
+    init = graph.init_mesh
     device = choose_device(init.backend, launch)
     require_traceable(graph, device)
     store = connect(launch, device=device, timeout_seconds=init.timeout_seconds, digest=digest)
@@ -231,12 +231,6 @@ def _execute(
             if compiled.num_spares and launch.rank == 0:
                 dismiss(store, num_spares=compiled.num_spares)
             dist.destroy_process_group()
-
-
-def _init_mesh(graph: Graph) -> InitMesh:
-    found = graph.setup[0]
-    assert isinstance(found, InitMesh), "verified graphs start with mesh.init"
-    return found
 
 
 def _conclude(

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from planc.graph.op import Op
-from planc.graph.ops import OPS, Accumulate
+from planc.graph.ops import OPS, Accumulate, InitMesh
 from planc.record import record
 from planc.vocab import MeshDim
 
@@ -41,6 +41,13 @@ class Graph:
         for _, size in self.mesh:
             product *= size
         return product
+
+    @property
+    def init_mesh(self) -> InitMesh:
+        """The first op of every verified graph."""
+        found = self.setup[0]
+        assert isinstance(found, InitMesh), "verified graphs start with mesh.init"
+        return found
 
     def size(self, mesh_dim: MeshDim) -> int:
         return dict(self.mesh)[mesh_dim]

@@ -82,7 +82,8 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     """Everything that is wrong with a graph; empty for a sound one."""
     mesh = tuple(_mesh(graph))
     batch = () if mesh else tuple(_batch(graph))
-    return (*mesh, *_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *_saves(graph), *batch)
+    saves = (*_saves(graph), *_agreement(graph))
+    return (*mesh, *_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *saves, *batch)
 
 
 def _once(graph: Graph) -> Iterator[Violation]:
@@ -176,6 +177,16 @@ def _saves(graph: Graph) -> Iterator[Violation]:
     for op in graph.save:
         if isinstance(op, SaveCheckpoint) and (op.mode == "async") != (op.when_busy is not None):
             yield Violation(op.name, "when_busy belongs to an asynchronous save")
+
+
+def _agreement(graph: Graph) -> Iterator[Violation]:
+    """All ranks learn of the same notice in the same step: else some save and leave while others train on."""
+    for op in graph.step:
+        if isinstance(op, ReduceMetrics):
+            asked = {*op.over, *op.agree_over}
+            for dim, size in graph.mesh:
+                if size > 1 and dim not in asked:
+                    yield Violation(op.name, f"ranks along {dim} do not agree on when to end")
 
 
 def _batch(graph: Graph) -> Iterator[Violation]:

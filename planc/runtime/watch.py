@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from planc.graph.graph import Graph
-from planc.graph.op import Op
+from planc.graph.op import Op, Resource
+from planc.graph.ops import CompileModules
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.launch import Launch
 from planc.runtime.lost_ranks import (
@@ -36,6 +37,8 @@ _PARTING_SECONDS = 1.0
 """How long a process that closed its connections may take until the system calls it ended."""
 _POLL_SECONDS = 0.05
 _OVERDUE_SECONDS = 1.0
+_TAKES_ITS_TIME = frozenset({Resource.DATA, Resource.EVALUATION, Resource.CHECKPOINT, Resource.EXPORT})
+"""An op with one of these does more than collectives, however long each of them may take."""
 _NO_STORE = "the store where ranks meet does not answer: rank 0, its machine or torchrun there has ended"
 
 
@@ -65,12 +68,16 @@ class Watch:
         self._earlier: tuple[float, Records] = (0.0, ())
         self._found_silent: tuple[Lost, ...] = ()
         self._is_over = threading.Event()
+        self._first_step = 0
+        self._compiles = any(isinstance(op, CompileModules) for op in graph.setup)
+        self._timed = frozenset(index for index, op in enumerate(graph.ops()) if not _takes_its_time(op))
 
     def start(self, *, timeout_seconds: int, overdue: Callable[[str], None] | None = None) -> None:
         """Starts to publish, where ranks share no machine.
 
-        `overdue` is told, once, if an op takes longer than a collective may: NCCL's own watchdog ends the
-        process without an error that the op could raise.
+        `overdue` is told, once, if an op of a step takes longer than a collective may: NCCL's own watchdog
+        ends the process without an error that the op could raise. Saves, evaluations and what else reads or
+        writes files may take as long as they do; so may a first step that compiles.
         """
         if self.store is not None or overdue is not None:
             arguments = (timeout_seconds + _OVERDUE_SECONDS, overdue)
@@ -78,6 +85,7 @@ class Watch:
 
     def enter(self, op: Op, *, step: int, micro_step: int) -> None:
         """An op begins."""
+        self._first_step = self._first_step or step
         self.board.enter(op, step=step, micro_step=micro_step)
 
     def cut_off(self) -> str | None:
@@ -196,12 +204,15 @@ class Watch:
                 # What the main thread does next fails too, and says why.
                 with contextlib.suppress(RuntimeError):
                     self._publish(self.store)
-            record = self.board.record
-            late = overdue is not None and record.step > 0 and time.time() - record.since > limit_seconds
-            if late and overdue is not None and self.claim():
+            if overdue is not None and self._is_overdue(limit_seconds) and self.claim():
                 lost = self._asked(self._lost, state=State.RUNNING)
                 overdue(lost or "no rank stands out: all are in the same op")
             self._is_over.wait(BEAT_SECONDS)
+
+    def _is_overdue(self, limit_seconds: float) -> bool:
+        record = self.board.record
+        is_warm = record.step > self._first_step or (record.step > 0 and not self._compiles)
+        return is_warm and record.op in self._timed and time.time() - record.since > limit_seconds
 
     def _publish(self, store: Store) -> None:
         # Hexadecimal digits, since a store's Python side takes text.
@@ -217,6 +228,11 @@ def _agreed_run(store: Store, launch: Launch) -> bytes:
     except RuntimeError as error:
         text = "rank 0 ended before the run began; what it printed says why"
         raise RunError(text, code=ExitCode.COMMUNICATION, is_shared=False) from error
+
+
+def _takes_its_time(op: Op) -> bool:
+    effects = op.effects()
+    return not _TAKES_ITS_TIME.isdisjoint((*effects.reads, *effects.writes))
 
 
 def _key(rank: int) -> str:

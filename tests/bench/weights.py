@@ -24,7 +24,7 @@ from planc.graph.op import Op
 from planc.graph.ops import LoadWeights
 from planc.inventory.load import save_inventory
 from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
 from planc.source import SourceFile

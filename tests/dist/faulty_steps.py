@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from planc.graph.op import Op
 from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run

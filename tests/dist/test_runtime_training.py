@@ -19,7 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from planc.graph.op import Op
 from planc.graph.ops import ClipGradients
 from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.gradients import global_norm, local_of
+from planc.runtime.backends.torch.gradients import global_norm
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.weights import initialise
 from planc.runtime.errors import ExitCode, RunError

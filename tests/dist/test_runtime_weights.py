@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from planc.inventory.load import save_inventory
 from planc.runtime.backends.torch import weights_files
 from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.weights import initialise
 from planc.runtime.interpreter import run
 from planc.runtime.observer import Silent

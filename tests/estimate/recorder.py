@@ -17,7 +17,7 @@ from planc.graph.op import Op
 from planc.graph.ops import Backward, Forward, Log, StepOptimizer
 from planc.runtime.backends.rehearsal.collectives import Call, CollectiveRecorder
 from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent

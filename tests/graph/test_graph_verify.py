@@ -88,6 +88,10 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _each("save", ops.SaveCheckpoint, when_busy="skip"),
         "when_busy belongs to an asynchronous save",
     ),
+    "ranks that hear of the end for themselves": (
+        _each("step", ops.ReduceMetrics, agree_over=()),
+        "ranks along tp do not agree on when to end",
+    ),
     "no mesh": (_without("setup", ops.InitMesh), "mesh.init comes first, once"),
     "mesh last": (_last("setup", ops.InitMesh), "mesh.init comes first, once"),
     "two meshes": (_twice("setup", ops.InitMesh), "mesh.init comes first, once"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from torch.distributed import HashStore, TCPStore
 
 from planc.graph.graph import Graph
+from planc.graph.op import Op
+from planc.graph.ops import CompileModules, Forward, NextBatch, SaveCheckpoint, SyncGradients
 from planc.runtime import watch
 from planc.runtime.launch import Launch
 from planc.runtime.watch import Watch
@@ -117,10 +120,14 @@ def test_only_one_thread_tells_what_ended_a_rank(graph: Graph, tmp_path: Path) -
     assert not first.claim()
 
 
+def op_of(graph: Graph, kind: type[Op]) -> Op:
+    return next(op for op in graph.ops() if isinstance(op, kind))
+
+
 def test_an_op_that_takes_too_long_is_told_once(graph: Graph, tmp_path: Path) -> None:
     first, second = watches(graph, tmp_path, local=2)
     second.failed("gone")
-    first.enter(next(graph.ops()), step=1, micro_step=0)
+    first.enter(op_of(graph, Forward), step=1, micro_step=0)
     told: list[str] = []
     heard = threading.Event()
     first.start(timeout_seconds=-1, overdue=lambda text: (told.append(text), heard.set())[0])
@@ -129,3 +136,28 @@ def test_an_op_that_takes_too_long_is_told_once(graph: Graph, tmp_path: Path) ->
     assert len(told) == 1
     assert "rank 1 " in told[0]
     assert "failed: gone" in told[0]
+
+
+def overdue_at(graph: Graph, folder: Path, kind: type[Op], *, steps: tuple[int, ...]) -> bool:
+    """Whether an op of this kind is, the moment that it begins, after it began in all but the last step."""
+    first, _ = watches(graph, folder, local=2)
+    for step in steps:
+        first.enter(op_of(graph, kind), step=step, micro_step=0)
+    return first._is_overdue(-1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_timed"),
+    [(Forward, True), (SyncGradients, True), (NextBatch, False), (SaveCheckpoint, False)],
+)
+def test_what_reads_or_writes_files_takes_its_time(
+    graph: Graph, tmp_path: Path, kind: type[Op], is_timed: bool
+) -> None:
+    assert overdue_at(graph, tmp_path, kind, steps=(1,)) is is_timed
+
+
+def test_a_first_step_that_compiles_takes_its_time(graph: Graph, tmp_path: Path) -> None:
+    wrap = CompileModules(backend="inductor", mode=None, fullgraph=True, dynamic=False, modules=("lm_head",))
+    compiling = replace(graph, setup=(*graph.setup, wrap))
+    assert not overdue_at(compiling, tmp_path, Forward, steps=(7,))
+    assert overdue_at(compiling, tmp_path, Forward, steps=(7, 8))

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from planc.graph import ops
 from planc.graph.op import Op
-from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.optimizer import set_learning_rate
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position

@@ -30,8 +30,9 @@ from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named
 from planc.runtime.backends.torch.checkpoint.writer import TensorSavePlanner
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export import without_gather_warnings
-from planc.runtime.backends.torch.gradients import local_of, scale, squared_norm
+from planc.runtime.backends.torch.gradients import scale, squared_norm
 from planc.runtime.backends.torch.guarding import agree_on_worst
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.preemption import sum_with_notices
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.weights import unset_error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.graph.ops import InitMesh, SaveCheckpoint, SettleSave
+from planc.graph.ops import SaveCheckpoint, SettleSave
 from planc.runtime.backends.torch.checkpoint import BackgroundSaves, Destination, TrainingState
 from planc.runtime.backends.torch.checkpoint_errors import run_errors
 from planc.runtime.backends.torch.preemption import warn_of_grace
@@ -24,9 +24,8 @@ def start_save(session: Session, op: SaveCheckpoint, *, to: Destination) -> None
             return
         join_save(session)
     if saves is None:
-        init = session.graph.setup[0]
-        assert isinstance(init, InitMesh), "verified graphs start with mesh.init"
-        saves = session.saves = BackgroundSaves(device=session.device, timeout_seconds=init.timeout_seconds)
+        timeout_seconds = session.graph.init_mesh.timeout_seconds
+        saves = session.saves = BackgroundSaves(device=session.device, timeout_seconds=timeout_seconds)
     with run_errors():
         saves.start(TrainingState(session.model, session.optimizer), to=to)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from planc.graph.ops import InitMesh, NextBatch, OpenData, OpenEvaluation, ShardContext
+from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, ShardContext
 from planc.runtime.backends.torch.attention.documents import document_starts
 from planc.runtime.backends.torch.attention.sharding import shard
 from planc.runtime.backends.torch.session import LocalBatch, Session
@@ -37,7 +37,8 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
             data.dataset, data.order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank
         ),
         prefetch=op.prefetch,
-        patience_seconds=_patience_seconds(session),
+        # As long as other ranks would wait for this one.
+        patience_seconds=session.graph.init_mesh.timeout_seconds,
     )
     session.observer.noted(f"data: {data.dataset.summary()}")
     if op.global_batch > data.dataset.num_sequences:
@@ -107,13 +108,6 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
             help="enlarge the step, or use a source with more text or answers in it",
         )
     session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
-
-
-def _patience_seconds(session: Session) -> float:
-    """As long as other ranks would wait for this one."""
-    init = session.graph.setup[0]
-    assert isinstance(init, InitMesh), "verified graphs start with mesh.init"
-    return init.timeout_seconds
 
 
 def _read(session: Session, position: Position) -> list[MicroBatch]:

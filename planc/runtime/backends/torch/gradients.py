@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from planc.graph.ops import ClipGradients, SyncGradients
 from planc.runtime.backends.torch.guarding import require_finite
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
 
@@ -133,8 +134,3 @@ def _groups_that_divide(gradient: Tensor) -> list[ProcessGroup]:
     # Strided shards are no subclass of Shard, so what is not replicated is asked for.
     divided = [index for index, placement in enumerate(gradient.placements) if placement != Replicate()]
     return [gradient.device_mesh.get_group(index) for index in divided]
-
-
-def local_of(tensor: Tensor) -> Tensor:
-    """The local shard of a DTensor; a plain tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

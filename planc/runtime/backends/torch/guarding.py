@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from planc.graph.ops import GuardStep
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
@@ -131,6 +131,5 @@ def _micro_batches(session: Session) -> Iterator[MicroBatch]:
         yield MicroBatch(micro_step, loss.item(), tuple(map(int, batch.sample_ids)))
 
 
-def _local_weights(session: Session) -> Mapping[str, Any]:
-    parts = session.model.named_parameters()
-    return {name: getattr(one, "to_local", lambda one=one: one)().detach() for name, one in parts}
+def _local_weights(session: Session) -> Mapping[str, Tensor]:
+    return {name: local_of(one).detach() for name, one in session.model.named_parameters()}

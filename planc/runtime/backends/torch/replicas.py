@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from planc.graph.ops import CompareReplicas
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
@@ -32,7 +33,7 @@ def compare_replicas(session: Session, op: CompareReplicas, position: Position) 
     """
     if position.step % op.every_steps:
         return
-    digests = {name: digest(_local(one)) for name, one in copied(session, over=op.over).items()}
+    digests = {name: digest(local_of(one).detach()) for name, one in copied(session, over=op.over).items()}
     differing = _differing(session, digests, over=op.over)
     number = torch.tensor(len(differing), dtype=torch.int64, device=session.device)
     if session.launch.world_size > 1:
@@ -66,10 +67,6 @@ def _is_copied(parameter: Tensor, mesh_dim: MeshDim) -> bool:
 
 def _parts(name: str) -> tuple[str, ...]:
     return tuple(mesh_dim.value for mesh_dim in MeshDim if mesh_dim.value in name)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def digest(tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from planc.graph.ops import InitWeights, LoadWeights, MaterialiseWeights
 from planc.hub import model_folder
 from planc.initialisation import draw, fresh_copy, is_unset
 from planc.runtime.backends.torch.blocks import Slices, blocks
-from planc.runtime.backends.torch.gradients import local_of
+from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.ties import tie, tied_parameters
 from planc.runtime.backends.torch.weights_conversion import Conversion, to_checkpoint, to_model
