@@ -13,16 +13,24 @@ from planc.graph.ops import (
     SaveCheckpoint,
     ShardTensorParallel,
 )
+from planc.runtime.launch import Launch
 from planc.runtime.run_directory import RunDirectory
+from planc.show.mesh import mesh_rows, range_text
+from planc.show.table import render_table
+
+_MAX_RANK_ROWS = 8
+"""More are for `planc show --mesh`."""
+_LABEL_WIDTH = 13
 
 
-def banner(graph: Graph, *, device: str, run_folder: Path, overrides: Sequence[str]) -> str:
+def banner(graph: Graph, launch: Launch, *, device: str, run_folder: Path, overrides: Sequence[str]) -> str:
     """What is about to run, before it runs: mesh, layout, folder, and where overriding values came from."""
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     ranks = f"{graph.world_size} rank{'s' if graph.world_size != 1 else ''}"
     lines = [
         f"planc run {graph.name}  plan_hash {plan_hash(graph)[:12]}",
         f"  mesh       {mesh_text(graph)}  ({ranks}, {device}, {backend})",
+        *_ranks(graph, launch),
         *_layout(graph),
         f"  run folder {run_folder}",
         *(f"  override   {text}" for text in overrides),
@@ -63,6 +71,25 @@ def preempted(graph: Graph, *, last_step: int, heard: str) -> str:
 def mesh_text(graph: Graph) -> str:
     """`dp_shard=2 tp=2`; dims of one rank are left out."""
     return " ".join(f"{mesh_dim}={size}" for mesh_dim, size in graph.mesh if size > 1) or "of one rank"
+
+
+def _ranks(graph: Graph, launch: Launch) -> list[str]:
+    """Where ranks meet, and the place of each in the mesh."""
+    if graph.world_size == 1:
+        return []
+    here = f", {launch.local_world_size} on this machine" if launch.local_world_size else ""
+    lines = [f"  meet at    {launch.address}:{launch.port}{here}"]
+    rows = mesh_rows([size for _, size in graph.mesh])
+    if len(rows) > _MAX_RANK_ROWS:
+        return lines
+    divided = [index for index, (_, size) in enumerate(graph.mesh) if size > 1]
+    header = ("rank", *(str(graph.mesh[index][0]) for index in divided))
+    cells = []
+    for row in rows:
+        ranges = ((row.first_rank, row.last_rank), *(row.coordinates[index] for index in divided))
+        cells.append([range_text(*one) for one in ranges])
+    table = render_table(cells, header=header, right=range(len(header)), indent=" " * _LABEL_WIDTH)
+    return [*lines, *table.splitlines()]
 
 
 def _layout(graph: Graph) -> list[str]:

@@ -207,7 +207,7 @@ def _execute(
         if launch.rank == 0:
             claimed = listener.claimed = directory.claim()
             directory.prepare(compiled.artifact, plan_hash=digest)
-            observer = display = _display(compiled, directory, device=device.type, stop=arguments.stop_after)
+            observer = display = _display(compiled, launch, directory, arguments, device=device.type)
         paths = Paths(base=compiled.base, run=directory.path)
         _refuse_old_checkpoints(graph, paths.checkpoints)
         session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
@@ -268,15 +268,19 @@ def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, sess
     print(closing(directory, checkpoint=checkpoint, last_step=last_step, num_steps=num_steps), flush=True)
 
 
-def _display(compiled: Compiled, directory: RunDirectory, *, device: str, stop: int | None) -> RunDisplay:
+def _display(
+    compiled: Compiled, launch: Launch, directory: RunDirectory, arguments: argparse.Namespace, *, device: str
+) -> RunDisplay:
     """Rank 0's display, after its first lines."""
     # Imported here: the other ranks need no display.
     from planc.cli.progress import RunDisplay
 
-    display = RunDisplay(directory, stop_after=stop)
-    if stop is not None and not compiled.graph.save:
+    display = RunDisplay(directory, stop_after=arguments.stop_after)
+    if arguments.stop_after is not None and not compiled.graph.save:
         display.noted("nothing will be saved: the plan has no checkpoint block")
-    text = banner(compiled.graph, device=device, run_folder=directory.path, overrides=compiled.overrides)
+    text = banner(
+        compiled.graph, launch, device=device, run_folder=directory.path, overrides=compiled.overrides
+    )
     print(text, flush=True)
     return display
 

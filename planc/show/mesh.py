@@ -79,12 +79,13 @@ def _dim_row(mesh_dim: MeshDim, sizes: Sequence[int]) -> tuple[str, ...]:
 
 def _text_row(row: MeshRow) -> tuple[str, ...]:
     return (
-        _range(row.first_rank, row.last_rank),
-        *(_range(first, last) for first, last in row.coordinates),
+        range_text(row.first_rank, row.last_rank),
+        *(range_text(first, last) for first, last in row.coordinates),
     )
 
 
-def _range(first: int, last: int) -> str:
+def range_text(first: int, last: int) -> str:
+    """`3`, or `0..7`."""
     return str(first) if first == last else f"{first}..{last}"
 
 

@@ -16,8 +16,16 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
-from planc.graph.ops import InitWeights, LoadWeights, StepOptimizer, SyncGradients
+from planc.graph.ops import (
+    InitWeights,
+    LoadWeights,
+    ResumeCheckpoint,
+    SaveCheckpoint,
+    StepOptimizer,
+    SyncGradients,
+)
 from planc.runtime.backends.torch.backend import TorchBackend
+from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named_tensors
 from planc.runtime.backends.torch.mesh import connect
 from planc.runtime.backends.torch.session import Paths, Session
 from planc.runtime.errors import ExitCode
@@ -53,6 +61,8 @@ class Record:
     final: dict[str, Tensor] = field(default_factory=dict)
     blocks: Digests = field(default_factory=dict)
     """Of local blocks, at the ends of setup, first step and run; equal keys must have equal values."""
+    states: dict[int, Digests] = field(default_factory=dict)
+    """Of whole parameters and moments, by step, as they were saved and as a resume found them."""
     first_step: int = 0
     learning_rates: list[tuple[float, ...]] = field(default_factory=list)
     """Those of all parameter groups that each optimizer step really used."""
@@ -77,6 +87,11 @@ class Recorder:
         if isinstance(op, InitWeights | LoadWeights):
             whole = whole_tensors(dict(self.session.model.named_parameters()))
             self.record.initial = {name: digest(tensor) for name, tensor in whole.items()}
+        step = self.completed_steps() if isinstance(op, ResumeCheckpoint) else position.step
+        if isinstance(op, ResumeCheckpoint | SaveCheckpoint) and step:
+            state = TrainingState(self.session.model, self.session.optimizer)
+            whole = whole_tensors(named_tensors(state))
+            self.record.states[step] = {name: digest(tensor) for name, tensor in whole.items()}
         if isinstance(op, SyncGradients) and position.step == 1:
             found = {name: p.grad for name, p in self.session.model.named_parameters() if p.grad is not None}
             self.record.blocks |= local_digests(found, prefix="gradient of ")
@@ -179,4 +194,4 @@ def digest(tensor: Tensor) -> str:
     """The SHA-256 of a plain tensor's dtype, shape and values."""
     tensor = tensor.detach().contiguous().cpu()
     text = f"{tensor.dtype} {tuple(tensor.shape)}".encode()
-    return hashlib.sha256(text + tensor.view(torch.uint8).numpy().tobytes()).hexdigest()
+    return hashlib.sha256(text + tensor.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()

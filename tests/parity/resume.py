@@ -22,6 +22,13 @@ TOLERANCE = 1e-6
 
 SHAPES: tuple[Case, ...] = (
     Case("1"),
+    Case("DP2", "dp_replicate", {"dp_replicate": 2}),
+    Case("DP2", "dp_shard", {"dp_shard": 2}),
+    Case("CP2", "ring headtail", {"cp": 2}),
+    Case("TP2", "", {"tp": 2}),
+    Case("DP4", "dp_replicate", {"dp_replicate": 4}),
+    Case("DP4", "HSDP 2x2", {"dp_replicate": 2, "dp_shard": 2}),
+    Case("CP2·DP2", "dp_replicate", {"dp_replicate": 2, "cp": 2}),
     Case("TP2·DP2", "dp_shard", TP2_DP2),
     Case("CP2·DP2", "ring headtail", CP2_DP2),
     Case("CP2·TP2", "allgather headtail", CP2_TP2, rotate="allgather"),
@@ -33,7 +40,7 @@ SHAPES: tuple[Case, ...] = (
     Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied"),
     Case("1", "tied", model="llama-tied"),
 )
-"""Each is resumed on itself and on every other with the same model."""
+"""Each is resumed on itself and on every other with the same model: all the meshes of 1, 2 and 4 ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,8 @@ class ResumeRow:
     same_bits: bool
     """Losses and weights are equal bit for bit."""
     same_ids: bool
+    same_state: bool
+    """Every parameter and moment that the resume found is, bit for bit, what was saved."""
     problems: tuple[str, ...]
 
 
@@ -99,6 +108,7 @@ def _row(
         worst_parameter=worst,
         same_bits=actual == expected and all(equal),
         same_ids=ids == reference.sample_ids,
+        same_state=bool(after.states[SAVE_STEP]) and after.states[SAVE_STEP] == before.states[SAVE_STEP],
         problems=(),
     )
     began = [] if after.first_step == SAVE_STEP + 1 else [f"began at step {after.first_step}"]
@@ -113,6 +123,8 @@ def _faults(row: ResumeRow) -> tuple[str, ...]:
         found.append(f"loss differs by {row.loss_error:.1e}")
     if row.weight_error > TOLERANCE:
         found.append(f"{row.worst_parameter} differs by {row.weight_error:.1e}")
+    if not row.same_state:
+        found.append("the resume found other tensors than were saved")
     if not row.same_ids:
         found.append("sample ids differ")
     return tuple(found)

@@ -94,7 +94,7 @@ def test_a_run_resumes_bit_for_bit_on_its_mesh_and_closely_on_another(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("saver", "loaders"), pairs(), ids=lambda value: getattr(value, "name", ""))
-def test_every_mesh_resumes_on_itself_and_on_the_next(
+def test_every_mesh_resumes_on_itself_and_on_every_other(
     saver: Case, loaders: tuple[Case, ...], workspace: Path, reference: References
 ) -> None:
     rows = resume_rows(saver, loaders, workspace=workspace, reference=reference(saver.model))
