@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from planc.runtime.processors import num_cpus
+
 _PROBE_SECONDS = 120
 _DRIVER_SECONDS = 10
 
@@ -94,13 +96,6 @@ def read_machine(environment: Mapping[str, str], *, has_torch: bool) -> Machine:
         interfaces=interfaces(),
         now=time.time(),
     )
-
-
-def num_cpus() -> int:
-    """The processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def interfaces() -> tuple[str, ...]:

@@ -92,6 +92,11 @@ class Op(ABC):
         found: str = getattr(self, "op")  # noqa: B009  # every subclass has it; the base cannot give it a type
         return found
 
+    @property
+    def unstable(self) -> str:
+        """What this stands on that PyTorch calls experimental or keeps private; empty for nothing."""
+        return ""
+
     @abstractmethod
     def effects(self) -> Effects:
         """Computed from the op's own fields; no pass stores them."""

@@ -46,11 +46,14 @@ def _runs(numbers: Iterable[int]) -> str:
 
 
 def to_text(graph: Graph) -> str:
-    """One op a line, with its place in the plan."""
+    """One op a line, with its place in the plan; then what they stand on that may change with PyTorch."""
     lines = [f'graph "{graph.name}" world={graph.world_size} hash={plan_hash(graph)[:12]}']
     for title, ops in (("setup", graph.setup), ("step", graph.step), ("save", graph.save)):
         lines.append(f"{title}:")
         lines.extend(_lines(ops, "  "))
+    if found := {op.name: op.unstable for op in graph.ops() if op.unstable}:
+        lines.append("unstable:")
+        lines.extend(f"  {name:<24} {what}" for name, what in found.items())
     return "\n".join(lines) + "\n"
 
 

@@ -41,6 +41,8 @@ def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[s
     on = f" on {', '.join(record.on)}" if shape.on else ""
     yield f"{kind}{on} {{"
     yield from (f"  {setting}" for setting in _settings(record))
+    if kind == "data" and record.packing == "none":
+        yield "  # padding: the token that ends a document"
     for name in shape.nested:
         for label, inner in getattr(record, name).items():
             yield f'  {name} "{label}" {{ {", ".join(_settings(inner))} }}'

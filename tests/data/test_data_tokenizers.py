@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.tokenizers import ByteTokenizer, load_tokenizer
+from planc.runtime.data.tokenizers import ByteTokenizer, load_tokenizer, share_processors
 
 TEXT = "def encode(self, text):\n    return [self.rank[piece] for piece in text]\n" * 20
 
@@ -43,7 +43,7 @@ def saved(tokenizer: tokenizers.Tokenizer, folder: Path) -> Path:
 
 @given(st.text())
 def test_byte_ids_are_the_utf8_of_the_text(text: str) -> None:
-    assert bytes(ByteTokenizer().encode(text).tolist()) == text.encode("utf-8")
+    assert bytes(next(ByteTokenizer().encode([text])).tolist()) == text.encode("utf-8")
 
 
 def test_bytes_end_a_document_with_id_256_of_257() -> None:
@@ -59,10 +59,54 @@ def test_bytes_refuse_a_named_end_of_document() -> None:
 def test_a_file_encodes_as_the_library_does_and_decodes_back(tmp_path: Path) -> None:
     reference = trained()
     tokenizer = load_tokenizer("tokenizer.json", base=saved(reference, tmp_path), end_of_document=None)
-    ids = tokenizer.encode(TEXT).tolist()
+    ids = next(tokenizer.encode([TEXT])).tolist()
     assert ids == reference.encode(TEXT).ids
     assert reference.decode(ids) == TEXT
     assert len(ids) < len(TEXT) / 2
+
+
+def test_documents_that_are_tokenized_together_have_the_ids_of_each_alone(tmp_path: Path) -> None:
+    reference = trained()
+    tokenizer = load_tokenizer("tokenizer.json", base=saved(reference, tmp_path), end_of_document=None)
+    texts = [TEXT[start:] for start in range(0, len(TEXT), 7)] + [""]
+    alone = [reference.encode(text, add_special_tokens=False).ids for text in texts]
+    assert [ids.tolist() for ids in tokenizer.encode(texts)] == alone
+
+
+def threads_after_tokenizing(folder: Path, *, num_processes: int) -> int:
+    """How many more threads a process has that shared its processors so, and then tokenized."""
+    code = """
+import os, sys
+from pathlib import Path
+from planc.runtime.data.tokenizers import load_tokenizer, share_processors
+tokenizer = load_tokenizer("tokenizer.json", base=Path(sys.argv[1]), end_of_document=None)
+os.sched_getaffinity = lambda process: set(range(6))
+before = len(os.listdir("/proc/self/task"))
+share_processors(int(sys.argv[2]))
+list(tokenizer.encode(["some text"] * 1000))
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    unset = {"RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder), str(num_processes)],
+        env={name: value for name, value in os.environ.items() if name not in unset},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def test_the_ranks_of_a_machine_share_its_processors(tmp_path: Path) -> None:
+    folder = saved(trained(), tmp_path)
+    assert threads_after_tokenizing(folder, num_processes=2) == 3
+    assert threads_after_tokenizing(folder, num_processes=100) <= 1
+
+
+def test_what_the_environment_says_of_threads_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"RAYON_NUM_THREADS": "7"})
+    share_processors(2)
+    assert os.environ["RAYON_NUM_THREADS"] == "7"
 
 
 def test_a_file_finds_its_special_end_of_document(tmp_path: Path) -> None:
@@ -106,7 +150,7 @@ def test_saved_truncation_and_padding_do_not_touch_documents(tmp_path: Path) -> 
     reference.enable_truncation(max_length=4)
     reference.enable_padding(length=100_000)
     tokenizer = load_tokenizer("tokenizer.json", base=saved(reference, tmp_path), end_of_document=None)
-    assert tokenizer.encode(TEXT).tolist() == whole
+    assert next(tokenizer.encode([TEXT])).tolist() == whole
 
 
 def test_the_post_processor_adds_no_tokens(tmp_path: Path) -> None:
@@ -115,7 +159,7 @@ def test_the_post_processor_adds_no_tokens(tmp_path: Path) -> None:
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
     )
     tokenizer = load_tokenizer("tokenizer.json", base=saved(reference, tmp_path), end_of_document=None)
-    assert not {0, 1} & set(tokenizer.encode(TEXT).tolist())
+    assert not {0, 1} & set(next(tokenizer.encode([TEXT])).tolist())
 
 
 def test_vocab_size_covers_ids_beyond_the_number_of_tokens(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from planc.api import check_source
 from planc.graph.text import summarise, to_mermaid, to_text
 from planc.source import SourceFile
-from tests.plans import QUICKSTART
+from tests.plans import PLANS, QUICKSTART, checked
 
 GOLDENS = Path(__file__).parent
 
@@ -24,6 +24,20 @@ def test_quickstart_golden(
     source = SourceFile("quickstart.plan", QUICKSTART.read_text())
     graph = check_source(source, base=QUICKSTART.parent).graph
     match_golden(GOLDENS / golden, render(graph))
+
+
+def test_what_may_change_with_pytorch_is_named_for_the_ops_that_stand_on_it() -> None:
+    def unstable(name: str) -> list[str]:
+        graph = checked(PLANS / name).graph
+        assert graph is not None
+        _, _, lines = to_text(graph).partition("unstable:\n")
+        return [line.split()[0] for line in lines.splitlines()]
+
+    assert unstable("launch-one-process.plan") == []
+    assert unstable("launch-fsdp4.plan") == []
+    assert unstable("launch-tp4.plan") == ["tp.shard", "loss"]
+    everything = ["attention.attach", "tp.shard", "fsdp.shard", "loss"]
+    assert unstable("launch-dp2-cp2-tp2.plan") == everything
 
 
 @pytest.mark.parametrize(

@@ -97,3 +97,11 @@ def test_every_key_of_every_block_is_there(tmp_path: Path) -> None:
 def test_what_auto_became_is_shown(tmp_path: Path) -> None:
     text, _ = _resolved(checked(write_plan(tmp_path, text=TINY)), tmp_path)
     assert '  # auto: "model.layers.{0..3}.mlp.down_proj" -> rowwise\n' in text
+
+
+def test_what_pads_is_said(tmp_path: Path) -> None:
+    padded, _ = _resolved(checked(write_plan(tmp_path, text=TINY), "data.packing=none"), tmp_path)
+    packed, _ = _resolved(checked(write_plan(tmp_path, text=TINY)), tmp_path)
+    said = "  # padding: the token that ends a document\n"
+    assert said in padded
+    assert said not in packed

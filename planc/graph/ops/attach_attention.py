@@ -24,5 +24,9 @@ class AttachAttention(Op):
     isolates: bool = False
     """Whether tokens see their own document only."""
 
+    @property
+    def unstable(self) -> str:
+        return "collectives that autograd differentiates: private in PyTorch" if self.over else ""
+
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,), communicates=self.over)

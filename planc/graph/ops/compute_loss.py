@@ -17,6 +17,10 @@ class ComputeLoss(Op):
     vocab_over: tuple[MeshDim, ...]
     """The mesh dim that the logits' vocabulary is divided over, if it is."""
 
+    @property
+    def unstable(self) -> str:
+        return "loss_parallel: experimental in PyTorch, and subject to change" if self.vocab_over else ""
+
     def effects(self) -> Effects:
         return Effects(
             reads=(Resource.LOGITS, Resource.LOCAL_BATCH),

@@ -24,6 +24,11 @@ class FullyShard(Op):
     cpu_offload: bool
     """Shards of parameters and gradients lie in the host's memory, and the optimizer steps there."""
 
+    @property
+    def unstable(self) -> str:
+        dims = (*self.replicate_over, *self.shard_over)
+        return "meshes flattened and joined: private in PyTorch" if len(dims) > 1 else ""
+
     def effects(self) -> Effects:
         return Effects(
             reads=(Resource.MODEL,),

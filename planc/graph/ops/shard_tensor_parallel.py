@@ -21,5 +21,9 @@ class ShardTensorParallel(Op):
     """Each parameter's local name and placement."""
     over: tuple[MeshDim, ...]
 
+    @property
+    def unstable(self) -> str:
+        return "torch.distributed.tensor.parallel: experimental in PyTorch, and subject to change"
+
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,), communicates=self.over)

@@ -16,6 +16,9 @@ StoredTokens = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.u
 Flags = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int64]
 
+_BATCH_BYTES = 1 << 20
+"""Of text. What a tokenizer finds out about it takes some fifty times as much."""
+
 IGNORED_LABEL = -100
 """The label of a position that the loss leaves out, as transformers has it."""
 
@@ -131,8 +134,7 @@ def pack(
     starts: list[int] = []
     num_tokens = num_text_bytes = 0
     masks = False
-    for document in documents:
-        encoded = encode(document, tokenizer=tokenizer)
+    for encoded in encode(documents, tokenizer=tokenizer):
         starts.append(num_tokens)
         stored += encoded.tokens.astype(dtype).tobytes()
         if encoded.is_target is not None:
@@ -153,20 +155,40 @@ def pack(
     return dataset
 
 
-def encode(document: Document, *, tokenizer: Tokenizer) -> Encoded:
-    """A document's tokens and the end of the document.
+def encode(documents: Iterable[Document], *, tokenizer: Tokenizer) -> Iterator[Encoded]:
+    """Each document's tokens and its end.
 
     A conversation's template writes its own ends: one that stands there already is not repeated, and one
     that planc adds is no target.
     """
     end = tokenizer.end_of_document
-    if document.targets is None:
-        tokens = np.append(tokenizer.encode(document.text), end)
-        return Encoded(tokens, None, document.num_bytes)
-    tokens, is_target = tokenizer.encode_targets(document.text, targets=document.targets)
-    if not len(tokens) or tokens[-1] != end:
-        tokens, is_target = np.append(tokens, end), np.append(is_target, False)
-    return Encoded(tokens, is_target, document.num_bytes)
+    for batch in _batches(documents):
+        texts = [document.text for document in batch]
+        targets = [document.targets for document in batch if document.targets is not None]
+        if not targets:
+            for document, tokens in zip(batch, tokenizer.encode(texts), strict=True):
+                yield Encoded(np.append(tokens, end), None, document.num_bytes)
+            continue
+        # Documents of one source all have targets, or none has.
+        found = tokenizer.encode_targets(texts, targets=targets)
+        for document, (tokens, is_target) in zip(batch, found, strict=True):
+            if not len(tokens) or tokens[-1] != end:
+                tokens, is_target = np.append(tokens, end), np.append(is_target, False)
+            yield Encoded(tokens, is_target, document.num_bytes)
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents that are tokenized together, in order: enough for many threads, little enough to hold."""
+    batch: list[Document] = []
+    num_bytes = 0
+    for document in documents:
+        batch.append(document)
+        num_bytes += document.num_bytes
+        if num_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
 
 
 def stored_dtype(tokenizer: Tokenizer) -> np.dtype[np.generic]:

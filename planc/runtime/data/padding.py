@@ -105,8 +105,7 @@ def pad(documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length:
     stored, flags, starts = bytearray(), bytearray(), [0]
     num_documents = num_text_bytes = num_dropped_tokens = 0
     masks = False
-    for document in documents:
-        encoded = encode(document, tokenizer=tokenizer)
+    for encoded in encode(documents, tokenizer=tokenizer):
         num_documents += 1
         num_text_bytes += encoded.num_text_bytes
         kept = min(len(encoded.tokens), sequence_length + 1)

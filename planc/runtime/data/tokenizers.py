@@ -6,6 +6,8 @@ Neither runs code nor reaches the network.
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
@@ -17,11 +19,14 @@ from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
 from planc.runtime.data.tokenizer_folder import read_beside
+from planc.runtime.processors import num_cpus
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LoadedTokenizer
 
 TokenIds = npt.NDArray[np.int64]
+Spans = tuple[tuple[int, int], ...]
+"""Parts of a text, as (start, stop) in characters."""
 
 
 class Tokenizer(Protocol):
@@ -40,11 +45,14 @@ class Tokenizer(Protocol):
     def end_of_document(self) -> int: ...
     @property
     def chat_template(self) -> ChatTemplate | None: ...
-    def encode(self, text: str) -> TokenIds: ...
+    def encode(self, texts: Sequence[str]) -> Iterator[TokenIds]:
+        """The ids of each text."""
+        ...
+
     def encode_targets(
-        self, text: str, *, targets: tuple[tuple[int, int], ...]
-    ) -> tuple[TokenIds, npt.NDArray[np.bool_]]:
-        """Ids, and whether each begins within one of the `targets`, which are (start, stop) in characters."""
+        self, texts: Sequence[str], *, targets: Sequence[Spans]
+    ) -> Iterator[tuple[TokenIds, npt.NDArray[np.bool_]]]:
+        """The ids of each text, and whether each begins within one of the text's targets."""
         ...
 
 
@@ -58,14 +66,16 @@ class ByteTokenizer:
     end_of_document: int = 256
     chat_template: None = None
 
-    def encode(self, text: str) -> TokenIds:
-        return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
+    def encode(self, texts: Sequence[str]) -> Iterator[TokenIds]:
+        for text in texts:
+            yield np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
 
     def encode_targets(
-        self, text: str, *, targets: tuple[tuple[int, int], ...]
-    ) -> tuple[TokenIds, npt.NDArray[np.bool_]]:
-        places = np.repeat(np.arange(len(text)), [len(character.encode("utf-8")) for character in text])
-        return self.encode(text), _within(places, targets)
+        self, texts: Sequence[str], *, targets: Sequence[Spans]
+    ) -> Iterator[tuple[TokenIds, npt.NDArray[np.bool_]]]:
+        for text, ids, spans in zip(texts, self.encode(texts), targets, strict=True):
+            places = np.repeat(np.arange(len(text)), [len(character.encode("utf-8")) for character in text])
+            yield ids, _within(places, spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +89,36 @@ class FileTokenizer:
     chat_template: ChatTemplate | None
     _loaded: LoadedTokenizer
 
-    def encode(self, text: str) -> TokenIds:
-        return np.array(self._loaded.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+    def encode(self, texts: Sequence[str]) -> Iterator[TokenIds]:
+        for encoded in self._loaded.encode_batch_fast(list(texts), add_special_tokens=False):
+            yield np.array(encoded.ids, dtype=np.int64)
 
     def encode_targets(
-        self, text: str, *, targets: tuple[tuple[int, int], ...]
-    ) -> tuple[TokenIds, npt.NDArray[np.bool_]]:
-        encoded = self._loaded.encode(text, add_special_tokens=False)
-        places = np.array([start for start, _ in encoded.offsets], dtype=np.int64)
-        return np.array(encoded.ids, dtype=np.int64), _within(places, targets)
+        self, texts: Sequence[str], *, targets: Sequence[Spans]
+    ) -> Iterator[tuple[TokenIds, npt.NDArray[np.bool_]]]:
+        batch = self._loaded.encode_batch(list(texts), add_special_tokens=False)
+        for encoded, spans in zip(batch, targets, strict=True):
+            places = np.array([start for start, _ in encoded.offsets], dtype=np.int64)
+            yield np.array(encoded.ids, dtype=np.int64), _within(places, spans)
 
 
-def _within(places: npt.NDArray[np.int64], targets: tuple[tuple[int, int], ...]) -> npt.NDArray[np.bool_]:
+def _within(places: npt.NDArray[np.int64], spans: Spans) -> npt.NDArray[np.bool_]:
     is_target = np.zeros(len(places), dtype=np.bool_)
-    for start, stop in targets:
+    for start, stop in spans:
         is_target |= (places >= start) & (places < stop)
     return is_target
+
+
+def share_processors(num_processes: int) -> None:
+    """Lets this process tokenize on its share of the processors that `num_processes` like it are on.
+
+    Each would take all of them. What the environment says already stands; call it before anything is
+    tokenized.
+    """
+    share = max(1, num_cpus() // num_processes)
+    os.environ.setdefault("RAYON_NUM_THREADS", str(share))
+    # Said or not, threads are used; unsaid, every later fork of this process is warned about.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def load_tokenizer(tokenizer: str, *, base: Path, end_of_document: str | None) -> Tokenizer:

@@ -22,6 +22,7 @@ from planc.runtime.data.open import open_data as open_packed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, TextSource
 from planc.runtime.data.spec import DataSpec, Source
+from planc.runtime.data.tokenizers import share_processors
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.numerics import MAX_SEQUENCES
@@ -50,6 +51,7 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
 
 def opened(session: Session, spec: DataSpec, *, vocab_size: int) -> OpenedData:
     """The data of a spec. RunError where it cannot be used."""
+    share_processors(session.launch.local_world_size or session.launch.world_size)
     try:
         return open_packed(spec, base=session.paths.base, model_vocab_size=vocab_size)
     except DataError as error:
