@@ -44,12 +44,12 @@ quickstart: install
 		-m planc.run plans/quickstart.plan --run-dir $(RUN_DIR)
 	$(BIN)/python examples/loss_curve.py $(RUN_DIR)
 
-# Several ranks fill the machine by themselves, and some of their tests are of deadlines: those stay in one line.
-STARTS_RANKS := $(addprefix tests/,bench dist faults lattice launch mutants parity script soak verify)
+# These are of deadlines and of memory, which tests beside them would spend: they stay in one line.
+ALONE := $(addprefix tests/,bench faults launch)
 
 test: install lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(STARTS_RANKS))
-	$(BIN)/python -m pytest $(STARTS_RANKS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	$(BIN)/python -m pytest $(ALONE)
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
