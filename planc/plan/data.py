@@ -123,13 +123,13 @@ class DataSpec:
     tokenizer: ByteTokenizer | FileTokenizer = key(
         Variant({"bytes": ByteTokenizer, "file": FileTokenizer}),
         default=ByteTokenizer(),
-        doc="text to tokens",
+        doc="text to tokens, on a rank's share of the machine's processors",
     )
     packing: Packing = key(
         Choice(Packing),
         default=Packing.ATTEND,
         doc="attend: documents share sequences and see each other; isolate: they do not see each other; "
-        "none: one document a sequence, cut or padded",
+        "none: one document a sequence, cut, or padded with the token that ends documents",
     )
     shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, with the epoch")
     prefetch: int = key(
