@@ -1,4 +1,4 @@
-"""Optimizer settings far from all that trains: a slip of a power of ten."""
+"""Settings far from all that trains: a slip of a power of ten, or of a unit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.plan.optimizer import AdamW, Sgd
 
-CODE = Code("P723", "implausible-value", "an optimizer setting is far from usual", Severity.WARNING)
+CODE = Code("P723", "implausible-value", "a setting is far from usual", Severity.WARNING)
 
 _MOST_LR = {AdamW: 0.1, Sgd: 1.0}
 _MOST_EPS = 1e-2
 _MOST_DECAY = 1.0
 _LEAST_CLIP = 1e-4
+_LEAST_TIMEOUT_SECONDS = 10
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -42,6 +43,14 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             plan.span("optimizer.clip_grad_norm"),
             f"every gradient is made at most {clip:g} long",
             help="clip_grad_norm is usually 1.0",
+        )
+    timeout = plan.mesh.timeout
+    if timeout < _LEAST_TIMEOUT_SECONDS and plan.mesh.world_size > 1:
+        yield CODE.at(
+            plan.span("mesh.timeout"),
+            f"ranks that wait {timeout} s for another end the run",
+            notes=("at first they wait until the slowest has its weights and its data",),
+            help="timeout is usually between 1 min and 1 h",
         )
 
 

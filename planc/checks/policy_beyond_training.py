@@ -24,7 +24,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 plan.span(path),
                 f"every {steps} steps",
                 secondary=(Label(plan.span("train.steps"), f"{plan.train.steps} steps of training"),),
-                help=f"it can be up to {plan.train.steps} steps",
+                help=f"it can be up to {plan.train.steps} step{'s' if plan.train.steps > 1 else ''}",
             )
 
 

@@ -49,3 +49,18 @@ def test_an_evaluation_on_the_training_text_is_warned_of(
     old = 'source = text("data/*.txt")'
     new = f'{old}\n  eval "held" {{ source = {source}, every = 5 steps }}'
     assert [code for code, _ in found(tmp_path, old=old, new=new)] == codes
+
+
+@pytest.mark.parametrize(("timeout", "findings"), [("9 s", 1), ("10 s", 0)])
+def test_ranks_that_hardly_wait_for_each_other_are_warned_of(
+    timeout: str, findings: int, tmp_path: Path
+) -> None:
+    new = f"mesh {{\n  timeout = {timeout}\n"
+    expected = [("P723", f"ranks that wait {timeout} for another end the run")] * findings
+    assert found(tmp_path, old="mesh {\n", new=new) == expected
+
+
+def test_one_rank_waits_for_nobody(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path, text=TINY.replace("mesh {\n", "mesh {\n  timeout = 1 s\n"))
+    alone = checked(plan, "size=1", "mesh.tp=1")
+    assert [one.code.code for one in alone.diagnostics] == []
