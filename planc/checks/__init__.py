@@ -47,6 +47,7 @@ from planc.checks import (
     missing_buffers,
     module_in_two_units,
     module_not_called,
+    names_nothing,
     nested_checkpointing,
     nesterov_without_momentum,
     no_block_unit,
@@ -207,6 +208,7 @@ RULES: tuple[Rule, ...] = (
     compiled_under_tp.RULE,
     compiled_ring.RULE,
     compiled_around_unit.RULE,
+    names_nothing.RULE,
     float16_unscaled.RULE,
     # Last, since it takes an estimate and, where the plan does not fit, several.
     does_not_fit.RULE,

@@ -88,3 +88,17 @@ def test_a_region_holds_no_unit(region: str, expected: list[str], check: Check) 
 def test_offloading_on_processors_is_warned_of(backend: str, expected: list[str], check: Check) -> None:
     settings = ("mesh.dp_shard=2", "fsdp.cpu_offload=true", f"mesh.backend={backend}")
     assert [one for one in codes(check, plan(), *settings) if one == "P522"] == expected
+
+
+def test_a_block_without_rules_is_warned_of(check: Check) -> None:
+    empty = plan().replace('  "model.layers.*" -> region\n', "  backend = eager\n")
+    found = check(empty + "activation_checkpoint {\n}\n", settings=()).diagnostics
+    assert {one.code.code for one in found} == {"P812"}
+    assert {one.help for one in found} == {
+        'add `"model.layers.*" -> region`, or take the block out',
+        'add `"model.layers.*" -> full`, or take the block out',
+    }
+
+
+def test_a_block_that_says_what_is_left_as_it_is_says_something(check: Check) -> None:
+    assert codes(check, plan(action="none")) == []
