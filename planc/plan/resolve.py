@@ -23,6 +23,7 @@ from planc.plan.scope import Links, OriginStep, ParamValue, Scope, references
 from planc.plan.spellings import absent
 from planc.plan.style_actions import StyleAction
 from planc.plan.types import NONE, Variant, keys, type_of
+from planc.plan.unknown_targets import report_unknown_target
 from planc.source import Span
 from planc.styles import Boundary
 from planc.syntax import ast
@@ -247,7 +248,7 @@ def _apply(targets: Sequence[Override], written: dict[str, Written], resolver: R
     for override in targets:
         assignment = override.assignment
         if assignment.target.text not in setting_paths():
-            _unknown_target(assignment.target, resolver.scope)
+            report_unknown_target(assignment.target, resolver.scope)
             continue
         kind, *between, name = assignment.target.text.split(".")
         if kind not in written and BLOCKS[kind].on:
@@ -264,24 +265,6 @@ def _apply(targets: Sequence[Override], written: dict[str, Written], resolver: R
         before = block.values[name][2] if name in block.values else ()
         step = OriginStep(override.kind, assignment.span, override.text)
         block.values[name] = (assignment.value, assignment.span, (step, *before))
-
-
-def _unknown_target(target: ast.Name, scope: Scope) -> None:
-    """Reports an override of nothing: of a whole block, or of the right key with another block or none."""
-    if target.text in scope.broken:
-        return
-    text = "neither a parameter nor a setting of the plan"
-    paths = tuple(setting_paths())
-    key = target.text.rpartition(".")[2]
-    same_key = [f"`{path}`" for path in paths if key == path.rpartition(".")[2]]
-    inside = [path.removeprefix(f"{target.text}.") for path in paths if path.startswith(f"{target.text}.")]
-    if inside or same_key:
-        settings = f"`{target.text}` has the settings {listed(inside)}" if inside else ""
-        help = settings or f"did you mean {listed(same_key)}?"
-        scope.report(codes.UNKNOWN_TARGET, target.span, text, help=help)
-        return
-    help = "a setting is named with its block, as in `mesh.tp`"
-    scope.unknown(codes.UNKNOWN_TARGET, target, (*scope.params, *paths), text=text, help=help)
 
 
 def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver) -> Any:

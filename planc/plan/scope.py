@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
@@ -106,18 +106,29 @@ class Scope:
             self.diagnostics.append(code.at(span, text, secondary=secondary, help=help, fix=fix))
 
     def unknown(
-        self, code: Code, name: ast.Name, candidates: tuple[str, ...], *, text: str, help: str | None = None
+        self,
+        code: Code,
+        name: ast.Name,
+        candidates: Sequence[str],
+        *,
+        text: str,
+        help: str | None = None,
+        within: str = "",
     ) -> None:
-        """Reports a name that is none of `candidates`; offers the nearest, else `help`, else all of them."""
+        """Reports a name that is none of `candidates`; offers the nearest, else `help`, else all of them.
+
+        `within` is what all of them begin with, unsaid, and the name too.
+        """
+        written = name.text.removeprefix(within)
         # Another number is another thing: `a100_40gb` is no slip of `h100_80gb`.
-        alike = tuple(one for one in candidates if _digits(one) == _digits(name.text))
-        near = closest(name.text, alike)
+        alike = tuple(one for one in candidates if _digits(one) == _digits(written))
+        near = closest(written, alike)
         if near is not None:
             # `adam` is no slip of `adamw`: a whole word inside another may well be meant.
-            is_slip = not near.startswith(name.text) and not name.text.startswith(near)
+            is_slip = not near.startswith(written) and not written.startswith(near)
             is_safe = is_slip and len(near) >= _MIN_SAFE_CHARACTERS
-            fix = Fix(name.span, near, Applicability.of(is_safe=is_safe))
-            self.report(code, name.span, text, help=f"did you mean `{near}`?", fix=fix)
+            fix = Fix(name.span, within + near, Applicability.of(is_safe=is_safe))
+            self.report(code, name.span, text, help=f"did you mean `{within}{near}`?", fix=fix)
             return
         if help is None and 0 < len(candidates) <= _MAX_LISTED:
             help = f"one of: {', '.join(candidates)}"

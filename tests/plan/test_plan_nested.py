@@ -118,8 +118,8 @@ def test_the_command_line_adds_a_nested_block_as_it_does_a_block() -> None:
     [
         ("checkpoint.export.hf.dtyp=float16", "did you mean `checkpoint.export.hf.dtype`?"),
         ("export.hf.when=end", "did you mean `checkpoint.export.hf.when`?"),
-        ("checkpoint.export.hf=end", "`checkpoint.export.hf` has the settings when or dtype"),
-        ("checkpoint.export=end", "`checkpoint.export` has the settings hf.when or hf.dtype"),
+        ("checkpoint.export.hf=end", "`checkpoint.export.hf` has the settings when and dtype"),
+        ("checkpoint.export=end", "`checkpoint.export` has the settings hf.when and hf.dtype"),
         ("checkpoint.export.onnx.when=end", "did you mean `checkpoint.export.hf.when`?"),
     ],
 )
