@@ -23,15 +23,21 @@ _END_SECONDS = 90
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A plan for some ranks, and the folder that its launches share."""
+    """A plan for some ranks, and the folder that its launches share. It ends after a step before the plan's
+    last where `stop_after` says so."""
 
     plan: Path
     folder: Path
     num_ranks: int
+    stop_after: int | None = None
 
     @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
+
+    @property
+    def is_complete(self) -> bool:
+        return self.status().get("state") in ("done", "stopped")
 
     def status(self) -> dict[str, Any]:
         """What status.json says; nothing before there is one."""
@@ -57,7 +63,9 @@ class Launch:
         settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         command = (sys.executable, "-m", "torch.distributed.run", "--standalone")
         ranks = f"--nproc-per-node={run.num_ranks}"
-        arguments = ("-m", "planc.run", str(run.plan), "--run-dir", str(run.folder))
+        arguments = ["-m", "planc.run", str(run.plan), "--run-dir", str(run.folder)]
+        if run.stop_after is not None:
+            arguments += ["--stop-after", str(run.stop_after)]
         with log.open("wb") as file:
             self.agent = subprocess.Popen(
                 (*command, ranks, *arguments), env=inherited | settings, stdout=file, stderr=file

@@ -80,7 +80,8 @@ class Soaked:
         lines = [
             f"{len(self.hits)} faults, {sum(not hit.problem for hit in self.hits)} as promised"
             + (f"; {self.num_missed} found the run complete" if self.num_missed else ""),
-            f"{self.num_steps} steps in {self.wall_seconds:.0f} s ({self.undisturbed_seconds:.0f} s without)",
+            f"{self.num_steps} steps in {self.wall_seconds:.0f} s; "
+            f"without faults, steps alone, {self.undisturbed_seconds:.0f} s",
             f"effective time {self.effective:.1%}",
             f"digest {self.digest or 'none'}, {'equal' if self.digest == self.wanted else self.wanted}",
             *(f"PROBLEM {problem}" for problem in self.problems()),
@@ -91,8 +92,9 @@ class Soaked:
 def write_page(found: Soaked, *, options: argparse.Namespace) -> None:
     """Replaces SOAK.md."""
     place = f"torch {version('torch')}, Python {platform.python_version()}, gloo on CPUs"
+    length = "--undisturbed FOLDER" if options.undisturbed else f"--minutes {options.minutes:g}"
     command = (
-        f"python -m tests.soak.soak --minutes {options.minutes:g} --faults {options.faults} "
+        f"python -m tests.soak.soak {length} --faults {options.faults} "
         f"--ranks {options.ranks} --seed {options.seed}"
     )
     equal = "equal" if found.digest and found.digest == found.wanted else "NOT equal"
@@ -101,7 +103,7 @@ def write_page(found: Soaked, *, options: argparse.Namespace) -> None:
         f"- {len(found.hits)} faults in {found.wall_seconds / 60:.1f} min; "
         f"{sum(not hit.problem for hit in found.hits)} ended as promised.",
         f"- The last checkpoint ({found.num_steps} steps, a save every {found.save_every}) is {equal} to "
-        f"that of the run without faults, which took {found.undisturbed_seconds / 60:.1f} min.",
+        f"that of the run without faults, whose steps took {found.undisturbed_seconds / 60:.1f} min.",
         f"- Effective time {found.effective:.1%}; the goal of {WANTED_RATIO:.0%} is {reached}.",
     ]
     problems = [f"- {problem}" for problem in found.problems()]

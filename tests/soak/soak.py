@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import random
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from tests.soak.page import Hit, Soaked, write_page
 SAVE_SECONDS = 6.0
 """How much training lies between two saves, about."""
 TOKENS_PER_STEP = 8192
+PLAN, UNDISTURBED = "soak.plan", "undisturbed"
 _TRIAL_STEPS = 8
 _MOST_LAUNCHES_A_FAULT = 3
 
@@ -58,33 +60,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every promise was kept."""
     options = _parser().parse_args(arguments)
     with TemporaryDirectory(prefix="planc-soak-") as name:
-        found = soak(
-            Path(name),
-            seconds=60 * options.minutes,
-            num_faults=options.faults,
-            num_ranks=options.ranks,
-            seed=options.seed,
-        )
+        folder, seconds = Path(name), 60 * options.minutes
+        if options.undisturbed:
+            reference = taken(folder, options.undisturbed, num_ranks=options.ranks)
+        else:
+            reference = made(folder, seconds=seconds, num_ranks=options.ranks)
+        found = soak(folder, reference, num_faults=options.faults, seed=options.seed)
     print(found.summary())
     if options.page:
         write_page(found, options=options)
     return int(any(found.problems()))
 
 
-def soak(folder: Path, *, seconds: float, num_faults: int, num_ranks: int, seed: int) -> Soaked:
-    """What became of a run of about so many seconds and faults."""
-    step_seconds = _trial(folder / "trial", num_ranks=num_ranks)
-    num_steps = max(2 * _TRIAL_STEPS, round(seconds * 0.9 / step_seconds))
-    save_every = max(1, round(SAVE_SECONDS / step_seconds))
-    plan = _plan(folder, num_steps=num_steps, save_every=save_every, num_ranks=num_ranks)
-    undisturbed = Run(plan, folder / "undisturbed", num_ranks)
-    _tell(f"{num_steps} steps of {step_seconds:.2f} s, a save every {save_every}; first undisturbed")
-    began = time.monotonic()
-    _complete(undisturbed, log=folder / "undisturbed.log")
-    undisturbed_seconds = time.monotonic() - began
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The run that nothing disturbs, as far as its last checkpoint."""
+
+    run: Run
+    num_steps: int
+    save_every: int
+    step_seconds: float
+
+    def training_seconds(self) -> float:
+        return sum(line["seconds"] for line in self.run.metrics() if line["step"] <= self.num_steps)
+
+
+def soak(folder: Path, reference: Reference, *, num_faults: int, seed: int) -> Soaked:
+    """What became of a run like the reference under so many faults."""
     chance = random.Random(seed)
     waiting = _order(num_faults, chance)
-    soaking = Soak(Run(plan, folder / "run", num_ranks), num_steps, step_seconds, chance, waiting)
+    num_steps, step_seconds = reference.num_steps, reference.step_seconds
+    run = Run(reference.run.plan, folder / "run", reference.run.num_ranks, stop_after=num_steps)
+    soaking = Soak(run, num_steps, step_seconds, chance, waiting)
     began = time.monotonic()
     _run_to_the_end(soaking, most_launches=_MOST_LAUNCHES_A_FAULT * (num_faults + 2))
     wall = time.monotonic() - began
@@ -92,13 +99,35 @@ def soak(folder: Path, *, seconds: float, num_faults: int, num_ranks: int, seed:
         hits=tuple(soaking.hits),
         num_missed=len(soaking.waiting),
         num_steps=num_steps,
-        save_every=save_every,
-        useful_seconds=sum(line["seconds"] for line in soaking.run.metrics()),
+        save_every=reference.save_every,
+        useful_seconds=sum(line["seconds"] for line in run.metrics()),
         wall_seconds=wall,
-        undisturbed_seconds=undisturbed_seconds,
-        digest=_digest(soaking.run, step=num_steps),
-        wanted=_digest(undisturbed, step=num_steps),
+        undisturbed_seconds=reference.training_seconds(),
+        digest=_digest(run, step=num_steps),
+        wanted=_digest(reference.run, step=num_steps),
     )
+
+
+def made(folder: Path, *, seconds: float, num_ranks: int) -> Reference:
+    """Trains for about so long, undisturbed."""
+    step_seconds = _trial(folder / "trial", num_ranks=num_ranks)
+    num_steps = max(2 * _TRIAL_STEPS, round(seconds * 0.9 / step_seconds))
+    save_every = max(1, round(SAVE_SECONDS / step_seconds))
+    plan = _plan(folder, num_steps=num_steps, save_every=save_every, num_ranks=num_ranks)
+    run = Run(plan, folder / UNDISTURBED, num_ranks)
+    _tell(f"{num_steps} steps of {step_seconds:.2f} s, a save every {save_every}; first undisturbed")
+    _complete(run, log=folder / "undisturbed.log")
+    return Reference(run, num_steps, save_every, step_seconds)
+
+
+def taken(folder: Path, earlier: Path, *, num_ranks: int) -> Reference:
+    """An undisturbed run that was made before, under the plan beside it, as far as it has come."""
+    text = (earlier / PLAN).read_text(encoding="utf-8")
+    run = Run(write_plan(folder, name=PLAN, text=text), earlier / UNDISTURBED, num_ranks)
+    (save_every,) = re.findall(r"save_every = ([0-9]+) steps", text)
+    num_steps = max(int(path.name.removeprefix("step-")) for path in run.checkpoints.glob("step-*"))
+    _tell(f"{num_steps} steps, a save every {save_every}")
+    return Reference(run, num_steps, int(save_every), median(line["seconds"] for line in run.metrics()))
 
 
 def _run_to_the_end(soaking: Soak, *, most_launches: int) -> None:
@@ -116,7 +145,7 @@ def _run_to_the_end(soaking: Soak, *, most_launches: int) -> None:
             since = _inject(soaking, launch)
         else:
             launch.agent.wait()
-        if soaking.run.status().get("state") == "done":
+        if soaking.run.is_complete:
             return
         if not is_hit:
             since = Hit("none of ours", _last_step(soaking.run), problem=launch.said()[-2000:])
@@ -163,13 +192,13 @@ def _plan(folder: Path, *, num_steps: int, save_every: int, num_ranks: int) -> P
         ("  steps = 120", f"  steps = {num_steps}"),
         ("tokens_per_step = 4096", f"tokens_per_step = {TOKENS_PER_STEP}"),
     )
-    return write_plan(folder, name="soak.plan", text=before + after.partition("}\n\n")[2], edits=edits)
+    return write_plan(folder, name=PLAN, text=before + after.partition("}\n\n")[2], edits=edits)
 
 
 def _complete(run: Run, *, log: Path) -> None:
     launch = Launch(run, log=log)
     launch.agent.wait()
-    assert run.status().get("state") == "done", launch.said()[-3000:]
+    assert run.is_complete, launch.said()[-3000:]
 
 
 def _last_step(run: Run) -> int:
@@ -196,6 +225,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--undisturbed",
+        type=Path,
+        metavar="FOLDER",
+        help="of a plan and a run of it that nothing disturbed: no other is made, whatever --minutes says",
+    )
     parser.add_argument("--no-page", dest="page", action="store_false", help="leave SOAK.md as it is")
     return parser
 
