@@ -19,9 +19,8 @@ PAGE = Path(__file__).parent / "SPEED.md"
 _INTRODUCTION = """\
 What planc costs beside the same training written by hand. `make bench` measures it and writes this page.
 
-The machine had other work to do, as much as it had cores and more. So both sides run in the same processes,
-in turns, and goals are for the processor's time, which other work touches least; seconds by the clock stand
-beside it. Figures of a small model on processors say what the runtime itself takes: on accelerators steps are
+Whatever else a machine does is to meet both sides alike. So they run in the same processes, in turns, and
+goals are for the processor's time, which other work touches least; seconds by the clock stand beside it. Figures of a small model on processors say what the runtime itself takes: on accelerators steps are
 longer, and its share smaller. Nothing here was measured on a GPU."""
 
 
