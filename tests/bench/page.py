@@ -20,8 +20,9 @@ _INTRODUCTION = """\
 What planc costs beside the same training written by hand. `make bench` measures it and writes this page.
 
 Whatever else a machine does is to meet both sides alike. So they run in the same processes, in turns, and
-goals are for the processor's time, which other work touches least; seconds by the clock stand beside it. Figures of a small model on processors say what the runtime itself takes: on accelerators steps are
-longer, and its share smaller. Nothing here was measured on a GPU."""
+goals are for the processor's time, which other work touches least; seconds by the clock stand beside it.
+Figures of a small model on processors say what the runtime itself takes: on accelerators steps are longer,
+and its share smaller. Nothing here was measured on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
