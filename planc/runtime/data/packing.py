@@ -17,7 +17,7 @@ Flags = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int64]
 
 _BATCH_BYTES = 1 << 20
-"""Of text. What a tokenizer finds out about it takes some fifty times as much."""
+"""Of text. What a tokenizer finds out about it takes many times as much."""
 
 IGNORED_LABEL = -100
 """The label of a position that the loss leaves out, as transformers has it."""
