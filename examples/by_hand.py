@@ -167,8 +167,9 @@ def shard_tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def shard_fully(model: Any, mesh: DeviceMesh) -> None:
-    """FSDP2: a unit for every layer, one for what comes last, and the rest."""
+    """FSDP2: a unit for what comes first, one for every layer, one for what comes last."""
     fsdp_mesh = mesh["dp_shard", "cp"]._flatten("fsdp")
+    fully_shard(model.model.embed_tokens, mesh=fsdp_mesh, reshard_after_forward=False)
     for layer in model.model.layers:
         fully_shard(layer, mesh=fsdp_mesh)
     fully_shard([model.model.norm, model.lm_head], mesh=fsdp_mesh, reshard_after_forward=False)

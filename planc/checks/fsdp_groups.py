@@ -21,8 +21,7 @@ def covering_block(subject: Subject, mesh_dim: MeshDim) -> str:
     if plan.fsdp is None:
         replicate = ["replicate_on = dp_replicate"] if plan.mesh.dp_replicate > 1 else []
         units = [f'"{block}.*" -> unit' for block in subject.inventory.blocks]
-        covered = MeshDim.DP_SHARD if mesh_dim is MeshDim.DP_REPLICATE else mesh_dim
-        return f"add `{_header(plan, covered)} {{ {', '.join((*replicate, *units))} }}`"
+        return f"add `{_header(plan, mesh_dim)} {{ {', '.join((*replicate, *units))} }}`"
     if mesh_dim is MeshDim.DP_REPLICATE:
         return "add `replicate_on = dp_replicate` to `fsdp`"
     return f"write `{_header(plan, mesh_dim)}`"

@@ -30,7 +30,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 def _is_covered(plan: Plan, mesh_dim: MeshDim) -> bool:
     fsdp = plan.fsdp
     if fsdp is None:
-        return False
+        # Whole replicas: their gradients are summed after backward.
+        return mesh_dim is MeshDim.DP_REPLICATE
     # Another value of replicate_on is a finding of its own.
     return mesh_dim in fsdp.on or (mesh_dim is MeshDim.DP_REPLICATE and fsdp.replicate_on is not None)
 

@@ -10,6 +10,7 @@ from planc.diff.model import Action, Change, Group
 from planc.diff.side import AnOp, Side
 from planc.graph.ops import (
     Accumulate,
+    AllReduceGradients,
     AttachAttention,
     BuildOptimizer,
     BuildSchedule,
@@ -246,6 +247,7 @@ LAYOUT_FACTS: tuple[Fact, ...] = (
         for mesh_dim in MESH_DIMS
     ),
     FSDP_DIMS,
+    Fact(Group.LAYOUT, "gradients summed over", "mesh.dp_replicate", of_op(AllReduceGradients, "over")),
     Fact(Group.LAYOUT, "fsdp.cpu_offload", "fsdp.cpu_offload", _offload),
     Fact(Group.LAYOUT, "context_parallel", "context_parallel", _context_parallel),
     Fact(Group.LAYOUT, "sequence tensors", "context_parallel", _sequence_tensors),

@@ -11,7 +11,7 @@ from planc.estimate.model import Collective, Kind
 from planc.estimate.rank_work import RankWork
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
-from planc.graph.ops import ClipGradients, GuardStep, NextBatch, ReduceMetrics
+from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics
 from planc.inventory.schema import Attention
 from planc.vocab import DType, MeshDim, Shard, StridedShard
 
@@ -25,6 +25,7 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
     for one in (
         *tensor_parallel_collectives(work),
         *_fully_sharded(work, units),
+        *_replicated(work),
         *_context(work),
         *_scalars(work),
     ):
@@ -51,6 +52,24 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
         yield Collective(unit.shard_over, size, Kind.REDUCE_SCATTER, "fsdp.shard", 1, size * reduced)
         replicas = _group_size(work, unit.replicate_over)
         yield Collective(unit.replicate_over, replicas, Kind.ALL_REDUCE, "fsdp.shard", 1, reduced)
+
+
+def _replicated(work: RankWork) -> Iterator[Collective]:
+    """Gradients of whole replicas, or of equal parts over tp: a message for each layer, one for the rest."""
+    over = (MeshDim.DP_REPLICATE,)
+    for num_bytes in replicated_messages(work):
+        yield Collective(over, _group_size(work, over), Kind.ALL_REDUCE, "grads.all_reduce", 1, num_bytes)
+
+
+def replicated_messages(work: RankWork) -> tuple[int, ...]:
+    """Bytes of each message in which replicas without FSDP sum their gradients: behind these stands a number
+    for each parameter."""
+    op = next((op for op in work.graph.step if isinstance(op, AllReduceGradients)), None)
+    messages = op.messages(work.layouts) if op else ()
+    return tuple(
+        sum(work.layouts[name].local_bytes + work.layouts[name].dtype.size_bytes for name in names)
+        for names in messages
+    )
 
 
 def _group_size(work: RankWork, mesh_dims: Iterable[MeshDim]) -> int:

@@ -50,6 +50,8 @@ class Pieces:
     accumulates: bool
     update: int
     """What the optimizer's step holds beside."""
+    message: int
+    """The largest message of gradients that replicas without FSDP sum."""
 
     @property
     def is_sharded(self) -> bool:
@@ -134,6 +136,7 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
     held = pieces.whole_gradients + own_gradients if pieces.accumulates else 0
     before = ("gradients between micro steps", held)
     backward = pieces.backward
+    replicas = Phase("sum over replicas", (("whole gradients", own_gradients), ("message", pieces.message)))
     return (
         Phase(
             "forward and loss",
@@ -157,6 +160,7 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
                 before,
             ),
         ),
+        *((replicas,) if pieces.message else ()),
         Phase("optimizer", (("whole gradients", own_gradients), ("update", pieces.update))),
     )
 

@@ -8,6 +8,7 @@ from planc.graph.graph import Graph
 from planc.graph.op import Op, Resource, Stage
 from planc.graph.ops import (
     Accumulate,
+    AllReduceGradients,
     AttachAttention,
     Backward,
     BuildModel,
@@ -83,7 +84,8 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     mesh = tuple(_mesh(graph))
     batch = () if mesh else tuple(_batch(graph))
     saves = (*_saves(graph), *_agreement(graph))
-    return (*mesh, *_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *saves, *batch)
+    found = (*_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *_sums(graph))
+    return (*mesh, *found, *saves, *batch)
 
 
 def _once(graph: Graph) -> Iterator[Violation]:
@@ -152,6 +154,17 @@ def _effects(graph: Graph) -> Iterator[Violation]:
             yield from _body(op, written)
     for op in graph.save:
         yield from _reads(op, written)
+
+
+def _sums(graph: Graph) -> Iterator[Violation]:
+    """Ranks that see different tokens add up their gradients once: else each trains a model of its own."""
+    dims = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD, MeshDim.CP)
+    units = [{*op.replicate_over, *op.shard_over} for op in graph.setup if isinstance(op, FullyShard)]
+    sums = [{*op.over} for op in graph.step if isinstance(op, AllReduceGradients)]
+    for dim in (dim for dim, size in graph.mesh if size > 1 and dim in dims):
+        by_units = bool(units) and all(dim in summed for summed in units)
+        if by_units + sum(dim in summed for summed in sums) != 1:
+            yield Violation("graph", f"does not sum gradients over {dim} once")
 
 
 def _body(op: Accumulate, outside: set[Resource]) -> Iterator[Violation]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
+    AllReduceGradients,
     AttachAttention,
     Backward,
     BuildModel,
@@ -204,6 +205,10 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
         times=gradient_accumulation(plan), body=tuple(_micro_step(bound)), span=plan.span("train")
     )
     yield SyncGradients(over=tp, span=plan.span("optimizer"))
+    if plan.fsdp is None:
+        over = (MeshDim.DP_REPLICATE,)
+        blocks, span = bound.inventory.blocks, plan.span("mesh.dp_replicate")
+        yield AllReduceGradients(over=over, blocks=blocks, span=span)
     clip = plan.optimizer.clip_grad_norm
     yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
     # Before the optimizer, so that a loss that is no number changes no weight.

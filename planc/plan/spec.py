@@ -94,7 +94,9 @@ class Backend(StrEnum):
 class MeshSpec:
     """The device mesh, outermost dim first: dp_replicate, dp_shard, cp, tp."""
 
-    dp_replicate: int = key(Int(1), default=1, doc="replicas of the sharded model")
+    dp_replicate: int = key(
+        Int(1), default=1, doc="replicas: of the shards under `fsdp`, else of the whole model"
+    )
     dp_shard: int = key(Int(1), default=1, doc="ranks that share parameters, gradients and optimizer state")
     cp: int = key(Int(1), default=1, doc="ranks that share a sequence")
     tp: int = key(Int(1), default=1, doc="ranks that share a layer")

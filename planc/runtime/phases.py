@@ -18,6 +18,7 @@ _PHASES: Mapping[type[Op], str] = {
     ops.ComputeLoss: FORWARD,
     ops.Backward: BACKWARD,
     ops.SyncGradients: OPTIMIZER,
+    ops.AllReduceGradients: OPTIMIZER,
     ops.ClipGradients: OPTIMIZER,
     ops.StepOptimizer: OPTIMIZER,
     ops.StepSchedule: OPTIMIZER,

@@ -10,6 +10,7 @@ from planc.graph.graph import AnyOp, Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import (
     Accumulate,
+    AllReduceGradients,
     AttachAttention,
     Backward,
     BuildModel,
@@ -58,6 +59,7 @@ EMITTERS: tuple[tuple[type[Op], Emitter], ...] = (
     (ComputeLoss, steps.compute_loss),
     (Backward, steps.backward),
     (SyncGradients, steps.sync_gradients),
+    (AllReduceGradients, steps.all_reduce_gradients),
     (ClipGradients, steps.clip_gradients),
     (ReduceMetrics, steps.reduce_metrics),
     (StepOptimizer, steps.step_optimizer),

@@ -230,6 +230,24 @@ def sample_ids(step: int, *, num_sequences: int, global_batch: int, seed: int) -
     return torch.tensor(np.array(ids, dtype=np.int64))
 
 
+def all_reduce_gradients(model: nn.Module, mesh: DeviceMesh, *, blocks: Sequence[str]) -> None:
+    """Sums every gradient over the mesh: those of a layer of the blocks in one message, the rest in one."""
+    together: dict[tuple[str, ...], list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None:
+            continue
+        block = next((block for block in blocks if name.startswith(f"{block}.")), "")
+        layer = name.removeprefix(f"{block}.").partition(".")[0] if block else ""
+        gradient = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+        together.setdefault((block, layer), []).append(gradient)
+    for gradients in together.values():
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat, group=mesh.get_group())
+        summed = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for gradient, own in zip(gradients, summed, strict=True):
+            gradient.copy_(own.view(gradient.shape))
+
+
 def sum_partial_gradients(model: nn.Module) -> None:
     """Makes gradients whole that ranks of tp have summands of."""
     for parameter in model.parameters():

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.graph.graph import Graph
 from planc.graph.ops import (
     Accumulate,
+    AllReduceGradients,
     Backward,
     BuildOptimizer,
     ClipGradients,
@@ -79,6 +80,10 @@ def backward(op: Backward, graph: Graph) -> Iterator[str]:
         yield f"model.set_requires_gradient_sync(micro_step == {_times(graph) - 1})"
     yield f"with {_context(graph)}:"
     yield "    loss.backward()"
+
+
+def all_reduce_gradients(op: AllReduceGradients, graph: Graph) -> Iterator[str]:
+    yield f"all_reduce_gradients(model, {one_dim(op.over)}, blocks={list(op.blocks)})"
 
 
 def sync_gradients(op: SyncGradients, graph: Graph) -> Iterator[str]:

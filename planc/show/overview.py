@@ -76,6 +76,8 @@ def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
         copies = f", replicas over {plan.fsdp.replicate_on}" if plan.fsdp.replicate_on else ""
         place = ", offloaded to the host" if plan.fsdp.cpu_offload else ""
         yield "fsdp", f"over {', '.join(plan.fsdp.on)}{copies}{place}"
+    elif plan.mesh.dp_replicate > 1:
+        yield "replicas", "whole over dp_replicate, gradients summed after backward"
     if plan.context_parallel:
         cp = plan.context_parallel
         yield "context parallel", f"{cp.rotate} over {', '.join(cp.on)}, load balancer {cp.load_balancer}"

@@ -17,12 +17,12 @@ from torch.distributed.tensor import DTensor, Replicate
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import (
+    ClipGradients,
     InitWeights,
     LoadWeights,
     ResumeCheckpoint,
     SaveCheckpoint,
     StepOptimizer,
-    SyncGradients,
 )
 from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named_tensors
@@ -83,6 +83,10 @@ class Recorder:
         if isinstance(op, StepOptimizer):
             rates = {float(group["lr"]) for group in self.session.optimizer.param_groups}
             self.record.learning_rates.append(tuple(sorted(rates)))
+        if isinstance(op, ClipGradients) and position.step == 1:
+            found = {name: p.grad for name, p in self.session.model.named_parameters() if p.grad is not None}
+            self.record.blocks |= local_digests(found, prefix="gradient of ")
+            self.record.gradients = whole_tensors(found)
         self.backend.execute(op, position)
         if isinstance(op, InitWeights | LoadWeights):
             whole = whole_tensors(dict(self.session.model.named_parameters()))
@@ -92,10 +96,6 @@ class Recorder:
             state = TrainingState(self.session.model, self.session.optimizer)
             whole = whole_tensors(named_tensors(state))
             self.record.states[step] = {name: digest(tensor) for name, tensor in whole.items()}
-        if isinstance(op, SyncGradients) and position.step == 1:
-            found = {name: p.grad for name, p in self.session.model.named_parameters() if p.grad is not None}
-            self.record.blocks |= local_digests(found, prefix="gradient of ")
-            self.record.gradients = whole_tensors(found)
 
     def completed_steps(self) -> int:
         return self.backend.completed_steps()

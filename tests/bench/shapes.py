@@ -88,6 +88,9 @@ SHAPES = (
     *(Shape({mesh_dim: size}) for size in (2, 4) for mesh_dim in ("dp_shard", "tp", "cp")),
     Shape({"dp_shard": 2, "tp": 2}),
 )
+"""Raced against the loop by hand."""
+WHOLE = tuple(Shape({"dp_replicate": size}) for size in (2, 4))
+"""Raced, with those of dp_shard, against the straightforward script, which holds the whole model too."""
 
 
 def plan_text(shape: Shape, *, num_steps: int) -> str:

@@ -67,8 +67,9 @@ def test_by_hand_computes_what_the_plan_computes(shape: Shape, workspace: Path, 
     assert planc[-1] < planc[0]
 
 
-def test_straightforward_starts_from_the_plans_loss(workspace: Path, tmp_path: Path) -> None:
-    race = make_race(Shape({"dp_shard": 2}), "straightforward", workspace)
+@pytest.mark.parametrize("mesh_dim", ["dp_shard", "dp_replicate"])
+def test_straightforward_starts_from_the_plans_loss(mesh_dim: str, workspace: Path, tmp_path: Path) -> None:
+    race = make_race(Shape({mesh_dim: 2}), "straightforward", workspace)
     planc, straightforward = losses(race, tmp_path, num_steps=1)
     assert planc == pytest.approx(straightforward, rel=1e-5)
 

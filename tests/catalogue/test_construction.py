@@ -59,8 +59,8 @@ def test_the_root_unit_takes_what_no_rule_names(path: Path) -> None:
     assert found.graph is not None and found.plan is not None
     units = [op for op in found.graph.setup if isinstance(op, FullyShard)]
     mesh = found.plan.mesh
-    is_sharded = mesh.dp_replicate * mesh.dp_shard * mesh.cp > 1
-    assert [op.groups for op in units[-1:]] == ([(("",),)] if is_sharded else [])
+    has_ranks = mesh.dp_replicate * mesh.dp_shard * mesh.cp > 1
+    assert [op.groups for op in units[-1:]] == ([(("",),)] if has_ranks and found.plan.fsdp else [])
 
 
 def test_every_parameter_is_sharded_where_fsdp_has_ranks() -> None:

@@ -9,7 +9,9 @@ from variants import Check
 
 from planc.api import Checked
 from planc.diagnostics import Diagnostic
+from planc.graph.ops import AllReduceGradients
 from planc.plan.facts import COUNTS
+from planc.vocab import MeshDim
 from tests.plans import FULL, TINY
 
 WITHOUT_EXPECT = FULL[: FULL.index("expect {")]
@@ -101,7 +103,6 @@ def test_a_brace_of_one_choice_is_read_as_what_it_says(check: Check) -> None:
 MESHES = {
     "tp": "tp = 2",
     "cp": "cp = 2",
-    "dp_replicate": "dp_replicate = 2",
     "dp_shard": "dp_shard = 2",
     "all": "dp_replicate = 2\n  dp_shard = 2\n  cp = 2\n  tp = 2",
 }
@@ -116,6 +117,18 @@ def test_what_the_help_adds_for_a_mesh_dim_makes_the_plan_pass(mesh: str, check:
     widest = max((block for block in blocks if block.startswith("fsdp")), key=len, default="")
     blocks = {block for block in blocks if not block.startswith("fsdp")} | ({widest} - {""})
     assert blocks and codes(check("\n".join((text, *sorted(blocks), "")))) == []
+
+
+def test_replicas_without_fsdp_are_whole_and_their_gradients_summed(check: Check) -> None:
+    start, end = TINY.index("mesh {"), TINY.index("data {")
+    text = f"{TINY[:start]}mesh {{\n  dp_replicate = 2\n}}\n\n{TINY[end:]}".replace(
+        "param size: int = 2\n", ""
+    )
+    checked = check(text)
+    assert codes(checked) == []
+    assert checked.graph is not None
+    (op,) = (op for op in checked.graph.step if isinstance(op, AllReduceGradients))
+    assert op.over == (MeshDim.DP_REPLICATE,)
 
 
 def test_unmatched_part_lists_its_siblings(check: Check) -> None:

@@ -87,6 +87,15 @@ def test_ranks_and_dtype_decide_whether_a_sum_is_warned_of(
     assert bool(of("P521", check(plan(mesh=mesh, fsdp=fsdp)))) is found
 
 
+@pytest.mark.parametrize(("size", "found"), [(33, False), (34, True)])
+def test_whole_replicas_sum_in_the_models_dtype(size: int, found: bool, check: Check) -> None:
+    text = plan(mesh=f"  dp_replicate = {size}")
+    start, end = text.index("fsdp on"), text.index("data {")
+    whole = text[:start] + text[end:]
+    assert bool(of("P521", check(whole.replace("model {", "model {\n  dtype = bfloat16")))) is found
+    assert not of("P521", check(whole))
+
+
 def test_a_sum_coarser_than_compute_is_one_finding(check: Check) -> None:
     text = plan(mesh="  dp_shard = 64", fsdp="  param_dtype = float32\n  reduce_dtype = bfloat16")
     checked = check(text)

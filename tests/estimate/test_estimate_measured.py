@@ -33,6 +33,7 @@ QUICK = (
     Case("TP2·DP2", "qwen3, bfloat16, accumulate", TP2_DP2, model="qwen3", micro_batch=1, settings=NARROW),
     Case("TP2", "sequence parallel, selective", TP2, recomputes=True, recomputation="selective"),
     Case("DP4", "HSDP 2x2", {"dp_replicate": 2, "dp_shard": 2}, micro_batch=1),
+    Case("TP2·DP2", "whole replicas", TP2_REPLICATE2, replicas="whole", micro_batch=2),
     Case("CP2·DP2", "ring, recompute", CP2_DP2, recomputes=True),
     Case("CP2·TP2", "ulysses, recompute", CP2_TP2, rotate="ulysses", balance="none", recomputes=True),
 )

@@ -68,6 +68,13 @@ def _each(sequence: str, kind: type[Op], **fields: Any) -> Callable[[Graph], Gra
     )
 
 
+def _summed_again(found: list[Op]) -> list[Op]:
+    """After FSDP, once more over its ranks."""
+    place = [isinstance(op, ops.SyncGradients) for op in found].index(True) + 1
+    again = ops.AllReduceGradients(over=(MeshDim.DP_SHARD,), blocks=(), span=None)
+    return [*found[:place], again, *found[place:]]
+
+
 def _with_mesh(mesh: tuple[tuple[MeshDim, int], ...]) -> Callable[[Graph], Graph]:
     """Another mesh, of which mesh.init knows."""
 
@@ -137,6 +144,11 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _first("setup", lambda op: op.stage < Stage.FULLY_SHARD or getattr(op, "groups", ()) == (("",),)),
         "comes after a unit that holds it",
     ),
+    "gradients summed nowhere": (
+        _without("setup", ops.FullyShard),
+        "does not sum gradients over dp_shard once",
+    ),
+    "gradients summed twice": (_edit("step", _summed_again), "does not sum gradients over dp_shard once"),
     "batch does not close": (_each("setup", ops.OpenData, global_batch=15), "is not the global batch 15"),
     "accumulation does not close": (_each("step", ops.Accumulate, times=3), "is not the global batch 16"),
 }

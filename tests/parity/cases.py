@@ -88,6 +88,8 @@ class Case:
     recomputation: Literal["full", "selective"] = "full"
     micro_batch: int | None = None
     """None takes the whole global batch at once."""
+    replicas: Literal["fsdp", "whole"] = "fsdp"
+    """What keeps ranks of dp_replicate alike: FSDP, or sums of whole replicas' gradients."""
     settings: tuple[str, ...] = ()
     """Overrides, as `--set` takes them."""
 
@@ -148,6 +150,9 @@ CASES: tuple[Case, ...] = (
     Case("CP2·TP2", "recompute, ring", CP2_TP2, recomputes=True),
     Case("TP2·DP2", "accumulate 4", TP2_DP2, micro_batch=1),
     Case("CP2·TP2", "accumulate 2", CP2_TP2, micro_batch=4),
+    Case("DP4", "whole replicas", {"dp_replicate": 4}, replicas="whole"),
+    Case("TP2·DP2", "whole replicas, qwen3", TP2_REPLICATE2, model="qwen3", replicas="whole"),
+    Case("TP2·DP2", "whole replicas, tied", TP2_REPLICATE2, model="llama-tied", replicas="whole"),
 )
 """Every row of the table."""
 
@@ -159,7 +164,6 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
     blocks = [
         f'model {{\n  hf = "{case.model}"\n  seed = {SEED}\n}}',
         f"mesh {{\n{mesh}\n}}" if mesh else "mesh { tp = 1 }",
-        'fsdp on dp_shard, cp {\n  replicate_on = dp_replicate\n  "model.layers.*" -> unit\n}',
         f'data {{\n  source = text("{CORPUS}")\n  sequence_length = {SEQUENCE_LENGTH}\n'
         f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n}}",
         f"optimizer {{\n  kind = adamw(lr = {LEARNING_RATE:.6f}, betas = [{BETAS[0]}, {BETAS[1]}], "
@@ -168,6 +172,8 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
         '  "**.*norm*" -> group(weight_decay = 0.0)\n}',
         f"train {{\n  steps = {NUM_STEPS}\n  tokens_per_step = {GLOBAL_BATCH * SEQUENCE_LENGTH}\n}}",
     ]
+    if case.replicas == "fsdp":
+        blocks.append('fsdp on dp_shard, cp {\n  replicate_on = dp_replicate\n  "model.layers.*" -> unit\n}')
     if "tp" in case.mesh:
         blocks.append(f"tensor_parallel on tp {{\n{_tensor_parallel_rules(case)}}}")
     if "cp" in case.mesh:

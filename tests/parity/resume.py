@@ -28,6 +28,8 @@ SHAPES: tuple[Case, ...] = (
     Case("TP2", "", {"tp": 2}),
     Case("DP4", "dp_replicate", {"dp_replicate": 4}),
     Case("DP4", "HSDP 2x2", {"dp_replicate": 2, "dp_shard": 2}),
+    Case("DP4", "whole replicas", {"dp_replicate": 4}, replicas="whole"),
+    Case("TP2·DP2", "whole replicas", TP2_REPLICATE2, replicas="whole"),
     Case("CP2·DP2", "dp_replicate", {"dp_replicate": 2, "cp": 2}),
     Case("TP2·DP2", "dp_shard", TP2_DP2),
     Case("CP2·DP2", "ring headtail", CP2_DP2),

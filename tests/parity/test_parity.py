@@ -26,6 +26,7 @@ References = Callable[[str], Training]
 QUICK = (
     Case("1"),
     Case("TP2·DP2", "dp_replicate", TP2_REPLICATE2),
+    Case("TP2·DP2", "whole replicas", TP2_REPLICATE2, micro_batch=2, replicas="whole"),
     Case("TP2·DP2", "qwen3 q/k norms", TP2_DP2, model="qwen3"),
     Case("CP2·DP2", "ulysses", CP2_DP2, rotate="ulysses", balance="none", micro_batch=2),
     Case("DP2·CP2·TP2", "ring headtail", ALL_8),

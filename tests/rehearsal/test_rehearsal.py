@@ -23,7 +23,7 @@ from planc.runtime.backends.rehearsal.world import fake_world
 from planc.runtime.backends.torch.build import meta_model
 from planc.source import SourceFile
 from planc.vocab import MeshDim, Replicate
-from tests.parity.cases import ALL_8, CP2_DP2, MODELS, TP2_DP2, Case, compile_case, plan_text
+from tests.parity.cases import ALL_8, CP2_DP2, MODELS, TP2_DP2, TP2_REPLICATE2, Case, compile_case, plan_text
 
 DEEP = "llama-deep"
 NUM_LAYERS = 7
@@ -76,6 +76,16 @@ def test_a_short_stack_gives_the_figures_of_the_whole(case: Case, deep_workspace
     stack, short, whole = short_and_whole(graph, base=deep_workspace)
     assert [len(kind.kept) for kind in stack.kinds] == [4]
     assert_same_figures(short, whole)
+
+
+def test_a_message_that_holds_some_of_every_layer_is_as_long_as_on_the_whole(deep_workspace: Path) -> None:
+    """Gradients of norms travel over tp in one. The simulated allocator knows the length of the short one."""
+    case = Case("TP2·DP2", "whole replicas", TP2_REPLICATE2, model=DEEP, replicas="whole")
+    _, short, whole = short_and_whole(compile_case(case, workspace=deep_workspace), base=deep_workspace)
+    assert sorted(map(str, short.sent)) == sorted(map(str, whole.sent))
+    assert {one.op for one in whole.sent} >= {"grads.sync", "grads.all_reduce"}
+    assert short.peak.num_bytes == whole.peak.num_bytes
+    assert short.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=1e-3)
 
 
 def test_layers_that_are_treated_unlike_are_kinds_of_their_own(deep_workspace: Path) -> None:

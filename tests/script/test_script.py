@@ -51,6 +51,7 @@ def launched(*arguments: str | Path, num_ranks: int, folder: Path, sees_planc: b
     "shape",
     [
         pytest.param(Shape({"cp": 2}), id="cp 2"),
+        pytest.param(Shape({"dp_replicate": 2}), id="dp_replicate 2", marks=pytest.mark.slow),
         pytest.param(Shape({"dp_shard": 2, "tp": 2}), id="dp_shard 2 tp 2", marks=pytest.mark.slow),
     ],
 )

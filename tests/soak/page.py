@@ -17,7 +17,8 @@ _RESUMED = "resumed from "
 
 _INTRODUCTION = """\
 `make soak` trains the quickstart's model on real processes under torchrun, and every few minutes does one of
-these to it, at a random instant; the same command then starts it again, until the run is complete.
+these to it, at a random instant; the same command then starts it again, until the run is complete. Saves are
+written behind training (`checkpoint.mode = async`), so a fault may meet one under way.
 
 - *no room for a shard*: RLIMIT_FSIZE of a rank's process, set from outside, until a save meets it.
 - *a bit flipped*: all ranks are killed and a random bit of the newest step is flipped. The next launch must

@@ -127,7 +127,9 @@ def taken(folder: Path, earlier: Path, *, num_ranks: int) -> Reference:
     (save_every,) = re.findall(r"save_every = ([0-9]+) steps", text)
     num_steps = max(int(path.name.removeprefix("step-")) for path in run.checkpoints.glob("step-*"))
     _tell(f"{num_steps} steps, a save every {save_every}")
-    return Reference(run, num_steps, int(save_every), median(line["seconds"] for line in run.metrics()))
+    return Reference(
+        run, num_steps, int(save_every), median(line["seconds"] for line in run.metrics()[-100:])
+    )
 
 
 def _run_to_the_end(soaking: Soak, *, most_launches: int) -> None:
@@ -186,7 +188,7 @@ def _plan(folder: Path, *, num_steps: int, save_every: int, num_ranks: int) -> P
     edits = (
         ("  dp_shard = 2\n  tp = 2\n", f"  dp_shard = {num_ranks}\n  timeout = 10 s\n"),
         ("save_every = 60 steps", f"save_every = {save_every} steps"),
-        ("  keep_last = 2\n", "  keep_last = 4\n"),
+        ("  keep_last = 2\n", "  keep_last = 4\n  mode = async\n"),
         ('  export "hf" { when = end, dtype = bfloat16 }\n', ""),
         ("warmup = 10 steps", "warmup = 2 steps"),
         ("  steps = 120", f"  steps = {num_steps}"),
@@ -229,7 +231,8 @@ def _parser() -> argparse.ArgumentParser:
         "--undisturbed",
         type=Path,
         metavar="FOLDER",
-        help="of a plan and a run of it that nothing disturbed: no other is made, whatever --minutes says",
+        help="of a plan and a run of it that nothing disturbed, however that saved: no other is made, "
+        "whatever --minutes says",
     )
     parser.add_argument("--no-page", dest="page", action="store_false", help="leave SOAK.md as it is")
     return parser

@@ -2,6 +2,7 @@
 
 from planc.graph.op import Op
 from planc.graph.ops.accumulate import Accumulate
+from planc.graph.ops.all_reduce_gradients import AllReduceGradients
 from planc.graph.ops.attach_attention import AttachAttention
 from planc.graph.ops.backward import Backward
 from planc.graph.ops.build_model import BuildModel
@@ -63,6 +64,7 @@ OPS: tuple[type[Op], ...] = (
     ComputeLoss,
     Backward,
     SyncGradients,
+    AllReduceGradients,
     ClipGradients,
     ReduceMetrics,
     GuardStep,
@@ -80,6 +82,7 @@ OPS: tuple[type[Op], ...] = (
 __all__ = [
     "OPS",
     "Accumulate",
+    "AllReduceGradients",
     "AttachAttention",
     "Backward",
     "BuildModel",

@@ -6,7 +6,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from planc.graph.graph import AnyOp, Graph
-from planc.graph.ops import Accumulate, Evaluate, FullyShard, ShardContext, ShardTensorParallel
+from planc.graph.ops import (
+    Accumulate,
+    AllReduceGradients,
+    Evaluate,
+    FullyShard,
+    ShardContext,
+    ShardTensorParallel,
+)
 from planc.graph.ops.attach_attention import AttachAttention
 
 _DIM_FIELDS = ("over", "count_over", "vocab_over")
@@ -32,7 +39,7 @@ def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
     if isinstance(op, FullyShard):
         return _trim_shard(op, graph)
     trimmed: AnyOp = _trim_dims(op, graph)
-    if isinstance(trimmed, ShardTensorParallel) and not trimmed.over:
+    if isinstance(trimmed, ShardTensorParallel | AllReduceGradients) and not trimmed.over:
         return None
     return trimmed
 

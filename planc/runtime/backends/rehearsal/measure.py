@@ -46,7 +46,7 @@ class Figures:
     def minus(self, other: Figures) -> Figures:
         """What one more layer adds; figures of segments that only it has are left out."""
         known = {segment for segment, _, _ in other.peaks}
-        sent = Counter({key: count - other.sent[key] for key, count in self.sent.items()})
+        sent = _plus(self.sent, other.sent, times=-1)
         peaks = Counter({key: size - other.peaks[key] for key, size in self.peaks.items() if key[0] in known})
         return Figures(sent, peaks)
 
@@ -119,7 +119,7 @@ def _measured(
 ) -> Measured:
     sent = tuple(
         Sent(op, kind, groups[ranks], len(ranks), num_bytes, count)
-        for (op, kind, ranks, num_bytes), count in whole.sent.items()
+        for (op, kind, ranks, num_bytes), count in _in_whole_messages(whole.sent).items()
         if count
     )
     names = dict.fromkeys(segment for segment, _, _ in whole.peaks)
@@ -129,6 +129,21 @@ def _measured(
             streams[name] = max(streams[name], size)
     segments = tuple(_segment(whole, name) for name in names)
     return Measured(0, sent, segments, held_bytes=sum(streams.values()), reserved_bytes=reserved)
+
+
+def _in_whole_messages(sent: Counter[SentKey]) -> Counter[SentKey]:
+    """What was sent, where some messages hold a part of every layer: one layer more makes them longer.
+
+    Such a length of the short stack is then missing, as often as others are too many. Their number and their
+    bytes in all are linear.
+    """
+    growing = {key[:3] for key, count in sent.items() if count < 0}
+    found = Counter({key: count for key, count in sent.items() if key[:3] not in growing})
+    for op, kind, ranks in growing:
+        lengths = [(key[3], count) for key, count in sent.items() if key[:3] == (op, kind, ranks)]
+        number = sum(count for _, count in lengths)
+        found[op, kind, ranks, sum(length * count for length, count in lengths) // number] = number
+    return found
 
 
 def _segment(whole: Figures, name: str) -> SegmentPeak:

@@ -66,6 +66,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.ComputeLoss: steps.compute_loss,
     ops.Backward: steps.backward,
     ops.SyncGradients: gradients.sync_gradients,
+    ops.AllReduceGradients: gradients.all_reduce_gradients,
     ops.ClipGradients: gradients.clip_gradients,
     ops.GuardStep: guarding.guard_step,
     ops.StepOptimizer: optimizer.step_optimizer,
