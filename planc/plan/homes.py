@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Mapping
 from typing import assert_never
 
 from planc.plan.blocks import BLOCKS, Shape
@@ -15,11 +16,7 @@ def home(statement: ast.Statement) -> str | None:
     """Where a misplaced statement belongs."""
     match statement:
         case ast.Setting(name):
-            homes = [kind for kind, shape in BLOCKS.items() if name.text in shape.names]
-            if homes:
-                return f"`{name.text}` belongs in {listed(f'`{kind}`' for kind in homes)}"
-            inner = (_written(one) for one in _nested() if name.text in one.shape.names)
-            return nested_home(name.text) or next(inner, None)
+            return _homes_of_keys().get(name.text) or nested_home(name.text) or _inner_homes().get(name.text)
         case ast.Comparison():
             return "a setting takes `=`; assertions stand in `expect`"
         case ast.Rule():
@@ -39,7 +36,7 @@ def home(statement: ast.Statement) -> str | None:
 
 def nested_home(name: str) -> str | None:
     """How a block that stands inside another is written; None for any other name."""
-    return next((_written(one) for one in _nested() if one.block == name), None)
+    return _nested_homes().get(name)
 
 
 @record
@@ -52,10 +49,36 @@ class _Nested:
     shape: Shape
 
 
-def _nested() -> Iterator[_Nested]:
+@functools.cache
+def _homes_of_keys() -> Mapping[str, str]:
+    """Where each key of a block belongs. What is wrong a thousand times is looked up once."""
+    kinds: dict[str, list[str]] = {}
     for kind, shape in BLOCKS.items():
-        for block, labels in shape.nested.items():
-            yield from (_Nested(kind, block, label, inner) for label, inner in labels.items())
+        for name in shape.names:
+            kinds.setdefault(name, []).append(f"`{kind}`")
+    return {name: f"`{name}` belongs in {listed(found)}" for name, found in kinds.items()}
+
+
+@functools.cache
+def _nested_homes() -> Mapping[str, str]:
+    """How each block inside a block is written, the first where there are several."""
+    return {one.block: _written(one) for one in reversed(_nested())}
+
+
+@functools.cache
+def _inner_homes() -> Mapping[str, str]:
+    """How the block is written that has a key, of the blocks inside blocks the first."""
+    return {name: _written(one) for one in reversed(_nested()) for name in one.shape.names}
+
+
+@functools.cache
+def _nested() -> tuple[_Nested, ...]:
+    return tuple(
+        _Nested(kind, block, label, inner)
+        for kind, shape in BLOCKS.items()
+        for block, labels in shape.nested.items()
+        for label, inner in labels.items()
+    )
 
 
 def _written(nested: _Nested) -> str:

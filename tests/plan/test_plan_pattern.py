@@ -15,6 +15,7 @@ from planc.plan.pattern import MAX_ALTERNATIVES, Fault, Pattern, parse_pattern
 from planc.plan.resolve import MAX_PLAN_ALTERNATIVES
 from planc.source import Span
 from planc.syntax import ast
+from tests.patience import PATIENCE_SECONDS
 from tests.plan.resolving import TEXT, edited, faults
 
 RUN = settings(max_examples=150, derandomize=True, deadline=None)
@@ -250,11 +251,11 @@ def test_a_pathological_name_takes_linear_time(text: str, name: str) -> None:
     parsed = pattern(text)
     start = time.process_time()
     assert not parsed.matches(name)
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize("text", ["**.*a*a*a*b", "**.**.**.x", "**.{mlp,self_attn}.**.x", "**.{0..999}.**.x"])
-def test_fifty_thousand_names_are_matched_in_a_second(text: str) -> None:
+def test_fifty_thousand_names_are_matched(text: str) -> None:
     names = [f"model.layers.{i}.mlp.experts.{j}.aaaaaaaa_proj" for i in range(500) for j in range(100)]
     parsed = pattern(text)
     start = time.process_time()
@@ -262,8 +263,7 @@ def test_fifty_thousand_names_are_matched_in_a_second(text: str) -> None:
     assert list(parsed.unmatched(names)) == [
         option for segment in parsed.segments for option in segment.alternatives if option.choices
     ]
-    # 0.3 s on an idle core for both.
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < PATIENCE_SECONDS
 
 
 def test_a_part_knows_its_offset() -> None:

@@ -16,11 +16,14 @@ from tests.robustness.file_answers import FileAnswer, Folders, answer, problems
 from tests.robustness.outcomes import Answer, answers, misconduct
 
 _MAX_CODES = 3
+_MAX_SECONDS = 2.0
 
 
 def verdict(case: Case, answer: Answer) -> str:
     """`ok`, or what is wrong with an answer."""
     wrong = [*misconduct(answer.machine), *misconduct(answer.person)]
+    if _seconds(answer) >= _MAX_SECONDS:
+        wrong.append(f"took {_seconds(answer):.1f} s")
     expected = case.exit_code if case.code else 0
     if not answer.machine.code == answer.person.code == expected:
         wrong.append(f"exit codes {answer.machine.code} and {answer.person.code}, not {expected}")
@@ -29,15 +32,18 @@ def verdict(case: Case, answer: Answer) -> str:
     return "; ".join(wrong) or "ok"
 
 
+def _seconds(answer: Answer) -> float:
+    return max(answer.machine.seconds, answer.person.seconds)
+
+
 def row(case: Case, answer: Answer) -> str:
     """One line of the table; seconds and megabytes of the slower and larger of two runs."""
     number, _, name = case.row.partition(" ") if case.row[0].isdigit() else ("", "", case.row)
     codes = list(dict.fromkeys(one["code"] for one in answer.errors))
     seen = " ".join(codes[:_MAX_CODES]) + (" ..." if len(codes) > _MAX_CODES else "")
-    seconds = max(answer.machine.seconds, answer.person.seconds)
     megabytes = max(answer.machine.peak_bytes, answer.person.peak_bytes) / 2**20
     return (
-        f"{number:>3} {name:<32}{case.code or 'sound':<9}{seen or 'sound':<19}{seconds:>6.2f}"
+        f"{number:>3} {name:<32}{case.code or 'sound':<9}{seen or 'sound':<19}{_seconds(answer):>6.2f}"
         f"{megabytes:>7.0f}  {verdict(case, answer)}"
     )
 

@@ -1,6 +1,7 @@
-"""Every bad plan is answered: where it is wrong and what to do, soon, in little memory, touching nothing.
+"""Every bad plan is answered: where it is wrong and what to do, in little memory, touching nothing.
 
 The commands run in one process that watches itself (`guarded.py`), each first for programs, then for people.
+What each takes is in the table of `make bad-inputs`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import pytest
 from planc.plan.pattern import Pattern, parse_pattern
 from planc.source import Span
 from planc.syntax.ast import Text
+from tests.patience import PATIENCE_SECONDS
 from tests.robustness.bad_inputs import CASES, Case
-from tests.robustness.outcomes import MAX_SECONDS, Answer, answers, guarded, misconduct
+from tests.robustness.outcomes import Answer, answers, guarded, misconduct
 
 SAYS_ITSELF = re.compile(
     r"expected |given twice|listed twice|only blocks|too large a number|at most|no .* under|no `"
@@ -60,7 +62,7 @@ def test_a_bad_plan_is_answered_with_a_place_and_a_remedy(case: Case, found: Ans
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.row)
-def test_a_bad_plan_is_answered_soon_and_without_a_trace(case: Case, found: Answers) -> None:
+def test_a_bad_plan_is_answered_without_a_trace(case: Case, found: Answers) -> None:
     answer = found[case.row]
     assert [*misconduct(answer.machine), *misconduct(answer.person)] == []
 
@@ -85,4 +87,4 @@ def test_many_stars_over_fifty_thousand_names_are_quick() -> None:
     assert isinstance(pattern, Pattern)
     started = time.process_time()
     assert pattern.select(names) == ()
-    assert time.process_time() - started < MAX_SECONDS
+    assert time.process_time() - started < PATIENCE_SECONDS

@@ -68,9 +68,9 @@ def test_saves_count_to_the_next_reading(clock: PhaseClock) -> None:
 
 
 def test_marking_a_phase_costs_next_to_nothing(clock: PhaseClock) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(1000):
         clock.enter("forward")
         clock.enter("backward")
     clock.begin_step()
-    assert (time.perf_counter() - began) / 2000 < 100e-6, "seconds a mark: 1 us on an idle machine"
+    assert (time.process_time() - began) / 2000 < 100e-6, "seconds a mark: 1 us on an idle machine"
