@@ -41,9 +41,9 @@ SECTIONS = (
         "Tokens a second",
         "planc against [by_hand.py](../../examples/by_hand.py), which has the same parts of PyTorch, and "
         "against [straightforward.py](../../examples/straightforward.py), which holds the whole model on "
-        "every rank and sums each gradient by itself. A ratio above 1 says that planc is faster: of the "
-        "medians of both sides' blocks of steps, with the quartiles of neighbouring blocks in brackets. The "
-        "goal is for the one of processor time.",
+        "every rank and sums each gradient by itself. A ratio above 1 says that planc is faster. It is "
+        "of the means of the middle half of both sides' blocks of steps; the interval in brackets holds 95 "
+        "of 100 such races (bootstrap). The goal is for the one of processor time.",
         ("planc tokens/s", "its tokens/s", "ratio by the clock", "by processor"),
     ),
     Section(

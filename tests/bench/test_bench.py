@@ -19,7 +19,7 @@ from tests.bench.page import page
 from tests.bench.race import Race, rival_trainer, run_race
 from tests.bench.result import Result, read_results, report, write_results
 from tests.bench.shapes import SHAPES, Shape, compile_shape, make_workspace
-from tests.bench.throughput import over_ranks, ratio
+from tests.bench.throughput import Ratio, over_ranks, ratio
 
 NUM_STEPS = 3
 QUICK = (Shape({"dp_shard": 2, "tp": 2}),)
@@ -83,7 +83,20 @@ def test_a_race_has_blocks_of_both_sides(workspace: Path) -> None:
 
 
 def test_a_ratio_above_one_says_that_planc_is_faster() -> None:
-    assert ratio((1.0, 2.0, 1.0), (2.0, 4.0, 2.0)).median == 2.0
+    assert ratio((1.0, 2.0, 1.0), (2.0, 4.0, 2.0)) == Ratio(2.0, 2.0, 2.0)
+
+
+def test_a_disturbed_block_moves_no_ratio_and_widens_no_interval() -> None:
+    even = [1.0] * 99
+    assert ratio([*even, 50.0], [*even, 1.0]) == Ratio(1.0, 1.0, 1.0)
+
+
+def test_the_interval_of_a_ratio_tells_how_far_blocks_decide_it() -> None:
+    uneven = [1.0, 1.2] * 20
+    found = ratio(uneven, reversed(uneven))
+    assert found.value == 1
+    assert 0.8 < found.low < 0.99
+    assert 1.01 < found.high < 1.25
 
 
 def test_the_overhead_is_measured_with_a_handler_for_every_op(monkeypatch: pytest.MonkeyPatch) -> None:
