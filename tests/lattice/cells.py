@@ -85,12 +85,18 @@ class Mesh:
     def name(self) -> str:
         return " x ".join(f"{name} {size}" for name, size in self.sizes.items() if size > 1) or "one rank"
 
+    @property
+    def may_be_whole(self) -> bool:
+        """Whether there are replicas, and nothing that they would be sharded over."""
+        return self.dp_replicate > 1 and self.dp_shard == self.cp == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One mesh with one way to run it. What a mesh has no use for is at its default."""
 
     mesh: Mesh
+    whole_replicas: bool = False
     sequence_parallel: bool = False
     loss_parallel: bool = False
     context: str = ""
@@ -102,6 +108,7 @@ class Cell:
     def name(self) -> str:
         parts = (
             self.mesh.name,
+            "whole replicas" * self.whole_replicas,
             "sequence parallel" * self.sequence_parallel,
             "loss parallel" * self.loss_parallel,
             self.context,
@@ -130,9 +137,10 @@ def meshes(world_size: int) -> Iterator[Mesh]:
 
 def full_product(mesh: Mesh) -> Iterator[Cell]:
     """Every way to run a mesh in float64."""
+    whole = (True, False) if mesh.may_be_whole else (False,)
     over_tp = (True, False) if mesh.tp > 1 else (False,)
     contexts = CONTEXTS if mesh.cp > 1 else ("",)
-    for axes in product(over_tp, over_tp, contexts, (1, 4), RECOMPUTATIONS):
+    for axes in product(whole, over_tp, over_tp, contexts, (1, 4), RECOMPUTATIONS):
         yield Cell(mesh, *axes)
 
 
@@ -163,7 +171,7 @@ def narrow_cells(dtype: str) -> tuple[Cell, ...]:
     for world_size in (4, 8):
         for index, mesh in enumerate(meshes(world_size)):
             every = tuple(full_product(mesh))
-            # 7 has no divisor in common with the number of cells of any mesh, 6, 24, 30 or 120.
+            # 7 has no divisor in common with the number of cells of any mesh: 2, 3 and 5 divide them.
             found.append(replace(every[index * 7 % len(every)], dtype=dtype))
     return tuple(found)
 
@@ -175,7 +183,6 @@ def plan_text(cell: Cell) -> str:
     blocks = [
         f'model {{\n  hf = "{cell.dtype}"\n  seed = {SEED}\n  dtype = {cell.dtype}\n}}',
         f"mesh {{\n{mesh}\n}}",
-        'fsdp on dp_shard, cp {\n  replicate_on = dp_replicate\n  "model.layers.*" -> unit\n}',
         f'data {{\n  source = text("{CORPUS}")\n  sequence_length = {SEQUENCE_LENGTH}\n'
         f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n}}",
         f"optimizer {{\n  kind = adamw(lr = {LEARNING_RATE}, eps = {EPS:.6f})\n"
@@ -183,6 +190,8 @@ def plan_text(cell: Cell) -> str:
         f"train {{\n  steps = {TOTAL_STEPS}\n  tokens_per_step = {cell.global_batch * SEQUENCE_LENGTH}\n}}",
         f'activation_checkpoint {{\n  "model.layers.*" -> {cell.recomputation}\n}}',
     ]
+    if not cell.whole_replicas:
+        blocks.append('fsdp on dp_shard, cp {\n  replicate_on = dp_replicate\n  "model.layers.*" -> unit\n}')
     if cell.mesh.tp > 1:
         blocks.append(f"tensor_parallel on tp {{\n{_tensor_parallel_rules(cell)}}}")
     if cell.context:

@@ -35,11 +35,11 @@ gradient norm, of every parameter's first gradient, and of what two steps change
 weights, sample ids and replicas are compared bit for bit. Ranks are processes over gloo, and the plan's own
 graph runs on the torch backend.
 
-The other axes: sequence parallelism and loss parallelism on and off (over tp), ring and all-gather attention
-with headtail and without, Ulysses (over cp), 1 and 4 micro steps, recomputation none, selective and full. On
-4 ranks their full product is run; on 1 and 2 ranks as many cells of each mesh as it takes for every two
-values of two axes to meet, and on 8 ranks as many as that takes with the mesh as one more axis. cells.py has
-the models.
+The other axes: FSDP everywhere, and whole replicas where nothing else divides the data; sequence parallelism
+and loss parallelism on and off (over tp), ring and all-gather attention with headtail and without, Ulysses
+(over cp), 1 and 4 micro steps, recomputation none, selective and full. On 4 ranks their full product is run;
+on 1 and 2 ranks as many cells of each mesh as it takes for every two values of two axes to meet, and on 8
+ranks as many as that takes with the mesh as one more axis. cells.py has the models.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 

@@ -25,6 +25,7 @@ CP_TP = Mesh(1, 1, 2, 2)
 QUICK = (
     Cell(Mesh(1, 1, 1, 1), num_micro_steps=4, recomputation="selective"),
     Cell(Mesh(2, 1, 1, 1), num_micro_steps=4),
+    Cell(Mesh(2, 1, 1, 2), whole_replicas=True, sequence_parallel=True, num_micro_steps=4),
     Cell(Mesh(1, 1, 1, 4), sequence_parallel=True, recomputation="full"),
     Cell(Mesh(1, 2, 1, 2), loss_parallel=True, num_micro_steps=4),
     Cell(Mesh(2, 1, 2, 1), context="ulysses none"),
@@ -84,6 +85,13 @@ def _values(cell: Cell) -> tuple[tuple[str, object], ...]:
 def test_the_narrow_sample_has_every_mesh_of_several_ranks_and_every_value() -> None:
     found = narrow_cells("float32")
     assert {cell.mesh for cell in found} == {*meshes(4), *meshes(8)}
-    axes = ("sequence_parallel", "loss_parallel", "context", "num_micro_steps", "recomputation")
+    axes = (
+        "whole_replicas",
+        "sequence_parallel",
+        "loss_parallel",
+        "context",
+        "num_micro_steps",
+        "recomputation",
+    )
     numbers = [len({getattr(cell, axis) for cell in found}) for axis in axes]
-    assert numbers == [2, 2, 6, 2, 3]
+    assert numbers == [2, 2, 2, 6, 2, 3]
