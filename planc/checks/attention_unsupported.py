@@ -16,12 +16,11 @@ _MEANINGS: Mapping[str, str] = {
     "attention_mask": "a mask that it makes itself",
     "bidirectional": "tokens that see later ones",
     "chunked_attention": "attention in chunks",
-    "dropout": "dropout of attention weights",
     "s_aux": "learned attention sinks",
     "softcap": "capped attention scores",
 }
-_IN_NO_WAY = frozenset(("bidirectional", "dropout"))
-"""What the model's own code does, and no two meshes alike, or no causal language model should."""
+_IN_NO_WAY = frozenset(("bidirectional",))
+"""What the model's own code does, and no causal language model should."""
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -54,8 +53,6 @@ def _extras(subject: Subject) -> Mapping[str, list[str]]:
 
 
 def _help(subject: Subject, extra: str) -> str:
-    if extra == "dropout":
-        return "set attention_dropout to 0.0 in config.json"
     if extra in _IN_NO_WAY:
         return "take a model without it"
     eager = "write `attention = eager` in the model block: the model's own code, with every score in memory"

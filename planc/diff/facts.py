@@ -12,6 +12,7 @@ from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
     AttachAttention,
+    BuildModel,
     BuildOptimizer,
     BuildSchedule,
     ClipGradients,
@@ -271,6 +272,7 @@ BATCH_FACTS: tuple[Fact, ...] = (
 NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.weights", "model.weights", _weights),
     Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
+    Fact(Group.NUMERICS, "fields of config.json taken as 0", "model.dropout", of_op(BuildModel, "zeroed")),
     Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
     Fact(Group.NUMERICS, "fsdp.param_dtype", "fsdp.param_dtype", _unit_dtype("param_dtype")),
     REDUCE_DTYPE,

@@ -56,7 +56,8 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
         )
         groups = num_heads // num_kv_heads
         scores = query @ key.repeat_interleave(groups, dim=1).transpose(2, 3)
-        output = scores.softmax(dim=-1) @ value.repeat_interleave(groups, dim=1)
+        weights = nn.functional.dropout(scores.softmax(dim=-1), p=options.get("dropout", 0.0))
+        output = weights @ value.repeat_interleave(groups, dim=1)
         return output.transpose(1, 2).contiguous(), None
 
     for name in (WITHOUT_MASK, WITH_MASK):

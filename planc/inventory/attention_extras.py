@@ -22,12 +22,9 @@ _INDIFFERENT = frozenset(
 _PLAIN: Mapping[str, object] = {"dropout": 0.0, "is_causal": True, "output_attentions": False}
 """Options that ask for nothing at these values."""
 
-_DROPOUTS = ("attention_dropout", "attn_dropout")
-"""Where attention modules of transformers keep their dropout: a number, or an nn.Dropout."""
-
 
 def attention_extras(module: object, options: Mapping[str, object]) -> tuple[str, ...]:
-    """`softcap`, `dropout`, ...: what one call in eval mode, and the module itself, ask for."""
+    """`softcap`, `s_aux`, ...: what one call in eval mode, and the module itself, ask for."""
     return tuple(dict.fromkeys(_extras(module, options)))
 
 
@@ -38,9 +35,3 @@ def _extras(module: object, options: Mapping[str, object]) -> Iterator[str]:
             yield name
     if not getattr(module, "is_causal", True):
         yield "bidirectional"
-    for name in _DROPOUTS:
-        dropout = getattr(module, name, None)
-        # In eval mode a call passes none, whatever the module has for training.
-        probability = getattr(dropout, "p", dropout)
-        if isinstance(probability, float) and probability > 0.0:
-            yield "dropout"

@@ -11,7 +11,7 @@ from planc.inventory.files import InventoryError, parse_json
 from planc.inventory.schema import Inventory, Kind, Parameter, Routing
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _Value = TypeVar("_Value")
@@ -92,8 +92,8 @@ _FIELDS = (
 )
 
 
-_RARE_FIELDS = ("own_attentions", "written", "reduced")
-"""Lists of module names, written only where there are any."""
+_RARE_FIELDS = ("own_attentions", "written", "reduced", "random")
+"""Lists of names, written only where there are any."""
 
 
 def _compact(value: object) -> str:

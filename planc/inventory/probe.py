@@ -1,4 +1,4 @@
-"""An inventory taken from the model itself, on the meta device. The only file here that imports torch.
+"""An inventory taken from the model itself, on the meta device. Imports torch.
 
 The model is built without memory and runs once on eight tokens. Every tensor carries the set of modules whose
 outputs reached it, through any torch function; modules that own parameters, and members of repeated blocks,
@@ -33,6 +33,7 @@ from planc.inventory.files import InventoryError, config_digest, read_config
 from planc.inventory.head_probe import Core, fixed_heads, upstream
 from planc.inventory.model_class import read_model_class
 from planc.inventory.output_uses import OutputUses
+from planc.inventory.random_probe import drawing_fields
 from planc.inventory.routing_probe import routing_of
 from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
@@ -51,6 +52,10 @@ def probe(model_dir: Path) -> Inventory:
     with attention_calls() as calls:
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
         attentions = _attentions(model, calls=calls, config=config, flow=flow)
+        own = own_attentions(model, calls=calls)
+        build = partial(_build, model_class=model_class, implementation=model.config._attn_implementation)
+        with _refusals_of(model_class):
+            random = drawing_fields(model, config=config, build=build, run=_run_again)
     ties = _ties(model)
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
@@ -67,9 +72,10 @@ def probe(model_dir: Path) -> Inventory:
         ties=ties,
         tp_plan=tuple((model._tp_plan or {}).items()),
         blocks=blocks,
-        own_attentions=own_attentions(model, calls=calls),
+        own_attentions=own,
         written=flow.in_order(flow.written),
         reduced=flow.in_order(flow.reduced),
+        random=random,
     )
 
 
@@ -107,6 +113,8 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
     """Whatever the model's own code raises, as an InventoryError."""
     try:
         yield
+    except InventoryError:
+        raise
     except Exception as error:
         # What torch raises where there are no values to copy, to branch on or to count.
         wants_values = isinstance(error, NotImplementedError) or "on meta tensors" in str(error)
@@ -187,9 +195,11 @@ def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
 def _attentions(
     model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall], config: PreTrainedConfig, flow: _Flow
 ) -> tuple[Attention, ...]:
+    # Trying shares of heads fills `calls` anew.
     found = dict(calls)
     # Chunks are cut by masks alone, of which a call without a mask shows nothing.
-    chunked = tuple({"chunked_attention"} & set(getattr(config, "layer_types", None) or ()))
+    is_chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
+    chunked = ("chunked_attention",) if is_chunked else ()
     fixed = _fixed_heads(model, calls=calls, flow=flow)
     return tuple(
         Attention(
@@ -234,8 +244,7 @@ def _fixed_heads(
 
     def run() -> Mapping[nn.Module, tuple[int, int]]:
         calls.clear()
-        with FirstPositions(_is_meta):
-            _run(model)
+        _run_again(model)
         return {module: (call.num_heads, call.num_kv_heads) for module, call in calls.items()}
 
     cores = [
@@ -310,6 +319,11 @@ def _run(model: PreTrainedModel) -> None:
     masks = {} if is_unmasked else {"attention_mask": torch.ones_like(tokens)}
     with torch.no_grad():
         model(input_ids=tokens, use_cache=False, **masks)
+
+
+def _run_again(model: PreTrainedModel) -> None:
+    with FirstPositions(_is_meta):
+        _run(model)
 
 
 def _is_meta(tensor: Tensor) -> bool:

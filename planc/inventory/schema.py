@@ -71,7 +71,7 @@ class Attention:
     """One attention module. `window` is its sliding window in tokens, None where it sees everything.
 
     `head_dim` is that of queries and keys; `value_dim` is that of values, None where it is the same. `extras`
-    are what the model asks of its attention beyond causal softmax attention: `softcap`, `dropout`. With
+    are what the model asks of its attention beyond causal softmax attention: `softcap`, `s_aux`. With
     `fixed_heads`, its code does not work when its projections yield a share of the heads.
     """
 
@@ -112,6 +112,8 @@ class Inventory:
     """Modules into whose outputs the model writes in place."""
     reduced: tuple[str, ...] = ()
     """Linear layers of whose outputs the model takes a statistic over all features, outside of a norm."""
+    random: tuple[str, ...] = ()
+    """Fields of config.json, other than 0, by which training draws random numbers."""
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -79,6 +79,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         config_digest=inventory.config_digest,
         architecture=inventory.architecture,
         dtype=plan.model.dtype,
+        zeroed=() if plan.model.dropout else inventory.random,
         span=plan.span("model.hf"),
     )
     yield _attention(plan)

@@ -75,7 +75,13 @@ class ModelSpec:
     weights: Weights = key(
         Choice(Weights), default=Weights.RANDOM, doc="random initialisation, or safetensors"
     )
-    seed: int = key(Int(0), default=0, doc="seeds initialisation and dropout; never depends on the mesh")
+    seed: int = key(Int(0), default=0, doc="seeds initialisation; never depends on the mesh")
+    dropout: bool = key(
+        Bool(),
+        default=True,
+        doc="false takes every dropout, layer drop and jitter of config.json as 0: a plan has to say so, "
+        "for no two meshes draw alike",
+    )
     dtype: DType = key(Choice(DType), default=DType.FLOAT32, doc="the dtype parameters are stored in")
     attention: AttentionKernel = key(
         Choice(AttentionKernel),

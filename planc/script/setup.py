@@ -48,6 +48,7 @@ def build_model(op: BuildModel, graph: Graph) -> Iterator[str]:
     if is_hub(op.path):
         raise refuse(op, "a script takes its model from a folder, not from the hub")
     yield f"config = AutoConfig.from_pretrained(BASE / {quoted(op.path)}, local_files_only=True)"
+    yield from (f"config.{name} = 0.0" for name in op.zeroed)
     yield 'with torch.device("meta"):'
     yield "    model: Any = AutoModelForCausalLM.from_config("
     yield f'        config, dtype={dtype(op.dtype)}, attn_implementation="eager"'

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from planc.randomness import random_fields
+
 Config = Mapping[str, Any]
 """A config.json with everything that its class fills in."""
 
@@ -31,8 +33,6 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 _LAYER_INDICES = ("mlp_only_layers", "full_attn_idxs", "global_attn_layers")
 _LAYER_BOUNDS = ("first_k_dense_replace", "max_window_layers")
 """Numbers of layers from the first on that are of one kind."""
-_NOISE = ("drop", "jitter")
-"""Parts of the names of probabilities: what chance decides, two runs cannot be held to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ def shrink_config(config: Config, demands: Demands, *, aliases: Mapping[str, str
     small |= {own("num_hidden_layers"): len(demands.kept)}
     small |= _layers(config, demands)
     small |= _lengths(config, demands)
-    small |= {name: 0.0 for name, value in config.items() if _is_noise(name, value)}
+    # What chance decides, two runs cannot be held to.
+    small |= dict.fromkeys(random_fields(config), 0.0)
     small |= {"bos_token_id": None, "eos_token_id": None}
     if config.get("pad_token_id") is not None:
         small["pad_token_id"] = PADDING_ID
@@ -212,11 +213,6 @@ def _window(window: int, demands: Demands) -> int:
 
 def _scaled(length: int, demands: Demands) -> int:
     return math.ceil(length * demands.short_length / demands.sequence_length)
-
-
-def _is_noise(name: str, value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and any(part in name for part in _NOISE)
 
 
 def _rope(value: Any, demands: Demands, *, rotary: int) -> Any:

@@ -29,8 +29,10 @@ ALLOWED: dict[str, set[str]] = {
     "fmt": {"source", "vocab", "diagnostics", "syntax"},
     "first_positions": set(),
     "initialisation": set(),
+    "randomness": set(),
     "inventory": {
         *("source", "vocab", "hub", "diagnostics", "first_positions", "initialisation", "remote_code"),
+        "randomness",
     },
     "styles": {"source", "vocab", "inventory.schema"},
     "graph": {"source", "vocab", "diagnostics", "styles"},
@@ -50,7 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     "deep": {"source", "vocab", "diagnostics", "graph", "estimate", "runtime", "show.table"},
     "verify": {
         *("source", "vocab", "diagnostics", "styles", "inventory.schema", "plan", "graph", "lower"),
-        *("runtime", "show.table"),
+        *("runtime", "show.table", "randomness"),
     },
     "doctor": {
         *("source", "vocab", "hub", "diagnostics", "styles", "inventory.schema", "graph", "estimate"),
@@ -71,7 +73,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "torch": (
         *("planc/runtime/backends/torch/", "planc/inventory/probe.py", "planc/inventory/head_probe.py"),
         *("planc/inventory/attention_calls.py", "planc/inventory/routing_probe.py"),
-        "planc/inventory/output_uses.py",
+        *("planc/inventory/output_uses.py", "planc/inventory/random_probe.py"),
         *("planc/doctor/torch_probe.py", "planc/runtime/backends/rehearsal/", "planc/verify/"),
         *("planc/cli/run.py", "planc/first_positions.py", "planc/initialisation.py"),
         # Nobody imports it: its text is copied into scripts.
@@ -81,6 +83,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         *("planc/initialisation.py", "planc/script/parts.py"),
         "planc/runtime/backends/torch/",
         *("planc/inventory/probe.py", "planc/inventory/attention_calls.py", "planc/inventory/model_class.py"),
+        "planc/inventory/random_probe.py",
         "planc/verify/",
     ),
     "safetensors": ("planc/runtime/backends/torch/", "planc/script/parts.py"),

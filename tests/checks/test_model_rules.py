@@ -50,6 +50,16 @@ def test_an_unset_buffer_comes_from_no_file(check: Check) -> None:
     assert "pretrained" not in found.help
 
 
+def test_a_plan_says_that_nothing_is_dropped(check: Check) -> None:
+    text = TINY.replace("models/tiny-llama", "models/tiny-gpt2")
+    (found,) = of("P724", check(text))
+    assert found.primary.text.startswith("`resid_pdrop`, `embd_pdrop`, ")
+    assert "`dropout = false`" in found.help
+    quiet = check(text.replace("model {", "model {\n  dropout = false"))
+    assert not of("P724", quiet)
+    assert not of("P724", check(TINY))
+
+
 def decayed(*rules: str, decay: float = 0.1, check: Check) -> list[Diagnostic]:
     groups = "\n  ".join(rules)
     kind = f"adamw(lr = 1e-3, weight_decay = {decay})"

@@ -27,8 +27,7 @@ def attentions(folder: Path) -> tuple[Attention, ...]:
         (SHIPPED / "tiny-llama", ()),
         (SHIPPED / "tiny-gemma2", ("softcap",)),
         (OTHERS / "tiny-gpt-oss", ("s_aux",)),
-        (OTHERS / "tiny-dropout", ("dropout",)),
-        (OTHERS / "tiny-gpt2", ("dropout",)),
+        (OTHERS / "tiny-dropout", ()),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )

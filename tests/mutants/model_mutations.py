@@ -131,7 +131,7 @@ def options(draft: Draft, config: Config, random: Random) -> Edited | None:
     }
     changes = random.choice(
         (
-            {"attention_dropout": 0.1},
+            {random.choice(("attention_dropout", "residual_dropout")): 0.1},
             {"hidden_act": random.choice(("gelu", "relu", "silu", "relu2"))},
             {"rope_scaling": ropes},
             {"rope_scaling": ropes},

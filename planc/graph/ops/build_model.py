@@ -20,6 +20,8 @@ class BuildModel(Op):
     """SHA-256 of its config.json."""
     architecture: str
     dtype: DType
+    zeroed: tuple[str, ...]
+    """Fields of config.json that are taken as 0: by them training would draw random numbers."""
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MESH,), writes=(Resource.MODEL,))

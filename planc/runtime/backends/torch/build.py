@@ -40,6 +40,8 @@ def meta_model(op: BuildModel, *, base: Path) -> Any:
         )
     refuse_remote_code(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    for name in op.zeroed:
+        setattr(config, name, 0.0)
     with torch.device("meta"):
         dtype = TORCH_DTYPES[op.dtype]
         # Some classes choose their attention's code once, as they are built; eager is what all have.
