@@ -92,7 +92,7 @@ _FIELDS = (
 )
 
 
-_RARE_FIELDS = ("own_attentions", "written", "reduced", "random")
+_RARE_FIELDS = ("own_attentions", "written", "reduced", "random", "added_losses")
 """Lists of names, written only where there are any."""
 
 

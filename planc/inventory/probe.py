@@ -22,6 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.first_positions import FirstPositions
 from planc.initialisation import unset_tensors
+from planc.inventory.added_losses import added_losses
 from planc.inventory.attention_calls import (
     IMPLEMENTATIONS,
     WITHOUT_MASK,
@@ -76,6 +77,7 @@ def probe(model_dir: Path) -> Inventory:
         written=flow.in_order(flow.written),
         reduced=flow.in_order(flow.reduced),
         random=random,
+        added_losses=added_losses(config.to_dict()),
     )
 
 

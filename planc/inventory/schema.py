@@ -114,6 +114,8 @@ class Inventory:
     """Linear layers of whose outputs the model takes a statistic over all features, outside of a norm."""
     random: tuple[str, ...] = ()
     """Fields of config.json, other than 0, by which training draws random numbers."""
+    added_losses: tuple[str, ...] = ()
+    """Fields of config.json by which the model's own loss has more than cross-entropy."""
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

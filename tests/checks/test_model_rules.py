@@ -60,6 +60,13 @@ def test_a_plan_says_that_nothing_is_dropped(check: Check) -> None:
     assert not of("P724", check(TINY))
 
 
+def test_a_loss_beside_cross_entropy_is_not_left_out_in_silence(check: Check) -> None:
+    text = TINY.replace("models/tiny-llama", "models/tiny-qwen3-moe-balanced")
+    (found,) = of("P725", check(text))
+    assert "`router_aux_loss_coef`" in found.primary.text
+    assert not of("P725", check(text.replace("-balanced", "")))
+
+
 def decayed(*rules: str, decay: float = 0.1, check: Check) -> list[Diagnostic]:
     groups = "\n  ".join(rules)
     kind = f"adamw(lr = 1e-3, weight_decay = {decay})"
