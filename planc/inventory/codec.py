@@ -40,6 +40,8 @@ def dumps(inventory: Inventory) -> str:
     }
     rare = {key: getattr(inventory, key) for key in _RARE_FIELDS}
     fields |= {key: value for key, value in rare.items() if value}
+    if inventory.rope_switch is not None:
+        fields["rope_switch"] = inventory.rope_switch
     lines = [f'"{key}":{_compact(value)},' for key, value in fields.items()]
     return "\n".join(["{", *lines, '"modules":', *_node_lines(root, indent=0), "}", ""])
 
@@ -50,7 +52,7 @@ def loads(text: str | bytes) -> Inventory:
         parse_json(text.encode() if isinstance(text, str) else text, name="inventory"),
         "inventory",
         required=_FIELDS,
-        optional=_RARE_FIELDS,
+        optional=(*_RARE_FIELDS, "rope_switch"),
     )
     if (version := top["format_version"]) != FORMAT_VERSION or type(version) is not int:
         raise _error("format_version", f"this planc reads version {FORMAT_VERSION}")
@@ -72,6 +74,7 @@ def loads(text: str | bytes) -> Inventory:
         tp_plan=_array(top["tp_plan"], "tp_plan", of=_string_pair),
         blocks=_strings(top["blocks"], "blocks"),
         **{key: _strings(top.get(key, []), key) for key in _RARE_FIELDS},
+        rope_switch=_positive(top["rope_switch"], "rope_switch") if "rope_switch" in top else None,
     )
     _check_references(inventory)
     return inventory

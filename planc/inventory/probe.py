@@ -22,7 +22,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.first_positions import FirstPositions
 from planc.initialisation import unset_tensors
-from planc.inventory.added_losses import added_losses
 from planc.inventory.attention_calls import (
     IMPLEMENTATIONS,
     WITHOUT_MASK,
@@ -30,6 +29,7 @@ from planc.inventory.attention_calls import (
     attention_calls,
     own_attentions,
 )
+from planc.inventory.config_facts import added_losses, rope_switch
 from planc.inventory.files import InventoryError, config_digest, read_config
 from planc.inventory.head_probe import Core, fixed_heads, upstream
 from planc.inventory.model_class import read_model_class
@@ -78,6 +78,7 @@ def probe(model_dir: Path) -> Inventory:
         reduced=flow.in_order(flow.reduced),
         random=random,
         added_losses=added_losses(config.to_dict()),
+        rope_switch=rope_switch(config.to_dict()),
     )
 
 

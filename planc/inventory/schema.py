@@ -116,6 +116,8 @@ class Inventory:
     """Fields of config.json, other than 0, by which training draws random numbers."""
     added_losses: tuple[str, ...] = ()
     """Fields of config.json by which the model's own loss has more than cross-entropy."""
+    rope_switch: int | None = None
+    """A forward that sees more positions than this has other rotary embeddings for all of its tokens."""
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

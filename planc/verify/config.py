@@ -225,7 +225,7 @@ def _rope(value: Any, demands: Demands, *, rotary: int) -> Any:
         if name == "original_max_position_embeddings":
             small[name] = _scaled(item, demands)
         elif name in ("short_factor", "long_factor"):
-            small[name] = list(item)[: int(rotary * share) // 2]
+            small[name] = [item[pair % len(item)] for pair in range(int(rotary * share) // 2)]
         else:
             small[name] = _rope(item, demands, rotary=rotary)
     return small
