@@ -44,11 +44,12 @@ def save(rehearsal: Rehearsal, *, graph: Graph, cache_dir: Path) -> None:
 
 
 def _path(graph: Graph, cache_dir: Path) -> Path:
-    # The graph's hash covers the model's config; the handlers' sources, those who are changing planc itself.
+    # The graph's hash covers the model's config; the sources of ops and handlers, changes of planc itself.
     parts = (_FORMAT, planc.__version__, version("torch"), version("transformers"), plan_hash(graph))
     hashed = hashlib.sha256("\n".join(map(str, parts)).encode())
     package = Path(planc.__path__[0])
-    sources = (package / "initialisation.py", *(package / "runtime" / "backends").rglob("*.py"))
+    folders = (package / "graph" / "ops", package / "runtime" / "backends")
+    sources = (package / "initialisation.py", *(path for folder in folders for path in folder.rglob("*.py")))
     for source in sorted(sources):
         hashed.update(source.read_bytes())
     digest = hashed.hexdigest()

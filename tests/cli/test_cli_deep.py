@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import planc
 from planc.api import check_plan
 from planc.cli.deep import progress
 from planc.cli.main import main
@@ -71,6 +72,22 @@ def test_a_failure_is_a_finding_at_its_line(
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
     graph = Graph("none", (), num_steps=1, setup=(), step=(), save=())
     cache.save(Rehearsal((0,), 1, 1, (Failure(0, "no", None),), None), graph=graph, cache_dir=tmp_path)
+    assert cache.load(graph, cache_dir=tmp_path) is None
+
+
+@pytest.mark.parametrize("source", ["graph/ops/all_reduce_gradients.py", "runtime/backends/torch/build.py"])
+def test_a_change_of_planc_itself_is_rehearsed_anew(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "planc"
+    for name in (source, "initialisation.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("", encoding="utf-8")
+    monkeypatch.setattr(planc, "__path__", [str(package)])
+    graph = Graph("none", (), num_steps=1, setup=(), step=(), save=())
+    cache.save(Rehearsal((0,), 1, 1, (), None), graph=graph, cache_dir=tmp_path)
+    assert cache.load(graph, cache_dir=tmp_path) is not None
+    (package / source).write_text("changed", encoding="utf-8")
     assert cache.load(graph, cache_dir=tmp_path) is None
 
 
