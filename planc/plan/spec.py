@@ -157,7 +157,7 @@ class FsdpSpec:
     rules: tuple[PatternRule[Unit], ...]
     span: Span
     replicate_on: MeshDim | None = key(
-        Optional(Choice(MeshDim)), default=None, doc="the mesh dim that holds whole replicas (HSDP)"
+        Optional(Choice(MeshDim)), default=None, doc="the mesh dim of replicas of the shards (HSDP)"
     )
     param_dtype: DType | None = key(
         Optional(Choice(DType)), default=None, doc="the dtype of compute and gathers"
