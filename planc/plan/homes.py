@@ -16,7 +16,7 @@ def home(statement: ast.Statement) -> str | None:
     """Where a misplaced statement belongs."""
     match statement:
         case ast.Setting(name):
-            return _homes_of_keys().get(name.text) or nested_home(name.text) or _inner_homes().get(name.text)
+            return _homes().get(name.text)
         case ast.Comparison():
             return "a setting takes `=`; assertions stand in `expect`"
         case ast.Rule():
@@ -50,13 +50,15 @@ class _Nested:
 
 
 @functools.cache
-def _homes_of_keys() -> Mapping[str, str]:
-    """Where each key of a block belongs. What is wrong a thousand times is looked up once."""
+def _homes() -> Mapping[str, str]:
+    """Where each name belongs: as a key of a block, as a block inside one, as a key of such a block."""
     kinds: dict[str, list[str]] = {}
     for kind, shape in BLOCKS.items():
         for name in shape.names:
             kinds.setdefault(name, []).append(f"`{kind}`")
-    return {name: f"`{name}` belongs in {listed(found)}" for name, found in kinds.items()}
+    keys = {name: f"`{name}` belongs in {listed(found)}" for name, found in kinds.items()}
+    inner = {name: _written(one) for one in reversed(_nested()) for name in one.shape.names}
+    return {**inner, **_nested_homes(), **keys}
 
 
 @functools.cache
@@ -65,13 +67,6 @@ def _nested_homes() -> Mapping[str, str]:
     return {one.block: _written(one) for one in reversed(_nested())}
 
 
-@functools.cache
-def _inner_homes() -> Mapping[str, str]:
-    """How the block is written that has a key, of the blocks inside blocks the first."""
-    return {name: _written(one) for one in reversed(_nested()) for name in one.shape.names}
-
-
-@functools.cache
 def _nested() -> tuple[_Nested, ...]:
     return tuple(
         _Nested(kind, block, label, inner)

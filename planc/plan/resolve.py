@@ -307,9 +307,7 @@ def _inner(shape: Shape, name: str, label: str) -> Shape:
 def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> Any:
     """One setting's value, its origin and span noted; MISSING for what is not there, or after a report."""
     if spec_field.name not in written.values:
-        if spec_field.name in written.mistyped:
-            return MISSING
-        if spec_field.metadata["default"] is MISSING:
+        if spec_field.name in written.mistyped or spec_field.metadata["default"] is MISSING:
             return MISSING
         resolver.origins[path] = (OriginStep("default", None, ""),)
         return spec_field.metadata["default"]
@@ -323,7 +321,9 @@ def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> 
             via.extend((OriginStep("parameter", param.param.name.span, name), *param.via))
     resolver.origins[path] = (*steps, *via)
     resolver.spans[path] = span
-    return MISSING if converted is None else None if converted is NONE else converted
+    if converted is None:
+        return MISSING
+    return None if converted is NONE else converted
 
 
 def _rules(
