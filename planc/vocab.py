@@ -22,6 +22,10 @@ class MeshDim(StrEnum):
 
 
 MESH_DIMS: tuple[MeshDim, ...] = tuple(MeshDim)
+SAMPLE_DIMS = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)
+"""Mesh dims over which ranks see different samples."""
+TOKEN_DIMS = (*SAMPLE_DIMS, MeshDim.CP)
+"""Mesh dims over which ranks see different tokens."""
 
 
 @record

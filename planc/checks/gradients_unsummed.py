@@ -8,7 +8,7 @@ from planc.checks.fsdp_groups import covering_block
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.plan.spec import Plan
-from planc.vocab import MeshDim
+from planc.vocab import TOKEN_DIMS, MeshDim
 
 CODE = Code("P308", "gradients-unsummed", "gradients are never summed over this mesh dim")
 
@@ -16,7 +16,7 @@ CODE = Code("P308", "gradients-unsummed", "gradients are never summed over this 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each mesh dim that divides the data and that `fsdp` does not cover."""
     plan = subject.plan
-    for mesh_dim in (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD, MeshDim.CP):
+    for mesh_dim in TOKEN_DIMS:
         size = plan.mesh.size(mesh_dim)
         is_idle = mesh_dim is MeshDim.CP and plan.context_parallel is None
         if size > 1 and not is_idle and not _is_covered(plan, mesh_dim):

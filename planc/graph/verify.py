@@ -33,7 +33,7 @@ from planc.graph.ops import (
     SyncGradients,
 )
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.vocab import TOKEN_DIMS, MeshDim
 
 _EACH_STEP = (
     Resource.BATCH,
@@ -158,10 +158,9 @@ def _effects(graph: Graph) -> Iterator[Violation]:
 
 def _sums(graph: Graph) -> Iterator[Violation]:
     """Ranks that see different tokens add up their gradients once: else each trains a model of its own."""
-    dims = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD, MeshDim.CP)
     units = [{*op.replicate_over, *op.shard_over} for op in graph.setup if isinstance(op, FullyShard)]
     sums = [{*op.over} for op in graph.step if isinstance(op, AllReduceGradients)]
-    for dim in (dim for dim, size in graph.mesh if size > 1 and dim in dims):
+    for dim in (dim for dim, size in graph.mesh if size > 1 and dim in TOKEN_DIMS):
         by_units = bool(units) and all(dim in summed for summed in units)
         if by_units + sum(dim in summed for summed in sums) != 1:
             yield Violation("graph", f"does not sum gradients over {dim} once")

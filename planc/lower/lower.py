@@ -44,12 +44,7 @@ from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.data import Packing
 from planc.plan.facts import gradient_accumulation
 from planc.plan.units import UnitGroup
-from planc.vocab import MeshDim, Placement, Shard
-
-_SAMPLE_DIMS = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)
-"""Mesh dims over which ranks see different samples."""
-_TOKEN_DIMS = (*_SAMPLE_DIMS, MeshDim.CP)
-"""Mesh dims over which ranks see different tokens."""
+from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, MeshDim, Placement, Shard
 
 
 def lower(bound: BoundPlan) -> Graph:
@@ -201,7 +196,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     everything = tuple(MeshDim)
     tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
     yield from start_profile(plan)
-    yield NextBatch(count_over=_SAMPLE_DIMS, span=plan.span("data"))
+    yield NextBatch(count_over=SAMPLE_DIMS, span=plan.span("data"))
     yield Accumulate(
         times=gradient_accumulation(plan), body=tuple(_micro_step(bound)), span=plan.span("train")
     )
@@ -213,8 +208,8 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     clip = plan.optimizer.clip_grad_norm
     yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
     # Before the optimizer, so that a loss that is no number changes no weight.
-    agree = tuple(dim for dim in MeshDim if dim not in _TOKEN_DIMS and bound.plan.mesh.size(dim) > 1)
-    yield ReduceMetrics(over=_TOKEN_DIMS, agree_over=agree, span=plan.span("train"))
+    agree = tuple(dim for dim in MeshDim if dim not in TOKEN_DIMS and bound.plan.mesh.size(dim) > 1)
+    yield ReduceMetrics(over=TOKEN_DIMS, agree_over=agree, span=plan.span("train"))
     yield from guard_step(plan)
     yield StepOptimizer(span=plan.span("optimizer"))
     yield StepSchedule(span=plan.span("optimizer.schedule"))
@@ -233,7 +228,7 @@ def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:
         yield Evaluate(
             label=label,
             every_steps=evaluation.every,
-            over=_TOKEN_DIMS,
+            over=TOKEN_DIMS,
             body=body,
             span=plan.span(f"data.eval.{label}"),
         )
