@@ -9,7 +9,6 @@ from planc.diff.model import Action, Change, Group
 from planc.diff.side import Side
 from planc.graph.ops import BuildOptimizer, FullyShard, ShardTensorParallel
 from planc.show.table import plural
-from planc.vocab import MeshDim
 
 
 def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Iterator[Change]:
@@ -64,11 +63,7 @@ def _data_loader(old: Side, new: Side, *, facts: Sequence[Change]) -> Change:
     if changed:
         note = f"refused: other {', '.join(changed)}"
         return Change(Group.CHECKPOINT, Action.REPLACE, "data loader", note=note)
-    was, now = (_dp_size(side) for side in (old, new))
+    was, now = (side.graph.dp_size for side in (old, new))
     if was == now:
         return Change(Group.CHECKPOINT, Action.KEEP, "data loader", note=f"{was} dp ranks")
     return Change(Group.CHECKPOINT, Action.REPLACE, "data loader", str(was), str(now), note="dp ranks")
-
-
-def _dp_size(side: Side) -> int:
-    return side.graph.size(MeshDim.DP_REPLICATE) * side.graph.size(MeshDim.DP_SHARD)

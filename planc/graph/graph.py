@@ -49,6 +49,11 @@ class Graph:
         assert isinstance(found, InitMesh), "verified graphs start with mesh.init"
         return found
 
+    @property
+    def dp_size(self) -> int:
+        """Ranks that see different samples."""
+        return self.size(MeshDim.DP_REPLICATE) * self.size(MeshDim.DP_SHARD)
+
     def size(self, mesh_dim: MeshDim) -> int:
         return dict(self.mesh)[mesh_dim]
 

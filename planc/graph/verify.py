@@ -207,8 +207,7 @@ def _batch(graph: Graph) -> Iterator[Violation]:
     loop = next((op for op in graph.step if isinstance(op, Accumulate)), None)
     if data is None or loop is None:
         return
-    dp_size = graph.size(MeshDim.DP_REPLICATE) * graph.size(MeshDim.DP_SHARD)
-    product = data.micro_batch * dp_size * loop.times
+    product = data.micro_batch * graph.dp_size * loop.times
     if product != data.global_batch:
-        text = f"{data.micro_batch} x {dp_size} x {loop.times} is not the global batch {data.global_batch}"
-        yield Violation("accumulate", text)
+        factors = f"{data.micro_batch} x {graph.dp_size} x {loop.times}"
+        yield Violation("accumulate", f"{factors} is not the global batch {data.global_batch}")

@@ -26,16 +26,14 @@ from planc.graph.ops import (
     SyncGradients,
 )
 from planc.script.model import one_dim, refuse
-from planc.vocab import MeshDim
 
 
 def next_batch(op: NextBatch, graph: Graph) -> Iterator[str]:
     data, times = _data(graph), _times(graph)
-    dp_size = graph.size(MeshDim.DP_REPLICATE) * graph.size(MeshDim.DP_SHARD)
     yield "ids = sample_ids("
     yield f"    step, num_sequences=num_sequences, global_batch={data.global_batch}, seed={data.shuffle_seed}"
     yield ")"
-    yield f"own_ids = ids.view({times}, {dp_size}, {data.micro_batch})[:, dp_rank]"
+    yield f"own_ids = ids.view({times}, {graph.dp_size}, {data.micro_batch})[:, dp_rank]"
     yield "# Every token is a label, so that all ranks know how many there are."
     yield f"num_tokens = {data.global_batch * data.sequence_length}"
     yield "step_loss = torch.zeros((), dtype=torch.float64, device=device)"

@@ -39,12 +39,13 @@ def shrunk_graph(
     vocab_size: int,
 ) -> Graph:
     """The graph with small numbers and few names."""
-    times = next(op.times for op in graph.step if isinstance(op, ops.Accumulate))
+    small = replace(graph, mesh=tuple(sizes.items()))
+    times = min(MAX_MICRO_STEPS, *(op.times for op in graph.step if isinstance(op, ops.Accumulate)))
     setup: list[Any] = []
     for op in graph.setup:
         match op:
             case ops.InitMesh():
-                setup.append(replace(op, sizes=tuple(sizes.items()), backend="gloo", timeout_seconds=60))
+                setup.append(replace(op, sizes=small.mesh, backend="gloo", timeout_seconds=60))
             case ops.BuildModel():
                 setup.append(build)
             case ops.LoadWeights():
@@ -57,7 +58,7 @@ def shrunk_graph(
                 short = replace(op, warmup_steps=warmup, decay_steps=decay, num_steps=SCHEDULE_STEPS)
                 setup.append(short)
             case ops.OpenData():
-                setup.append(_short_data(op, sizes, times=min(times, MAX_MICRO_STEPS), vocab_size=vocab_size))
+                setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
             case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog():
                 continue
             case _:
@@ -69,8 +70,7 @@ def shrunk_graph(
     save = ops.SaveCheckpoint(every_steps=SAVE_STEP, at_end=False, keep_last=1)
     return _verified(
         replace(
-            graph,
-            mesh=tuple(sizes.items()),
+            small,
             num_steps=SCHEDULE_STEPS,
             setup=tuple(op for op in setup if op is not None),
             step=tuple(step),
@@ -103,9 +103,8 @@ def _steadied(op: ops.BuildOptimizer) -> ops.BuildOptimizer:
     return replace(op, lr=lr, eps=eps, groups=groups)
 
 
-def _short_data(
-    op: ops.OpenData, sizes: Mapping[MeshDim, int], *, times: int, vocab_size: int
-) -> ops.OpenData:
+def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenData:
+    """`times` micro batches make a step."""
     micro_batch = min(op.micro_batch, MAX_MICRO_BATCH)
     return replace(
         op,
@@ -121,7 +120,7 @@ def _short_data(
         sequence_length=min(SEQUENCE_LENGTH, op.sequence_length),
         vocab_size=vocab_size,
         micro_batch=micro_batch,
-        global_batch=micro_batch * times * _dp_size(sizes),
+        global_batch=micro_batch * times,
     )
 
 
@@ -146,13 +145,14 @@ def resumed_elsewhere(graph: Graph) -> Graph:
     wide = [mesh_dim for mesh_dim, size in graph.mesh if size > 1]
     kept = wide[-1:] if len(wide) > 1 else []
     mesh = tuple((mesh_dim, size if mesh_dim in kept else 1) for mesh_dim, size in graph.mesh)
-    fewer = _dp_size(dict(graph.mesh)) // _dp_size(dict(mesh))
+    small = replace(graph, mesh=mesh)
+    fewer = graph.dp_size // small.dp_size
     setup = [replace(op, sizes=mesh) if isinstance(op, ops.InitMesh) else op for op in graph.setup]
     step = [
         replace(op, times=op.times * fewer) if isinstance(op, ops.Accumulate) else op for op in graph.step
     ]
     resume = ops.ResumeCheckpoint(policy="latest")
-    found = replace(graph, mesh=mesh, setup=(*setup, resume), step=tuple(step), save=())
+    found = replace(small, setup=(*setup, resume), step=tuple(step), save=())
     return _verified(drop_trivial_dims(found))
 
 
@@ -160,7 +160,3 @@ def with_clip(graph: Graph, max_norm: float | None) -> Graph:
     """The graph with another largest norm."""
     step = (replace(op, max_norm=max_norm) if isinstance(op, ops.ClipGradients) else op for op in graph.step)
     return replace(graph, step=tuple(step))
-
-
-def _dp_size(sizes: Mapping[MeshDim, int]) -> int:
-    return sizes[MeshDim.DP_REPLICATE] * sizes[MeshDim.DP_SHARD]

@@ -170,7 +170,7 @@ class Session:
 
     @property
     def dp_size(self) -> int:
-        return self.graph.size(MeshDim.DP_REPLICATE) * self.graph.size(MeshDim.DP_SHARD)
+        return self.graph.dp_size
 
     def sum_over(self, tensor: Tensor, mesh_dims: Iterable[MeshDim]) -> Tensor:
         """`tensor`, summed in place over the given mesh dims one after the other."""
