@@ -157,13 +157,20 @@ def _effects(graph: Graph) -> Iterator[Violation]:
 
 
 def _sums(graph: Graph) -> Iterator[Violation]:
-    """Ranks that see different tokens add up their gradients once: else each trains a model of its own."""
-    units = [{*op.replicate_over, *op.shard_over} for op in graph.setup if isinstance(op, FullyShard)]
-    sums = [{*op.over} for op in graph.step if isinstance(op, AllReduceGradients)]
+    """Ranks that see different tokens add up all their gradients once, before the norm of the sums is taken:
+    else each trains a model of its own."""
+    units = [op for op in graph.setup if isinstance(op, FullyShard)]
+    has_root = any("" in group for op in units for group in op.groups)
+    sums = [op for op in graph.step if isinstance(op, AllReduceGradients)]
     for dim in (dim for dim, size in graph.mesh if size > 1 and dim in TOKEN_DIMS):
-        by_units = bool(units) and all(dim in summed for summed in units)
-        if by_units + sum(dim in summed for summed in sums) != 1:
+        by_units = has_root and all(dim in (*op.replicate_over, *op.shard_over) for op in units)
+        if by_units + sum(dim in op.over for op in sums) != 1:
             yield Violation("graph", f"does not sum gradients over {dim} once")
+    is_clipped = False
+    for op in graph.step:
+        is_clipped |= isinstance(op, ClipGradients)
+        if is_clipped and isinstance(op, AllReduceGradients):
+            yield Violation(op.name, "sums gradients that are clipped already")
 
 
 def _body(op: Accumulate, outside: set[Resource]) -> Iterator[Violation]:

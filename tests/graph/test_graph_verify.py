@@ -149,6 +149,10 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         "does not sum gradients over dp_shard once",
     ),
     "gradients summed twice": (_edit("step", _summed_again), "does not sum gradients over dp_shard once"),
+    "gradients of the root summed nowhere": (
+        _edit("setup", lambda found: [op for op in found if getattr(op, "groups", ()) != (("",),)]),
+        "does not sum gradients over dp_shard once",
+    ),
     "batch does not close": (_each("setup", ops.OpenData, global_batch=15), "is not the global batch 15"),
     "accumulation does not close": (_each("step", ops.Accumulate, times=3), "is not the global batch 16"),
 }
@@ -158,6 +162,17 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
 def test_planted_violation_is_found(plant: Callable[[Graph], Graph], text: str) -> None:
     violations = verify(plant(_sound()))
     assert any(text in str(violation) for violation in violations), violations
+
+
+@pytest.mark.parametrize("behind", [ops.ClipGradients, ops.StepOptimizer])
+def test_gradients_are_summed_before_they_are_used(behind: type[Op]) -> None:
+    graph = checked(PLANS / "launch-dp4.plan").graph
+    assert graph is not None and verify(graph) == ()
+    (summing,) = (op for op in graph.step if isinstance(op, ops.AllReduceGradients))
+    rest = [op for op in graph.step if op is not summing]
+    place = [isinstance(op, behind) for op in rest].index(True) + 1
+    violations = verify(_edit("step", lambda _: [*rest[:place], summing, *rest[place:]])(graph))
+    assert [str(one) for one in violations] == ["grads.all_reduce: sums gradients that are clipped already"]
 
 
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
