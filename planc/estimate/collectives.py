@@ -62,14 +62,10 @@ def _replicated(work: RankWork) -> Iterator[Collective]:
 
 
 def replicated_messages(work: RankWork) -> tuple[int, ...]:
-    """Bytes of each message in which replicas without FSDP sum their gradients: behind these stands a number
-    for each parameter."""
+    """Bytes of each message in which replicas without FSDP sum their gradients."""
     op = next((op for op in work.graph.step if isinstance(op, AllReduceGradients)), None)
     messages = op.messages(work.layouts) if op else ()
-    return tuple(
-        sum(work.layouts[name].local_bytes + work.layouts[name].dtype.size_bytes for name in names)
-        for names in messages
-    )
+    return tuple(sum(work.layouts[name].local_bytes for name in names) for names in messages)
 
 
 def _group_size(work: RankWork, mesh_dims: Iterable[MeshDim]) -> int:

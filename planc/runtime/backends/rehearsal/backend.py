@@ -30,7 +30,7 @@ from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named
 from planc.runtime.backends.torch.checkpoint.writer import TensorSavePlanner
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export import without_gather_warnings
-from planc.runtime.backends.torch.gradients import all_reduce_gradients, scale, squared_norm
+from planc.runtime.backends.torch.gradients import scale, squared_norm
 from planc.runtime.backends.torch.guarding import agree_on_worst
 from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.preemption import sum_with_notices
@@ -264,11 +264,6 @@ def pass_over(session: Session, op: Op, position: Position) -> None:
     """
 
 
-def sum_gradients(session: Session, op: ops.AllReduceGradients, position: Position) -> None:
-    """As on a rank; what has no gradient on one has none on any."""
-    all_reduce_gradients(session, op, position, read=lambda numbers: [0.0] * numbers.numel())
-
-
 def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) -> None:
     """Measures and scales: whether a run's norm is over the limit, only its values tell."""
     gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
@@ -325,7 +320,6 @@ PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {
     ops.OpenData: open_data,
     ops.OpenEvaluation: pass_over,
     ops.Evaluate: pass_over,
-    ops.AllReduceGradients: sum_gradients,
     ops.ClipGradients: clip_gradients,
     ops.ReduceMetrics: reduce_metrics,
     ops.GuardStep: guard_step,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,18 +19,13 @@ from planc.runtime.interpreter import Position
 
 
 @torch.no_grad()
-def all_reduce_gradients(
-    session: Session,
-    op: AllReduceGradients,
-    position: Position,
-    *,
-    read: Callable[[Tensor], list[float]] = Tensor.tolist,
-) -> None:
+def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Position) -> None:
     """Sums every gradient over the replicas of its parameter, in a message for each layer and dtype.
 
-    `read` gives the values of a tensor; a rehearsal, whose tensors have none, has its own.
+    The parameters with gradients must be the same on every replica, as they are where all run the same
+    layers, and experts are stacked in one parameter: those without are no part of any message.
     """
-    parameters = dict(session.model.named_parameters())
+    parameters = {name: p for name, p in session.model.named_parameters() if p.grad is not None}
     for mesh_dim in op.over:
         group = session.submesh(mesh_dim).get_group()
         for names in op.messages(parameters):
@@ -38,23 +33,7 @@ def all_reduce_gradients(
             for name in names:
                 alike.setdefault(parameters[name].dtype, []).append(parameters[name])
             for members in alike.values():
-                _sum_over_replicas(members, group=group, read=read)
-
-
-def _sum_over_replicas(
-    parameters: Sequence[nn.Parameter], *, group: ProcessGroup, read: Callable[[Tensor], list[float]]
-) -> None:
-    """Behind the gradients stands how many ranks have each: experts may get none of a rank's tokens.
-
-    What no rank has stays away, as it does on one device: the optimizer then leaves the parameter alone.
-    """
-    parts = [torch.zeros_like(local_of(p)) if p.grad is None else local_of(p.grad) for p in parameters]
-    is_here = [parameter.grad is not None for parameter in parameters]
-    *summed, num_ranks = _summed([*parts, parts[0].new_tensor(is_here)], group=group)
-    is_anywhere = is_here if all(is_here) else [number > 0 for number in read(num_ranks)]
-    for parameter, own, is_held in zip(parameters, summed, is_anywhere, strict=True):
-        if is_held:
-            parameter.grad = _laid_out_as(parameter, own)
+                _sum_together(members, group=group)
 
 
 @torch.no_grad()
@@ -93,18 +72,16 @@ def _group_of_summands(gradient: DTensor, parameter: Tensor) -> ProcessGroup | N
 
 
 def _sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> None:
-    """One sum for all: a norm's gradient is small, and a message of its own costs more than what is in it."""
+    """One sum for all, which are of one dtype.
+
+    A norm's gradient is small, and a message of its own costs more than what is in it.
+    """
     gradients = [local_of(parameter.grad) for parameter in parameters if parameter.grad is not None]
-    for parameter, own in zip(parameters, _summed(gradients, group=group), strict=True):
-        parameter.grad = _laid_out_as(parameter, own)
-
-
-def _summed(tensors: Sequence[Tensor], *, group: ProcessGroup) -> list[Tensor]:
-    """The sum of each over the group, in one message; all of one dtype."""
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(flat, group=group)
-    summed = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return [own.view(tensor.shape) for own, tensor in zip(summed, tensors, strict=True)]
+    summed = torch.split(flat, [gradient.numel() for gradient in gradients])
+    for parameter, own, gradient in zip(parameters, summed, gradients, strict=True):
+        parameter.grad = _laid_out_as(parameter, own.view(gradient.shape))
 
 
 def _laid_out_as(parameter: Tensor, local: Tensor) -> Tensor:
