@@ -55,17 +55,27 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
 
 
 def _replicated(work: RankWork) -> Iterator[Collective]:
-    """Gradients of whole replicas, or of equal parts over tp: a message for each layer, one for the rest."""
-    over = (MeshDim.DP_REPLICATE,)
-    for num_bytes in replicated_messages(work):
-        yield Collective(over, _group_size(work, over), Kind.ALL_REDUCE, "grads.all_reduce", 1, num_bytes)
+    """Gradients of whole replicas, or of equal parts over tp."""
+    for op in _sums_of_replicas(work):
+        for mesh_dim in op.over:
+            size = work.graph.size(mesh_dim)
+            for num_bytes in _message_bytes(work, op):
+                yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, op.name, 1, num_bytes)
 
 
-def replicated_messages(work: RankWork) -> tuple[int, ...]:
-    """Bytes of each message in which replicas without FSDP sum their gradients."""
-    op = next((op for op in work.graph.step if isinstance(op, AllReduceGradients)), None)
-    messages = op.messages(work.layouts) if op else ()
-    return tuple(sum(work.layouts[name].local_bytes for name in names) for names in messages)
+def replicated_message(work: RankWork) -> int:
+    """Bytes of the largest message in which replicas without FSDP sum gradients; 0 where they do not."""
+    return max((size for op in _sums_of_replicas(work) for size in _message_bytes(work, op)), default=0)
+
+
+def _sums_of_replicas(work: RankWork) -> Iterator[AllReduceGradients]:
+    return (op for op in work.graph.step if isinstance(op, AllReduceGradients))
+
+
+def _message_bytes(work: RankWork, op: AllReduceGradients) -> Iterator[int]:
+    """Of a message for each layer, and of one for the rest."""
+    for names in op.messages(work.layouts):
+        yield sum(work.layouts[name].local_bytes for name in names)
 
 
 def _group_size(work: RankWork, mesh_dims: Iterable[MeshDim]) -> int:

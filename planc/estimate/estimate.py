@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from planc.estimate.activations import activations, context_bytes, document_bias_bytes, loss
 from planc.estimate.backward import fullest_moment
 from planc.estimate.checkpoint import staging
-from planc.estimate.collectives import collectives, replicated_messages
+from planc.estimate.collectives import collectives, replicated_message
 from planc.estimate.flops import flops
 from planc.estimate.gaps import gaps
 from planc.estimate.model import Amount, Collective, Estimate, Memory
@@ -97,7 +97,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
         brought=work.model_dtype.size_bytes if work.offloads else 0,
         accumulates=work.times > 1,
         update=here * update_bytes(work),
-        message=max(replicated_messages(work), default=0),
+        message=replicated_message(work),
     )
 
 

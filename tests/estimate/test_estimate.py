@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from planc.api import Checked, check_plan, check_source
 from planc.estimate.activations import loss
 from planc.estimate.estimate import estimate, estimated_facts
 from planc.estimate.gaps import gaps
+from planc.estimate.layout import layouts
 from planc.estimate.model import Collective, Estimate, Kind
 from planc.estimate.rank_work import rank_work
 from planc.estimate.units import units
 from planc.graph.graph import Graph
+from planc.graph.ops import AllReduceGradients
 from planc.hardware import DEVICES
 from planc.plan.facts import COUNTS, ESTIMATED
 from planc.source import SourceFile
@@ -162,6 +165,20 @@ def test_one_rank_sends_nothing() -> None:
     found = estimated(BARE, "mesh.dp_shard=1", "mesh.tp=1")
     assert found.collectives == ()
     assert found.sent_bytes() == 0
+
+
+def test_gradients_of_replicas_travel_over_every_dim_that_the_op_names() -> None:
+    found = check_plan(PLANS / "launch-dp4.plan")
+    assert found.graph is not None and found.inventory is not None
+    over, mesh = (MeshDim.DP_REPLICATE, MeshDim.CP), tuple((dim, 2) for dim in MeshDim)
+    step = (replace(op, over=over) if isinstance(op, AllReduceGradients) else op for op in found.graph.step)
+    graph = replace(found.graph, mesh=mesh, step=tuple(step))
+    sent = [one for one in estimate(graph, found.inventory).collectives if one.cause == "grads.all_reduce"]
+    local = sum(one.local_bytes for one in layouts(graph, found.inventory))
+    for mesh_dim in over:
+        messages = [one for one in sent if one.over == (mesh_dim,)]
+        assert sum(one.count * one.input_bytes for one in messages) == local
+        assert {one.group_size for one in messages} == {2}
 
 
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
