@@ -88,6 +88,16 @@ def test_a_message_that_holds_some_of_every_layer_is_as_long_as_on_the_whole(dee
     assert short.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=1e-3)
 
 
+def test_messages_of_single_layers_stay_apart_from_one_that_grows(deep_workspace: Path) -> None:
+    """The root holds the norms of every layer; attentions and MLPs are reduced for themselves."""
+    text = plan_text(Case("DP2", "", {"dp_shard": 2}, model=DEEP))
+    unit = '"model.layers.*.mlp" -> unit\n  "model.layers.*.self_attn" -> unit'
+    graph = compile_text(text.replace('"model.layers.*" -> unit', unit), workspace=deep_workspace)
+    _, short, whole = short_and_whole(graph, base=deep_workspace)
+    assert sorted(map(str, short.sent)) == sorted(map(str, whole.sent))
+    assert any(one.count >= NUM_LAYERS for one in whole.sent)
+
+
 def test_layers_that_are_treated_unlike_are_kinds_of_their_own(deep_workspace: Path) -> None:
     text = plan_text(Case("TP2·DP2", "", TP2_DP2, model=DEEP))
     text += 'activation_checkpoint {\n  "model.layers.{0..3}" -> full\n}\n'

@@ -71,7 +71,7 @@ def measure(graph: Graph, stack: Stack, *, base: Path) -> Measured:
         longer = _backend_after(graph, base=base, dropped=stack.dropped(keeping=kind.spare))
         whole = whole.plus(_figures(graph, longer).minus(first), times=kind.num_left_out)
         lives = repeated(lives, kind.inner, times=kind.num_left_out)
-    return _measured(whole, groups=groups_of_rank_0(graph), reserved=reserved_bytes(lives))
+    return _measured(whole, first, groups=groups_of_rank_0(graph), reserved=reserved_bytes(lives))
 
 
 def _backend_after(graph: Graph, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
@@ -115,11 +115,11 @@ def _stands_for(graph: Graph, op: str, micro_step: int) -> int:
 
 
 def _measured(
-    whole: Figures, *, groups: Mapping[tuple[int, ...], tuple[MeshDim, ...]], reserved: int
+    whole: Figures, short: Figures, *, groups: Mapping[tuple[int, ...], tuple[MeshDim, ...]], reserved: int
 ) -> Measured:
     sent = tuple(
         Sent(op, kind, groups[ranks], len(ranks), num_bytes, count)
-        for (op, kind, ranks, num_bytes), count in _in_whole_messages(whole.sent).items()
+        for (op, kind, ranks, num_bytes), count in _in_whole_messages(whole.sent, short=short.sent).items()
         if count
     )
     names = dict.fromkeys(segment for segment, _, _ in whole.peaks)
@@ -131,18 +131,18 @@ def _measured(
     return Measured(0, sent, segments, held_bytes=sum(streams.values()), reserved_bytes=reserved)
 
 
-def _in_whole_messages(sent: Counter[SentKey]) -> Counter[SentKey]:
+def _in_whole_messages(sent: Counter[SentKey], *, short: Counter[SentKey]) -> Counter[SentKey]:
     """What was sent, where some messages hold a part of every layer: one layer more makes them longer.
 
-    Such a length of the short stack is then missing, as often as others are too many. Their number and their
-    bytes in all are linear.
+    Such a length of the short stack is then missing, as often as lengths are too many that it does not know.
+    Their number and their bytes in all are linear. What they grow to may be as long as another message.
     """
-    growing = {key[:3] for key, count in sent.items() if count < 0}
-    found = Counter({key: count for key, count in sent.items() if key[:3] not in growing})
-    for op, kind, ranks in growing:
-        lengths = [(key[3], count) for key, count in sent.items() if key[:3] == (op, kind, ranks)]
+    growing = {key: count for key, count in sent.items() if count < 0 or key not in short}
+    found = Counter({key: count for key, count in sent.items() if key not in growing})
+    for alike in {key[:3] for key in growing}:
+        lengths = [(key[3], count) for key, count in growing.items() if key[:3] == alike]
         number = sum(count for _, count in lengths)
-        found[op, kind, ranks, sum(length * count for length, count in lengths) // number] = number
+        found[*alike, sum(length * count for length, count in lengths) // number] += number
     return found
 
 
