@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named
 from planc.runtime.backends.torch.checkpoint.writer import TensorSavePlanner
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export import without_gather_warnings
-from planc.runtime.backends.torch.gradients import scale, squared_norm
+from planc.runtime.backends.torch.gradients import messages_of_replicas, scale, squared_norm, sum_together
 from planc.runtime.backends.torch.guarding import agree_on_worst
 from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.preemption import sum_with_notices
@@ -49,6 +49,8 @@ PURPOSES: Mapping[type[Op], str] = {
     ops.Forward: "activations",
     ops.ComputeLoss: "logits and loss",
     ops.Backward: "gradients on their way",
+    ops.SyncGradients: "gradients",
+    ops.AllReduceGradients: "gradients",
     ops.StepOptimizer: "optimizer",
 }
 """What storages are for that an op creates; of every other op, `other`."""
@@ -98,6 +100,8 @@ class RehearsalBackend(TorchBackend):
                 drop_layers(self.session.model, self.dropped)
             case ops.InitWeights() | ops.LoadWeights():
                 self._draw(op, position)
+            case ops.AllReduceGradients():
+                self._all_reduce_gradients(op, position)
             case ops.StepOptimizer():
                 self._step_optimizer(op, position)
             case _:
@@ -111,12 +115,16 @@ class RehearsalBackend(TorchBackend):
             self._layers += tuple(layers)
             for name, layer in layers.items():
                 self._mark(layer, name, is_last=name == self._layers[-1])
-        for name, parameter in self.session.model.named_parameters():
-            self.memory.own(local_of(parameter), layer=self._layer_of(name))
+        self._own(self.session.model.named_parameters())
         self.memory.relabel(self.session.model.buffers(), purpose="buffers")
 
     def is_told_to_end(self, *, step: int) -> bool:
         return False
+
+    def _own(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Says of tensors whose parameter each belongs to."""
+        for name, tensor in tensors:
+            self.memory.own(local_of(tensor), layer=self._layer_of(name))
 
     def _layer_of(self, fqn: str) -> str:
         return next((layer for layer in self._layers if fqn.startswith(f"{layer}.")), "")
@@ -163,6 +171,13 @@ class RehearsalBackend(TorchBackend):
         drop_layers(pristine, self.dropped)
         return pristine
 
+    def _all_reduce_gradients(self, op: ops.AllReduceGradients, position: Position) -> None:
+        """A run's sums. A layer's message is a visit to it, so a longer stack sends one after the other."""
+        with self._modes(op, position):
+            for name, parameters, group in messages_of_replicas(self.session, op):
+                self.memory.enter_visit(self._layer_of(name))
+                sum_together(parameters, group=group)
+
     def _step_optimizer(self, op: ops.StepOptimizer, position: Position) -> None:
         """A run's step. Counted is what the op says that it takes beside, not what a processor takes."""
         with self._modes(op, position):
@@ -173,7 +188,7 @@ class RehearsalBackend(TorchBackend):
             for name, parameter in self.session.model.named_parameters():
                 for state in self.session.optimizer.state[parameter].values():
                     self.memory.follow((local_of(state),))
-                    self.memory.own(local_of(state), layer=self._layer_of(name))
+                    self._own([(name, state)])
             self.session.optimizer.zero_grad(set_to_none=True)
 
     def _allocate_copies(self) -> None:
@@ -181,11 +196,13 @@ class RehearsalBackend(TorchBackend):
         (op,) = (op for op in self.session.graph.setup if isinstance(op, ops.BuildOptimizer))
         parameters = dict(self.session.model.named_parameters())
         for group in op.groups:
-            members = [local_of(parameters[name]) for name in group.parameters if name in parameters]
+            members = [(name, local_of(parameters[name])) for name in group.parameters if name in parameters]
             is_loop = op.implementation_on("cuda") == "for_loop"
             apart = [[one] for one in members] if is_loop else [members]
             for together in apart:
-                copies = [torch.empty_like(one) for one in together * op.num_copies(group)]
+                copies = [(name, torch.empty_like(one)) for name, one in together * op.num_copies(group)]
+                # One after the other takes no more room in a longer stack.
+                self._own(() if is_loop else copies)
                 del copies
 
     def _mark(self, layer: nn.Module, fqn: str, *, is_last: bool) -> None:

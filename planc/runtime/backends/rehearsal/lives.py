@@ -31,7 +31,7 @@ class Life:
     made: Moment
     freed: Moment | None
     owner: str = ""
-    """The layer whose parameter or optimizer state it is, made outside the layer's own visits."""
+    """The layer whose parameter, optimizer state or copy of one it is, made outside its own visits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._num_events = 0
 
     def own(self, tensor: Tensor, *, layer: str) -> None:
-        """Says whose parameter or optimizer state a tensor is."""
+        """Says to which layer's parameters, optimizer state or copies of one a tensor belongs."""
         storage = self._live.get(tensor.untyped_storage()._cdata)
         if storage is not None:
             storage.owner = layer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,14 @@ def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Pos
     The parameters with gradients must be the same on every replica, as they are where all run the same
     layers, and experts are stacked in one parameter: those without are no part of any message.
     """
+    for _, members, group in messages_of_replicas(session, op):
+        sum_together(members, group=group)
+
+
+def messages_of_replicas(
+    session: Session, op: AllReduceGradients
+) -> Iterator[tuple[str, Sequence[nn.Parameter], ProcessGroup]]:
+    """(the first parameter's name, the parameters whose gradients are sent together, the replicas)."""
     parameters = {name: p for name, p in session.model.named_parameters() if p.grad is not None}
     for mesh_dim in op.over:
         group = session.submesh(mesh_dim).get_group()
@@ -32,8 +40,7 @@ def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Pos
             alike: dict[torch.dtype, list[nn.Parameter]] = {}
             for name in names:
                 alike.setdefault(parameters[name].dtype, []).append(parameters[name])
-            for members in alike.values():
-                _sum_together(members, group=group)
+            yield from ((names[0], members, group) for members in alike.values())
 
 
 @torch.no_grad()
@@ -54,7 +61,7 @@ def sync_gradients(session: Session, op: SyncGradients, position: Position) -> N
             key = (group.group_name, gradient.dtype)
             partial.setdefault(key, (group, []))[1].append(parameter)
     for group, members in partial.values():
-        _sum_together(members, group=group)
+        sum_together(members, group=group)
 
 
 def _group_of_summands(gradient: DTensor, parameter: Tensor) -> ProcessGroup | None:
@@ -71,7 +78,7 @@ def _group_of_summands(gradient: DTensor, parameter: Tensor) -> ProcessGroup | N
             return None
 
 
-def _sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> None:
+def sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> None:
     """One sum for all, which are of one dtype.
 
     A norm's gradient is small, and a message of its own costs more than what is in it.
