@@ -1,17 +1,20 @@
 """A lower bound of a step's time: no part of the machine can be faster than its peak.
 
 Compute, the links inside a node and the network work at the same time at best, so the slowest of the three
-counts; the optimizer comes after them, and moves 28 bytes an element through memory if it is AdamW (it reads
-and writes parameter and both moments, and reads the gradient, in float32). Real steps take longer: what does
-not overlap, latencies, kernels below the peak. A calibration narrows that gap with what a run reached.
+counts. What comes after them overlaps with nothing: replicas without FSDP sum their gradients, and then the
+optimizer moves 28 bytes an element through memory if it is AdamW (it reads and writes parameter and both
+moments, and reads the gradient, in float32). Real steps take longer: what does not overlap, latencies,
+kernels below the peak. A calibration narrows that gap with what a run reached.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from planc.estimate.calibration import Calibration
 from planc.estimate.model import Collective, Estimate
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildOptimizer
+from planc.graph.ops import AllReduceGradients, BuildOptimizer
 from planc.hardware import Device
 from planc.record import record
 from planc.vocab import MeshDim
@@ -28,6 +31,8 @@ class Roofline:
     compute_seconds: float
     link_seconds: float
     network_seconds: float
+    replicas_seconds: float
+    """That gradients take which are summed after backward."""
     optimizer_seconds: float
     optimizer_bytes: int
     """That the optimizer moves for each element."""
@@ -35,11 +40,12 @@ class Roofline:
 
     @property
     def step_seconds(self) -> float:
-        return max(self.compute_seconds, self.link_seconds, self.network_seconds) + self.optimizer_seconds
+        slowest = max(self.compute_seconds, self.link_seconds, self.network_seconds)
+        return slowest + self.replicas_seconds + self.optimizer_seconds
 
     @property
     def bound(self) -> str:
-        """What the step waits for."""
+        """What the step waits for before gradients are summed over replicas."""
         parts = (
             (self.compute_seconds, "compute"),
             (self.link_seconds, "links of a node"),
@@ -63,20 +69,24 @@ def roofline(
     if calibration is not None and calibration.device != device.name:
         raise ValueError(f"the calibration is of {calibration.device}, the plan's device is {device.name}")
     node = devices_per_node or device.devices_per_node
-    inside, outside = _sent(found, graph, node)
+    behind = {op.name for op in graph.step if isinstance(op, AllReduceGradients)}
+    inside, outside = _sent((one for one in found.collectives if one.cause not in behind), graph, node)
+    last_inside, last_outside = _sent((one for one in found.collectives if one.cause in behind), graph, node)
     needed = [device.peak_flops, device.memory_bandwidth]
-    needed += [device.link_bandwidth] if inside else []
-    needed += [device.nic_bandwidth] if outside else []
+    needed += [device.link_bandwidth] if inside or last_inside else []
+    needed += [device.nic_bandwidth] if outside or last_outside else []
     if None in needed:
         return None
     gemm = (calibration and calibration.gemm_efficiency) or 1.0
     bus = (calibration and calibration.bus_efficiency) or 1.0
     assert device.peak_flops and device.memory_bandwidth, "both are known"
+    link, network = (device.link_bandwidth or 1) * bus, (device.nic_bandwidth or 1) * bus
     moved = _optimizer_bytes(graph)
     return Roofline(
         compute_seconds=found.flops.executed_per_rank / device.peak_flops / gemm,
-        link_seconds=inside / (device.link_bandwidth or 1) / bus,
-        network_seconds=outside / (device.nic_bandwidth or 1) / bus,
+        link_seconds=inside / link,
+        network_seconds=outside / network,
+        replicas_seconds=last_inside / link + last_outside / network,
         optimizer_seconds=moved * found.num_local_parameters / device.memory_bandwidth,
         optimizer_bytes=moved,
         source=f"calibrated by {calibration.source}" if calibration else UNCALIBRATED,
@@ -89,10 +99,12 @@ def _optimizer_bytes(graph: Graph) -> int:
     return _ELEMENT_BYTES * (1 + 2 * (1 + len(op.state_names)))
 
 
-def _sent(found: Estimate, graph: Graph, node: int | None) -> tuple[int, int]:
+def _sent(collectives: Iterable[Collective], graph: Graph, node: int | None) -> tuple[int, int]:
     """Bytes that a rank sends in a step inside its node, and over the network."""
-    inside = sum(one.sent_bytes for one in found.collectives if _is_inside(one, graph, node))
-    return inside, found.sent_bytes() - inside
+    sent = {True: 0, False: 0}
+    for one in collectives:
+        sent[_is_inside(one, graph, node)] += one.sent_bytes
+    return sent[True], sent[False]
 
 
 def _is_inside(one: Collective, graph: Graph, node: int | None) -> bool:
@@ -117,15 +129,17 @@ def calibrate(bound: Roofline, *, seconds: float, machine: str, device: Device, 
     The other stays unmeasured: of a run that computes all the time one cannot say how fast it could send.
     ValueError for a run that was faster than the device can be.
     """
-    rest = seconds - bound.optimizer_seconds
     communication = max(bound.link_seconds, bound.network_seconds)
-    needed = max(bound.compute_seconds, communication)
+    is_computing = bound.compute_seconds >= communication
+    if is_computing:
+        needed, rest = bound.compute_seconds, seconds - bound.replicas_seconds - bound.optimizer_seconds
+    else:
+        needed, rest = communication + bound.replicas_seconds, seconds - bound.optimizer_seconds
     if rest < needed:
         raise ValueError(
             f"a step of {seconds:.4g} s is faster than {device.name} allows, {bound.step_seconds:.4g} s: "
             "it is another device, or another plan"
         )
-    is_computing = bound.compute_seconds >= communication
     return Calibration(
         machine=machine,
         device=device.name,

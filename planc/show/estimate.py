@@ -105,12 +105,15 @@ def _time_rows(found: Estimate, bound: Roofline) -> Iterator[tuple[str, str, str
     yield "compute", _seconds(bound.compute_seconds), "executed FLOP over the peak"
     yield "links", _seconds(bound.link_seconds), "sent inside a node"
     yield "network", _seconds(bound.network_seconds), "sent between nodes"
+    if bound.replicas_seconds:
+        yield "replicas", _seconds(bound.replicas_seconds), "gradients, sent after backward"
     yield (
         "optimizer",
         _seconds(bound.optimizer_seconds),
         f"{bound.optimizer_bytes} bytes an element through memory",
     )
-    yield "step", _seconds(bound.step_seconds), f"at least: the slowest ({bound.bound}), then the optimizer"
+    last = "replicas, then the optimizer" if bound.replicas_seconds else "the optimizer"
+    yield "step", _seconds(bound.step_seconds), f"at least: the slowest ({bound.bound}), then {last}"
     rate = found.flops.tokens_per_step / found.flops.world_size / bound.step_seconds
     yield "tokens", f"{rate:,.0f} /s", "at most, per rank"
 

@@ -24,8 +24,12 @@ MEASURED = Calibration("cluster a", "h100", "2026-01-02", gemm_efficiency=0.5, b
 
 
 def llama(*settings: str) -> tuple[Estimate, Graph]:
+    return estimated("llama-3.1-8b.plan", *settings)
+
+
+def estimated(name: str, *settings: str) -> tuple[Estimate, Graph]:
     sources = [SourceFile(f"--set[{index}]", text) for index, text in enumerate(settings)]
-    found = check_plan(PLANS / "llama-3.1-8b.plan", settings=sources)
+    found = check_plan(PLANS / name, settings=sources)
     assert found.graph is not None and found.inventory is not None
     return estimate(found.graph, found.inventory), found.graph
 
@@ -46,6 +50,31 @@ def test_a_step_waits_for_the_slowest_and_then_for_the_optimizer() -> None:
     slowest = max(bound.compute_seconds, bound.link_seconds, bound.network_seconds)
     assert bound.step_seconds == slowest + bound.optimizer_seconds
     assert (bound.bound, bound.source) == ("compute", UNCALIBRATED)
+
+
+@pytest.mark.parametrize("node", [1, 4])
+def test_gradients_that_replicas_sum_overlap_with_nothing(node: int) -> None:
+    found, graph = estimated("launch-dp4.plan")
+    bound = roofline(found, graph, H100, devices_per_node=node)
+    assert bound is not None
+    summed = sum(one.sent_bytes for one in found.collectives if one.cause == "grads.all_reduce")
+    assert bound.replicas_seconds == summed / (450e9 if node == 4 else 50e9)
+    slowest = max(bound.compute_seconds, bound.link_seconds, bound.network_seconds)
+    assert bound.link_seconds + bound.network_seconds < bound.replicas_seconds
+    assert bound.step_seconds == slowest + bound.replicas_seconds + bound.optimizer_seconds
+
+
+@pytest.mark.parametrize("slower", [1, 10**6])
+def test_a_run_of_replicas_gives_an_efficiency_that_gives_the_run(slower: int) -> None:
+    found, graph = estimated("launch-dp4.plan")
+    device = replace(H100, link_bandwidth=450 * 10**9 // slower)
+    plain = roofline(found, graph, device)
+    assert plain is not None
+    seconds = 2 * plain.step_seconds
+    measured = calibrate(plain, seconds=seconds, machine="a", device=device, date="2026-01-02")
+    assert (measured.gemm_efficiency is None) == (slower > 1)
+    again = roofline(found, graph, device, calibration=measured)
+    assert again is not None and again.step_seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
