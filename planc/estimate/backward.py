@@ -11,7 +11,8 @@ unit is (torch's _fsdp_param_group.py, post_backward). The operations are transf
     attention             the gradients of its output, queries, keys and values
     norm                  three tensors in float32
     stacked experts       the gradients of the rows that a projection reads and makes
-    embedding             its whole weight's gradient, whatever rows a rank holds, and the rank's rows of it
+    embedding             its whole weight's gradient, whatever rows a rank holds, and the rank's rows of it;
+                          where it is the head's too, the head's, which has waited, and the sum of both
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ class _Walk:
         self._experts = experts_saved(work)
         self._reduces = bool(units) and work.times == 1
         self._waits = bool(units) or work.times == 1
+        # Of two micro steps under FSDP the first has no gradients from before, and the last not the layers'.
+        self._is_added = not units or work.times != 2
         self._live = kept
         self._weights: dict[Unit | None, int] = {}
         self._reducing = 0
@@ -162,8 +165,12 @@ class _Walk:
             case Kind.EMBEDDING:
                 whole = self._element * sum(prod(one.shape) for one in self._layouts(module))
                 own = self._element * sum(prod(one.tp_shape) for one in self._layouts(module))
-                yield self._now(whole + (own if own < whole else 0))
-                self._weigh(module)
+                shared = self._shared(module)
+                yield self._now(whole + (own if own < whole else 0) + shared * self._is_added)
+                if not shared:
+                    self._weigh(module)
+                elif not self._waits:
+                    self._weights.clear()
             case _:
                 self._weigh(module)
         if (saved := self._experts.get(module.fqn)) is not None:
@@ -209,10 +216,16 @@ class _Walk:
             if found is not None:
                 yield found
 
+    def _shared(self, module: Module) -> int:
+        """The gradient that an embedding shares with the head: autograd adds both parts in a third tensor."""
+        layouts = (one for one in self._layouts(module) if one.fqn in self._work.owners)
+        found = (one for one in layouts if self._work.module(one.module).kind is Kind.EMBEDDING)
+        return self._element * sum(prod(one.tp_shape) for one in found)
+
     def _weigh(self, module: Module) -> None:
-        """Gradients that are added to others at once are not held beside them."""
+        """Gradients that are added to others at once are not held beside them; a shared head's waits."""
         unit = self._units.get(module.fqn)
-        if self._waits:
+        if self._waits or self._shared(module):
             self._weights[unit] = self._weights.get(unit, 0) + self._gradient(module)
 
     def _reduce(self, unit: Unit) -> Iterator[Moment]:

@@ -48,19 +48,23 @@ class Variant:
     """Whether it computes in bfloat16."""
     is_tied: bool = False
     """The 1B model instead, whose head is its embedding."""
+    is_whole: bool = False
+    """Without FSDP, in float32."""
 
     @property
     def text(self) -> str:
         text = (PLANS / "llama-3.1-8b.plan").read_text(encoding="utf-8")
-        for block in ("expect", "activation_checkpoint"):
+        for block in ("expect", "activation_checkpoint", *["fsdp on dp_shard, cp"] * self.is_whole):
             text = re.sub(rf"^{block} \{{.*?^\}}\n", "", text, flags=re.DOTALL | re.MULTILINE)
         edits = {"rotate = allgather": f"rotate = {self.rotate}"}
         if self.rotate == "ulysses":
             edits["load_balancer = headtail"] = "load_balancer = none"
-        if not self.is_narrow:
+        if not self.is_narrow and not self.is_whole:
             edits["  param_dtype = bfloat16\n  reduce_dtype = float32\n"] = ""
         if self.is_tied:
-            edits |= {"models/llama-3.1-8b": "models/llama-3.2-1b", _OWN_HEAD_UNIT: ""}
+            edits["models/llama-3.1-8b"] = "models/llama-3.2-1b"
+        if self.is_tied and not self.is_whole:
+            edits[_OWN_HEAD_UNIT] = ""
         for old, new in edits.items():
             assert old in text, f"nothing to edit: {old}"
             text = text.replace(old, new)
@@ -85,6 +89,7 @@ QUICK = (
     Variant("FSDP 8, TP 4", dp_shard=8, tp=4),
     Variant("FSDP 8, CP 4 ring, all kept", dp_shard=8, cp=4, sequence=32768, rotate="ring", recomputes=False),
     Variant("FSDP 8, TP 4, selective", dp_shard=8, tp=4, **_SELECTIVE),
+    Variant("2 replicas, tied, 2 micro steps", 2, sequence=256, steps=2, is_tied=True, is_whole=True),
 )
 SLOW = (
     Variant("FSDP 64, all kept", dp_shard=64, recomputes=False),
