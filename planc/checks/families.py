@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from planc.inventory.schema import Inventory
 
@@ -19,6 +20,31 @@ def family(inventory: Inventory, fqn: str) -> str:
 def families(inventory: Inventory, fqns: Iterable[str]) -> tuple[str, ...]:
     """Each family once, in the order of first appearance."""
     return tuple(dict.fromkeys(family(inventory, fqn) for fqn in fqns))
+
+
+def exact_families(inventory: Inventory, fqns: Iterable[str]) -> tuple[str, ...]:
+    """Patterns for just these modules or parameters: `model.layers.31` where not every layer's is meant."""
+    named: dict[str, list[str]] = {}
+    for fqn in dict.fromkeys(fqns):
+        named.setdefault(family(inventory, fqn), []).append(fqn)
+    known = (*inventory.names(), *(fqn for fqn, _, _ in inventory.parameters()))
+    sizes = Counter(family(inventory, fqn) for fqn in dict.fromkeys(known))
+    found: list[str] = []
+    for pattern, members in named.items():
+        is_whole = pattern in members or len(members) >= sizes[pattern]
+        found.extend([pattern] if is_whole else _numbered(pattern, members))
+    return tuple(found)
+
+
+def _numbered(pattern: str, members: Sequence[str]) -> Iterator[str]:
+    """`model.layers.{0..3}.mlp` and `model.layers.7.mlp`, for members of `model.layers.*.mlp`."""
+    head, _, tail = pattern.partition("*")
+    numbers = [fqn.removeprefix(head).partition(".")[0] for fqn in members]
+    if not all(number.isdecimal() for number in numbers):
+        yield from members
+        return
+    for run in runs([int(number) for number in numbers]).split(", "):
+        yield f"{head}{f'{{{run}}}' if '..' in run else run}{tail}"
 
 
 def as_patterns(names: Iterable[str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.families import families, quoted
+from planc.checks.families import exact_families, quoted
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.source import Span
@@ -22,7 +22,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for conflict in subject.bound.conflicts:
         pairs.setdefault((conflict.first, conflict.second), []).append(conflict.name)
     for (first, second), names in pairs.items():
-        shown = families(subject.inventory, names)
+        shown = exact_families(subject.inventory, names)
         more = f" and {len(shown) - _MAX_NAMES} more" if len(shown) > _MAX_NAMES else ""
         yield CODE.at(
             second,
