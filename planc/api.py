@@ -287,10 +287,12 @@ def _against_model(found: Checked, plan: Plan, *, base: Path, world_size: int | 
 def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Diagnostic]:
     """What forbids the plan on the smaller meshes that it allows, each finding once."""
     seen: set[tuple[Code, Span]] = set()
-    for smaller in smaller_plans(plan):
+    meshes = (plan, *smaller_plans(plan))
+    for smaller in meshes[1:]:
         bound = bind(smaller, inventory)
         note = shrinking_note(smaller)
-        for one in run_checks(Subject(bound, None, dict, partial(_demand, bound), base)):
+        subject = Subject(bound, None, dict, partial(_demand, bound), base, meshes)
+        for one in run_checks(subject):
             if one.severity is Severity.ERROR and (one.code, one.primary.span) not in seen:
                 seen.add((one.code, one.primary.span))
                 yield replace(one, notes=(*one.notes, note), fix=None)

@@ -232,7 +232,8 @@ def run_checks(subject: Subject) -> Iterator[Diagnostic]:
         if rule.of_sound and has_error:
             continue
         for diagnostic in rule.check(subject):
-            found.add((_block(subject.plan, diagnostic.primary.span), diagnostic.code.code))
+            code = diagnostic.code.code
+            found.update({(_block(subject.plan, diagnostic.primary.span), code), ("", code)})
             has_error = has_error or diagnostic.severity is Severity.ERROR
             yield diagnostic
 

@@ -30,7 +30,10 @@ def divided_attentions(subject: Subject) -> Iterator[tuple[Attention, Assignment
 
 def sizes_for(subject: Subject) -> str:
     """`1, 2 or 4`: the sizes of tp that every divided attention allows."""
-    common = 0
-    for attention, _ in divided_attentions(subject):
-        common = gcd(common, attention.num_heads, attention.num_kv_heads)
-    return choices(divisors(common), near=subject.plan.mesh.tp)
+    return choices(divisors(num_heads(subject)), near=subject.plan.mesh.tp)
+
+
+def num_heads(subject: Subject) -> int:
+    """What must be divisible by tp for every divided attention to get whole heads; 0 without one."""
+    attentions = (attention for attention, _ in divided_attentions(subject))
+    return gcd(*(size for one in attentions for size in (one.num_heads, one.num_kv_heads)))

@@ -33,6 +33,8 @@ class Subject:
     demand: Callable[[], Demand | None] = lambda: None
     base: Path | None = None
     """Where the plan's relative paths start."""
+    meshes: tuple[Plan, ...] = ()
+    """Of a smaller plan that an elastic one stands for: the others that the same run may be."""
 
     @property
     def plan(self) -> Plan:
@@ -60,8 +62,8 @@ class Rule:
     """A check: the codes that it can give, and the function that gives them.
 
     `over` is a mesh dim without whose ranks the rule has nothing to say. `unless` are codes that, found in
-    `block`, make this rule's findings mere consequences. With `of_sound` the rule keeps still where another
-    one found an error: what mends it changes what this one sees.
+    `block`, or anywhere where it names none, make this rule's findings mere consequences. With `of_sound`
+    the rule keeps still where another one found an error: what mends it changes what this one sees.
     """
 
     codes: tuple[Code, ...]

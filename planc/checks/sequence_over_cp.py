@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.legal_values import choices, multiples_around
 from planc.checks.model import Rule, Subject
+from planc.checks.sequence_indivisible import lengths_for, num_chunks
 from planc.diagnostics import Code, Diagnostic, Label
-from planc.plan.spec import LoadBalancer
 from planc.vocab import MeshDim
 
 CODE = Code("P601", "sequence-over-cp", "the sequence is not divisible over cp")
@@ -18,17 +17,15 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     spec, length, cp = subject.plan.context_parallel, subject.plan.data.sequence_length, subject.plan.mesh.cp
     if spec is None:
         return
-    headtail = spec.load_balancer is LoadBalancer.HEADTAIL
-    chunks = 2 * cp if headtail else cp
+    chunks = num_chunks(subject.plan)
     if length % chunks == 0:
         return
-    near = multiples_around(length, of=chunks)
-    without = ", or write `load_balancer = none`" if headtail and length % cp == 0 else ""
+    without = ", or write `load_balancer = none`" if chunks > cp and length % cp == 0 else ""
     yield CODE.at(
         subject.plan.span("data.sequence_length"),
         f"{length} tokens in {chunks} chunks",
         secondary=(Label(spec.span, f"{spec.load_balancer} over cp = {cp} needs {chunks} equal chunks"),),
-        help=f"sequence_length can be {choices(near, near=length)}{without}",
+        help=f"sequence_length can be {lengths_for(subject)}{without}",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from variants import Check
 
@@ -70,3 +72,50 @@ def test_an_overlap_on_parameters_of_one_layer_names_that_layer(check: Check) ->
     text = edited("lr = 1e-3)\n", f"lr = 1e-3)\n{rules}")
     found = only(check(text), "P221")
     assert found.primary.text == "also matches `model.layers.0.input_layernorm.weight`"
+
+
+def values(help: str | None) -> list[str]:
+    """What a help line offers after `can be`."""
+    named = re.match(r"\w+ can be ([\d_, or]+)", help or "")
+    assert named, help
+    return re.findall(r"[\d_]+", named.group(1))
+
+
+@pytest.mark.parametrize(("sizes", "tokens"), [("[3]", 8192), ("[3, 2]", 9000), ("[3]", 9216)])
+def test_tokens_of_an_elastic_step_are_offered_that_every_mesh_takes(
+    sizes: str, tokens: int, check: Check
+) -> None:
+    elastic = f"elastic on dp_replicate {{ sizes = {sizes} }}\ncheckpoint {{ save_every = 10 steps }}\n"
+    text = edited("8192", str(tokens), text=REPLICAS) + elastic
+    offered = values(only(check(text), "P701").help)
+    for value in offered:
+        assert codes(check(text, settings=(f"train.tokens_per_step={value}",))) == []
+
+
+LONG = edited("tp = 2\n", "tp = 4\n  cp = 2\n")
+LONG = edited("fsdp on dp_shard {", "fsdp on dp_shard, cp {", text=LONG) + (
+    'context_parallel on cp { ["input_ids", "labels", "position_ids"] -> Shard(1) }\n'
+)
+
+
+@pytest.mark.parametrize("setting", ["data.sequence_length=1028", "data.sequence_length=1030"])
+def test_a_length_is_offered_that_tp_and_cp_and_the_tokens_of_a_step_allow(
+    setting: str, check: Check
+) -> None:
+    rules = 'tensor_parallel on tp {\n  auto\n  override "model.norm" -> sequence_parallel\n'
+    text = edited("tensor_parallel on tp {\n  auto\n", rules, text=LONG)
+    text = edited("steps = 10\n", "steps = 10\n  tokens_per_step = 65_536\n", text=text)
+    helps = [str(one.help) for one in check(text, settings=(setting,)).diagnostics]
+    offered = [values(help) for help in helps if "sequence_length" in help]
+    assert offered and all(one == ["1024"] for one in offered)
+
+
+def test_tokens_a_step_are_not_fitted_to_a_length_that_is_wrong(check: Check) -> None:
+    text = edited("steps = 10\n", "steps = 10\n  tokens_per_step = 65_536\n", text=LONG)
+    assert codes(check(text, settings=("data.sequence_length=1026",))) == ["P601"]
+
+
+def test_tp_on_nodes_is_offered_for_heads_that_it_divides(check: Check) -> None:
+    text = edited("tp = 2\n", "tp = 4\n  devices_per_node = 6\n")
+    found = only(check(text, settings=("size=3",)), "P304")
+    assert values(found.help) == ["1", "2"]
