@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planc.diagnostics import Label
 from planc.plan import codes, spec
-from planc.plan.facts import COUNTS, FLAGS
-from planc.plan.scalars import ALL_UNITS, MAX_INTEGER, Bool, Float, wrong_type
+from planc.plan.facts import COUNTS, FLAGS, SIZES
+from planc.plan.scalars import ALL_UNITS, BYTES, MAX_INTEGER, Bool, Float, wrong_type
 from planc.plan.scope import Scope
 from planc.syntax import ast
 
@@ -42,13 +42,21 @@ def _in_base_unit(
     if not abs(number.value) <= MAX_INTEGER:
         scope.report(codes.OUT_OF_RANGE, number.span, "too large a number", secondary=labels)
         return None
+    if number.unit is None and subject.text in SIZES:
+        help = f"write `{number.text} GiB`"
+        scope.report(codes.WRONG_UNIT, number.span, "the unit is missing", secondary=labels, help=help)
+        return None
     if number.unit is None:
         return number.value
     if subject.text in COUNTS:
         text, help = f"`{subject.text}` has no unit", f"write {number.text}"
         scope.report(codes.WRONG_UNIT, number.unit.span, text, secondary=labels, help=help)
         return None
-    units = ALL_UNITS
+    units = BYTES if subject.text in SIZES else ALL_UNITS
+    if number.unit.text not in units and number.unit.text in ALL_UNITS:
+        text, help = f"`{subject.text}` is a number of bytes", f"one of: {', '.join(units)}"
+        scope.report(codes.WRONG_UNIT, number.unit.span, text, secondary=labels, help=help)
+        return None
     if number.unit.text not in units:
         scope.unknown(codes.WRONG_UNIT, number.unit, tuple(units), text="not a unit")
         return None

@@ -46,6 +46,9 @@ ESTIMATED: Mapping[str, str] = {
 }
 """The facts that take an estimate, with what each is; `planc.estimate` computes them."""
 
+SIZES = tuple(name for name in ESTIMATED if name not in (*COUNTS, *FLAGS))
+"""The facts that are bytes, so that a number of them has a unit."""
+
 
 def sequences_per_micro_step(plan: Plan) -> int:
     """Sequences of one forward over all data-parallel ranks."""

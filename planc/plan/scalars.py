@@ -74,6 +74,8 @@ class Int:
     def _hint(self, value: ast.Value) -> str | None:
         """What a whole number in other clothes should have been."""
         match value:
+            case ast.Number() if full := _in_full(value):
+                return f"write {full}"
             case ast.Number(float(number)) if number.is_integer() and abs(number) <= MAX_INTEGER:
                 return f"write {int(number)}"
             case ast.Text(text) if text.isascii() and text.isdecimal():
@@ -214,19 +216,17 @@ class Quantity:
             wrong_type(self, value, scope, labels)
             return None
         if value.unit is None:
-            help = f"write {' or '.join(f'`{value.text} {unit}`' for unit in self._names())}"
+            help = self._with_unit(value)
             scope.report(codes.WRONG_UNIT, value.span, "the unit is missing", secondary=labels, help=help)
             return None
         if value.unit.text not in self.units:
             scope.unknown(codes.WRONG_UNIT, value.unit, self._names(), text=f"expected {self.describe()}")
             return None
-        written = _exact(value)
-        amount = written * self.units[value.unit.text] if written is not None else None
-        if amount is None or amount.denominator != 1 or not self.low <= amount <= MAX_INTEGER:
+        amount = self._amount(value, value.unit.text)
+        if amount is None:
             text = f"expected a whole number of {next(iter(self.units))} from {self.low} up"
             scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels)
-            return None
-        return int(amount)
+        return amount
 
     def describe(self) -> str:
         return f"a number of {listed(self._names())}"
@@ -234,6 +234,22 @@ class Quantity:
     def render(self, value: int) -> str:
         unit = max((u for u in self.units if value % self.units[u] == 0), key=lambda u: self.units[u])
         return f"{value // self.units[unit]:_} {unit}"
+
+    def _amount(self, value: ast.Number, unit: str) -> int | None:
+        """A number of units in the first unit; None for a part of one, or out of range."""
+        written = _exact(value)
+        amount = written * self.units[unit] if written is not None else None
+        if amount is None or amount.denominator != 1 or not self.low <= amount <= MAX_INTEGER:
+            return None
+        return int(amount)
+
+    def _with_unit(self, value: ast.Number) -> str:
+        """What to write for a number without a unit: with each that it can be a number of."""
+        fitting = [unit for unit in self._names() if self._amount(value, unit) is not None]
+        if fitting:
+            return f"write {' or '.join(f'`{value.text} {unit}`' for unit in fitting)}"
+        unit = self._names()[0]
+        return f"write a whole number of {unit}, such as `{max(100, self.low)} {unit}`"
 
     def _names(self) -> tuple[str, ...]:
         """The units, each size once: `step` is only how one of `steps` is spelt."""
@@ -249,6 +265,8 @@ _DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 BYTES = _DECIMAL | _BINARY
 ALL_UNITS = STEPS | SECONDS | BYTES
+_FACTORS = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+"""Letters behind a number that no value has, with what they mostly stand for."""
 
 
 def _exact(number: ast.Number) -> int | Fraction | None:
@@ -283,10 +301,18 @@ def _word(value: ast.Value) -> str | None:
             return None
 
 
+def _in_full(value: ast.Number) -> str | None:
+    """`1_500_000` for `1.5 M`."""
+    factor = _FACTORS.get(value.unit.text, 0) if value.unit else 0
+    amount = (_exact(value) or 0) * factor
+    is_count = 0 < amount <= MAX_INTEGER and amount.denominator == 1
+    return Int().render(int(amount)) if is_count else None
+
+
 def _has_unit(value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> bool:
     if value.unit is None:
         return False
-    help = f"write {value.text}" if value.unit.text in ALL_UNITS else "write the number in full: 1_000_000"
+    help = f"write {_in_full(value) or value.text}"
     scope.report(codes.WRONG_UNIT, value.unit.span, "this value has no unit", secondary=labels, help=help)
     return True
 
