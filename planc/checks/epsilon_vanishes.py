@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.checks.fsdp_groups import stored_in_float32
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.optimizer import AdamW
@@ -30,7 +31,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         f"eps = {eps:g}",
         secondary=dtype if eps else (),
         notes=("a weight without gradient, as of a token that a step does not hold, becomes 0 / 0",),
-        help="store parameters in float32, with `param_dtype` for compute" if eps else "write `eps = 1e-8`",
+        help=stored_in_float32(subject) if eps else "write `eps = 1e-8`",
     )
 
 

@@ -19,12 +19,26 @@ def covering_block(subject: Subject, mesh_dim: MeshDim) -> str:
     """What to do so that `fsdp` covers a mesh dim: of a plan without it, one block for all that needs it."""
     plan = subject.plan
     if plan.fsdp is None:
-        replicate = ["replicate_on = dp_replicate"] if plan.mesh.dp_replicate > 1 else []
-        units = [f'"{block}.*" -> unit' for block in subject.inventory.blocks]
-        return f"add `{_header(plan, mesh_dim)} {{ {', '.join((*replicate, *units))} }}`"
+        return f"add `{_block(subject, mesh_dim)}`"
     if mesh_dim is MeshDim.DP_REPLICATE:
         return "add `replicate_on = dp_replicate` to `fsdp`"
     return f"write `{_header(plan, mesh_dim)}`"
+
+
+def stored_in_float32(subject: Subject) -> str:
+    """What gives stored parameters more bits, and what computes in few of them still."""
+    if subject.plan.fsdp is not None:
+        return "write `dtype = float32`, and `param_dtype = bfloat16` in `fsdp` for compute"
+    block = _block(subject, MeshDim.DP_SHARD, "param_dtype = bfloat16")
+    return f"write `dtype = float32`; to compute in bfloat16, add `{block}`"
+
+
+def _block(subject: Subject, mesh_dim: MeshDim, *settings: str) -> str:
+    """A whole `fsdp` block, for a plan that has none."""
+    plan = subject.plan
+    replicate = ["replicate_on = dp_replicate"] if plan.mesh.dp_replicate > 1 else []
+    units = [f'"{block}.*" -> unit' for block in subject.inventory.blocks]
+    return f"{_header(plan, mesh_dim)} {{ {', '.join((*replicate, *settings, *units))} }}"
 
 
 def _header(plan: Plan, mesh_dim: MeshDim) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.checks.fsdp_groups import stored_in_float32
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label, Severity
 from planc.plan.optimizer import AdamW
@@ -31,7 +32,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         f"below 1 comes {1 - gap:g} in {plan.model.dtype}",
         secondary=(Label(plan.span("optimizer.kind"), f"a step {step} = {lr:g}"),),
         notes=("norms start at 1, and many other weights are too large for so small a step",),
-        help=f"write `dtype = float32`, and `param_dtype = {plan.model.dtype}` in `fsdp` for compute",
+        help=stored_in_float32(subject),
     )
 
 

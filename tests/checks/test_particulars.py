@@ -119,3 +119,21 @@ def test_tp_on_nodes_is_offered_for_heads_that_it_divides(check: Check) -> None:
     text = edited("tp = 2\n", "tp = 4\n  devices_per_node = 6\n")
     found = only(check(text, settings=("size=3",)), "P304")
     assert values(found.help) == ["1", "2"]
+
+
+MESHES = ("dp_replicate = 4", "tp = 1", "dp_replicate = 2, tp = 2")
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize(("dtype", "code"), [("bfloat16", "P714"), ("float16", "P709")])
+def test_a_plan_without_fsdp_is_told_of_all_that_computes_in_few_bits(
+    mesh: str, dtype: str, code: str, check: Check
+) -> None:
+    text = edited("dp_replicate = 4", mesh, text=REPLICAS)
+    text = edited('tiny-llama"\n', f'tiny-llama"\n  dtype = {dtype}\n', text=text)
+    text += "tensor_parallel on tp { auto }\n" if "tp = 2" in mesh else ""
+    found = only(check(text), code)
+    block = re.search(r"add `(fsdp .*)`$", found.help or "")
+    assert block is not None, found.help
+    mended = edited(f"dtype = {dtype}", "dtype = float32", text=text) + block.group(1)
+    assert codes(check(mended)) == []
