@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 
 from planc.checks import Subject, run_checks
 from planc.diagnostics import has_errors
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import tokens_per_step
+from planc.plan.spec import FsdpSpec, Unit
+from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
 from planc.vocab import MeshDim
 
@@ -67,6 +70,8 @@ def _changes(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
         yield (_Change("reshard_after_forward = true in every unit", _reshard),)
     yield tuple(_micro_batches(bound))
     plan = bound.plan
+    if plan.fsdp is None:
+        yield tuple(_sharded(bound))
     dims = (
         (MeshDim.DP_SHARD, plan.fsdp is not None and MeshDim.DP_SHARD in plan.fsdp.on),
         (MeshDim.CP, plan.context_parallel is not None),
@@ -112,6 +117,38 @@ def _micro_batches(bound: BoundPlan) -> Iterator[_Change]:
             tokens = tokens_per_step(plan) * size // now
             also = "" if plan.train.tokens_per_step else f", with {tokens:_} tokens a step"
             yield _Change(f"data.micro_batch = {size}{also}", edit_to(size))
+
+
+def _sharded(bound: BoundPlan) -> Iterator[_Change]:
+    """Parameters divided over the ranks that hold whole replicas, then over more."""
+    blocks, num_replicas = bound.inventory.blocks, bound.plan.mesh.dp_replicate
+    if not blocks:
+        return
+    units = ", ".join(f'"{name}.*" -> unit' for name in blocks)
+    place = " in place of dp_replicate" if num_replicas > 1 else ""
+    for factor in (1, *_FACTORS):
+        size = factor * num_replicas
+        if size > 1:
+            text = f"mesh.dp_shard = {size}{place}, with fsdp on dp_shard {{ {units} }}"
+            yield _Change(text, partial(_shard, size=size))
+
+
+def _shard(before: BoundPlan, *, size: int) -> BoundPlan:
+    span, blocks = before.plan.span("mesh"), before.inventory.blocks
+    fsdp = FsdpSpec(
+        (MeshDim.DP_SHARD,),
+        (),
+        span,
+        replicate_on=None,
+        param_dtype=None,
+        reduce_dtype=None,
+        cpu_offload=False,
+    )
+    unit = Unit(reshard_after_forward=True)
+    members = (fqn for fqn in before.inventory.names() if fqn.rpartition(".")[0] in blocks)
+    units = in_waves([UnitGroup((fqn,), unit, span) for fqn in members])
+    mesh = replace(before.plan.mesh, dp_replicate=1, dp_shard=size)
+    return replace(before, plan=replace(before.plan, mesh=mesh, fsdp=fsdp), units=units)
 
 
 def _resized(bound: BoundPlan, mesh_dim: MeshDim, factor: int) -> _Change:

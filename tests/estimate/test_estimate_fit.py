@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,28 @@ def test_a_plan_far_too_large_has_no_neighbour() -> None:
     (finding,) = checked(with_memory(2)).diagnostics
     assert finding.help is not None
     assert finding.help.startswith("no plan two changes away fits")
+
+
+WHOLE = re.sub(r"fsdp on .*?\n}\n", "", PLAN, flags=re.DOTALL).replace("micro_batch = 2", "micro_batch = 1")
+UNITS = 'fsdp on dp_shard {\n  "model.layers.*" -> unit\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("mesh", "named", "size"),
+    [
+        ("dp_replicate = 2", "mesh.dp_shard = 4 in place of dp_replicate", 4),
+        ("dp_replicate = 8", "mesh.dp_shard = 8 in place of dp_replicate", 8),
+        ("tp = 1", "mesh.dp_shard = 4", 4),
+    ],
+)
+def test_a_plan_of_whole_replicas_is_told_of_sharding(mesh: str, named: str, size: int) -> None:
+    text = WHOLE.replace("dp_shard = 8", mesh).replace("8192", "1024")
+    text += "hardware {\n  gpu = h100\n}\n"
+    change = next(change for change in demand_of(text).changes if "fsdp" in change.texts[-1])
+    assert change.texts[0].startswith(f'{named}, with fsdp on dp_shard {{ "model.layers.*" -> unit }}')
+    mended = text.replace(mesh, f"dp_shard = {size}") + UNITS
+    assert change.peak_bytes == peak(mended)
+    assert codes(checked(mended)) == []
 
 
 @pytest.mark.parametrize(("gib", "expected"), [(80, ["P702"]), (170, [])])
