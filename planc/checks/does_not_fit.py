@@ -12,7 +12,7 @@ from planc.source import Span
 CODE = Code("P810", "does-not-fit", "the plan needs more memory than its device has")
 TIGHT = Code("P811", "fits-barely", "the plan may run out of memory", Severity.WARNING)
 
-_GIB = 2**30
+_UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 _NUM_PARTS = 4
 
 
@@ -59,7 +59,9 @@ def _help(found: Demand) -> str:
 
 
 def _size(num_bytes: int) -> str:
-    return f"{num_bytes / _GIB:.1f} GiB"
+    """`79.1 GiB`, or in the smaller units of tiny models."""
+    unit = next((unit for unit in _UNITS if num_bytes >= _UNITS[unit]), "KiB")
+    return f"{num_bytes / _UNITS[unit]:.1f} {unit}"
 
 
 # A batch that does not come out whole has no step to estimate.
