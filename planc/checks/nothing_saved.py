@@ -11,9 +11,12 @@ CODE = Code("P707", "nothing-saved", "this checkpoint block never saves", Severi
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning when a checkpoint block is there and no step of the run is saved."""
+    """One warning when a checkpoint block is there and no step of the run is saved.
+
+    Of an elastic run, which must save more than that, another rule says so.
+    """
     checkpoint, steps = subject.plan.checkpoint, subject.plan.train.steps
-    if checkpoint is None or checkpoint.save_last:
+    if checkpoint is None or checkpoint.save_last or subject.plan.elastic is not None:
         return
     if checkpoint.save_every is None or checkpoint.save_every > steps:
         every = (

@@ -12,10 +12,14 @@ CODE = Code("P710", "policy-beyond-training", "training ends before this happens
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning for each interval that is longer than the training."""
+    """One warning for each interval that is longer than the training.
+
+    An elastic run must save before its end, not just at it: that is another rule's.
+    """
     plan = subject.plan
+    saving = plan.checkpoint if plan.elastic is None else None
     every = {
-        "checkpoint.save_every": plan.checkpoint.save_every if plan.checkpoint else None,
+        "checkpoint.save_every": saving.save_every if saving else None,
         "train.log_every": plan.train.log_every,
     }
     for path, steps in every.items():

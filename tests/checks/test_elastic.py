@@ -103,3 +103,11 @@ def test_a_difference_in_what_a_run_may_shrink_to_is_shown(
         (tmp_path / f"{name}.plan").write_text(text, encoding="utf-8")
     main(["diff", str(tmp_path / "old.plan"), str(tmp_path / "new.plan")])
     assert "dp_replicate may be 2 -> dp_replicate may be 2, 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("saving", ["save_every = 30 steps", "save_every = 30 steps\n  save_last = false"])
+def test_an_elastic_run_that_saves_too_late_is_one_finding(saving: str) -> None:
+    text = ELASTIC.format(replicas=4, tokens=TOKENS, sizes="[2]").replace("save_every = 5 steps", saving)
+    (finding,) = check_source(SourceFile("elastic.plan", text), base=BASE).diagnostics
+    assert finding.code.code == "P311"
+    assert finding.help == "write `save_every` of less than 20 steps"
