@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from planc.checks import RULES, Subject, run_checks, suppressions
 from planc.checks.suppressions import suppress
 from planc.deep import codes as deep_codes
 from planc.diagnostics import Code, Diagnostic, Label, Severity, has_errors, in_order
+from planc.diagnostics.suggest import closest
 from planc.graph.graph import Graph
 from planc.hardware import Demand
+from planc.hub import is_hub
 from planc.inventory.load import InventoryError, inventory_of
 from planc.inventory.quantized import refuse_quantized
 from planc.inventory.schema import Inventory
@@ -270,7 +274,8 @@ def _against_model(found: Checked, plan: Plan, *, base: Path, world_size: int | 
         if plan.model.weights is Weights.PRETRAINED:
             refuse_quantized(plan.model.hf, base=base)
     except InventoryError as error:
-        problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=error.help)
+        help = _other_folder(plan.model.hf, base=base) or error.help
+        problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=help)
         return replace(found, diagnostics=(*found.diagnostics, problem))
     smaller_or_same = started_on(plan, world_size)
     # A launch that fills one of the smaller meshes has as many ranks as it takes.
@@ -282,6 +287,17 @@ def _against_model(found: Checked, plan: Plan, *, base: Path, world_size: int | 
     smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
     diagnostics = (*found.diagnostics, *problems, *smaller)
     return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound)
+
+
+def _other_folder(hf: str, *, base: Path) -> str | None:
+    """The folder beside that a model's name is most likely a slip of."""
+    folder = base / hf
+    try:
+        beside = [] if is_hub(hf) or folder.exists() else list(islice(folder.parent.iterdir(), 1000))
+    except OSError:
+        return None
+    near = closest(folder.name, (one.name for one in beside if one.is_dir()))
+    return f"did you mean `{posixpath.join(posixpath.dirname(hf), near)}`?" if near else None
 
 
 def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Diagnostic]:

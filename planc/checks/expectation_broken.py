@@ -36,7 +36,7 @@ _GIB = 2**30
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each line of `expect` that is false, or that names no fact."""
-    known = subject.facts
+    known, own_file = subject.facts, subject.plan.span("").file
     for expectation in subject.plan.expectations:
         if expectation.subject not in known:
             near = None if expectation.subject in FLAGS else closest(expectation.subject, known)
@@ -52,8 +52,14 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 expectation.span,
                 f"{expectation.subject} is {_written(expectation.subject, known[expectation.subject])}",
                 notes=(f"{expectation.subject} = {_FORMULAS[expectation.subject]}",),
-                help="correct the expectation, or the setting that changed",
+                help=_broken_help(is_own=expectation.span.file == own_file),
             )
+
+
+def _broken_help(*, is_own: bool) -> str:
+    if is_own:
+        return "correct the expectation, or the setting that changed"
+    return "correct the setting that changed, or leave in the base what holds for every plan over it"
 
 
 def _unknown_help(name: str) -> str:

@@ -85,9 +85,10 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
     spans = rule_spans(subject, group.consumers)
     span = primary_span(subject, spans)
     names = quoted(patterns(subject, group.consumers))
+    get = "get" if len(patterns(subject, group.consumers)) > 1 else "gets"
     return CODE.at(
         span,
-        f"takes {needs}, gets {arriving}" if spans else f"no rule names {names}, which gets {arriving}",
+        f"takes {needs}, gets {arriving}" if spans else f"no rule names {names}, which {get} {arriving}",
         secondary=(
             *labels_at(spans, "and here", apart_from=span),
             *labels_at(rule_spans(subject, group.producers), f"this leaves {arriving}", apart_from=span),

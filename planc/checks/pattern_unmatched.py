@@ -43,21 +43,40 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each pattern without a match, or for each choice in a brace without one."""
     own_file = subject.plan.span("").file
     for selection in subject.bound.selections:
+        if (tied := _tied(subject, selection)) is not None:
+            yield tied
+            continue
         gaps = _unused_choices(selection) if selection.matched else _dead_end(selection)
         # In an included file, a name may be right for another plan's model.
         is_own = selection.pattern.source.span.file == own_file
         yield from (_report(selection.pattern, gap, is_own=is_own) for gap in gaps)
 
 
+def _tied(subject: Subject, selection: Selection) -> Diagnostic | None:
+    """The finding on a pattern for a tied parameter, which rules name as its owner does."""
+    if selection.matched:
+        return None
+    pattern = selection.pattern
+    for owner, *aliases in subject.inventory.ties:
+        for alias in aliases:
+            if pattern.matches(alias) or pattern.matches(alias.rpartition(".")[0]):
+                text = f"`{alias}` is tied: it is one parameter with `{owner}`"
+                fix = Fix(pattern.source.part(0, len(pattern.text)), owner, Applicability.UNSAFE)
+                return CODE.at(pattern.source.span, text, help=f"write `{owner}`", fix=fix)
+    return None
+
+
 def _report(pattern: Pattern, gap: Gap, *, is_own: bool) -> Diagnostic:
-    near = _nearest(gap)
+    same = _same_but_for_case(gap)
+    near = same[1] if same else _nearest(gap)
     is_safe = is_own and not gap.is_range and not gap.is_container
     span = pattern.source.part(gap.start, gap.end)
     nothing = f"there is nothing below `{gap.parent}`"
+    children = tuple(dict.fromkeys((*(same[0] if same else ()), *gap.children)))
     return CODE.at(
         span,
         _label(gap),
-        notes=(f"candidates: {_listed(gap.children)}" if gap.children else nothing,),
+        notes=(f"candidates: {_listed(children)}" if children else nothing,),
         help=f"did you mean `{near}`?" if near else None,
         fix=Fix(span, near, Applicability.of(is_safe=is_safe)) if near else None,
     )
@@ -88,6 +107,19 @@ def _nearest(gap: Gap) -> str | None:
         return gap.wanted.replace(core, found)
     middle = found[len(prefix) : len(found) - len(suffix)]
     return middle if middle and middle not in gap.others else None
+
+
+def _same_but_for_case(gap: Gap) -> tuple[tuple[str, ...], str] | None:
+    """Names that would match in another case, with what to write for them; None without such names."""
+    if gap.is_container or gap.is_range or gap.around != ("", ""):
+        return None
+    wanted, core = Alternative(gap.wanted.lower(), 0, 0), gap.wanted.strip("*").lower()
+    names = tuple(child for child in gap.children if wanted.matches(child.lower()))
+    starts = ((name, name.lower().find(core)) for name in names)
+    written = {name[start : start + len(core)] for name, start in starts if start >= 0}
+    if len(written) != 1 or not core:
+        return None
+    return names, gap.wanted.replace(gap.wanted.strip("*"), written.pop())
 
 
 def _listed(children: Sequence[str]) -> str:

@@ -28,8 +28,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("the learning rate would reach its peak in the last step, and never come down",)
             if never_left
             else ("the learning rate would never reach its peak, and never come down",),
-            help=f"write `warmup = {steps // 10} steps`, a tenth of the training, or train longer",
+            help=f"write `warmup = {_a_tenth(steps)}, or train longer",
         )
+
+
+def _a_tenth(steps: int) -> str:
+    return f"{steps // 10} steps`, a tenth of the training" if steps >= 10 else "1 steps`"
 
 
 RULE = Rule((CODE,), check)

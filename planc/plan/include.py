@@ -28,6 +28,7 @@ MAX_INCLUDED_CHARACTERS = MAX_CHARACTERS
 # `http:`, `git:`, but also a Windows drive.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _BELOW = "write a path relative to this file, to a file in the plan's folder or below it"
+_NOT_BACK = ", by a way that stays in it: it may not leave that folder and come back"
 
 
 @record
@@ -157,6 +158,8 @@ class _Reader:
             if path != ".." and not path.startswith("../"):
                 return path
             reason = "this path leads out of the plan's folder"
+            self._refuse(codes.NOT_BELOW_ROOT.at(written.span, reason, help=f"{_BELOW}{_NOT_BACK}"))
+            return None
         self._refuse(codes.NOT_BELOW_ROOT.at(written.span, reason, help=_BELOW))
         return None
 

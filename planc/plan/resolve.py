@@ -235,12 +235,20 @@ def _mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, .
                 codes.UNKNOWN_MESH_DIM, name, tuple(shape.on), text=f"the mesh has no dim `{name.text}`"
             )
         elif name.text not in shape.on:
-            scope.report(codes.UNKNOWN_MESH_DIM, name.span, f"`{block.kind.text}` works on {wanted} only")
+            text = f"`{block.kind.text}` works on {wanted} only"
+            scope.report(codes.UNKNOWN_MESH_DIM, name.span, text, help=_other_way(block, name))
         elif name.text in found:
             scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is listed twice")
         else:
             found.append(MeshDim(name.text))
     return tuple(sorted(found, key=list(MeshDim).index))
+
+
+def _other_way(block: ast.Block, name: ast.Name) -> str | None:
+    """How a block works on a mesh dim that does not stand after its `on`."""
+    if block.kind.text != "fsdp" or name.text != MeshDim.DP_REPLICATE:
+        return None
+    return "write `fsdp on dp_shard {`, and in it `replicate_on = dp_replicate`"
 
 
 def _apply(targets: Sequence[Override], written: dict[str, Written], resolver: Resolver) -> None:

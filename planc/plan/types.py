@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, field, fields, replace
 from typing import Any
 
 from planc import vocab
@@ -73,7 +73,13 @@ class Optional:
             fix = Fix(value.span, "none", Applicability.SAFE)
             wrong_type(self, value, scope, (), help="write `none`", fix=fix)
             return None
-        return self.inner.convert(value, scope)
+        num_before = len(scope.diagnostics)
+        converted = self.inner.convert(value, scope)
+        found = scope.diagnostics[num_before:]
+        # Zero is how other tools write that there is none.
+        if [one.code for one in found] == [codes.OUT_OF_RANGE] and _is_zero(value, scope):
+            scope.diagnostics[num_before:] = [replace(found[0], help="write `none` for no such value")]
+        return converted
 
     def describe(self) -> str:
         return f"{self.inner.describe()}, or none"
@@ -87,6 +93,11 @@ def _is_other_none(value: ast.Value, scope: Scope) -> bool:
     if not isinstance(value, ast.Ref) or value.param_name in scope.params:
         return False
     return is_none_word(value.name.text)
+
+
+def _is_zero(value: ast.Value, scope: Scope) -> bool:
+    written, _ = scope.lookup(value)
+    return isinstance(written, ast.Number) and written.value == 0
 
 
 class _None:

@@ -23,7 +23,9 @@ def report_unknown_target(target: ast.Name, scope: Scope) -> None:
     inside = [path.removeprefix(f"{target.text}.") for path in paths if path.startswith(f"{target.text}.")]
     same_key = [f"`{path}`" for path in paths if path.rpartition(".")[2] == key]
     beside = [path.removeprefix(f"{block}.") for path in paths if path.rpartition(".")[0] == block]
-    if inside:
+    if target.text.partition(".")[0] == "expect":
+        help = "expectations are not set: they say what the settings must come to"
+    elif inside:
         help = f"`{target.text}` has the settings {listed(inside, last='and')}"
     elif calls := tuple(_calls(block, key)):
         help = f"`{key}` is an argument: write {listed(calls)}"

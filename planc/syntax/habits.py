@@ -10,6 +10,8 @@ _KEYWORDS = ("param", "override", "extends", "import", "use")
 _BLOCK = "a block is written `{name} {{ ... }}`"
 _LIST = "a list is written `[a, b]`"
 _COMMENT = "a comment starts with `#`"
+_ARITHMETIC = "a plan has no arithmetic: write what this comes to"
+_EXPECTATION = "expectations add up and have no override: a base keeps those that hold for every plan over it"
 
 # Matched with the statement's line, in which NUL marks where it went wrong. The first that matches helps.
 _HABITS: tuple[tuple[str, str], ...] = (
@@ -33,6 +35,8 @@ _HABITS: tuple[tuple[str, str], ...] = (
     (r"^\s*\0-\s", _LIST),
     (r"=\s*\0\.\d", "a number starts with a digit, as in 0.5"),
     (r"=\s*\0\+", "a number has no `+`"),
+    (r"[=<>]\s*([\d_.]+\s*\0[*/+-]|\w+\s+\0[*/+-]\s+[\w.]+\s*(#.*)?$)", _ARITHMETIC),
+    (r"^\s*override\s+[\w.]+\s*(=\0=|\0[!<>])", _EXPECTATION),
     (r"[(,]\s*\w+\s*=\s*[\w.+-]+\s+\w+\s*\0=", "arguments are separated by commas"),
     (r"^\s*(?P<name>\w+)\s*\0=(?!>)", "a value or a comma is missing before `{name}`"),
     (r"=\s*\S.*\s\w+\s*\0=", "each setting stands on its own line, or after a comma"),

@@ -137,3 +137,68 @@ def test_a_plan_without_fsdp_is_told_of_all_that_computes_in_few_bits(
     assert block is not None, found.help
     mended = edited(f"dtype = {dtype}", "dtype = float32", text=text) + block.group(1)
     assert codes(check(mended)) == []
+
+
+def test_a_folder_beside_the_one_that_is_not_there_is_named(check: Check) -> None:
+    found = only(check(edited("models/tiny-llama", "models/tiny-lama")), "P216")
+    assert found.help == "did you mean `models/tiny-llama`?"
+
+
+TIED = edited("models/tiny-llama", "models/tiny-llama-tied").replace("lr = 1e-3)\n", "lr = 1e-3)\n{rule}\n")
+
+
+@pytest.mark.parametrize("pattern", ["lm_head.weight", "lm_head", "*.weight"])
+def test_a_rule_for_a_tied_parameter_is_told_its_name(pattern: str, check: Check) -> None:
+    text = TIED.replace("{rule}", f'  "{pattern}" -> group(weight_decay = 0.0)')
+    found = only(check(text), "P203")
+    tied = "`lm_head.weight` is tied: it is one parameter with `model.embed_tokens.weight`"
+    assert found.primary.text == tied
+    assert codes(check(text.replace(pattern, "model.embed_tokens.weight"))) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "help", "first"),
+    [
+        ("**.*LayerNorm*", "*layernorm*", "input_layernorm, post_attention_layernorm"),
+        ("model.layers.*.MLP.**", "mlp", "mlp"),
+        ("model.layers.*.self_attn.Q_Proj", "q_proj", "q_proj"),
+    ],
+)
+def test_names_in_another_case_come_first(pattern: str, help: str, first: str, check: Check) -> None:
+    rule = f'  "{pattern}" -> group(weight_decay = 0.0)\n'
+    text = edited("lr = 1e-3)\n", f"lr = 1e-3)\n{rule}")
+    found = only(check(text), "P203")
+    assert found.help == f"did you mean `{help}`?"
+    assert found.fix is not None and found.fix.replacement == help
+    assert found.notes[0].startswith(f"candidates: {first}")
+    span = found.primary.span
+    wrong = text.split("\n")[span.line - 1][span.column - 1 : span.end_column - 1]
+    assert "P203" not in codes(check(text.replace(wrong, help)))
+
+
+@pytest.mark.parametrize(("steps", "help"), [(5, "`warmup = 1 steps`, or"), (50, "5 steps`, a tenth")])
+def test_a_warm_up_is_offered_that_is_one(steps: int, help: str, check: Check) -> None:
+    text = edited("lr = 1e-3)", "lr = 1e-3)\n  schedule = cosine(warmup = 100 steps)")
+    found = only(check(text, settings=(f"train.steps={steps}",)), "P706")
+    assert help in (found.help or "")
+
+
+def test_expectations_cannot_be_set(check: Check) -> None:
+    found = only(check(TINY, settings=("expect.world_size=4",)), "P215")
+    assert found.help == "expectations are not set: they say what the settings must come to"
+
+
+def test_a_way_that_leaves_the_folder_of_the_plan_is_refused_with_the_reason(check: Check) -> None:
+    found = only(check('extends "../plans/base/tiny-llama.plan"\n'), "P232")
+    assert "may not leave that folder and come back" in (found.help or "")
+
+
+def test_a_broken_expectation_of_a_base_is_no_matter_of_this_plan_alone(check: Check) -> None:
+    base = TINY + "expect { dp_size == 3 }\n"
+    found = only(check('extends "base.plan"\n', files={"base.plan": base}), "P702")
+    assert "leave in the base what holds for every plan over it" in (found.help or "")
+
+
+def test_of_several_modules_without_a_rule_it_says_that_they_get(check: Check) -> None:
+    text = edited("  auto\n", '  "model.embed_tokens" -> embedding_rowwise(output = Shard(1))\n')
+    assert only(check(text), "P415").primary.text.endswith(" and `lm_head`, which get Shard(1)")

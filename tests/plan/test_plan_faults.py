@@ -42,6 +42,7 @@ FAULTS = [
     ("steps = 60", "steps = 60 steps", "P208", "steps", "no unit", "write 60"),
     # Numbers.
     ("clip_grad_norm = 1.0", "clip_grad_norm = 1e999", "P206", "1e999", "too large", None),
+    ("clip_grad_norm = 1.0", "clip_grad_norm = 0", "P206", "0", "from 1e-12 up", "write `none`"),
     ("clip_grad_norm = 1.0", "clip_grad_norm = -1", "P206", "-1", "from 1e-12 up", None),
     ("clip_grad_norm = 1.0", 'clip_grad_norm = "1"', "P205", '"1"', "a number", None),
     ("steps = 60", "steps = 120k", "P208", "k", "no unit", "write 120_000"),
@@ -57,7 +58,7 @@ FAULTS = [
     ("[0.9, 0.95]", "[0.9, [0.95]]", "P205", "[0.95]", "a number", None),
     # Quantities.
     ("save_every = 30 steps", "save_every = 40", "P208", "40", "unit is missing", "`40 steps`"),
-    ("save_every = 30 steps", "save_every = 0 steps", "P206", "0 steps", "from 1 up", None),
+    ("save_every = 30 steps", "save_every = 0 steps", "P206", "0 steps", "from 1 up", "`none`"),
     ("save_every = 30 steps", "save_every = 40 min", "P208", "min", "a number of steps", "one of: steps"),
     (
         "save_every = 30 steps",
@@ -214,6 +215,7 @@ FAULTS = [
         "no dim",
         "did you mean `dp_shard`?",
     ),
+    ("fsdp on dp_shard", "fsdp on dp_replicate", "P303", "dp_replicate", "only", "replicate_on = dp_rep"),
     ("fsdp on dp_shard, cp {", "fsdp on dp_shard, tp {", "P303", "tp", "dp_shard or cp only", None),
     ("fsdp on dp_shard, cp {", "fsdp on cp, cp {", "P204", "cp", "listed twice", None),
     # Expectations.

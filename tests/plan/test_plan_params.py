@@ -184,7 +184,7 @@ def test_a_replaced_value_is_not_judged() -> None:
         ("optimizer.lr=2", "`lr` is an argument: write `optimizer.kind = adamw(lr = ...)` or "),
         ("optimizer.kind.lr=2", "`lr` is an argument: write `optimizer.kind = adamw(lr = ...)` or "),
         ("tensor_parallel.rules=2", "a setting is named with its block"),
-        ("expect.world_size=2", "a setting is named with its block"),
+        ("expect.world_size=2", "expectations are not set"),
         (f"{'x' * 10_000}=2", "a setting is named with its block"),
     ],
 )
