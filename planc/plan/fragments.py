@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from planc.diagnostics import Label
 from planc.plan import codes
@@ -73,6 +73,8 @@ class Uses:
     fragments: Mapping[str, Fragments]
     scope: Scope
     used: set[str]
+    incomplete: set[str] = field(default_factory=set)
+    """The kinds of blocks that lack a fragment which they use."""
 
     def expand(self, block: ast.Block) -> tuple[list[ast.Statement], dict[Span, OriginStep]]:
         """The statements of all fragments that a block uses, and how each setting of them came in."""
@@ -89,20 +91,23 @@ class Uses:
                 continue
             seen[name] = statement.span
             body = self._fragment(statement, block)
+            if body is None:
+                self.incomplete.add(block.kind.text)
+                continue
             found.extend(body)
             step = OriginStep("use", statement.span, f"use {name}")
             origins.update({inner.span: step for inner in _settings(body)})
         return found, origins
 
-    def _fragment(self, statement: ast.Use, block: ast.Block) -> Sequence[ast.Statement]:
-        """The statements of the fragment that `use` names, nothing after a report."""
+    def _fragment(self, statement: ast.Use, block: ast.Block) -> Sequence[ast.Statement] | None:
+        """The statements of the fragment that `use` names, None after a report."""
         alias, dot, name = statement.name.text.partition(".")
         span = statement.name.span
         if not dot:
             text = f"`{alias}` names no import"
             self.scope.report(codes.UNKNOWN_IMPORT, span, text, help="write `use import_name.fragment_name`")
             self.used.update(self.fragments)
-            return ()
+            return None
         if alias not in self.fragments:
             aliases, text = tuple(self.fragments), f"this file imports nothing as `{alias}`"
             nothing = None if aliases else f'add `import "..." as {alias}`'
@@ -110,7 +115,7 @@ class Uses:
             self.scope.unknown(codes.UNKNOWN_IMPORT, written, aliases, text=text, help=nothing)
             # The import that was meant is most likely not unused.
             self.used.update(self.fragments)
-            return ()
+            return None
         self.used.add(alias)
         blocks = self.fragments[alias].blocks
         if name not in blocks:
@@ -119,14 +124,14 @@ class Uses:
             self.scope.unknown(
                 codes.UNKNOWN_FRAGMENT, written, tuple(blocks), text=f"`{path}` has no fragment `{name}`"
             )
-            return ()
+            return None
         fragment = blocks[name]
         if fragment.kind.text != block.kind.text:
             label = Label(fragment.kind.span, f"a fragment of `{fragment.kind.text}`")
             text = f"this is no fragment of `{block.kind.text}`"
             help = f"use it in a `{fragment.kind.text}` block"
             self.scope.report(codes.WRONG_FRAGMENT, span, text, secondary=(label,), help=help)
-            return ()
+            return None
         return fragment.body
 
     def report_unused(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 from planc.diagnostics import Diagnostic, Label, has_errors
 from planc.plan import codes
+from planc.plan.blocks import BLOCKS
 from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import ast
@@ -76,6 +77,15 @@ def read_files(file: ast.PlanFile, *, load: Load) -> tuple[Files, bool, tuple[Di
     return files, not reader.is_broken, tuple(reader.diagnostics)
 
 
+def _is_whole(file: ast.PlanFile) -> bool:
+    """Whether a file is a plan, or one that lacks little, and no preset."""
+    blocks = [statement for statement in file.statements if isinstance(statement, ast.Block)]
+    if any(block.label is not None for block in blocks):
+        return False
+    has_base = any(isinstance(statement, ast.Extends) for statement in file.statements)
+    return has_base or any(block.kind.text in BLOCKS and BLOCKS[block.kind.text].required for block in blocks)
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class _Reader:
     """The state of one reading: files by path, each read once, and the chain of `extends` so far."""
@@ -138,7 +148,12 @@ class _Reader:
                 continue
             by_path[target] = statement
             tree = self._read(target, statement.path.span)
-            if tree is not None:
+            if tree is not None and _is_whole(tree):
+                text = f"`{target}` is a whole plan, and has no fragments"
+                base = f'`extends "{statement.path.value}"`'
+                help = f"write {base} to build on it: an import brings in fragments"
+                self._refuse(codes.MISPLACED.at(statement.span, text, help=help))
+            elif tree is not None:
                 found.append(Imported(statement, target, tree))
         return tuple(found)
 

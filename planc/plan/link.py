@@ -49,7 +49,13 @@ def link(file: ast.PlanFile, *, load: Load) -> tuple[Linked, tuple[Diagnostic, .
     for layer in files.layers:
         linker.add(layer)
     linked = replace(file, statements=tuple(linker.statements()))
-    links = Links(linker.origins, linker.levels, frozenset(linker.idle), _folders(files))
+    links = Links(
+        linker.origins,
+        linker.levels,
+        frozenset(linker.idle),
+        _folders(files),
+        frozenset(linker.incomplete),
+    )
     return (
         Linked(linked, tuple(linker.overrides), links, files.sources, files.included),
         (*problems, *linker.scope.diagnostics),
@@ -91,6 +97,7 @@ class _Linker:
     origins: dict[Span, tuple[OriginStep, ...]] = field(default_factory=dict)
     levels: dict[Span, int] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
+    incomplete: set[str] = field(default_factory=set)
     level: int = 0
 
     def statements(self) -> Iterator[ast.Statement]:
@@ -123,6 +130,7 @@ class _Linker:
                     self.others.append(statement)
         self._override_params(settings, lower, {param.name.text for param in own})
         uses.report_unused()
+        self.incomplete.update(uses.incomplete)
 
     def _imports(self, layer: Layer) -> dict[str, Fragments]:
         """The layer's imports by name; their parameters join the plan's, once for all layers."""

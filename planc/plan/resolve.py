@@ -85,7 +85,7 @@ def resolve(
             report_block(kind, shape, resolver.scope, file=file.span)
     _report_unused(params.values, used_names(file, overrides), resolver)
     diagnostics = tuple(resolver.scope.diagnostics)
-    if has_errors(diagnostics):
+    if has_errors(diagnostics) or links.incomplete:
         return None, diagnostics
     return (
         spec.Plan(
@@ -149,7 +149,7 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
     for statement in block.body:
         match statement:
             case ast.Setting(name, value, override, span):
-                if override:
+                if override and kind not in resolver.links.incomplete:
                     help = "remove `override`: no base and no fragment gives this"
                     scope.report(codes.MISPLACED, span, "a setting overrides nothing", help=help)
                 if name.text not in names:
@@ -283,7 +283,9 @@ def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver
         written = Written(resolver.spans[""], resolver.spans[""])
     values: dict[str, Any] = {}
     given = written.values.keys() | written.mistyped
-    if absent := [one for one in required(shape.record) if one.name not in given]:
+    is_known = path.partition(".")[0] not in resolver.links.incomplete
+    absent = [one for one in required(shape.record) if one.name not in given]
+    if absent and is_known:
         report_keys(path, absent, resolver.scope, at=written.span, block=written.whole)
     for spec_field in keys(shape.record):
         value = _value(f"{path}.{spec_field.name}", spec_field, written, resolver)
@@ -303,7 +305,8 @@ def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver
         }
     for directive in shape.directives:
         values[directive] = written.directives.get(directive)
-    return None if has_errors(resolver.scope.diagnostics) else shape.record(**values)
+    is_sound = is_known and not has_errors(resolver.scope.diagnostics)
+    return shape.record(**values) if is_sound else None
 
 
 def _inner(shape: Shape, name: str, label: str) -> Shape:

@@ -46,13 +46,15 @@ class Links:
     `origins` lead on from settings that another file's override, or a fragment, brought in. `levels` say how
     high the layer of a rule lies, fragments below what uses them. `idle` are parameters that something left
     out reads: a setting that was overridden, a fragment that is not used.
-    `folders` has the folder of each included file, relative to the top plan's, by file name.
+    `folders` has the folder of each included file, relative to the top plan's, by file name. `incomplete`
+    are blocks that use a fragment which is not found: what they lack may be in it.
     """
 
     origins: Mapping[Span, tuple[OriginStep, ...]] = field(default_factory=dict)
     levels: Mapping[Span, int] = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
     folders: Mapping[str, str] = field(default_factory=dict)
+    incomplete: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -142,6 +142,24 @@ def test_a_faulty_import_or_use(text: str, place: str, help: str | None) -> None
     assert help is None or help in (problem.help or "")
 
 
+@pytest.mark.parametrize(
+    ("use", "place"),
+    [("q.seeded", "P237"), ("p.sedeed", "P238"), ("p.units", "P239"), ("seeded", "P237")],
+)
+def test_what_a_fragment_would_have_given_is_not_missing_too(use: str, place: str) -> None:
+    text = BASE.replace("source = python_stdlib()", f"use {use}").replace("micro_b", "override micro_b")
+    assert "source" not in text and "override" in text
+    problem = fault({"x.plan": IMPORT + text + FSDP, "p.plan": PRESET})
+    assert at(problem).split()[0] == place
+
+
+@pytest.mark.parametrize("whole", [BASE + FSDP, 'extends "base.plan"\n'])
+def test_a_whole_plan_that_is_imported_is_one_finding_that_names_extends(whole: str) -> None:
+    problem = fault({**using(FSDP), "p.plan": whole, "base.plan": BASE})
+    assert at(problem) == "P210 x.plan:1:1"
+    assert (problem.help or "").startswith('write `extends "p.plan"` to build on it')
+
+
 def test_an_import_is_not_named_as_a_block_is() -> None:
     first, *_ = faults({"x.plan": IMPORT.replace("as p", "as mesh") + BASE, "p.plan": PRESET})
     assert at(first) == "P204 x.plan:1:20"
