@@ -359,6 +359,12 @@ OPTIMIZERS = {
         ["P723"],
     ),
     "all rates but one zero": ('kind = adamw(lr = 0.0)\n"model.norm" -> group(lr = 1e-3)', []),
+    "a group of everything with rate zero": ('kind = adamw(lr = 1e-3)\n"**" -> group(lr = 0)', ["P711"]),
+    "groups that leave nothing": (
+        'kind = adamw(lr = 1e-3)\n"model.**" -> group(lr = 0)\n"lm_head" -> group(lr = 0.0)',
+        ["P711"],
+    ),
+    "all but the head with rate zero": ('kind = adamw(lr = 1e-3)\n"model.**" -> group(lr = 0)', []),
     "all rates zero": ('kind = adamw(lr = 0.0)\n"model.norm" -> group(lr = 0.0)', ["P711"]),
     "an override that undoes": (
         'kind = adamw(lr = 1e-3)\n"**.*norm*" -> group(lr = 0.1)\noverride "model.norm" -> group',

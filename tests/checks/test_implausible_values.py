@@ -41,7 +41,17 @@ def test_what_has_been_published_is_not(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "codes"), [('text("data/*.txt")', ["P734"]), ('text("held_out/*.txt")', [])]
+    ("source", "codes"),
+    [
+        ('text("data/*.txt")', ["P734"]),
+        ('text("data/val.txt")', ["P734"]),
+        ('text("held_out/*.txt", "./data/val-*.txt")', ["P734"]),
+        ('jsonl("data/../data/val.txt")', ["P734"]),
+        ('text("held_out/*.txt")', []),
+        ('text("data/val/a.txt")', []),
+        ('text("data/val.md")', []),
+        ("python_stdlib()", []),
+    ],
 )
 def test_an_evaluation_on_the_training_text_is_warned_of(
     source: str, codes: list[str], tmp_path: Path
@@ -64,3 +74,21 @@ def test_one_rank_waits_for_nobody(tmp_path: Path) -> None:
     plan = write_plan(tmp_path, text=TINY.replace("mesh {\n", "mesh {\n  timeout = 1 s\n"))
     alone = checked(plan, "size=1", "mesh.tp=1")
     assert [one.code.code for one in alone.diagnostics] == []
+
+
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "codes"),
+    [
+        ("data/**/*.txt", "data/val/a.txt", ["P734"]),
+        ("data/**/*.txt", "data/a.txt", ["P734"]),
+        ("**/train/**", "a/b/train/val.txt", ["P734"]),
+        ("data/**/train/*.txt", "data/val/a.txt", []),
+        ("data/a.txt", "data/b.txt", []),
+        ("data/shard-[0-8].txt", "data/shard-9.txt", []),
+    ],
+)
+def test_globs_of_any_depth_are_followed(
+    trained: str, evaluated: str, codes: list[str], tmp_path: Path
+) -> None:
+    new = f'source = text("{trained}")\n  eval "held" {{ source = text("{evaluated}"), every = 5 steps }}'
+    assert [code for code, _ in found(tmp_path, old='source = text("data/*.txt")', new=new)] == codes

@@ -202,3 +202,19 @@ def test_a_broken_expectation_of_a_base_is_no_matter_of_this_plan_alone(check: C
 def test_of_several_modules_without_a_rule_it_says_that_they_get(check: Check) -> None:
     text = edited("  auto\n", '  "model.embed_tokens" -> embedding_rowwise(output = Shard(1))\n')
     assert only(check(text), "P415").primary.text.endswith(" and `lm_head`, which get Shard(1)")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("model.layers.*.input_layernorm", ["no unit for most parameters of the members of `model.layers`"]),
+        ("model.layers.*.self_attn", ["no unit for most parameters of the members of `model.layers`"]),
+        ("model.layers.*.{self_attn,mlp}", []),
+        ("model.layers.*.mlp", []),
+        ("model.layers.{0..2}", ["no unit for `model.layers.3`"]),
+        ("lm_head", ["no unit for the members of `model.layers`"]),
+    ],
+)
+def test_units_hold_most_of_each_layer(pattern: str, expected: list[str], check: Check) -> None:
+    found = check(edited('"model.layers.*" -> unit', f'"{pattern}" -> unit')).diagnostics
+    assert [one.primary.text for one in found if one.code.code == "P502"] == expected
