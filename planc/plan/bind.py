@@ -289,7 +289,7 @@ def _units(
     conflicts: list[Conflict],
     selections: list[Selection],
 ) -> tuple[UnitGroup, ...]:
-    """One group for each module that a pattern matches; a list of patterns makes a single group."""
+    """One group for each module that a pattern matches; a list of several makes a single group."""
     matched = [(rule, _select(rule, names, selections)) for rule in rules]
     chosen = _decide(matched, names, conflicts, meaning=_grouping)
     groups: list[UnitGroup] = []

@@ -144,7 +144,7 @@ class TensorParallelSpec:
 
 @record
 class Unit:
-    """A group of parameters that is gathered and resharded together."""
+    """Parameters gathered and resharded together: of one match, or of all matches of several patterns."""
 
     reshard_after_forward: bool = key(Bool(), default=True, doc="free the gathered parameters after forward")
 

@@ -193,6 +193,11 @@ def test_one_pattern_makes_a_unit_of_each_match() -> None:
     assert [unit.fqns for unit in units] == [("layers.0",), ("layers.1",)]
 
 
+def test_a_list_of_one_pattern_is_that_pattern() -> None:
+    units = bound(FSDP, '["layers.*"] -> unit').units
+    assert [unit.fqns for unit in units] == [("layers.0",), ("layers.1",)]
+
+
 def test_a_list_of_patterns_makes_one_unit() -> None:
     units = bound(FSDP, '["head", "embed"] -> unit(reshard_after_forward = false)').units
     assert [(unit.fqns, unit.unit.reshard_after_forward) for unit in units] == [(("embed", "head"), False)]
