@@ -14,11 +14,16 @@ CODE = Code("P413", "no-tensor-parallel-rules", "nothing is divided over tp")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding when the block has no rules and `auto` finds nothing either."""
+    """One finding when the block has no rules and `auto` finds nothing either, or all leave modules whole."""
     spec = subject.plan.tensor_parallel
-    if spec is None or spec.rules:
+    if spec is None:
         return
-    if spec.auto is None:
+    if spec.rules:
+        styles = subject.bound.styles.values()
+        if styles and all(one.style.name == "replicate" for one in styles):
+            text = f"all rules leave modules whole, so that {subject.plan.mesh.tp} ranks compute the same"
+            yield CODE.at(spec.span, text, help=f"{_example(subject)}, or set tp = 1")
+    elif spec.auto is None:
         help = "write `auto` for the model's own plan" if subject.inventory.tp_plan else _example(subject)
         yield CODE.at(spec.span, "this block has neither rules nor `auto`", help=help)
     elif not subject.inventory.tp_plan:

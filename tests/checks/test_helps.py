@@ -403,7 +403,7 @@ def test_tables_that_are_too_short_can_stay_whole(base: Path) -> None:
     at_most, _, alternative = found.help.partition(", or ")
     assert "260" in at_most
     mended = applied(text, replace(found, help=f"write {alternative}"), check)
-    assert codes(check(mended)) == []
+    assert codes(check(mended)) == ["P413"]  # so many ranks have nothing else to divide
 
 
 @pytest.mark.parametrize(

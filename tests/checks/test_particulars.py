@@ -218,3 +218,18 @@ def test_of_several_modules_without_a_rule_it_says_that_they_get(check: Check) -
 def test_units_hold_most_of_each_layer(pattern: str, expected: list[str], check: Check) -> None:
     found = check(edited('"model.layers.*" -> unit', f'"{pattern}" -> unit')).diagnostics
     assert [one.primary.text for one in found if one.code.code == "P502"] == expected
+
+
+@pytest.mark.parametrize("rules", ['"model.layers.*.mlp.*_proj" -> replicate', '"**" -> replicate'])
+def test_rules_that_divide_nothing_leave_ranks_without_work_of_their_own(rules: str, check: Check) -> None:
+    found = only(check(edited("  auto\n", f"  {rules}\n")), "P413")
+    assert found.primary.text == "all rules leave modules whole, so that 2 ranks compute the same"
+
+
+def test_one_rule_that_divides_is_enough(check: Check) -> None:
+    rules = "".join(
+        f'  "model.layers.*.mlp.{name}_proj" -> {style}\n'
+        for name, style in (("gate", "colwise"), ("up", "colwise"), ("down", "rowwise"))
+    )
+    text = edited("  auto\n", f'{rules}  "lm_head" -> replicate\n')
+    assert codes(check(text)) == []
