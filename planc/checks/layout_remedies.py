@@ -30,7 +30,21 @@ def combined_help(subject: Subject, group: ClashGroup) -> str:
         )
     if style is not None and "output" not in style.options and needs == FEATURES:
         return f"write {changed(subject, producers, 'colwise')}"
-    return _leave(subject, producers, needs) or _prepared_member(subject, producers)
+    # Where a norm behind the producers takes what they leave, the partners are the odd ones.
+    are_right = group.first.arriving == SEQUENCE and _norms_tokens(subject, producers)
+    divided = _leave(subject, group.partners, SEQUENCE) if are_right else None
+    return divided or _leave(subject, producers, needs) or _prepared_member(subject, producers)
+
+
+def _norms_tokens(subject: Subject, fqns: Sequence[str]) -> bool:
+    """Whether a norm with a rule for divided tokens takes what modules leave, in a plan that divides more."""
+    norms = (
+        subject.inventory.get(fqn)
+        for fqn, one in subject.bound.styles.items()
+        if "sequence_dim" in one.style.options
+    )
+    is_read = any(fqn in module.sources for module in norms if module for fqn in fqns)
+    return is_read and is_sequence_divided(subject, apart_from=fqns)
 
 
 def declared_help(subject: Subject, group: ClashGroup) -> str:

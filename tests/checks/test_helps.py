@@ -291,6 +291,29 @@ def test_what_a_help_says_mends_the_plan(broken: Broken, base: Path) -> None:
     assert [(one.code.code, one.help) for one in check(text).diagnostics] == []
 
 
+HALF = {
+    "an MLP": {"gates": SEQUENCE["gates"].replace("{self_attn,mlp}", "mlp")},
+    "a head": {"head": SEQUENCE["head"]},
+}
+
+
+@pytest.mark.parametrize("half", HALF.values(), ids=HALF.keys())
+def test_helps_on_a_sequence_that_is_half_divided_lead_to_no_circle(
+    half: Mapping[str, str], base: Path
+) -> None:
+    norms = SEQUENCE["norms"].replace("{input,post_attention}", "input")
+    text = plan(Broken(PLAIN, (), {"embedding": EMBEDDING, "norms": norms, **half}))
+
+    def check(text: str) -> Checked:
+        return check_source(SourceFile("x.plan", text), base=base)
+
+    seen: list[str] = []
+    while found := check(text).diagnostics:
+        assert text not in seen, found[0].help
+        seen.append(text)
+        text = applied(text, found[0], check)
+
+
 OPTIMIZER = "  kind = adamw(lr = 1e-3)\n"
 
 
