@@ -67,6 +67,16 @@ def test_a_loss_beside_cross_entropy_is_not_left_out_in_silence(check: Check) ->
     assert not of("P725", check(text.replace("-balanced", "")))
 
 
+def test_pretrained_weights_are_not_trained_on_bytes(check: Check) -> None:
+    pretrained = TINY.replace("model {", "model {\n  weights = pretrained")
+    assert not of("P735", check(pretrained))  # a model of bytes
+    large = pretrained.replace("models/tiny-llama", "models/llama-3.2-1b")
+    (found,) = of("P735", check(large))
+    assert "128256 ids" in found.primary.text
+    assert not of("P735", check(large.replace("data {", 'data {\n  tokenizer = file("tokenizer.json")')))
+    assert not of("P735", check(TINY.replace("models/tiny-llama", "models/llama-3.2-1b")))
+
+
 def decayed(*rules: str, decay: float = 0.1, check: Check) -> list[Diagnostic]:
     groups = "\n  ".join(rules)
     kind = f"adamw(lr = 1e-3, weight_decay = {decay})"
