@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from planc.checks.batch_indivisible import CODE as BATCH_INDIVISIBLE
 from planc.checks.model import Rule, Subject
-from planc.checks.sequence_indivisible import CODE as SEQUENCE_INDIVISIBLE
-from planc.checks.sequence_over_cp import CODE as SEQUENCE_OVER_CP
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix
 from planc.diagnostics.suggest import closest
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
@@ -75,4 +73,4 @@ def _written(name: str, value: int) -> str:
     return str(value) if name in COUNTS else f"{value / _GIB:.4g} GiB ({value} bytes)"
 
 
-RULE = Rule((CODE, UNKNOWN), check, unless=(BATCH_INDIVISIBLE, SEQUENCE_INDIVISIBLE, SEQUENCE_OVER_CP))
+RULE = Rule((CODE, UNKNOWN), check, block="train", unless=(BATCH_INDIVISIBLE,))
