@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from applied import applied
+from findings import codes
 
 from planc.api import Checked, check_source
 from planc.source import SourceFile
@@ -315,10 +316,6 @@ def test_helps_on_a_sequence_that_is_half_divided_lead_to_no_circle(
 
 
 OPTIMIZER = "  kind = adamw(lr = 1e-3)\n"
-
-
-def codes(found: Checked) -> list[str]:
-    return [one.code.code for one in found.diagnostics]
 
 
 def optimized(text: str) -> str:

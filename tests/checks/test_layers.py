@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from findings import codes
 from variants import Check
 
 from planc.api import Checked
@@ -47,10 +48,6 @@ def stacked(check: Check, top: str, *, middle: str = MIDDLE) -> Checked:
 def reshards(checked: Checked) -> dict[str, bool]:
     assert checked.bound is not None, checked.diagnostics
     return {fqn: group.unit.reshard_after_forward for group in checked.bound.units for fqn in group.fqns}
-
-
-def codes(checked: Checked) -> list[str]:
-    return [diagnostic.code.code for diagnostic in checked.diagnostics]
 
 
 def test_an_override_is_overridden_by_a_layer_above(check: Check) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from findings import codes
 from variants import Check
 
-from planc.api import Checked
 from tests.plans import FULL
 
 EMBEDDING = '  "model.embed_tokens" -> embedding_rowwise(output = Shard(1))\n'
@@ -33,10 +33,6 @@ def edited(old: str, new: str) -> str:
     """The full plan's rules with one change."""
     assert old in RULES
     return RULES.replace(old, new)
-
-
-def codes(checked: Checked) -> list[str]:
-    return [diagnostic.code.code for diagnostic in checked.diagnostics]
 
 
 @pytest.mark.parametrize("model", ["tiny-llama", "llama-3.1-8b", "llama-3.1-405b", "qwen3-8b"])

@@ -6,19 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from findings import of
 from variants import Check, tiny_llama
 
-from planc.api import Checked
 from planc.diagnostics import Diagnostic
 from planc.inventory.codec import dumps
 from tests.plans import TINY
 
 NORM = "**.*norm*"
 LAYER_NORMS = "`model.layers.*.{input,post_attention}_layernorm`"
-
-
-def of(code: str, checked: Checked) -> list[Diagnostic]:
-    return [diagnostic for diagnostic in checked.diagnostics if diagnostic.code.code == code]
 
 
 @pytest.fixture(scope="module")

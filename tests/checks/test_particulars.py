@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from findings import codes, only
 from variants import Check
 
-from planc.api import Checked
-from planc.diagnostics import Diagnostic
 from tests.plans import TINY
 
 REPLICAS = """\
@@ -36,16 +35,6 @@ train {
 }
 """
 """Whole replicas, without FSDP and tensor parallelism."""
-
-
-def codes(checked: Checked) -> list[str]:
-    return [diagnostic.code.code for diagnostic in checked.diagnostics]
-
-
-def only(checked: Checked, code: str) -> Diagnostic:
-    found = [diagnostic for diagnostic in checked.diagnostics if diagnostic.code.code == code]
-    assert len(found) == 1, codes(checked)
-    return found[0]
 
 
 def edited(old: str, new: str, *, text: str = TINY) -> str:

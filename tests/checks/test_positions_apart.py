@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from findings import of
 from variants import Check
-
-from planc.api import Checked
-from planc.diagnostics import Diagnostic
 
 PLAN = """\
 model { hf = "models/tiny-phi3-long" }
@@ -28,10 +26,6 @@ train { steps = 10 }
 """
 
 
-def found(checked: Checked) -> list[Diagnostic]:
-    return [one for one in checked.diagnostics if one.code.code == "P610"]
-
-
 @pytest.mark.parametrize(
     ("edits", "seen"),
     [
@@ -50,13 +44,13 @@ def test_every_rank_sees_positions_beyond_the_switch(
     text = PLAN
     for old, new in edits:
         text = text.replace(old, new, 1)
-    assert [one.secondary[0].text for one in found(check(text))] == [
+    assert [one.secondary[0].text for one in of("P610", check(text))] == [
         f"over cp = {4 if 'cp = 4' in text else 2} some rank sees positions up to {seen} alone"
     ] * (seen is not None)
 
 
 def test_isolated_documents_have_short_positions(check: Check) -> None:
     text = PLAN.replace("packing = attend", "packing = isolate")
-    (one,) = found(check(text))
+    (one,) = of("P610", check(text))
     assert "positions start anew" in one.secondary[0].text
-    assert not found(check(text.replace("256", "128")))
+    assert not of("P610", check(text.replace("256", "128")))

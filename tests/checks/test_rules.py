@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from findings import codes, only
 from variants import Check
 
-from planc.api import Checked
 from planc.diagnostics import Diagnostic
 from planc.graph.ops import AllReduceGradients
 from planc.plan.facts import COUNTS
@@ -26,16 +26,6 @@ context_parallel on cp {
 WITH_CP = WITHOUT_EXPECT.replace("fsdp on", f"{CP_BLOCK}\nfsdp on")
 RELAXED = WITH_CP.replace("  tokens_per_step = 4096\n", "")
 """Context parallelism, and a batch that follows from the mesh."""
-
-
-def codes(checked: Checked) -> list[str]:
-    return [diagnostic.code.code for diagnostic in checked.diagnostics]
-
-
-def only(checked: Checked, code: str) -> Diagnostic:
-    found = [diagnostic for diagnostic in checked.diagnostics if diagnostic.code.code == code]
-    assert len(found) == 1, codes(checked)
-    return found[0]
 
 
 def edited(old: str, new: str, *, text: str = FULL) -> str:

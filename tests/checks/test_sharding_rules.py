@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from findings import of
 from variants import Check
 
-from planc.api import Checked
-from planc.diagnostics import Diagnostic, Severity
+from planc.diagnostics import Severity
 
 PLAN = """\
 model {
@@ -36,10 +36,6 @@ train {
 def plan(*, mesh: str, model: str = "tiny-llama", fsdp: str = "", tensor_parallel: str = "") -> str:
     text = PLAN.replace("MODEL", model).replace("MESH", mesh).replace("FSDP", fsdp)
     return text.replace("fsdp on", f"{tensor_parallel}\nfsdp on")
-
-
-def of(code: str, checked: Checked) -> list[Diagnostic]:
-    return [diagnostic for diagnostic in checked.diagnostics if diagnostic.code.code == code]
 
 
 @pytest.mark.parametrize("dp_shard", [2, 4])
