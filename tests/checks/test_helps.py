@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from applied import applied
-from findings import codes
+from by_code import codes
 
 from planc.api import Checked, check_source
 from planc.source import SourceFile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from findings import codes
+from by_code import codes
 from variants import Check
 
 from tests.plans import FULL

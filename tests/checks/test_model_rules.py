@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from findings import of
+from by_code import of
 from variants import Check, tiny_llama
 
 from planc.diagnostics import Diagnostic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from findings import codes, only
+from by_code import codes, only
 from variants import Check
 
 from tests.plans import TINY

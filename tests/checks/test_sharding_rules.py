@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from findings import of
+from by_code import of
 from variants import Check
 
 from planc.diagnostics import Severity
