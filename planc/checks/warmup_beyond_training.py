@@ -21,6 +21,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     warmup = schedule.warmup
     never_left = warmup == steps > 1 and not isinstance(schedule, Constant | WarmupStableDecay)
     if warmup > steps or never_left:
+        share = ", a tenth of the training" if steps >= 10 else ""
         yield CODE.at(
             subject.plan.span("optimizer.schedule"),
             f"{warmup} steps of warm-up",
@@ -28,12 +29,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("the learning rate would reach its peak in the last step, and never come down",)
             if never_left
             else ("the learning rate would never reach its peak, and never come down",),
-            help=f"write `warmup = {_a_tenth(steps)}, or train longer",
+            help=f"write `warmup = {max(1, steps // 10)} steps`{share}, or train longer",
         )
-
-
-def _a_tenth(steps: int) -> str:
-    return f"{steps // 10} steps`, a tenth of the training" if steps >= 10 else "1 steps`"
 
 
 RULE = Rule((CODE,), check)

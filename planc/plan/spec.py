@@ -79,8 +79,7 @@ class ModelSpec:
     dropout: bool = key(
         Bool(),
         default=True,
-        doc="false takes every dropout, layer drop and jitter of config.json as 0: a plan has to say so, "
-        "for no two meshes draw alike",
+        doc="false takes dropout, layer drop and jitter of config.json as 0: no two meshes draw alike",
     )
     dtype: DType = key(Choice(DType), default=DType.FLOAT32, doc="the dtype parameters are stored in")
     attention: AttentionKernel = key(
