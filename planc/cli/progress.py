@@ -10,6 +10,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from planc.figures.speed import measured_memory, tflops_per_second_per_device, tokens_per_second
 from planc.runtime.observer import SaveTimes, StepMetrics
 from planc.runtime.run_directory import RunDirectory
 
@@ -53,7 +54,7 @@ class RunDisplay:
         self._write_status(metrics.step)
         line = format_step(metrics, num_steps=self.num_steps)
         for one in metrics.evaluations:
-            self._print(f"step {metrics.step}  {one.label} loss {one.loss:.4f}  ({one.tokens:,} tokens)")
+            self._print(f"step {metrics.step}  {one.label} loss {one.loss:.4f}  ({one.labels:_} labels)")
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=metrics.step, description=line)
         else:
@@ -98,10 +99,13 @@ class RunDisplay:
 def format_step(metrics: StepMetrics, *, num_steps: int) -> str:
     """`step 12/60  loss 2.3456  ...`."""
     width = len(str(num_steps))
-    flops = f"  {metrics.tflops_per_second:,.3g} TFLOP/s" if metrics.tflops_per_second is not None else ""
+    reached = metrics.tflops_per_second_per_device
+    flops = f"  {tflops_per_second_per_device(reached).text}" if reached is not None else ""
+    memory = measured_memory(metrics.memory_bytes, kind=metrics.memory_kind)
     mfu = f"  mfu {metrics.mfu:.1%}" if metrics.mfu is not None else ""
     return (
         f"step {metrics.step:>{width}}/{num_steps}  loss {metrics.loss:.4f}  "
         f"grad_norm {metrics.grad_norm:.3f}  lr {metrics.learning_rate:.2e}  "
-        f"{metrics.tokens_per_second:,.0f} tokens/s{flops}{mfu}  {metrics.memory_bytes / 2**30:.2f} GiB"
+        f"{tokens_per_second(metrics.tokens_per_second).text}{flops}{mfu}  "
+        f"{memory.text} {metrics.memory_kind}"
     )
