@@ -2,9 +2,14 @@
 
 The rows are torchtitan's, dense models without pipeline or expert parallelism, `max reserved` on H100 with
 expandable segments, from its benchmarks and its commits' messages. They were run by torchtitan and not by
-planc: compiled layers, which planc does not have, enter as the bytes that torchtitan then holds, and float8
-as bfloat16. Every coefficient is a count of live tensors, none a fit; but the rows were in view while the
-tensors were counted, so rows that are not here judge better.
+planc, so each row has two estimates:
+
+    as printed   what `planc estimate` prints for a plan of the row; `compile` is not modeled
+    adjusted     for what the run was: a compiled layer keeps no output that backward does not read and
+                 writes no squares of a norm, and FSDP2 never resharded the root then
+
+float8 enters as bfloat16 in both. Every coefficient is a count of live tensors, none a fit; but the rows
+were in view while the tensors were counted, so rows that are not here judge better.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from math import ceil
 from pathlib import Path
 from statistics import mean, median
 
-from planc.estimate.estimate import pieces_of
+from planc.estimate.estimate import estimate, pieces_of
 from planc.estimate.gaps import SQUARES
 from planc.estimate.peak import Pieces, peak_bytes
 from planc.estimate.rank_work import RankWork, rank_work
@@ -50,6 +55,10 @@ _HEAD_UNITS = """  "model.embed_tokens" -> unit
   ["model.norm", "lm_head"] -> unit(reshard_after_forward = false)
 """
 
+_COMPILE = """compile {
+  "model.layers.*" -> region
+}
+"""
 
 _RECOMPUTE: Mapping[str, str] = {"full": "full", "selective-op": "selective", "none": "none"}
 
@@ -80,8 +89,18 @@ def rows() -> tuple[Row, ...]:
 
 
 def scores(*, change: Callable[[Row], Row] = dict, alter: Alter = lambda pieces: pieces) -> tuple[Score, ...]:
-    """Every row with its estimate, in GiB. `change` and `alter` put in what the run was not."""
+    """Every row with its adjusted estimate, in GiB. `change` and `alter` put in what the run was not."""
     return tuple(_scored(row, peak_bytes(alter(_pieces(change(row))))) for row in rows())
+
+
+def printed() -> tuple[Score, ...]:
+    """Every row with the peak that `planc estimate` prints for a plan of the row."""
+    return tuple(_scored(row, _printed(row)) for row in rows())
+
+
+def _printed(row: Row) -> int:
+    work = _work(row)
+    return estimate(work.graph, work.inventory).memory.peak.num_bytes
 
 
 def _scored(row: Row, peak: float) -> Score:
@@ -140,6 +159,7 @@ context_parallel on cp {{
 activation_checkpoint {{
   "model.layers.*" -> {_RECOMPUTE[row["recompute"]]}
 }}
+{_COMPILE if row["compiled"] == "1" else ""}
 data {{
   source = python_stdlib()
   sequence_length = {row["sequence"]}
@@ -286,18 +306,25 @@ def confusion(found: tuple[Score, ...]) -> Mapping[str, int]:
     return {name: labels.count(label) for name, label in names.items()}
 
 
-def report(found: tuple[Score, ...]) -> Iterator[str]:
+def report(found: tuple[Score, ...], as_printed: tuple[Score, ...]) -> Iterator[str]:
     """A line a row, the errors of those that ran, out-of-memory labels, controls and baselines."""
-    for score in found:
+    yield f"{'':<68}{'GiB':>7}{'as printed':>20}{'adjusted':>20}"
+    for score, plain in zip(found, as_printed, strict=True):
         published = "    OOM" if score.published_gib is None else f"{score.published_gib:7.2f}"
-        error = "" if score.published_gib is None else f"{100 * score.error:+6.1f} %"
-        yield f"{score.name:<68}{published}{score.estimated_gib:9.2f} GiB  {error}".rstrip()
-    yield _summary("planc", found)
-    yield f"on {DEVICE_GIB} GiB: " + ", ".join(f"{name} {count}" for name, count in confusion(found).items())
+        yield f"{score.name:<68}{published}{_column(plain)}{_column(score)}".rstrip()
+    for name, ones in (("as printed", as_printed), ("adjusted", found)):
+        yield _summary(f"planc, {name}", ones)
+        labels = ", ".join(f"{label} {count}" for label, count in confusion(ones).items())
+        yield f"on {DEVICE_GIB} GiB, {name}: {labels}"
     for name, wrong in controls():
         yield _summary(f"control, {name}", wrong)
     for name, other in baselines():
         yield _summary(f"baseline, {name}", other)
+
+
+def _column(score: Score) -> str:
+    error = "" if score.published_gib is None else f"{100 * score.error:+.1f} %"
+    return f"{score.estimated_gib:11.2f}{error:>9}"
 
 
 def _summary(name: str, found: tuple[Score, ...]) -> str:
@@ -316,4 +343,4 @@ def _summary(name: str, found: tuple[Score, ...]) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(report(scores())))
+    print("\n".join(report(scores(), printed())))

@@ -49,6 +49,11 @@ def test_parts_add_up(path: Path, recorder: Recorder) -> None:
         assert sum(int(str(part)) for part in parts) == found.expected(name), name
 
 
+COMPILE = """\
+compile {
+  "model.layers.*" -> region
+}
+"""
 PAIRS = [
     *[("quickstart", "launch-tp4"), ("launch-dp4", "launch-fsdp4"), ("quickstart", "launch-cp2-tp2")],
     *[("llama-3.1-8b-64-gpus", "llama-3.1-8b-128-gpus"), ("mixtral-8x7b", "qwen3-30b-a3b")],
@@ -108,6 +113,20 @@ def test_units_that_stay_gathered_are_a_line_of_their_own(tmp_path: Path, record
     assert "peak_memory.gathered parameters" in grown
     assert sum(grown.values()) == now - was > 0
     assert "gathered parameters" in view.text
+
+
+def test_what_the_estimate_does_not_model_is_said_wherever_the_peak_is(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    one = ("tp = 2", "tp = 1")
+    text = TINY.replace("tensor_parallel on tp {\n  auto\n}\n\n", "")
+    plain = write_plan(tmp_path, name="plain.plan", text=text, edits=[one])
+    compiled = write_plan(tmp_path, name="compiled.plan", text=f"{text}\n{COMPILE}", edits=[one])
+    for command in (("check",), ("estimate",), ("show", "--memory")):
+        name, *options = command
+        assert "compile is not modeled" in recorder.command(name, str(compiled), *options).text
+        assert "not modeled" not in recorder.command(name, str(plain), *options).text
+    assert "compile is not modeled" in recorder.command("diff", str(plain), str(compiled)).text
 
 
 @pytest.mark.parametrize("path", CASES)
