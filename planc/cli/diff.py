@@ -11,7 +11,7 @@ from planc.api import Checked
 from planc.checks.expectation_broken import CODE as BROKEN
 from planc.cli import plans
 from planc.cli.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
-from planc.cli.revisions import read_side, read_version
+from planc.cli.revisions import checkpoint_in, read_side, read_version, resuming
 from planc.cli.settings import settings_from
 from planc.diagnostics import has_errors
 from planc.diff.differ import diff
@@ -28,7 +28,10 @@ DESCRIPTION = """\
 Say what a change of a plan changes, grouped by consequence: layout, memory, communication, checkpoint,
 batch, numerics, run. OLD and NEW are plans, compiled artifacts, git:REVISION:PATH, run folders or
 checkpoints; a model is always the one that is here now. Memory and bytes are those of `planc estimate`.
-Comments, order, layout and parameters make no semantic change."""
+Comments, order, layout and parameters make no semantic change.
+
+Where OLD is a checkpoint or a run folder, it also prints whether a run of NEW would resume, by the verdict
+that the run itself acts on, and the --allow-change that would lift a refusal."""
 
 EPILOG = """\
 examples:
@@ -89,7 +92,8 @@ def run(arguments: Namespace) -> int:
         sys.stderr.write(plans.render_findings(new_checked, stream=sys.stderr))
         print(f"planc: error: {arguments.new} is too broken to compare", file=sys.stderr)
         return plans.exit_code(new_checked.diagnostics)
-    found = diff(old, new)
+    checkpoint = None if arguments.path else checkpoint_in(arguments.old)
+    found = diff(old, new, resume=resuming(checkpoint, new) if checkpoint else None)
     sys.stdout.write(_render(found, arguments.output_format))
     is_failure = has_errors(new.diagnostics) or (arguments.exit_code and not found.same_meaning)
     return FINDINGS if is_failure or fails(found, arguments.fail_on) else CLEAN

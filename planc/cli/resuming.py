@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from planc.graph.artifact import ArtifactError, graph_of, load
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import ResumeCheckpoint
 from planc.runtime.checkpoints.errors import CheckpointError
-from planc.runtime.checkpoints.layout import latest, step_directory
+from planc.runtime.checkpoints.layout import committed_steps, latest, step_directory
 from planc.runtime.checkpoints.verify import read_manifest
 from planc.runtime.errors import RunError
 from planc.runtime.run_directory import KEPT_PLANS
@@ -22,8 +21,9 @@ def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str])
     RunError where what is trained would change, unless the change is among `allowed`.
     """
     _require_names(allowed)
-    saved_by = _saved_by(graph, folder / "checkpoints")
-    if saved_by in ("", plan_hash(graph)):
+    step = _newest(graph, folder / "checkpoints")
+    saved_by = "" if step is None else _saved_by(folder / "checkpoints", step=step)
+    if step is None or saved_by in ("", plan_hash(graph)):
         return ()
     try:
         text = (folder / KEPT_PLANS / f"{saved_by}.json").read_text(encoding="utf-8")
@@ -31,7 +31,28 @@ def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str])
     except (OSError, ArtifactError) as error:
         reason = "is not kept here" if isinstance(error, OSError) else f"cannot be read: {error}"
         return (f"the plan that saved it, {saved_by[:12]}, {reason}: what differs is not known",)
-    return tuple(_compared(old, graph, allowed=allowed))
+    # Reached lazily: a run that goes on with its own plan needs no front end.
+    from planc.diff.model import State
+    from planc.diff.verdict import verdict
+
+    found = verdict(old, graph, step=step, allowed=allowed)
+    if found.state is State.REFUSED:
+        raise RunError(found.reason, help=found.help)
+    return found.notes
+
+
+def refuse_old_checkpoints(graph: Graph, checkpoints: Path) -> None:
+    """RunError if a run that starts anew would meet an earlier run's checkpoints."""
+    resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
+    if resumes or not committed_steps(checkpoints):
+        return
+    # Reached lazily, as above.
+    from planc.diff.model import State
+    from planc.diff.verdict import without_resuming
+
+    found = without_resuming(graph)
+    if found is not None and found.state is State.REFUSED:
+        raise RunError(f"{checkpoints}: {found.reason}", help=found.help)
 
 
 def _require_names(allowed: Collection[str]) -> None:
@@ -46,35 +67,20 @@ def _require_names(allowed: Collection[str]) -> None:
             raise RunError(f"--allow-change {name!r} names no change", help=f"there are: {names}")
 
 
-def _saved_by(graph: Graph, checkpoints: Path) -> str:
-    """The hash of the plan that saved the newest checkpoint; empty where nothing is to be compared."""
+def _newest(graph: Graph, checkpoints: Path) -> int | None:
+    """The step that this run goes on from; None where it begins anew."""
     if not any(isinstance(op, ResumeCheckpoint) for op in graph.setup):
-        return ""
+        return None
     try:
-        step = latest(checkpoints)
-        return "" if step is None else read_manifest(step_directory(checkpoints, step=step)).plan_hash
+        return latest(checkpoints)
     except CheckpointError:
         # To resume is refused for it, by whoever reads the whole checkpoint.
+        return None
+
+
+def _saved_by(checkpoints: Path, *, step: int) -> str:
+    """The hash of the plan that saved a checkpoint; empty where it cannot be read."""
+    try:
+        return read_manifest(step_directory(checkpoints, step=step)).plan_hash
+    except CheckpointError:
         return ""
-
-
-def _compared(old: Graph, new: Graph, *, allowed: Collection[str]) -> Iterator[str]:
-    # Reached lazily: a run that goes on with its own plan needs no front end.
-    from planc.diff.resume import resume_changes
-    from planc.diff.side import Side
-    from planc.diff.text import middle
-
-    found = resume_changes(Side("saved", old), Side("now", new))
-    refused = [(name, change) for name, change in found.training if name not in allowed]
-    if refused:
-        texts = "; ".join(f"{change.name} {middle(change)}" for _, change in refused)
-        flags = " ".join(
-            f"--allow-change {shlex.quote(name)}" for name in dict.fromkeys(name for name, _ in refused)
-        )
-        raise RunError(
-            f"another plan saved the checkpoint, and this one changes what is trained: {texts}",
-            help=f"restore it, or say that it is wanted: {flags}",
-        )
-    yield from (f"{change.name} {middle(change)} (allowed)" for _, change in found.training)
-    yield from (f"{change.name} {middle(change)} (the last bits of sums)" for change in found.sums)
-    yield from (f"{change.name} {middle(change)} (harmless)" for change in found.harmless)

@@ -9,15 +9,17 @@ from pathlib import Path
 from planc.api import Checked, cache_dir, check_source, read_source
 from planc.cli.exits import UsageError
 from planc.cli.git import git
-from planc.diagnostics import Diagnostic
+from planc.diagnostics import Diagnostic, has_errors
+from planc.diff.model import State, Verdict
 from planc.diff.side import Side, side_of
+from planc.diff.verdict import verdict
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
 from planc.inventory.load import InventoryError, inventory_of
 from planc.inventory.schema import Inventory
 from planc.plan.codes import CANNOT_INCLUDE
 from planc.plan.include import Load
 from planc.runtime.checkpoints.errors import CheckpointError
-from planc.runtime.checkpoints.layout import step_of
+from planc.runtime.checkpoints.layout import latest, step_directory, step_of
 from planc.runtime.checkpoints.verify import read_manifest
 from planc.runtime.run_directory import KEPT_PLANS, PLAN_NAME
 from planc.source import SourceFile, Span
@@ -96,6 +98,29 @@ def _stored(folder: Path, *, settings: Sequence[SourceFile]) -> Side:
         what = "checkpoint's run" if is_checkpoint else "folder"
         raise UsageError(f"{folder}: the {what} keeps no plan: {problems[0].primary.text}")
     return replace(_artifact(source, base=path.parent, settings=settings), name=str(folder))
+
+
+def checkpoint_in(name: str) -> Path | None:
+    """The checkpoint that a run resumes from: `name`, or the newest of a run folder; None without one."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return None
+    if step_of(folder.resolve()) is not None:
+        return folder
+    try:
+        step = latest(folder / "checkpoints")
+    except CheckpointError as error:
+        raise UsageError(f"{folder}: {error.message}") from error
+    return None if step is None else step_directory(folder / "checkpoints", step=step)
+
+
+def resuming(checkpoint: Path, new: Side) -> Verdict:
+    """What a run of `new` does with a checkpoint; it judges by the plan that saved it, as the run does."""
+    if has_errors(new.diagnostics):
+        return Verdict(State.REFUSED, "the plan has errors")
+    step = step_of(checkpoint.resolve())
+    assert step is not None, "a checkpoint's folder is named by its step"
+    return verdict(_stored(checkpoint, settings=()).graph, new.graph, step=step)
 
 
 def _saved_by(checkpoint: Path) -> str:

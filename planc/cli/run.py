@@ -20,13 +20,12 @@ from planc.cli.banner import banner, closing, mesh_text, preempted
 from planc.cli.compiled import Compiled, compiled_for, work_of
 from planc.cli.fetching import require_models
 from planc.cli.preflight import require_interface, require_packages, require_storage, require_trackers
-from planc.cli.resuming import changes_since_saved
+from planc.cli.resuming import changes_since_saved, refuse_old_checkpoints
 from planc.cli.run_errors import record, report
 from planc.cli.starting import start_with
 from planc.cli.streams import outlive_reader
 from planc.cli.watching import Listener, listen
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import ResumeCheckpoint
 from planc.runtime import interpreter
 from planc.runtime.checkpoints.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
@@ -209,7 +208,7 @@ def _execute(
             directory.prepare(compiled.artifact, plan_hash=digest)
             observer = display = _display(compiled, launch, directory, arguments, device=device.type)
         paths = Paths(base=compiled.base, run=directory.path)
-        _refuse_old_checkpoints(graph, paths.checkpoints)
+        refuse_old_checkpoints(graph, paths.checkpoints)
         session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
         session.work, session.notice = work_of(compiled), listener.notice
         session.guard.statements = Statements(store, launch.rank, launch.world_size)
@@ -283,16 +282,6 @@ def _display(
     )
     print(text, flush=True)
     return display
-
-
-def _refuse_old_checkpoints(graph: Graph, checkpoints: Path) -> None:
-    """RunError if a run that starts anew would meet an earlier run's checkpoints."""
-    resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
-    if graph.save and not resumes and committed_steps(checkpoints):
-        raise RunError(
-            f"{checkpoints} holds checkpoints of an earlier run, and the plan does not resume",
-            help="choose another --run-dir, or set checkpoint.resume = latest",
-        )
 
 
 def _require_step(stop_after: int | None, graph: Graph) -> None:

@@ -13,9 +13,8 @@ from planc.show.table import plural
 
 def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Iterator[Change]:
     """Whether the new plan goes on from a checkpoint of the old one: tensors, then the place in the data."""
-    misfit = _misfit(old, new)
-    if misfit:
-        yield Change(Group.CHECKPOINT, Action.REPLACE, "model, optimizer", note=f"refused: {misfit}")
+    if reason := misfit(old, new):
+        yield Change(Group.CHECKPOINT, Action.REPLACE, "model, optimizer", note=f"refused: {reason}")
     elif _placement(old) == _placement(new):
         yield Change(Group.CHECKPOINT, Action.KEEP, "model, optimizer", note="load as they are")
     else:
@@ -23,7 +22,7 @@ def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Ite
     yield _data_loader(old, new, facts=facts)
 
 
-def _misfit(old: Side, new: Side) -> str:
+def misfit(old: Side, new: Side) -> str:
     """Why no checkpoint of one model fits the other: names, then shapes where both are known, then dtype."""
     before, after = _parameters(old), _parameters(new)
     if before.keys() != after.keys():
@@ -62,6 +61,8 @@ def _data_loader(old: Side, new: Side, *, facts: Sequence[Change]) -> Change:
     changed = [fact.name for fact in facts if fact.name in DATA_STATE and fact.action is not Action.KEEP]
     if changed:
         note = f"refused: other {', '.join(changed)}"
+        if changed == ["data.tokenizer"]:
+            note = "refused, unless the tokenizer is the same by content"
         return Change(Group.CHECKPOINT, Action.REPLACE, "data loader", note=note)
     was, now = (side.graph.dp_size for side in (old, new))
     if was == now:

@@ -14,7 +14,7 @@ from planc.diff.facts import (
     RUN_FACTS,
     compare,
 )
-from planc.diff.model import Action, Change, Group, PlanDiff
+from planc.diff.model import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.modules import (
     compare_compilation,
     compare_groups,
@@ -27,8 +27,11 @@ from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
 
 
-def diff(old: Side, new: Side) -> PlanDiff:
-    """Everything that differs, in the order of the groups; equal facts are counted and left out."""
+def diff(old: Side, new: Side, *, resume: Verdict | None = None) -> PlanDiff:
+    """Everything that differs, in the order of the groups; equal facts are counted and left out.
+
+    `resume` is the verdict of `resuming`, where the old side is a checkpoint.
+    """
     versions = old.version(), new.version()
     compared = list(_compare(old, new))
     changed = {change.group for change in compared if change.action is not Action.KEEP}
@@ -42,6 +45,7 @@ def diff(old: Side, new: Side) -> PlanDiff:
         changes=tuple(shown),
         num_unchanged=sum(change.action is Action.KEEP for change in compared),
         diagnostics=(*new.diagnostics, *([note] if (note := reduction_note(old, new)) else [])),
+        resume=resume,
     )
 
 

@@ -16,6 +16,7 @@ def render_diff_json(found: PlanDiff) -> str:
     document = {
         "format_version": FORMAT_VERSION,
         "same_meaning": found.same_meaning,
+        "resume": asdict(found.resume) if found.resume else None,
         "old": asdict(found.old),
         "new": asdict(found.new),
         "changes": [{**asdict(change), "action": change.action.name.lower()} for change in found.changes],

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.diff.model import Change, Group, PlanDiff
-from planc.diff.text import consequence, count, error_lines, heading, middle
+from planc.diff.text import consequence, count, error_lines, heading, middle, resume_lines
 from planc.show.table import printable
 
 
 def render_markdown(found: PlanDiff) -> str:
     """The heading as a title, a table for each group that changed, the count."""
     lines = [f"### {escape(heading(found))}", ""]
+    if resume := [*resume_lines(found)]:
+        lines.extend([*(f"{escape(line)}  " for line in resume), ""])
     if found.same_meaning:
         lines.extend(["No semantic change.", ""])
     else:

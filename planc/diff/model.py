@@ -78,6 +78,29 @@ class Version:
     """What a reader must know of where it came from."""
 
 
+class State(StrEnum):
+    """What a run does with a checkpoint that an earlier plan left in its folder."""
+
+    RESUMES = "goes on"
+    NOTHING_TO_TRAIN = "nothing to train"
+    STARTS_ANEW = "starts anew"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason` says why, in one line; `allow` are the names with which `--allow-change` lifts a refusal.
+
+    `notes` are the changes that a run tells of as it goes on.
+    """
+
+    state: State
+    reason: str = ""
+    help: str = ""
+    allow: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
     """Everything that differs between two plans.
@@ -91,6 +114,8 @@ class PlanDiff:
     changes: tuple[Change, ...]
     num_unchanged: int
     diagnostics: tuple[Diagnostic, ...]
+    resume: Verdict | None = None
+    """Where the old side is a checkpoint: what a run of the new plan does with it."""
 
     @property
     def same_meaning(self) -> bool:

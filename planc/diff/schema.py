@@ -7,7 +7,7 @@ from typing import Any
 from planc.diagnostics import Severity
 from planc.diagnostics.schema import DIALECT, closed, diagnostic_schema
 from planc.diff.machine import FORMAT_VERSION
-from planc.diff.model import Action, Group
+from planc.diff.model import Action, Group, State
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
@@ -19,13 +19,19 @@ def diff_schema() -> dict[str, Any]:
     document = closed(
         format_version={"const": FORMAT_VERSION},
         same_meaning={"type": "boolean"},
+        resume={"anyOf": [{"type": "null"}, {"$ref": "#/$defs/verdict"}]},
         old={"$ref": "#/$defs/version"},
         new={"$ref": "#/$defs/version"},
         changes={"type": "array", "items": {"$ref": "#/$defs/change"}},
         summary=closed(changed=_COUNT, unchanged=_COUNT),
         diagnostics={"type": "array", "items": {"$ref": "#/$defs/diagnostic"}},
     )
-    definitions = {"version": _version(), "change": _change(), "diagnostic": diagnostic_schema()}
+    definitions = {
+        "version": _version(),
+        "verdict": _verdict(),
+        "change": _change(),
+        "diagnostic": diagnostic_schema(),
+    }
     return {"$schema": DIALECT, "title": "A difference of planc diff", **document, "$defs": definitions}
 
 
@@ -36,6 +42,18 @@ def _version() -> dict[str, Any]:
         world_size={"type": "integer", "minimum": 1},
         num_errors=_COUNT,
         note=_TEXT,
+    )
+
+
+def _verdict() -> dict[str, Any]:
+    """Null in a difference whose old side is no checkpoint."""
+    names = {"type": "array", "items": _TEXT}
+    return closed(
+        state={"enum": [str(state) for state in State]},
+        reason=_TEXT,
+        help=_TEXT,
+        allow={**names, "description": "what --allow-change must name for the run to go on"},
+        notes={**names, "description": "the changes that the run tells of as it goes on"},
     )
 
 

@@ -15,7 +15,7 @@ _MAX_NAME_WIDTH = 44
 
 def render_text(found: PlanDiff, *, colour: bool) -> str:
     """A heading, the groups that changed, the new plan's other errors, and the count."""
-    lines = [heading(found), ""]
+    lines = [heading(found), *(printable(line) for line in resume_lines(found)), ""]
     if found.same_meaning:
         lines.append("no semantic change")
     else:
@@ -39,6 +39,15 @@ def heading(found: PlanDiff) -> str:
     hashes = f"{old.plan_hash[:7]} -> {new.plan_hash[:7]}"
     notes = "".join(f"   ({side.name}: {side.note})" for side in (old, new) if side.note)
     return printable(f"planc diff  {names}  {hashes}   world size {sizes}{broken}{notes}")
+
+
+def resume_lines(found: PlanDiff) -> Iterator[str]:
+    """What a run of the new plan does with the checkpoint, why, and what to do about it."""
+    if (verdict := found.resume) is None:
+        return
+    yield f"resume: {verdict.state}{f': {verdict.reason}' if verdict.reason else ''}"
+    if verdict.help:
+        yield f"help: {verdict.help}"
 
 
 def _group(group: Group, changes: list[Change], *, colour: bool) -> Iterator[str]:
