@@ -58,7 +58,7 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     # Reached lazily: a compiled artifact runs without the front end.
     from planc.api import check_plan
     from planc.checks.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
-    from planc.cli.plans import render_findings
+    from planc.cli.plans import render_errors
     from planc.cli.settings import settings_from
     from planc.diagnostics import Severity
 
@@ -66,7 +66,7 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     if errors:
         raise RunError("; ".join(errors))
     checked = with_model(partial(check_plan, arguments.plan, settings=settings, world_size=launch.world_size))
-    findings = render_findings(checked, stream=sys.stderr).rstrip("\n")
+    findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
         errors_found = {one.code for one in checked.diagnostics if one.severity is Severity.ERROR}
         # Started so, a plan with any other error would only be refused again.

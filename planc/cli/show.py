@@ -11,6 +11,7 @@ from typing import Any
 from planc.checks.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli import plans
 from planc.cli.exits import UsageError
+from planc.cli.views import write_view
 from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
 from planc.graph.graph import Graph, plan_hash
@@ -69,12 +70,13 @@ def run(arguments: Namespace) -> int:
     bound, graph = checked.bound, checked.draft()
     assert bound is not None and graph is not None, "a sound plan has a graph"
     if arguments.graph is not None:
-        text = _graph(graph, arguments.graph)
+        sys.stdout.write(_graph(graph, arguments.graph))
     elif arguments.output_format == "json":
-        text = _json(arguments.view, bound, graph)
+        sys.stdout.write(_json(arguments.view, bound, graph))
+    elif arguments.view == "resolved":
+        sys.stdout.write(resolved_text(bound))
     else:
-        text = _text(arguments.view, bound, graph)
-    sys.stdout.write(text)
+        write_view(_text(arguments.view, bound, graph), stream=sys.stdout)
     return plans.exit_code(checked.diagnostics)
 
 
@@ -90,8 +92,6 @@ def _graph(graph: Graph, output_format: str) -> str:
 
 def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
     match view:
-        case "resolved":
-            return resolved_text(bound)
         case "layout":
             return layout_text(layouts(graph, bound.inventory))
         case "memory":
