@@ -15,10 +15,11 @@ from planc.cli.views import write_view
 from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
 from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import BuildModel
 from planc.graph.text import to_mermaid, to_text
 from planc.plan.bind import BoundPlan
 from planc.show.estimate import collectives_data, collectives_text, convention_text, memory_data, memory_text
-from planc.show.layout import layout_data, layout_text
+from planc.show.layout import layout_data, layout_text, other_dtypes_text
 from planc.show.mesh import mesh_data, mesh_text
 from planc.show.origin import origin_data, origin_text
 from planc.show.overview import overview
@@ -90,10 +91,14 @@ def _graph(graph: Graph, output_format: str) -> str:
             return json.dumps({"plan_hash": plan_hash(graph), **asdict(graph)}, indent=2) + "\n"
 
 
+def _build(graph: Graph) -> BuildModel:
+    return next(op for op in graph.setup if isinstance(op, BuildModel))
+
+
 def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
     match view:
         case "layout":
-            return layout_text(layouts(graph, bound.inventory))
+            return layout_text(layouts(graph, bound.inventory)) + other_dtypes_text(_build(graph))
         case "memory":
             device = bound.plan.hardware.gpu if bound.plan.hardware else None
             return f"{convention_text()}\n{memory_text(estimate(graph, bound.inventory), device=device)}"
@@ -113,6 +118,8 @@ def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
     match view:
         case "layout":
             document["parameters"] = layout_data(layouts(graph, bound.inventory))
+            others = _build(graph).other_dtypes.items()
+            document["other_dtypes"] = {name: str(dtype) for name, dtype in others}
         case "memory":
             document["memory"] = memory_data(estimate(graph, bound.inventory))
         case "collectives":

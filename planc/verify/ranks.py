@@ -57,6 +57,8 @@ class Record:
     metrics: list[StepMetrics] = field(default_factory=list)
     initial: Digests = field(default_factory=dict)
     """Of whole tensors."""
+    buffers: Digests = field(default_factory=dict)
+    """Of what stands in them before the first step."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     final: dict[str, Tensor] = field(default_factory=dict)
     blocks: Digests = field(default_factory=dict)
@@ -91,6 +93,8 @@ class Recorder:
         if isinstance(op, InitWeights | LoadWeights):
             whole = whole_tensors(dict(self.session.model.named_parameters()))
             self.record.initial = {name: digest(tensor) for name, tensor in whole.items()}
+            buffers = whole_tensors(dict(self.session.model.named_buffers()))
+            self.record.buffers = {name: digest(tensor) for name, tensor in buffers.items()}
         step = self.completed_steps() if isinstance(op, ResumeCheckpoint) else position.step
         if isinstance(op, ResumeCheckpoint | SaveCheckpoint) and step:
             state = TrainingState(self.session.model, self.session.optimizer)

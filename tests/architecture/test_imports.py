@@ -28,11 +28,12 @@ ALLOWED: dict[str, set[str]] = {
     "syntax": {"source", "vocab", "diagnostics"},
     "fmt": {"source", "vocab", "diagnostics", "syntax"},
     "first_positions": set(),
-    "initialisation": set(),
+    "initialisation": {"tensor_dtypes"},
+    "tensor_dtypes": set(),
     "randomness": set(),
     "inventory": {
         *("source", "vocab", "hub", "diagnostics", "first_positions", "initialisation", "remote_code"),
-        "randomness",
+        *("randomness", "tensor_dtypes"),
     },
     "styles": {"source", "vocab", "inventory.schema"},
     "graph": {"source", "vocab", "diagnostics", "styles"},
@@ -47,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "runtime": {
         *("source", "hub", "vocab", "segment", "diagnostics", "styles", "graph", "first_positions"),
-        *("initialisation", "remote_code", "secrets"),
+        *("initialisation", "remote_code", "secrets", "tensor_dtypes"),
     },
     "deep": {"source", "vocab", "diagnostics", "graph", "estimate", "runtime", "show.table"},
     "verify": {
@@ -76,12 +77,13 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         *("planc/inventory/output_uses.py", "planc/inventory/random_probe.py"),
         *("planc/doctor/torch_probe.py", "planc/runtime/backends/rehearsal/", "planc/verify/"),
         *("planc/cli/run.py", "planc/first_positions.py", "planc/initialisation.py"),
+        *("planc/tensor_dtypes.py", "planc/inventory/tensor_dtypes.py"),
         # Nobody imports it: its text is copied into scripts.
         "planc/script/parts.py",
     ),
     "transformers": (
-        *("planc/initialisation.py", "planc/script/parts.py"),
-        "planc/runtime/backends/torch/",
+        *("planc/initialisation.py", "planc/tensor_dtypes.py", "planc/script/parts.py"),
+        *("planc/inventory/tensor_dtypes.py", "planc/runtime/backends/torch/"),
         *("planc/inventory/probe.py", "planc/inventory/attention_calls.py", "planc/inventory/model_class.py"),
         "planc/inventory/random_probe.py",
         "planc/verify/",

@@ -167,7 +167,7 @@ class RehearsalBackend(TorchBackend):
 
     def _pristine(self) -> nn.Module:
         """The rehearsed layers of the model as they were built."""
-        pristine = fresh_copy(self.session.model)
+        pristine: nn.Module = fresh_copy(self.session.model)
         drop_layers(pristine, self.dropped)
         return pristine
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -24,7 +23,6 @@ from planc.runtime.backends.torch.blocks import Slices
 from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator, rank
 from planc.runtime.backends.torch.checkpoint.tensors import tensor_names
 from planc.runtime.backends.torch.checkpoint_errors import run_errors
-from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export_format import common_dtype, refuse_overflow
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.weights_conversion import to_checkpoint
@@ -43,8 +41,8 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     whole tensor. Names and shapes are those of `save_pretrained`: where a model stacks its experts, each
     has tensors of its own again.
     """
-    gathering = Gathering(_exported(session.model, dtype=TORCH_DTYPES[op.dtype]))
-    pristine = cast(PreTrainedModel, fresh_copy(session.model))
+    pristine = fresh_copy(session.model)
+    gathering = Gathering(_exported(session, op, pristine))
     views = to_checkpoint(pristine, gathering.views)
     entries = export_format.entries_of(views, dtype_of=gathering.dtype)
     files = export_folder.plan_files(entries, max_bytes=export_format.MAX_SHARD_BYTES)
@@ -68,12 +66,20 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     session.observer.noted(f"exported {folder}, {op.dtype}{replaced}")
 
 
-def _exported(model: torch.nn.Module, *, dtype: torch.dtype) -> Mapping[str, tuple[Tensor, torch.dtype]]:
-    """Every tensor with the dtype that it is written in, tied ones once; buffers keep their own dtype."""
-    ignored = tuple(getattr(model, "_keys_to_ignore_on_save", None) or ())
+def _exported(
+    session: Session, op: ExportHf, pristine: PreTrainedModel
+) -> Mapping[str, tuple[Tensor, torch.dtype]]:
+    """Every tensor with the dtype that it is written in, tied ones once; buffers keep their own dtype.
+
+    In the model's dtype all keep their own, as under `save_pretrained`. In another, parameters get the dtypes
+    that `from_pretrained` would give them.
+    """
+    build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
+    ignored = tuple(getattr(session.model, "_keys_to_ignore_on_save", None) or ())
+    dtypes = export_format.written_dtypes(pristine, op.dtype) if op.dtype is not build.dtype else {}
     return {
-        name: (tensor.detach(), dtype if isinstance(tensor, torch.nn.Parameter) else tensor.dtype)
-        for tensor, name in tensor_names(model).items()
+        name: (tensor.detach(), dtypes.get(name, tensor.dtype))
+        for tensor, name in tensor_names(session.model).items()
         if name not in ignored
     }
 
