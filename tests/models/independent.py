@@ -1,7 +1,7 @@
 """What planc is measured against: transformers and torch, used as their own documentation has it.
 
-Nothing of planc is imported here, nor any test code that imports it: weights, data, order, loss, optimizer and
-the values of buffers are this file's or transformers' own.
+Nothing of planc is imported here, nor any test code that imports it: weights, data, order, loss, optimizer
+and the values of buffers are this file's or transformers' own.
 """
 
 from __future__ import annotations
@@ -172,6 +172,6 @@ def digests_of(model: nn.Module) -> dict[str, str]:
 
 
 def digest(tensor: Tensor) -> str:
-    """Dtype, shape and the SHA-256 of a tensor's bytes."""
+    """The SHA-256 of a tensor's dtype, shape and bytes."""
     values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(values).hexdigest()}"
+    return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode() + values).hexdigest()
