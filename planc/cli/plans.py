@@ -26,8 +26,8 @@ def add_set_argument(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="give a parameter, a setting (mesh.tp=4) or one argument of a setting's call (optimizer.kind.lr=2e-3) "
-        "another value; can be repeated",
+        help="give a parameter, a setting (mesh.tp=4) or one argument of a setting's call "
+        "(optimizer.kind.lr=2e-3) another value; can be repeated",
     )
 
 

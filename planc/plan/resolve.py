@@ -8,7 +8,7 @@ from dataclasses import MISSING
 from pathlib import PurePath
 from typing import Any
 
-from planc.diagnostics import Diagnostic, Label, has_errors
+from planc.diagnostics import Applicability, Diagnostic, Fix, Label, has_errors
 from planc.diagnostics.suggest import closest
 from planc.plan import codes, spec
 from planc.plan.apply_overrides import apply_overrides
@@ -19,6 +19,7 @@ from planc.plan.missing import report_block, report_keys, required
 from planc.plan.overrides import Override
 from planc.plan.params import resolve_params, used_names
 from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
+from planc.plan.pattern_habits import as_list, as_pattern
 from planc.plan.scalars import listed
 from planc.plan.scope import Links, OriginStep, ParamValue, Scope, references
 from planc.plan.spellings import absent
@@ -318,7 +319,8 @@ def _pattern(text: ast.Text, resolver: Resolver) -> Pattern | None:
     parsed = parse_pattern(text)
     if not isinstance(parsed, Pattern):
         start, end, reason = parsed
-        resolver.scope.report(codes.BAD_PATTERN, text.part(start, end), reason, help=PATTERN_HELP)
+        help, fix = _as_pattern(text)
+        resolver.scope.report(codes.BAD_PATTERN, text.part(start, end), reason, help=help, fix=fix)
         return None
     resolver.num_alternatives += parsed.num_alternatives
     if resolver.num_alternatives > MAX_PLAN_ALTERNATIVES:
@@ -326,3 +328,14 @@ def _pattern(text: ast.Text, resolver: Resolver) -> Pattern | None:
         resolver.scope.report(codes.BAD_PATTERN, text.span, reason)
         return None
     return parsed
+
+
+def _as_pattern(text: ast.Text) -> tuple[str, Fix | None]:
+    """What to write for a malformed pattern, with a fix where it is another notation's."""
+    if (names := as_list(text.value)) is not None:
+        return f"names of several parts stand in a list: {names}", Fix(text.span, names, Applicability.UNSAFE)
+    meant = as_pattern(text.value)
+    if meant is None or not isinstance(parse_pattern(ast.Text(meant, text.span)), Pattern):
+        return PATTERN_HELP, None
+    fix = Fix(text.part(0, len(text.value)), meant, Applicability.UNSAFE)
+    return f"write `{meant}`: {PATTERN_HELP}", fix

@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "styles": {"source", "vocab", "inventory.schema"},
     "graph": {"source", "vocab", "diagnostics", "styles"},
+    "phases": {"diagnostics", "syntax", "plan", "checks"},
     "plan": {"source", "vocab", "hardware", "hub", "diagnostics", "syntax", "styles", "inventory.schema"},
     "checks": {"source", "vocab", "hardware", "diagnostics", "syntax", "styles", "inventory.schema", "plan"},
     "estimate": {"source", "vocab", "hardware", "segment", "styles", "inventory.schema", "graph"},
