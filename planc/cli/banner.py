@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from planc.figures import plan as of_plan
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import (
-    AttachAttention,
-    FullyShard,
-    ResumeCheckpoint,
-    SaveCheckpoint,
-    ShardTensorParallel,
-)
+from planc.graph.ops import AttachAttention, ResumeCheckpoint, SaveCheckpoint
 from planc.runtime.launch import Launch
 from planc.runtime.run_directory import RunDirectory
 from planc.show.mesh import mesh_rows, range_text
@@ -26,7 +21,7 @@ _LABEL_WIDTH = 13
 def banner(graph: Graph, launch: Launch, *, device: str, run_folder: Path, overrides: Sequence[str]) -> str:
     """What is about to run, before it runs: mesh, layout, folder, and where overriding values came from."""
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    ranks = f"{graph.world_size} rank{'s' if graph.world_size != 1 else ''}"
+    ranks = of_plan.world_size(graph).text
     lines = [
         f"planc run {graph.name}  plan_hash {plan_hash(graph)[:12]}",
         f"  mesh       {mesh_text(graph)}  ({ranks}, {device}, {backend})",
@@ -93,10 +88,8 @@ def _ranks(graph: Graph, launch: Launch) -> list[str]:
 
 
 def _layout(graph: Graph) -> list[str]:
-    divided = sum(len(op.modules) for op in graph.setup if isinstance(op, ShardTensorParallel))
-    units = sum(len(op.groups) for op in graph.setup if isinstance(op, FullyShard))
     attention = next(op for op in graph.setup if isinstance(op, AttachAttention))
-    lines = [f"  layout     {divided} modules divided over tp, {units} FSDP units"]
+    lines = [f"  layout     {of_plan.modules_text(graph)}"]
     if attention.over:
         lines.append(f"  context    {attention.kind} attention over cp, {attention.balance} balance")
     return lines

@@ -20,7 +20,7 @@ from planc.graph.graph import plan_hash
 DESCRIPTION = """\
 Measure a machine by a run: what share of its peaks a plan reached, for `planc estimate --calibration`.
 
-Takes the median of tokens_per_second in the run's metrics.jsonl, without the first steps. A run that computes
+Takes the median of `seconds` in the run's metrics.jsonl, without the first steps. A run that computes
 longer than it sends gives the gemm efficiency, one that sends longer the bus efficiency: two runs give both,
 the second written into the first one's file. Says on which machine and device, and on which day."""
 
@@ -58,7 +58,7 @@ def run(arguments: Namespace) -> int:
     metrics = folder / "metrics.jsonl"
     try:
         lines = metrics.read_text(encoding="utf-8").splitlines()
-        seconds = step_seconds(lines, tokens_per_step=found.flops.tokens_per_step)
+        seconds = step_seconds(lines)
         date = datetime.fromtimestamp(metrics.stat().st_mtime, UTC).date().isoformat()
         measured = calibrate(bound, seconds=seconds, machine=arguments.machine, device=device, date=date)
         measured = _with_earlier(measured, arguments.output)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from planc.figures.speed import measured_memory, tflops_per_second_per_device, tokens_per_second
 from planc.record import record
 from planc.runtime.observer import SaveTimes, StepMetrics
 from planc.runtime.run_directory import RunDirectory
@@ -59,7 +60,7 @@ class RunDisplay:
         self.directory.append_metrics(metrics)
         self._write_status(metrics.step)
         for one in metrics.evaluations:
-            self._print(f"step {metrics.step}  {one.label} loss {one.loss:.4f}  ({one.tokens:,} tokens)")
+            self._print(f"step {metrics.step}  {one.label} loss {one.loss:.4f}  ({one.labels:_} labels)")
         if self.progress is not None and self.task is not None:
             room = self.console.width - _BAR_CELLS - _TIME_CELLS
             line = fit_step(step_parts(metrics, num_steps=self.num_steps), cells=room)
@@ -120,13 +121,14 @@ def step_parts(metrics: StepMetrics, *, num_steps: int) -> tuple[StepPart, ...]:
         StepPart(f"loss {metrics.loss:.4f}", 6),
         StepPart(f"grad_norm {metrics.grad_norm:.3f}", 4),
         StepPart(f"lr {metrics.learning_rate:.2e}", 2),
-        StepPart(f"{metrics.tokens_per_second:,.0f} tokens/s", 5),
+        StepPart(tokens_per_second(metrics.tokens_per_second).text, 5),
     ]
-    if metrics.tflops_per_second is not None:
-        parts.append(StepPart(f"{metrics.tflops_per_second:,.3g} TFLOP/s", 0))
+    if (reached := metrics.tflops_per_second_per_device) is not None:
+        parts.append(StepPart(tflops_per_second_per_device(reached).text, 0))
     if metrics.mfu is not None:
         parts.append(StepPart(f"mfu {metrics.mfu:.1%}", 3))
-    return (*parts, StepPart(f"{metrics.memory_bytes / 2**30:.2f} GiB", 1))
+    memory = measured_memory(metrics.memory_bytes, kind=metrics.memory_kind)
+    return (*parts, StepPart(f"{memory.text} {metrics.memory_kind}", 1))
 
 
 def fit_step(parts: Sequence[StepPart], *, cells: int) -> str:

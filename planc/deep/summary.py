@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.deep.deep import Deep
+from planc.figures.model import num_bytes
+from planc.figures.needs import counted_collectives
 from planc.graph.graph import Graph
 from planc.graph.ops import FullyShard
-from planc.show.table import Row, format_bytes
+from planc.show.table import Row
 
 _MAX_PARTS = 3
 
@@ -23,16 +25,20 @@ def rehearsed_rows(deep: Deep, *, graph: Graph) -> Iterator[Row]:
     yield "rehearsed", f"rank {ranks} with {layers}: setup, steps, save{cached}"
     if found.measured is None:
         return
-    num_collectives = sum(one.count for one in found.measured.sent)
+    called = counted_collectives(sum(one.count for one in found.measured.sent))
     agreed = "" if deep.diagnostics else ", as estimated"
-    yield "collectives", f"{num_collectives:_} per rank and step{agreed}"
+    yield "collectives", f"{called.number} per rank and step{agreed}"
     peak = found.measured.peak
     largest = sorted(peak.parts, key=lambda part: -part[1])[:_MAX_PARTS]
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
-    reserved = format_bytes(found.measured.reserved_bytes)
+    parts = ", ".join(
+        f"{name} {num_bytes(f'rehearsed_allocated_memory.{name}', size).text}" for name, size in largest
+    )
+    reserved = num_bytes("rehearsed_reserved_memory", found.measured.reserved_bytes)
+    allocated = num_bytes("rehearsed_allocated_memory", peak.num_bytes)
     offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in graph.setup)
     where = " on device and host together" if offloads else ""
     yield (
-        "peak",
-        f"{format_bytes(peak.num_bytes)} allocated{where} in {peak.segment} ({parts}); {reserved} reserved",
+        "rehearsed memory",
+        f"{reserved.text} reserved per rank at the peak{where}; "
+        f"at most {allocated.text} of it allocated at once, in {peak.segment} ({parts})",
     )

@@ -23,7 +23,7 @@ from planc.diff.modules import (
     compare_units,
 )
 from planc.diff.reductions import compare_reduction_order, reduction_note
-from planc.diff.resources import PEAK, TOTAL, UNKNOWN, compare_resources
+from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
 
 
@@ -70,4 +70,4 @@ def _is_shown(change: Change, changed: set[Group]) -> bool:
         return bool(changed)
     if change.name == "model, optimizer":
         return Group.LAYOUT in changed or Group.CHECKPOINT in changed
-    return change.name in (*KEY_FACTS, PEAK, TOTAL) and change.group in changed
+    return change.name in (*KEY_FACTS, PEAK, PHASE, TOTAL) and change.group in changed

@@ -8,6 +8,7 @@ from typing import Any
 
 from planc.diff.model import Action, Change, Group
 from planc.diff.side import AnOp, Side
+from planc.figures.plan import tokens_per_step
 from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
@@ -33,6 +34,7 @@ from planc.graph.ops import (
     ShardContext,
     StartProfile,
 )
+from planc.show.table import format_number
 from planc.vocab import MESH_DIMS, MeshDim
 
 
@@ -73,7 +75,7 @@ def _text(value: Any) -> str | None:
         case bool():
             return str(value).lower()
         case int():
-            return f"{value:_}" if abs(value) >= 10_000 else str(value)
+            return format_number(value)
         case tuple():
             return ", ".join(str(item) for item in value)
         case _:
@@ -139,8 +141,7 @@ def _of_all_units(side: Side, read: Callable[[FullyShard], str | None]) -> str |
 
 
 def _tokens_per_step(side: Side) -> int | None:
-    data = side.op(OpenData)
-    return data.global_batch * data.sequence_length if data else None
+    return tokens_per_step(side.graph).count if side.op(OpenData) else None
 
 
 def _source(side: Side) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from planc.diff.model import Action, Change, Group
 from planc.diff.side import Side
 from planc.estimate.layout import ParameterLayout
+from planc.figures.plan import num_sharded_modules
 from planc.graph.ops import (
     BuildOptimizer,
     CheckpointActivations,
@@ -68,8 +69,8 @@ def _all_or_none(divided: Mapping[str, _Divided], *, is_added: bool, old: Side, 
     """Tensor parallelism as a whole came or went: one line says more than one for each module."""
     action = Action.ADD if is_added else Action.REMOVE
     place = (new if is_added else old).place("tensor_parallel")
-    num_modules = sum(one.has_shards for one in divided.values())
-    name = f"{plural(num_modules, 'module')} divided over tp"
+    modules = num_sharded_modules(sum(one.has_shards for one in divided.values()))
+    name = f"{modules.text} sharded over tp"
     return Change(Group.LAYOUT, action, name, note=_kv_heads(old, new), place=place)
 
 
@@ -151,7 +152,7 @@ def compare_units(old: Side, new: Side) -> Iterator[Change]:
         singles = [unit[0] for unit in units if len(unit) == 1]
         names = [*summarise(singles), *(", ".join(summarise(unit)) for unit in units if len(unit) > 1)]
         for name in names:
-            yield Change(Group.LAYOUT, action, f"fsdp unit {name}", was, now)
+            yield Change(Group.LAYOUT, action, f"FSDP unit {name}", was, now)
 
 
 def _units(side: Side) -> dict[tuple[str, ...], str]:

@@ -83,7 +83,7 @@ _MESH = tuple(fact for fact in LAYOUT_FACTS if fact.name.startswith("mesh."))
 _SUMS = (
     Fact(Group.NUMERICS, "tensor_parallel", "tensor_parallel", _divided_modules),
     Fact(Group.NUMERICS, "loss over tp", "tensor_parallel", _loss),
-    Fact(Group.NUMERICS, "fsdp units", "fsdp", _units),
+    Fact(Group.NUMERICS, "FSDP units", "fsdp", _units),
     REDUCE_DTYPE,
     Fact(Group.NUMERICS, "context_parallel", "context_parallel", _attention),
     Fact(Group.NUMERICS, "compile", "compile", _compiled),

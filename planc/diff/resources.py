@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from planc.diff.model import Action, Change, Finding, Group
 from planc.diff.side import Side
-from planc.estimate.model import Collective, Estimate
-from planc.show.table import format_bytes
+from planc.estimate.model import Estimate
+from planc.figures import needs
+from planc.figures.model import Figure
 from planc.vocab import MeshDim
 
 PEAK = "peak"
+PHASE = "reached in"
 TOTAL = "sent in all"
 UNKNOWN = "not compared: a model is not here"
 _CROSSES_NODES = "P304"
@@ -28,34 +29,40 @@ def compare_resources(old: Side, new: Side) -> Iterator[Change]:
 
 
 def _memory(before: Estimate, after: Estimate, new: Side) -> Iterator[Change]:
-    """The peak, then each part of it."""
-    was, now = before.memory.peak.num_bytes, after.memory.peak.num_bytes
-    yield _bytes_change(Group.MEMORY, PEAK, was, now, findings=new.broken("peak_memory"))
-    per_rank = new.broken("parameters_per_rank")
-    for part in after.memory.parts:
-        was = before.memory.part(part.name).num_bytes
-        findings = per_rank if part.name == "parameters" else ()
-        yield _bytes_change(Group.MEMORY, part.name, was, part.num_bytes, findings=findings)
+    """The peak, its phase, and its parts, which add up to it on both sides; then other parts."""
+    sides = before, after
+    note = "; ".join(f"{name} is not modeled" for name in after.not_modeled or before.not_modeled)
+    peaks = [needs.peak_memory(side) for side in sides]
+    yield _bytes_change(Group.MEMORY, PEAK, *peaks, findings=new.broken("peak_memory"), remark=note)
+    was, now = (needs.peak_phase(side).text for side in sides)
+    yield Change(Group.MEMORY, Action.KEEP if was == now else Action.CHANGE, PHASE, was, now)
+    for name in dict(after.memory.peak_parts) | dict(before.memory.peak_parts):
+        parts = [needs.peak_part(side, name) for side in sides]
+        findings = new.broken("parameters_per_rank") if name == "parameters" else ()
+        yield _bytes_change(Group.MEMORY, name, *parts, findings=findings)
+    yield from _outside_the_peak(before, after)
+
+
+def _outside_the_peak(before: Estimate, after: Estimate) -> Iterator[Change]:
+    """What neither peak has: of other moments, or in the host's memory."""
+    at_peak = {name for side in (before, after) for name, _ in side.memory.peak_parts}
+    for name in (part.name for part in after.memory.parts if part.name not in at_peak):
+        sizes = [needs.own_most(side, name) for side in (before, after)]
+        yield _bytes_change(Group.MEMORY, f"{name}, not at the peak", *sizes)
 
 
 def _communication(before: Estimate, after: Estimate, new: Side) -> Iterator[Change]:
     """What a rank sends over each mesh dim, with the number of collectives where it differs."""
     for over in dict.fromkeys(one.over for one in (*before.collectives, *after.collectives)):
-        was, now = _over(before, over), _over(after, over)
         yield _bytes_change(
             Group.COMMUNICATION,
             f"{', '.join(over)} collectives",
-            before.sent_bytes(was),
-            after.sent_bytes(now),
-            note=_counts(was, now),
+            *(needs.sent_by(side.collectives, over=over) for side in (before, after)),
+            note=_counts(before, after, over),
             findings=_findings(new, over),
         )
-    total = before.sent_bytes(), after.sent_bytes()
+    total = needs.sent_bytes(before), needs.sent_bytes(after)
     yield _bytes_change(Group.COMMUNICATION, TOTAL, *total, findings=new.broken("sent_bytes_per_step"))
-
-
-def _over(found: Estimate, over: tuple[MeshDim, ...]) -> tuple[Collective, ...]:
-    return tuple(one for one in found.collectives if one.over == over)
 
 
 def _findings(new: Side, over: tuple[MeshDim, ...]) -> tuple[Finding, ...]:
@@ -64,33 +71,38 @@ def _findings(new: Side, over: tuple[MeshDim, ...]) -> tuple[Finding, ...]:
     return new.broken("cp_bytes_per_step") if over == (MeshDim.CP,) else new.broken("fsdp_bytes_per_step")
 
 
-def _counts(old: tuple[Collective, ...], new: tuple[Collective, ...]) -> str:
+def _counts(before: Estimate, after: Estimate, over: tuple[MeshDim, ...]) -> str:
     """`all_gather 36 -> 72`, for the kinds whose number differs."""
-    was, now = (_num_by_kind(side) for side in (old, new))
-    return ", ".join(
-        f"{kind} {was[kind]:_} -> {now[kind]:_}"
-        for kind in dict.fromkeys((*was, *now))
-        if was[kind] != now[kind]
-    )
-
-
-def _num_by_kind(collectives: tuple[Collective, ...]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for one in collectives:
-        counts[one.kind.value] += one.count
-    return counts
+    collectives = (*before.collectives, *after.collectives)
+    texts = []
+    for kind in dict.fromkeys(one.kind for one in collectives if one.over == over):
+        was, now = (needs.collectives_by(side.collectives, over=over, kind=kind) for side in (before, after))
+        if was != now:
+            texts.append(f"{kind} {was.number} -> {now.number}")
+    return ", ".join(texts)
 
 
 def _bytes_change(
-    group: Group, name: str, was: int, now: int, *, note: str = "", findings: tuple[Finding, ...] = ()
+    group: Group,
+    name: str,
+    was: Figure,
+    now: Figure,
+    *,
+    note: str = "",
+    findings: tuple[Finding, ...] = (),
+    remark: str = "",
 ) -> Change:
-    """A size that came, went, changed or stayed; exact where rounding would hide the change."""
-    texts = format_bytes(was), format_bytes(now)
-    if was != now and texts[0] == texts[1]:
-        texts = f"{was:_} B", f"{now:_} B"
-    if was == now:
+    """A size that came, went, changed or stayed; exact where rounding would hide the change.
+
+    A `note` is itself a change, a `remark` is not.
+    """
+    texts = was.text, now.text
+    if was.value != now.value and texts[0] == texts[1]:
+        texts = was.exact, now.exact
+    if was.value == now.value:
         action = Action.CHANGE if note else Action.KEEP
     else:
-        action = Action.ADD if was == 0 else Action.REMOVE if now == 0 else Action.CHANGE
+        action = Action.ADD if was.value == 0 else Action.REMOVE if now.value == 0 else Action.CHANGE
     old, new = (None if action is Action.ADD else texts[0]), (None if action is Action.REMOVE else texts[1])
-    return Change(group, action, name, old, new, note, findings=() if action is Action.KEEP else findings)
+    noted = note or remark
+    return Change(group, action, name, old, new, noted, findings=() if action is Action.KEEP else findings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -74,20 +75,20 @@ def _efficiency(document: dict[str, Any], name: str) -> float | None:
     return float(value)
 
 
-def step_seconds(lines: Sequence[str], *, tokens_per_step: int) -> float:
+def step_seconds(lines: Sequence[str]) -> float:
     """The median duration of a step in seconds, from the lines of a run's metrics.jsonl.
 
     The first steps are left out. ValueError for a file that is not a run's, or too short.
     """
-    rates = []
+    found = []
     for number, line in enumerate(lines, 1):
         try:
-            rate = json.loads(line)["tokens_per_second"]
+            seconds = json.loads(line)["seconds"]
         except (ValueError, KeyError, TypeError):
-            raise ValueError(f"line {number} has no tokens_per_second") from None
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0:
-            raise ValueError(f"line {number}: tokens_per_second is {rate!r}")
-        rates.append(rate)
-    if len(rates) <= WARMUP_STEPS:
-        raise ValueError(f"{len(rates)} steps are logged; more than {WARMUP_STEPS} are needed")
-    return tokens_per_step / median(rates[WARMUP_STEPS:])
+            raise ValueError(f"line {number} has no `seconds`") from None
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
+            raise ValueError(f"line {number}: `seconds` is {seconds!r}")
+        found.append(seconds)
+    if len(found) <= WARMUP_STEPS:
+        raise ValueError(f"{len(found)} steps are logged; more than {WARMUP_STEPS} are needed")
+    return median(found[WARMUP_STEPS:])

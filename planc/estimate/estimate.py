@@ -26,6 +26,7 @@ from planc.estimate.replicas import comparison
 from planc.estimate.states import num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, num_gradients, units
 from planc.graph.graph import Graph
+from planc.graph.ops import CompileModules
 from planc.hardware import FITS, Device
 from planc.inventory.schema import Inventory
 from planc.vocab import MeshDim
@@ -44,6 +45,7 @@ def estimate(graph: Graph, inventory: Inventory) -> Estimate:
         num_local_parameters=num_local_parameters(work),
         flops=flops(work),
         comparison=comparison(work),
+        not_modeled=("compile",) if any(isinstance(op, CompileModules) for op in graph.setup) else (),
     )
 
 
@@ -132,7 +134,7 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
     peak = _closed(
         "peak",
         peak_bytes(pieces),
-        "parameters, optimizer, pools, and the largest phase of the rest",
+        "the sum: states, pools, and the largest phase of the compute stream",
         "a sum over CUDA streams, whose pools the allocator keeps apart",
     )
     of_phases = tuple((phase.name, phase.num_bytes) for phase in phases(pieces))

@@ -6,7 +6,7 @@ holds and sends the most. Sizes are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from planc.estimate.flops import Flops
@@ -80,6 +80,26 @@ class Collective:
         return self.count * each
 
 
+AT_PEAK: Mapping[str, tuple[bool, str]] = {
+    "parameters": (True, "shards, as they are stored"),
+    "optimizer": (True, "what it keeps of the shards"),
+    "gathering pool": (False, "FSDP's copy-in stream: two units in a row, gathered"),
+    "reducing pool": (False, "FSDP's reduce stream: the gradients, sharded"),
+    "activations": (False, "kept for backward, or brought back by recomputing"),
+    "loss": (False, "tensors [tokens, vocabulary] in cross entropy's backward"),
+    "gaps": (False, "freed, and too small for what is allocated at the peak"),
+    "gathered parameters": (False, "units that are whole: not resharded after forward, or in use"),
+    "gradients between micro steps": (True, "of all that a rank computes, until the last micro step"),
+    "gradients of activations": (False, "on their way through the module that backward is in"),
+    "gradients of weights": (False, "that wait for their unit's reduction"),
+    "gradients under reduction": (False, "a unit's, copied into one tensor of the reduce dtype"),
+    "whole gradients": (True, "of all that a rank computes, not sharded"),
+    "message": (True, "the largest that replicas sum at once"),
+    "update": (False, "what the optimizer's step computes beside its state"),
+}
+"""What a peak can be made of: whether a part is exact, and what it holds."""
+
+
 @record
 class Memory:
     """What a rank holds, by what it is for, and the most that it holds at once."""
@@ -99,6 +119,13 @@ class Memory:
     def peak_phase(self) -> str:
         """The part of a step in which the peak is reached."""
         return max(self.phases, key=lambda phase: phase[1])[0]
+
+    def explained(self, name: str) -> Amount:
+        """A part of the peak, with how it was computed."""
+        size = dict(self.peak_parts)[name]
+        is_exact, formula = AT_PEAK[name]
+        same = (part for part in self.parts if (part.name, part.num_bytes) == (name, size))
+        return next(same, Amount(name, size, is_exact, formula, "planc/estimate/peak.py"))
 
     def part(self, name: str) -> Amount:
         return next(part for part in self.parts if part.name == name)
@@ -125,6 +152,8 @@ class Estimate:
     num_local_parameters: int
     flops: Flops
     comparison: Comparison | None = None
+    not_modeled: tuple[str, ...] = ()
+    """What of the plan the estimate knows nothing about."""
 
     def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
         """Bytes sent in a step: by all collectives, or by the given ones."""

@@ -10,20 +10,22 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The mean loss over `tokens` labels of text that is not trained on; `label` is the plan's."""
+    """The mean loss over `labels` labels of text that is not trained on; `label` is the plan's."""
 
     label: str
     loss: float
-    tokens: int
+    labels: int
 
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
     """One optimizer step, over all ranks.
 
-    `memory_bytes` is the most that any rank held so far, of what `memory_kind` says: `allocated` on a CUDA
-    device, where `memory_reserved_bytes` is what the allocator took for it, or `process`, resident on the
-    host. `phase_seconds` holds, for each phase, the longest of any rank; saves count to the next line's.
+    `tokens` are the step's positions, padding and masked ones too, as `tokens_per_step` of a plan counts
+    them; `labels` are those that the loss is the mean of. Rates are of `tokens`: of the whole run, and of one
+    device. `memory_bytes` is the most that any rank held so far, of what `memory_kind` says: `allocated` on a
+    CUDA device, where `memory_reserved_bytes` is what the allocator took for it, or `process`, resident on
+    the host. `phase_seconds` holds, for each phase, the longest of any rank; saves count to the next line's.
     """
 
     step: int
@@ -31,7 +33,9 @@ class StepMetrics:
     grad_norm: float
     learning_rate: float
     tokens: int
+    labels: int
     tokens_per_second: float
+    tokens_per_second_per_device: float
     seconds: float
     memory_bytes: int
     sample_ids: tuple[int, ...] = field(default=())
@@ -39,8 +43,8 @@ class StepMetrics:
     """Made after this step."""
     memory_kind: str = "process"
     memory_reserved_bytes: int | None = None
-    tflops_per_second: float | None = None
-    """10^12 model FLOPs a second of one rank."""
+    tflops_per_second_per_device: float | None = None
+    """10^12 FLOPs of the model a second, without what checkpointing computes again."""
     mfu: float | None = None
     """Of the peak of the device that the plan names, up to 1."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)

@@ -18,8 +18,8 @@ class Work:
     world_size: int
     peak_flops: float | None = None
 
-    def tflops_per_second(self, *, seconds: float) -> float:
-        """10^12 model FLOPs a second of one rank."""
+    def tflops_per_second_per_device(self, *, seconds: float) -> float:
+        """10^12 model FLOPs a second of one rank, which has one device."""
         return self.flops_per_step / self.world_size / seconds / _TERA
 
     def mfu(self, *, seconds: float) -> float | None:

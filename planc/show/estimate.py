@@ -9,11 +9,10 @@ from typing import Any
 from planc.estimate.estimate import estimated_facts
 from planc.estimate.model import CONVENTION, Amount, Collective, Estimate
 from planc.estimate.roofline import Roofline
+from planc.figures import needs
 from planc.hardware import FITS, RISKY, Device
 from planc.show.table import format_bytes, plural, render_table
-
-_SCALAR_BYTES = 8
-"""Token counts, losses and norms: listed as data, too small to be worth a line of text."""
+from planc.vocab import MeshDim
 
 
 def estimate_text(found: Estimate, *, device: Device | None = None, bound: Roofline | None = None) -> str:
@@ -35,14 +34,37 @@ def convention_text() -> str:
 
 def memory_text(found: Estimate, *, device: Device | None = None) -> str:
     """Memory by part, the peak, where it is reached and, for a device, whether it fits."""
-    rows = [_amount_row(part) for part in found.memory.parts if part.num_bytes]
-    rows.append(_amount_row(found.memory.peak))
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.memory.peak_parts[:4])
-    text = f"MEMORY PER RANK\n{render_table(rows, right=(1,), indent='  ')}"
-    text += f"  reached in: {found.memory.peak_phase}: {parts}\n"
+    rows = [_peak_row(found, name) for name, _ in found.memory.peak_parts]
+    peak = found.memory.peak
+    rows.append((peak.name, needs.peak_memory(found).text, _size(peak), peak.formula))
+    text = f"MEMORY PER RANK, at the peak, which is reached in {needs.peak_phase(found).text}\n"
+    text += render_table(rows, right=(1,), indent="  ")
+    if elsewhere := [*_elsewhere(found)]:
+        text += "  at other moments or in other places, each at its own most:\n"
+        text += render_table(elsewhere, right=(1,), indent="  ")
     if found.memory.host_bytes:
-        text += f"  beside it, in the host's memory: {format_bytes(found.memory.host_bytes)} per rank\n"
+        text += f"  in the host's memory, beside the process: {needs.host_memory(found).text} per rank\n"
+    text += "".join(f"  {line}\n" for line in caveats(found))
     return text if device is None else f"{text}  on {device.name}: {_verdict(found, device)}\n"
+
+
+def caveats(found: Estimate) -> Iterator[str]:
+    """What of the plan the memory is not estimated for."""
+    if "compile" in found.not_modeled:
+        yield "compile is not modeled: compiled modules keep other tensors, and the peak is often lower"
+
+
+def _peak_row(found: Estimate, name: str) -> tuple[str, ...]:
+    part = needs.peak_part(found, name)
+    return name, part.text, _size(found.memory.explained(name)), found.memory.explained(name).formula
+
+
+def _elsewhere(found: Estimate) -> Iterator[tuple[str, ...]]:
+    """The parts that the peak does not have, or not as large."""
+    at_peak = dict(found.memory.peak_parts)
+    for part in found.memory.parts:
+        if part.num_bytes and at_peak.get(part.name) != part.num_bytes:
+            yield part.name, needs.own_most(found, part.name).text, _size(part), part.formula
 
 
 def _verdict(found: Estimate, device: Device) -> str:
@@ -54,40 +76,37 @@ def _verdict(found: Estimate, device: Device) -> str:
 
 def collectives_text(found: Estimate) -> str:
     """What a rank sends in a step, by mesh dim, kind and cause."""
-    large = [one for one in found.collectives if one.input_bytes > _SCALAR_BYTES]
     text = "COMMUNICATION PER STEP, PER RANK\n"
     rarely = _comparison_text(found)
-    if not large:
+    if not found.collectives:
         return f"{text}  none\n{rarely}"
-    sent = format_bytes(found.sent_bytes())
-    return (
-        f"{text}{render_table([*_traffic_rows(large)], right=(2, 4), indent='  ')}  {sent} in all\n{rarely}"
-    )
+    sent, number = needs.sent_bytes(found), needs.num_collectives(found)
+    table = render_table([*_traffic_rows(found)], right=(2, 4), indent="  ")
+    return f"{text}{table}  {sent.text} in all, in {number.text}\n{rarely}"
 
 
 def _comparison_text(found: Estimate) -> str:
     """One line; empty where no replicas are compared."""
     if (comparison := found.comparison) is None:
         return ""
-    sent = format_bytes(comparison.sent_bytes)
+    sent = needs.comparison_bytes(found).text
     return f"  and {sent} after every {plural(comparison.every_steps, 'step')}, to compare replicas\n"
 
 
-def _amount_row(amount: Amount) -> tuple[str, ...]:
-    size = "exact" if amount.is_exact else "estimated"
-    return amount.name, format_bytes(amount.num_bytes), size, amount.formula
+def _size(amount: Amount) -> str:
+    return "exact" if amount.is_exact else "estimated"
 
 
-def _traffic_rows(collectives: list[Collective]) -> Iterator[tuple[str, ...]]:
-    """One row for each mesh dim, kind and cause, whatever sizes it has."""
-    groups: dict[tuple[str, str, str], list[Collective]] = {}
-    for one in collectives:
-        groups.setdefault((", ".join(one.over), one.kind, one.cause), []).append(one)
+def _traffic_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
+    """One row for each mesh dim, kind and cause, whatever sizes it has: single numbers too."""
+    groups: dict[tuple[tuple[MeshDim, ...], str, str], list[Collective]] = {}
+    for one in found.collectives:
+        groups.setdefault((one.over, one.kind, one.cause), []).append(one)
     for (over, kind, cause), members in groups.items():
-        count = sum(member.count for member in members)
-        sent = sum(member.sent_bytes for member in members)
+        count = needs.collectives_by(members, over=over, kind=kind, cause=cause)
+        sent = needs.sent_by(members, over=over, kind=kind, cause=cause)
         ranks = plural(members[0].group_size, "rank")
-        yield over, kind, f"{count:_}", f"over {ranks}", format_bytes(sent), cause
+        yield ", ".join(over), kind, count.number, f"over {ranks}", sent.text, cause
 
 
 def _work_rows(found: Estimate) -> Iterator[tuple[str, str, str]]:
@@ -95,10 +114,11 @@ def _work_rows(found: Estimate) -> Iterator[tuple[str, str, str]]:
     formula = "6 x matmul weights + 6 x heads x (d_qk + d_v) x sequence; no causal halving"
     if work.counts_all_experts:
         formula += "; every expert counts"
-    yield "model", f"{work.per_token:.4g} FLOP per token", formula
-    yield "step", f"{work.per_step:.4g} FLOP", f"of all ranks, {work.tokens_per_step:_} tokens"
+    yield "model", f"{needs.flops_per_token(found).text} per token", formula
+    yield "step", needs.flops_per_step(found).text, f"of all ranks, {needs.tokens_per_step(found).text}"
     again = work.executed_per_token / work.per_token if work.per_token else 1.0
-    yield "rank", f"{work.executed_per_rank:.4g} FLOP", f"executed, {again:.3f} x the model's: recomputation"
+    executed = needs.flops_per_rank(found).text
+    yield "rank", executed, f"executed, {again:.3f} x the model's: recomputation"
 
 
 def _time_rows(found: Estimate, bound: Roofline) -> Iterator[tuple[str, str, str]]:
@@ -114,8 +134,11 @@ def _time_rows(found: Estimate, bound: Roofline) -> Iterator[tuple[str, str, str
     )
     last = "replicas, then the optimizer" if bound.replicas_seconds else "the optimizer"
     yield "step", _seconds(bound.step_seconds), f"at least: the slowest ({bound.bound}), then {last}"
-    rate = found.flops.tokens_per_step / found.flops.world_size / bound.step_seconds
-    yield "tokens", f"{rate:,.0f} /s", "at most, per rank"
+    rate, share = (
+        needs.most_tokens_per_second(found, bound),
+        needs.most_tokens_per_second_per_device(found, bound),
+    )
+    yield "tokens", rate.text, f"at most, {share.text}"
 
 
 def _seconds(seconds: float) -> str:
@@ -148,6 +171,7 @@ def estimate_data(
     """Everything, nothing added up but the facts; `device` and `time` only where a device is known."""
     document: dict[str, Any] = {
         "convention": " ".join(CONVENTION),
+        "not_modeled": list(found.not_modeled),
         "facts": dict(estimated_facts(found, device=device)),
         "memory": memory_data(found),
         "collectives": collectives_data(found),

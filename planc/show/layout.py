@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planc.estimate.layout import ParameterLayout
+from planc.figures.model import num_bytes
 from planc.graph.ops import BuildModel
 from planc.graph.text import fold, summarise
 from planc.show.table import format_bytes, format_shape, render_table
@@ -26,10 +27,9 @@ def layout_text(parameters: tuple[ParameterLayout, ...]) -> str:
     header = ("parameter", "shape", *columns, "local, rank 0", "dtype", "bytes per rank", "")
     ordered = [rows[parameter.fqn] for parameter in parameters if parameter.fqn in rows]
     table = render_table(ordered, header=header, right=(len(header) - 2,))
-    local = sum(parameter.local_bytes for parameter in parameters)
-    total = sum(parameter.total_bytes for parameter in parameters)
-    sums = f"parameters: {format_bytes(local)} on rank 0, {format_bytes(total)} in all"
-    return f"{table}\n{sums}\n"
+    local = num_bytes("memory.parameters", sum(parameter.local_bytes for parameter in parameters))
+    total = num_bytes("parameters_bytes", sum(parameter.total_bytes for parameter in parameters))
+    return f"{table}\nparameters: {local.text} on rank 0, {total.text} in all\n"
 
 
 def other_dtypes_text(build: BuildModel) -> str:

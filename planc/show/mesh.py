@@ -8,7 +8,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from planc.show.table import plural, render_table
+from planc.figures.plan import num_ranks
+from planc.show.table import render_table
 from planc.vocab import MESH_DIMS, MeshDim
 
 MAX_ROWS = 32
@@ -65,7 +66,7 @@ def mesh_text(sizes: Sequence[int]) -> str:
         half = MAX_ROWS // 2
         rows = [*rows[:half], ("...", *("" for _ in sizes)), *rows[-half:]]
     table = render_table(rows, header=("ranks", *MESH_DIMS), right=(1, 2, 3, 4))
-    return f"{plural(prod(sizes), 'rank')}, outermost mesh dim first\n\n{dims}\n{table}"
+    return f"{num_ranks(prod(sizes)).text}, outermost mesh dim first\n\n{dims}\n{table}"
 
 
 def _dim_row(mesh_dim: MeshDim, sizes: Sequence[int]) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from planc.figures.plan import parameters
 from planc.graph.text import fold, summarise
 from planc.inventory.schema import Inventory, Module
-from planc.show.table import format_shape, plural, render_table
+from planc.show.table import format_number, format_shape, render_table
 
 
 def inventory_text(inventory: Inventory) -> str:
@@ -18,11 +19,11 @@ def inventory_text(inventory: Inventory) -> str:
 
 
 def _head(inventory: Inventory) -> str:
-    positions = f", {inventory.max_positions:_} positions" if inventory.max_positions else ""
+    positions = f", {format_number(inventory.max_positions)} positions" if inventory.max_positions else ""
     return (
         f"{inventory.architecture} ({inventory.model_type}), "
-        f"{plural(inventory.num_parameters, 'parameter')}, vocabulary {inventory.vocab_size:_}, "
-        f"hidden size {inventory.hidden_size:_}{positions}\n"
+        f"{parameters(inventory.num_parameters).text}, vocabulary {format_number(inventory.vocab_size)}, "
+        f"hidden size {format_number(inventory.hidden_size)}{positions}\n"
     )
 
 

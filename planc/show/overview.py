@@ -5,39 +5,49 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from planc.figures import plan as of_plan
 from planc.graph.graph import Graph
-from planc.graph.ops import FullyShard, ShardTensorParallel
 from planc.plan.bind import BoundPlan
 from planc.plan.elastic import ElasticSpec
 from planc.plan.elastic_meshes import smaller_plans
-from planc.plan.facts import facts
 from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, Weights, WhenBusy
 from planc.plan.types import type_of
-from planc.show.table import Row, format_bytes, plural
-from planc.vocab import Shard, StridedShard
+from planc.show.table import Row
 
 
 def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
     """What a successful `check` says: mesh, parameters, modules and units, batch, memory, communication."""
-    found = facts(bound.plan, bound.inventory)
     dims = " x ".join(f"{mesh_dim} {size}" for mesh_dim, size in graph.mesh if size > 1) or "one rank"
-    yield "mesh", f"{dims}, world size {found['world_size']:_}"
+    yield "mesh", f"{dims}, world size {of_plan.world_size(graph).number}"
     if (elastic := bound.plan.elastic) is not None:
         yield "elastic", _elastic(bound.plan, elastic)
     # A plan with errors has no essence, and its check should not wait for the import.
     from planc.estimate.estimate import estimate
+    from planc.figures import needs
 
     estimated = estimate(graph, bound.inventory)
-    yield "parameters", f"{found['parameters']:_}, of which rank 0 holds {estimated.num_local_parameters:_}"
-    yield "modules", f"{_num_divided(graph)} divided over tp, {plural(_num_units(graph), 'fsdp unit')}"
-    accumulation = found["gradient_accumulation"]
-    yield "batch", f"{found['tokens_per_step']:_} tokens per step, gradient accumulation {accumulation}"
+    parameters = of_plan.parameters(bound.inventory.num_parameters)
+    own = needs.parameters_per_rank(estimated)
+    yield "parameters", f"{parameters.number}, of which rank 0 holds {own.number}"
+    modules, units = of_plan.sharded_modules(graph), of_plan.fsdp_units(graph)
+    yield "modules", f"{modules.number} sharded over tp, {units.text}"
+    accumulation = of_plan.gradient_accumulation(graph)
+    yield (
+        "batch",
+        f"{of_plan.tokens_per_step(graph).text} per step, gradient accumulation {accumulation.number}",
+    )
     memory, hardware = estimated.memory, bound.plan.hardware
-    peak = memory.peak.num_bytes
-    share = f", {100 * peak / hardware.gpu.memory_bytes:.0f} % of {hardware.gpu.name}" if hardware else ""
-    host = f", {format_bytes(memory.host_bytes)} in the host's memory" if memory.host_bytes else ""
-    yield "memory", f"about {format_bytes(peak)} per rank at the peak{share}, in {memory.peak_phase}{host}"
-    yield "communication", f"{format_bytes(estimated.sent_bytes())} sent per rank and step"
+    peak, phase = needs.peak_memory(estimated), needs.peak_phase(estimated)
+    share = (
+        f", {100 * memory.peak.num_bytes / hardware.gpu.memory_bytes:.0f} % of {hardware.gpu.name}"
+        if hardware
+        else ""
+    )
+    missing = "".join(f"; {name} is not modeled" for name in estimated.not_modeled)
+    host = f", {needs.host_memory(estimated).text} in the host's memory" if memory.host_bytes else ""
+    yield "memory", f"about {peak.text} reserved per rank at the peak{share}, in {phase.text}{host}{missing}"
+    sent, number = needs.sent_bytes(estimated), needs.num_collectives(estimated)
+    yield "communication", f"{sent.text} sent per rank and step, in {number.text}"
 
 
 def _elastic(plan: Plan, elastic: ElasticSpec) -> str:
@@ -45,20 +55,6 @@ def _elastic(plan: Plan, elastic: ElasticSpec) -> str:
     ranks = [str(smaller.mesh.world_size) for smaller in smaller_plans(plan)]
     sizes = [str(smaller.mesh.size(elastic.on[0])) for smaller in smaller_plans(plan)]
     return f"{elastic.on[0]} may shrink to {' or '.join(sizes)}, on {' or '.join(ranks)} ranks"
-
-
-def _num_divided(graph: Graph) -> int:
-    """Modules of which a rank holds a part; a norm under sequence parallelism stays whole."""
-    return sum(
-        len(op.modules)
-        for op in graph.setup
-        if isinstance(op, ShardTensorParallel)
-        if any(isinstance(placement, Shard | StridedShard) for _, placement in op.parameters)
-    )
-
-
-def _num_units(graph: Graph) -> int:
-    return sum(len(op.groups) for op in graph.setup if isinstance(op, FullyShard))
 
 
 def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
@@ -83,16 +79,15 @@ def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
         yield "context parallel", f"{cp.rotate} over {', '.join(cp.on)}, load balancer {cp.load_balancer}"
     if bound.checkpointed:
         some = f", {len(bound.selective)} of them selectively" if bound.selective else ""
-        yield "recomputed", f"{plural(len(bound.checkpointed), 'module')}{some}"
+        yield "recomputed", f"{of_plan.recomputed_modules(graph).text}{some}"
     if plan.compile and bound.compiled:
         how = _written(plan.compile, ("backend",))
-        yield "compiled", f"{plural(len(bound.compiled), 'module')} by {how}"
+        yield "compiled", f"{of_plan.compiled_modules(graph).text} by {how}"
     for name, record in (("data", plan.data), ("optimizer", plan.optimizer)):
         yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))
     if plan.checkpoint:
         yield "checkpoint", _checkpoint(plan.checkpoint)
-    total = facts(plan, inventory)["total_tokens"]
-    yield "train", f"{plan.train.steps:_} steps, {total:_} tokens"
+    yield "train", f"{of_plan.num_steps(graph).text}, {of_plan.total_tokens(graph).text}"
 
 
 def _checkpoint(checkpoint: CheckpointSpec) -> str:

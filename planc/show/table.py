@@ -48,6 +48,11 @@ def format_shape(shape: Sequence[int]) -> str:
     return f"[{', '.join(str(size) for size in shape)}]"
 
 
+def format_number(number: int) -> str:
+    """`804_992`, as plans write it."""
+    return f"{number:_}"
+
+
 def plural(number: int, noun: str) -> str:
     """`1 module`, `3 modules`."""
-    return f"{number:_} {noun}{'' if number == 1 else 's'}"
+    return f"{format_number(number)} {noun}{'' if number == 1 else 's'}"

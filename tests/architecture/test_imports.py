@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"source", "vocab", "hardware", "hub", "diagnostics", "syntax", "styles", "inventory.schema"},
     "checks": {"source", "vocab", "hardware", "diagnostics", "syntax", "styles", "inventory.schema", "plan"},
     "estimate": {"source", "vocab", "hardware", "segment", "styles", "inventory.schema", "graph"},
+    "figures": {"vocab", "styles", "inventory.schema", "graph", "estimate", "show.table"},
     "script": {"source", "vocab", "hub", "styles", "graph"},
     "lower": {"source", "vocab", "diagnostics", "styles", "inventory.schema", "plan", "graph"},
     "fit": {
@@ -49,9 +50,9 @@ ALLOWED: dict[str, set[str]] = {
     },
     "runtime": {
         *("source", "hub", "vocab", "segment", "diagnostics", "styles", "graph", "first_positions"),
-        *("initialisation", "remote_code", "secrets", "tensor_dtypes"),
+        *("initialisation", "remote_code", "secrets", "tensor_dtypes", "figures.model", "figures.plan"),
     },
-    "deep": {"source", "vocab", "diagnostics", "graph", "estimate", "runtime", "show.table"},
+    "deep": {"source", "vocab", "diagnostics", "graph", "estimate", "figures", "runtime", "show.table"},
     "verify": {
         *("source", "vocab", "diagnostics", "styles", "inventory.schema", "plan", "graph", "lower"),
         *("runtime", "show.table", "randomness"),
@@ -62,11 +63,11 @@ ALLOWED: dict[str, set[str]] = {
     },
     "show": {
         *("source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "estimate"),
-        *("api", "fmt", "hardware"),
+        *("api", "figures", "fmt", "hardware"),
     },
     "diff": {
         *("source", "vocab", "diagnostics", "syntax", "styles", "inventory", "plan", "graph", "estimate"),
-        *("api", "show"),
+        *("api", "figures", "show"),
     },
 }
 """What each part may import besides itself and `record`; `api`, `cli`, `run`, `__main__` stand above all."""

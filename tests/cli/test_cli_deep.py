@@ -37,7 +37,7 @@ def test_a_deep_check_says_what_it_rehearsed(plan: Path, capsys: pytest.CaptureF
     assert "is sound" in out
     assert "  rehearsed " in out and "setup, steps, save\n" in out
     assert "per rank and step, as estimated" in out
-    assert "allocated in" in out
+    assert "of it allocated at once, in" in out
     assert len(kept(plan)) == 1
 
 

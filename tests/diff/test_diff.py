@@ -115,8 +115,8 @@ def test_boundary_change_shows_the_placements() -> None:
 
 def test_losing_tensor_parallelism_is_one_line() -> None:
     found = _diff("mesh.tp=1")
-    assert _names(found, Group.LAYOUT) == ["mesh.tp", "30 modules divided over tp"]
-    assert _change(found, "30 modules divided over tp").action is Action.REMOVE
+    assert _names(found, Group.LAYOUT) == ["mesh.tp", "30 modules sharded over tp"]
+    assert _change(found, "30 modules sharded over tp").action is Action.REMOVE
 
 
 def test_unit_change_names_the_unit() -> None:
@@ -124,8 +124,8 @@ def test_unit_change_names_the_unit() -> None:
         _side(),
         _side(('"model.layers.*" -> unit(reshard_after_forward = true)', '"model.layers.{0..1}" -> unit')),
     )
-    assert _names(found, Group.LAYOUT) == ["fsdp unit model.layers.{2..3}"]
-    assert _change(found, "fsdp unit model.layers.{2..3}").action is Action.REMOVE
+    assert _names(found, Group.LAYOUT) == ["FSDP unit model.layers.{2..3}"]
+    assert _change(found, "FSDP unit model.layers.{2..3}").action is Action.REMOVE
 
 
 def test_recomputation_change_names_the_modules() -> None:

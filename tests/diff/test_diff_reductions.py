@@ -66,7 +66,7 @@ def change(found: PlanDiff) -> Change | None:
         (("dp_shard = 2", "dp_shard = 1"), "mesh.dp_shard, gradient_accumulation"),
         (("fsdp on dp_shard, cp {", "fsdp on dp_shard {"), "fsdp"),
         (("reduce_dtype = float32", "reduce_dtype = bfloat16"), "fsdp.reduce_dtype"),
-        (('"model.layers.*" -> unit', '"model.layers.{0..1}" -> unit'), "fsdp units"),
+        (('"model.layers.*" -> unit', '"model.layers.{0..1}" -> unit'), "FSDP units"),
         (("rotate = ring", "rotate = allgather"), "context_parallel"),
         (("rotate = ring", "load_balancer = none"), "context_parallel"),
         (("output = Shard(-1)", "output = Replicate()"), "tensor_parallel, loss over tp"),

@@ -100,12 +100,12 @@ def test_losses_and_evaluations_are_those_of_one_process(
     (alone,) = trained(folder, f"data.packing={packing}", run_folder=tmp_path / "one")
     ranks = trained(folder, f"data.packing={packing}", *MESHES[mesh], run_folder=tmp_path / "many")
     for one, other in zip(alone.metrics, ranks[0].metrics, strict=True):
-        assert other.tokens == one.tokens < 256
+        assert other.labels == one.labels < other.tokens == 256
         assert other.sample_ids == one.sample_ids
         assert other.loss == pytest.approx(one.loss, rel=1e-5)
         assert other.grad_norm == pytest.approx(one.grad_norm, rel=3e-4)
-        assert [(found.label, found.tokens) for found in other.evaluations] == [
-            (found.label, found.tokens) for found in one.evaluations
+        assert [(found.label, found.labels) for found in other.evaluations] == [
+            (found.label, found.labels) for found in one.evaluations
         ]
         losses = [found.loss for found in one.evaluations]
         assert [found.loss for found in other.evaluations] == pytest.approx(losses, rel=1e-5)
@@ -131,8 +131,8 @@ def test_a_conversations_answers_are_the_loss_of_every_mesh(folder: Path, tmp_pa
         folder, *settings, "mesh.dp_shard=2", "mesh.cp=2", run_folder=tmp_path / "many", stop_after=2
     )
     # Of four conversations a step; most of their tokens are questions and padding.
-    assert alone.metrics[0].tokens < 4 * 64
-    assert [one.tokens for one in ranks[0].metrics] == [one.tokens for one in alone.metrics]
+    assert alone.metrics[0].labels < 4 * 64 < alone.metrics[0].tokens == 512
+    assert [one.labels for one in ranks[0].metrics] == [one.labels for one in alone.metrics]
     expected = [one.loss for one in alone.metrics]
     assert [one.loss for one in ranks[0].metrics] == pytest.approx(expected, rel=1e-5)
 

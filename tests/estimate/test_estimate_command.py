@@ -57,5 +57,5 @@ def test_show_says_what_an_estimate_says(view: str, capsys: pytest.CaptureFixtur
 def test_a_sound_plan_says_its_peak_and_what_it_sends(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(PLANS / "llama-3.1-8b.plan"), "--gpu", "h100"]) == 0
     out = capsys.readouterr().out
-    assert "about 24.72 GiB per rank at the peak, 31 % of h100, in forward and loss" in out
+    assert "about 24.72 GiB reserved per rank at the peak, 31 % of h100, in forward and loss" in out
     assert "335 GiB sent per rank and step" in out

@@ -152,31 +152,35 @@ def test_a_broken_file_is_refused(edit: dict[str, object], message: str) -> None
         loads(json.dumps(json.loads(dumps(MEASURED)) | edit))
 
 
-def lines(*rates: float) -> list[str]:
-    return [json.dumps({"step": step, "tokens_per_second": rate}) for step, rate in enumerate(rates, 1)]
+def lines(*seconds: float) -> list[str]:
+    """Of a run on chats, whose labels are a small part of its positions: no rate of labels tells seconds."""
+    return [
+        json.dumps({"step": step, "seconds": one, "labels": 10, "tokens_per_second": 10 / one})
+        for step, one in enumerate(seconds, 1)
+    ]
 
 
 def test_the_first_steps_of_a_run_do_not_count() -> None:
-    assert step_seconds(lines(1, 1, 1, 100, 200, 300), tokens_per_step=1000) == 5
+    assert step_seconds(lines(9, 9, 9, 4, 5, 6)) == 5
 
 
 def test_a_run_of_its_first_steps_alone_is_too_short() -> None:
     with pytest.raises(ValueError, match="3 steps are logged; more than 3 are needed"):
-        step_seconds(lines(1, 1, 1), tokens_per_step=1000)
+        step_seconds(lines(1, 1, 1))
 
 
-def run_folder(tmp_path: Path, *, rate: float, plan: Path) -> Path:
+def run_folder(tmp_path: Path, *, seconds: float, plan: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir(exist_ok=True)
     if not (folder / "plan.json").exists():
         assert main(["compile", str(plan), "-o", str(folder / "plan.json")]) == 0
-    (folder / "metrics.jsonl").write_text("\n".join(lines(*[rate] * 5)) + "\n")
+    (folder / "metrics.jsonl").write_text("\n".join(lines(*[seconds] * 5)) + "\n")
     return folder
 
 
 def test_a_run_calibrates_the_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, output = PLANS / "llama-3.1-8b.plan", tmp_path / "a.json"
-    folder = run_folder(tmp_path, rate=2_097_152 / 10, plan=plan)
+    folder = run_folder(tmp_path, seconds=10.0, plan=plan)
     device = ["--gpu", "h100"]
     assert main(["calibrate", str(plan), str(folder), *device, "--machine", "a", "-o", str(output)]) == 0
     assert "a, h100, " in capsys.readouterr().out
@@ -189,7 +193,7 @@ def test_a_run_calibrates_the_estimate(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_run_of_another_plan_calibrates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, output = PLANS / "llama-3.1-8b.plan", tmp_path / "a.json"
-    folder = run_folder(tmp_path, rate=1.0, plan=plan)
+    folder = run_folder(tmp_path, seconds=1.0, plan=plan)
     other = ["--set", "optimizer.clip_grad_norm=2.0"]
     command = ["calibrate", str(plan), str(folder), *other, "--gpu", "h100", "--machine", "a"]
     assert main([*command, "-o", str(output)]) == 2

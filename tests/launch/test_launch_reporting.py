@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from importlib import util
 from pathlib import Path
@@ -11,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from planc.estimate.estimate import estimate
+from planc.figures import needs
+from planc.figures import plan as of_plan
+from tests.figures.views import written_numbers
 from tests.launch.processes import Outcome, start, torchrun
-from tests.plans import write_plan
+from tests.plans import checked, write_plan
 
 REPORTING = """
 hardware {
@@ -78,10 +83,42 @@ def test_a_run_with_all_of_it_ends_well(finished: tuple[Path, Outcome]) -> None:
     assert outcome.code == 0, outcome.stderr
 
 
+def test_a_run_prints_the_figures_that_a_check_prints(finished: tuple[Path, Outcome], plan: Path) -> None:
+    """Its banner, what it says as it builds the model, and its metrics."""
+    found = checked(plan)
+    graph, inventory = found.graph, found.inventory
+    assert graph is not None and inventory is not None
+    number = r"([\d_]+)"
+    printed = written_numbers(
+        finished[1].stdout,
+        {
+            "world_size": rf"\({number} ranks, cpu",
+            "modules_over_tp": rf"layout +{number} modules sharded over tp",
+            "fsdp_units": rf"sharded over tp, {number} FSDP units",
+            "parameters": rf"model: \w+, {number} parameters",
+            "parameters_per_rank": rf"rank 0 holds {number} parameters",
+        },
+    )
+    figures = (
+        of_plan.world_size(graph),
+        of_plan.sharded_modules(graph),
+        of_plan.fsdp_units(graph),
+        of_plan.parameters(inventory.num_parameters),
+        needs.parameters_per_rank(estimate(graph, inventory)),
+    )
+    assert printed == {figure.name: figure.value for figure in figures}
+    metrics = lines(finished[0] / "metrics.jsonl")
+    assert {line["tokens"] for line in metrics} == {of_plan.tokens_per_step(graph).value}
+    for line in metrics:
+        assert line["tokens_per_second"] == pytest.approx(line["tokens"] / line["seconds"])
+        assert line["tokens_per_second_per_device"] == pytest.approx(line["tokens_per_second"] / 4)
+    assert re.search(r" tokens/s  \S+ TFLOP/s/device  .*iB process", finished[1].stdout)
+
+
 def test_metrics_tell_flops_and_the_time_of_each_phase(finished: tuple[Path, Outcome]) -> None:
     found = lines(finished[0] / "metrics.jsonl")
     assert [line["step"] for line in found] == [1, 2, 3, 4]
-    assert all(line["tflops_per_second"] > 0 for line in found)
+    assert all(line["tflops_per_second_per_device"] > 0 for line in found)
     assert all(line["memory_kind"] == "process" for line in found)
     phases = found[2]["phase_seconds"]
     assert all(phases[name] > 0 for name in ("data", "forward", "backward", "optimizer", "checkpoint"))

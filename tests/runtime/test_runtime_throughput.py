@@ -25,7 +25,7 @@ def spend(clock: PhaseClock, phase: str, *, seconds: float) -> None:
 
 
 def test_flops_are_of_one_rank() -> None:
-    assert WORK.tflops_per_second(seconds=4.0) == 500.0
+    assert WORK.tflops_per_second_per_device(seconds=4.0) == 500.0
 
 
 def test_mfu_is_the_share_of_the_devices_peak() -> None:

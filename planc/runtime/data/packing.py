@@ -99,8 +99,8 @@ class PackedDataset:
     def summary(self) -> str:
         """One line for the log: what was read, and what is not used."""
         return (
-            f"{self.num_documents:,} documents, {self.num_tokens:,} tokens, "
-            f"{self.num_sequences:,} sequences; {self.num_dropped_tokens} tokens left over"
+            f"{self.num_documents:_} documents, {self.num_tokens:_} tokens, "
+            f"{self.num_sequences:_} sequences; {self.num_dropped_tokens:_} tokens left over"
         )
 
     def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:

@@ -85,9 +85,9 @@ class PaddedDataset:
     def summary(self) -> str:
         """One line for the log: what was read, and what is not used."""
         return (
-            f"{self.num_documents:,} documents, {self.num_tokens:,} tokens, "
-            f"{self.num_sequences:,} sequences; {self.num_dropped_tokens:,} tokens dropped, "
-            f"{self.num_padding_tokens:,} tokens of padding"
+            f"{self.num_documents:_} documents, {self.num_tokens:_} tokens, "
+            f"{self.num_sequences:_} sequences; {self.num_dropped_tokens:_} tokens dropped, "
+            f"{self.num_padding_tokens:_} tokens of padding"
         )
 
     def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:

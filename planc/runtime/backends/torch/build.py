@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from planc.figures.plan import parameters
 from planc.graph.ops import AttachAttention, BuildModel
 from planc.hub import model_folder
 from planc.runtime.backends.torch.attention.documents import Documents
@@ -30,8 +31,8 @@ def build_model(session: Session, op: BuildModel, position: Position) -> None:
     session.model_digest = op.config_digest
     session.vocab_size = model.config.vocab_size
     session._model = model
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    session.observer.noted(f"model: {op.architecture}, {num_parameters:,} parameters, {op.dtype}")
+    found = parameters(sum(parameter.numel() for parameter in model.parameters()))
+    session.observer.noted(f"model: {op.architecture}, {found.text}, {op.dtype}")
 
 
 def meta_model(op: BuildModel, *, base: Path) -> Any:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from planc.figures.plan import tokens_per_step
 from planc.graph.ops import Log, ReduceMetrics
 from planc.runtime.backends.torch.guarding import require_finite
 from planc.runtime.backends.torch.preemption import sum_with_notices
@@ -44,19 +45,22 @@ def log(session: Session, op: Log, position: Position) -> None:
     most = _most_of_any_rank(session, (*memory, *spent.values(), *own_times))
     sample_ids = _sample_ids(session) if session.reports_sample_ids else ()
     peak = session.optimizer.defaults["lr"]
+    tokens = tokens_per_step(session.graph).count
     work, is_cuda = session.work, session.device.type == "cuda"
     metrics = StepMetrics(
         step=position.step,
         loss=loss,
         grad_norm=session.grad_norm,
         learning_rate=peak * learning_rate_factor(session.schedule, step=position.step),
-        tokens=session.batch_tokens,
-        tokens_per_second=session.batch_tokens / seconds,
+        tokens=tokens,
+        labels=session.batch_tokens,
+        tokens_per_second=tokens / seconds,
+        tokens_per_second_per_device=tokens / session.graph.world_size / seconds,
         seconds=seconds,
         memory_bytes=most[0],
         memory_kind="allocated" if is_cuda else "process",
         memory_reserved_bytes=most[1] if is_cuda else None,
-        tflops_per_second=work.tflops_per_second(seconds=seconds) if work else None,
+        tflops_per_second_per_device=work.tflops_per_second_per_device(seconds=seconds) if work else None,
         # The plan's device is an accelerator: its peak says nothing of a processor.
         mfu=work.mfu(seconds=seconds) if work and is_cuda else None,
         phase_seconds={phase: ns / 1e9 for phase, ns in zip(spent, most[len(memory) :], strict=False)},

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from planc.figures.plan import parameters_per_rank
 from planc.graph.ops import BuildModel, InitWeights, LoadWeights, MaterialiseWeights
 from planc.hub import model_folder
 from planc.initialisation import draw, fresh_copy, is_unset
@@ -39,8 +40,8 @@ def materialise_weights(session: Session, op: MaterialiseWeights, position: Posi
         move_buffers(session.model, device=session.device)
     # to_empty allocates for each module on its own.
     tie(session.model, ties)
-    held = sum(local_of(parameter).numel() for parameter in session.model.parameters())
-    session.observer.noted(f"rank 0 holds {held:,} parameters")
+    held = parameters_per_rank(sum(local_of(parameter).numel() for parameter in session.model.parameters()))
+    session.observer.noted(f"rank 0 holds {held.text}")
 
 
 def move_buffers(model: nn.Module, *, device: torch.device) -> None:

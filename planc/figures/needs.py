@@ -1,0 +1,126 @@
+"""Figures of an estimate: memory, what a rank sends, and work.
+
+A step's collectives are all that it calls, sums of single numbers (token counts, losses, norms) among them;
+logging, saving and setup are no part of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from planc.estimate.model import Collective, Estimate
+from planc.estimate.roofline import Roofline
+from planc.figures import plan as of_plan
+from planc.figures.model import Figure, Unit, num_bytes
+from planc.vocab import MeshDim
+
+
+def parameters_per_rank(found: Estimate) -> Figure:
+    """Elements of the shards of rank 0, which holds the most."""
+    return of_plan.parameters_per_rank(found.num_local_parameters)
+
+
+def peak_memory(found: Estimate) -> Figure:
+    """What a rank reserves at the peak of a step."""
+    return num_bytes("peak_memory", found.memory.peak.num_bytes)
+
+
+def peak_phase(found: Estimate) -> Figure:
+    """The part of a step in which `peak_memory` is reached."""
+    return Figure("peak_phase", found.memory.peak_phase, Unit.PHASE)
+
+
+def peak_part(found: Estimate, name: str) -> Figure:
+    """What a part has of `peak_memory`: the parts add up to it."""
+    return num_bytes(f"peak_memory.{name}", dict(found.memory.peak_parts).get(name, 0))
+
+
+def own_most(found: Estimate, name: str) -> Figure:
+    """The most that a part takes at any moment, on the device or in the host's memory."""
+    return num_bytes(f"memory.{name}", found.memory.part(name).num_bytes)
+
+
+def host_memory(found: Estimate) -> Figure:
+    """What a rank holds in the host's memory for good, beside the process itself."""
+    return num_bytes("host_memory", found.memory.host_bytes)
+
+
+def sent_bytes(found: Estimate) -> Figure:
+    """What a rank sends in a step."""
+    return num_bytes("sent_bytes_per_step", found.sent_bytes())
+
+
+def sent_by(
+    collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str = "", cause: str = ""
+) -> Figure:
+    """What a rank sends in a step in one group of ranks: in all, or of a kind and for a cause."""
+    chosen = _chosen(collectives, over=over, kind=kind, cause=cause)
+    name = ".".join(("sent_bytes_per_step", *_path(over, kind, cause)))
+    return num_bytes(name, sum(one.sent_bytes for one in chosen))
+
+
+def num_collectives(found: Estimate) -> Figure:
+    """How many collectives a rank calls in a step."""
+    return counted_collectives(sum(one.count for one in found.collectives))
+
+
+def counted_collectives(number: int) -> Figure:
+    """The figure for a number that was counted elsewhere."""
+    return Figure("collectives_per_step", number, Unit.COLLECTIVES)
+
+
+def collectives_by(
+    collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str, cause: str = ""
+) -> Figure:
+    """How many of a kind a rank calls in a step in one group of ranks; for every cause or for one."""
+    chosen = _chosen(collectives, over=over, kind=kind, cause=cause)
+    name = ".".join(("collectives_per_step", *_path(over, kind, cause)))
+    return Figure(name, sum(one.count for one in chosen), Unit.COLLECTIVES)
+
+
+def _chosen(
+    collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str, cause: str
+) -> Iterator[Collective]:
+    return (
+        one for one in collectives if one.over == over and kind in ("", one.kind) and cause in ("", one.cause)
+    )
+
+
+def _path(over: tuple[MeshDim, ...], kind: str, cause: str) -> Iterator[str]:
+    """A figure of all causes is named as the start of the names of each cause's."""
+    return filter(None, ("+".join(over), kind, cause))
+
+
+def comparison_bytes(found: Estimate) -> Figure:
+    """What a rank sends whenever replicas are compared, which is no part of a step's bytes."""
+    return num_bytes("comparison_bytes", found.comparison.sent_bytes if found.comparison else 0)
+
+
+def tokens_per_step(found: Estimate) -> Figure:
+    return of_plan.num_tokens(found.flops.tokens_per_step)
+
+
+def flops_per_token(found: Estimate) -> Figure:
+    return Figure("flops_per_token", found.flops.per_token, Unit.FLOP)
+
+
+def flops_per_step(found: Estimate) -> Figure:
+    """Of all ranks, without what checkpointing computes again."""
+    return Figure("flops_per_step", found.flops.per_step, Unit.FLOP)
+
+
+def flops_per_rank(found: Estimate) -> Figure:
+    """What one rank executes in a step, with what checkpointing computes again."""
+    return Figure("executed_flops_per_rank", found.flops.executed_per_rank, Unit.FLOP)
+
+
+def most_tokens_per_second(found: Estimate, bound: Roofline) -> Figure:
+    """What the whole run can reach at most."""
+    rate = found.flops.tokens_per_step / bound.step_seconds
+    return Figure("most_tokens_per_second", rate, Unit.TOKENS_PER_SECOND)
+
+
+def most_tokens_per_second_per_device(found: Estimate, bound: Roofline) -> Figure:
+    """The same for one of the run's devices."""
+    rate = found.flops.tokens_per_step / bound.step_seconds / found.flops.world_size
+    return Figure("most_tokens_per_second_per_device", rate, Unit.DEVICE_TOKENS)

@@ -1,0 +1,99 @@
+"""Figures of an execution graph alone: a run has them too, also of an artifact that comes without a model."""
+
+from __future__ import annotations
+
+from planc.figures.model import Figure, Unit
+from planc.graph.graph import Graph
+from planc.graph.ops import (
+    Accumulate,
+    CheckpointActivations,
+    CompileModules,
+    FullyShard,
+    OpenData,
+    ShardTensorParallel,
+)
+from planc.vocab import Shard, StridedShard
+
+
+def world_size(graph: Graph) -> Figure:
+    return num_ranks(graph.world_size)
+
+
+def num_ranks(number: int) -> Figure:
+    """The ranks of a mesh."""
+    return Figure("world_size", number, Unit.RANKS)
+
+
+def sharded_modules(graph: Graph) -> Figure:
+    """Modules of which a rank holds a part; a norm under sequence parallelism stays whole."""
+    found = (op for op in graph.setup if isinstance(op, ShardTensorParallel))
+    return num_sharded_modules(sum(len(op.modules) for op in found if has_shards(op)))
+
+
+def recomputed_modules(graph: Graph) -> Figure:
+    """Modules whose activations backward computes again, wholly or in part."""
+    found = (op for op in graph.setup if isinstance(op, CheckpointActivations))
+    return Figure("recomputed_modules", sum(len(op.modules) for op in found), Unit.MODULES)
+
+
+def compiled_modules(graph: Graph) -> Figure:
+    found = (op for op in graph.setup if isinstance(op, CompileModules))
+    return Figure("compiled_modules", sum(len(op.modules) for op in found), Unit.MODULES)
+
+
+def num_sharded_modules(number: int) -> Figure:
+    """The figure for a number that was counted elsewhere."""
+    return Figure("modules_over_tp", number, Unit.MODULES)
+
+
+def has_shards(op: ShardTensorParallel) -> bool:
+    """Whether a rank holds less than all of an op's modules."""
+    return any(isinstance(placement, Shard | StridedShard) for _, placement in op.parameters)
+
+
+def fsdp_units(graph: Graph) -> Figure:
+    """Groups of modules that FSDP gathers together, the root among them."""
+    return Figure(
+        "fsdp_units", sum(len(op.groups) for op in graph.setup if isinstance(op, FullyShard)), Unit.UNITS
+    )
+
+
+def modules_text(graph: Graph) -> str:
+    """`30 modules sharded over tp, 6 FSDP units`."""
+    return f"{sharded_modules(graph).text} sharded over tp, {fsdp_units(graph).text}"
+
+
+def tokens_per_step(graph: Graph) -> Figure:
+    """Positions of all sequences of a step, padding and masked ones too: what a step computes."""
+    data = next((op for op in graph.ops() if isinstance(op, OpenData)), None)
+    return num_tokens(data.global_batch * data.sequence_length if data is not None else 0)
+
+
+def num_tokens(number: int) -> Figure:
+    """The tokens of a step, where they were counted elsewhere."""
+    return Figure("tokens_per_step", number, Unit.TOKENS)
+
+
+def gradient_accumulation(graph: Graph) -> Figure:
+    """Micro steps of a step."""
+    times = next((op.times for op in graph.ops() if isinstance(op, Accumulate)), 1)
+    return Figure("gradient_accumulation", times, Unit.MICRO_STEPS)
+
+
+def num_steps(graph: Graph) -> Figure:
+    return Figure("steps", graph.num_steps, Unit.STEPS)
+
+
+def total_tokens(graph: Graph) -> Figure:
+    """Of all steps of the plan."""
+    return Figure("total_tokens", tokens_per_step(graph).count * graph.num_steps, Unit.TOKENS)
+
+
+def parameters(number: int) -> Figure:
+    """Elements of all of the model's parameters, tied ones once."""
+    return Figure("parameters", number, Unit.PARAMETERS)
+
+
+def parameters_per_rank(number: int) -> Figure:
+    """Elements of the shards of rank 0, which holds the most."""
+    return Figure("parameters_per_rank", number, Unit.PARAMETERS)
