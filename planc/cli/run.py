@@ -40,6 +40,7 @@ from planc.runtime.launch import (
 from planc.runtime.observer import Observer, Silent
 from planc.runtime.run_directory import RunDirectory
 from planc.runtime.statements import Statements
+from planc.runtime.stop_points import StopPoints
 from planc.runtime.watch import Watch
 from planc.secrets import redact_stream
 
@@ -212,11 +213,20 @@ def _execute(
         _refuse_old_checkpoints(graph, paths.checkpoints)
         session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
         session.work, session.notice = work_of(compiled), listener.notice
+        session.stop_points = StopPoints(listener.notice)
         session.guard.statements = Statements(store, launch.rank, launch.world_size)
         if launch.world_size > 1:
             session.watch = Watch(graph, launch, store=store, run_folder=directory.path)
             say = partial(report, launch=launch, directory=directory)
-            listener.keep_watch(session.watch, init, report=say, has_nccl=device.type == "cuda")
+            points = session.stop_points = StopPoints(
+                listener.notice,
+                store=store,
+                rank=launch.rank,
+                world_size=launch.world_size,
+                timeout_seconds=init.timeout_seconds,
+            )
+            has_nccl = device.type == "cuda"
+            listener.keep_watch(session.watch, points, init, report=say, has_nccl=has_nccl)
         last = interpreter.run(graph, TorchBackend(session), stop_after=arguments.stop_after)
         _conclude(session, display, directory, last_step=last)
     finally:
@@ -256,7 +266,11 @@ def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, sess
     graph, notice, digest = session.graph, session.notice, session.plan_hash
     if notice.is_agreed:
         steps = committed_steps(directory.path / "checkpoints")
-        saved = {"saved_step": max(steps, default=None), "signal": notice.heard or None}
+        saved = {
+            "saved_step": max(steps, default=None),
+            "signal": notice.heard or None,
+            "left": notice.left,
+        }
         directory.write_status(
             "preempted", code=ExitCode.PREEMPTED, step=last_step, plan_hash=digest, **saved
         )

@@ -18,6 +18,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import (
     ClipGradients,
+    Evaluate,
     InitWeights,
     LoadWeights,
     ResumeCheckpoint,
@@ -31,7 +32,7 @@ from planc.runtime.backends.torch.session import Paths, Session
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
 from planc.runtime.launch import read_launch
-from planc.runtime.observer import Observer, SaveTimes, StepMetrics
+from planc.runtime.observer import Evaluation, Observer, SaveTimes, StepMetrics
 from planc.runtime.statements import Statements
 
 Digests = dict[str, str]
@@ -112,6 +113,15 @@ class Recorder:
     def is_told_to_end(self, *, step: int) -> bool:
         return self.backend.is_told_to_end(step=step)
 
+    def leaves_step(self) -> bool:
+        return self.backend.leaves_step()
+
+    def leave_step(self, *, step: int) -> None:
+        self.backend.leave_step(step=step)
+
+    def left_evaluations(self) -> Sequence[Evaluate]:
+        return self.backend.left_evaluations()
+
     def describe_rank(self) -> str:
         return self.backend.describe_rank()
 
@@ -129,6 +139,8 @@ class Metrics:
 
     def stepped(self, metrics: StepMetrics) -> None:
         self.steps.append(metrics)
+
+    def evaluated(self, found: Evaluation, *, step: int) -> None: ...
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch.profiler import record_function
@@ -113,6 +113,16 @@ class TorchBackend:
 
     def is_told_to_end(self, *, step: int) -> bool:
         return preemption.is_told_to_end(self.session, step=step)
+
+    def leaves_step(self) -> bool:
+        return preemption.leaves_here(self.session, in_step=True)
+
+    def leave_step(self, *, step: int) -> None:
+        preemption.leave_step(self.session, step=step)
+
+    def left_evaluations(self) -> Sequence[ops.Evaluate]:
+        found = (op for op in self.session.graph.step if isinstance(op, ops.Evaluate))
+        return [op for op in found if op.label in self.session.evaluations_left]
 
     def describe_rank(self) -> str:
         rank = self.session.launch.rank

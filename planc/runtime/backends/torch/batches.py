@@ -99,7 +99,7 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
         session.clock.begin_step()
     with session.own_time.reading() if session.own_time is not None else contextlib.nullcontext():
         session.batch = _read(session, position)
-    session.evaluations = []
+    session.evaluations, session.evaluations_left = [], ()
     session.guard.micro_losses = []
     local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
     count = torch.tensor(local, dtype=torch.int64, device=session.device)

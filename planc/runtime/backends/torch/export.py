@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator, 
 from planc.runtime.backends.torch.checkpoint.tensors import tensor_names
 from planc.runtime.backends.torch.checkpoint_errors import run_errors
 from planc.runtime.backends.torch.export_format import common_dtype, refuse_overflow
+from planc.runtime.backends.torch.preemption import leave_undone, leaves_here
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.weights_conversion import to_checkpoint
 from planc.runtime.backends.torch.weights_views import View, leaf
@@ -52,10 +54,17 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
             f"{source / 'config.json'} changed during the run",
             help="restore the file and run again; with checkpoint.resume it goes on from its last save",
         )
+    leaves = partial(_leaves_here, session, position)
     with run_errors():
         temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder))))
-        for file, held in files.items():
-            _write_file(temporary / file, held, views, gathering)
+        try:
+            for file, held in files.items():
+                _write_file(temporary / file, held, views, gathering, leaves=leaves)
+        except _LeftError:
+            if rank() == 0:
+                shutil.rmtree(temporary, ignore_errors=True)
+            leave_undone(session, f"the export to {folder}")
+            return
         described = export_folder.Description(
             source=source,
             config=export_format.config_changes(architecture=_architecture(session), dtype=str(op.dtype)),
@@ -64,6 +73,15 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
         )
         replaced = from_coordinator(lambda: export_folder.finish(temporary, folder, described=described))
     session.observer.noted(f"exported {folder}, {op.dtype}{replaced}")
+
+
+class _LeftError(Exception):
+    """The run is told to end before the export is complete. Every rank raises it at the same tensor."""
+
+
+def _leaves_here(session: Session, position: Position) -> bool:
+    """Whether the export is left: all ranks must ask. What no checkpoint holds is exported all the same."""
+    return leaves_here(session) and session.saved_step == position.step
 
 
 def _exported(
@@ -123,10 +141,15 @@ class Gathering:
 
 
 def _write_file(
-    path: Path, entries: Sequence[Entry], views: Mapping[str, View], gathering: Gathering
+    path: Path,
+    entries: Sequence[Entry],
+    views: Mapping[str, View],
+    gathering: Gathering,
+    *,
+    leaves: Callable[[], bool],
 ) -> None:
     """Writes one file on rank 0. All ranks gather with it, and raise the CheckpointError that stops it."""
-    gathered = _gathered_in_turn([views[entry.key] for entry in entries], gathering)
+    gathered = _gathered_in_turn([views[entry.key] for entry in entries], gathering, leaves=leaves)
     failure: CheckpointError | None = None
     with without_gather_warnings():
         if rank() == 0:
@@ -147,9 +170,13 @@ def _write_file(
     from_coordinator(outcome)
 
 
-def _gathered_in_turn(views: Sequence[View], gathering: Gathering) -> Iterator[View]:
-    """Each view when it has been gathered. All ranks must draw all of them."""
+def _gathered_in_turn(
+    views: Sequence[View], gathering: Gathering, *, leaves: Callable[[], bool]
+) -> Iterator[View]:
+    """Each view when it has been gathered. All ranks must draw all of them, unless they are to leave."""
     for view in views:
+        if leaves():
+            raise _LeftError
         gathering.gather(view)
         yield view
 
