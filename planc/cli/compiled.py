@@ -17,10 +17,12 @@ from planc.cli.starting import start_with
 from planc.estimate.flops import flops
 from planc.estimate.rank_work import rank_work
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
-from planc.graph.graph import Graph
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import BuildModel
 from planc.inventory.schema import Inventory
 from planc.runtime.errors import RunError
 from planc.runtime.launch import Launch
+from planc.runtime.reads import Reads
 from planc.runtime.throughput import Work
 
 if TYPE_CHECKING:
@@ -49,6 +51,18 @@ class Compiled:
         """The artifact's text for a file in `folder`."""
         base = base_between(folder, plan_folder=self.base)
         return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
+
+    def reads(self) -> Reads:
+        """What this rank has read so far, for comparison with what others have."""
+        reads = Reads()
+        reads.add("graph", "compiled plan", plan_hash(self.graph))
+        for name, digest in self.sources:
+            reads.add("source", name, digest)
+        reads.add("override", "--set", " ".join(self.overrides) or "not given")
+        for op in self.graph.setup:
+            if isinstance(op, BuildModel):
+                reads.add("file", f"{op.path}/config.json", op.config_digest)
+        return reads
 
 
 def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:

@@ -45,6 +45,9 @@ from planc.runtime.watch import Watch
 from planc.secrets import redact_stream
 
 if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
     from planc.cli.progress import RunDisplay
     from planc.runtime.backends.torch.session import Session
 
@@ -184,7 +187,7 @@ def _execute(
     import torch.distributed as dist
 
     from planc.runtime.backends.torch.backend import TorchBackend
-    from planc.runtime.backends.torch.mesh import choose_device, connect
+    from planc.runtime.backends.torch.mesh import choose_device
     from planc.runtime.backends.torch.reporting_log import close_log
     from planc.runtime.backends.torch.reporting_profile import require_traceable
     from planc.runtime.backends.torch.run_folder import require_shared_folder
@@ -199,7 +202,7 @@ def _execute(
     init = graph.init_mesh
     device = choose_device(init.backend, launch)
     require_traceable(graph, device)
-    store = connect(launch, device=device, timeout_seconds=init.timeout_seconds, digest=digest)
+    store = _meet(compiled, launch, device=device)
     claimed = display = session = None
     observer: Observer = Silent()
     try:
@@ -241,6 +244,19 @@ def _execute(
             if compiled.num_spares and launch.rank == 0:
                 dismiss(store, num_spares=compiled.num_spares)
             dist.destroy_process_group()
+
+
+def _meet(compiled: Compiled, launch: Launch, *, device: torch.device) -> Store:
+    """The store where all ranks have met, once they have shown that they run the same, in the same way."""
+    # Reached lazily, as all of torch is.
+    from planc.runtime.backends.torch.mesh import connect
+    from planc.runtime.backends.torch.surroundings import note_surroundings
+
+    reads = compiled.reads()
+    if launch.world_size > 1:
+        note_surroundings(reads, compiled.graph, device=device)
+    timeout = compiled.graph.init_mesh.timeout_seconds
+    return connect(launch, device=device, timeout_seconds=timeout, entries=reads.take())
 
 
 def _conclude(

@@ -33,6 +33,7 @@ from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
 from planc.runtime.launch import read_launch
 from planc.runtime.observer import Evaluation, Observer, SaveTimes, StepMetrics
+from planc.runtime.reads import Entry
 from planc.runtime.statements import Statements
 
 Digests = dict[str, str]
@@ -152,7 +153,8 @@ def open_session(task: Task, observer: Observer) -> Session:
     launch = read_launch(os.environ)
     device = torch.device("cpu")
     hashed = plan_hash(task.graph)
-    store = connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, digest=hashed)
+    entries = (Entry("graph", "compiled plan", hashed),)
+    store = connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, entries=entries)
     paths = Paths(base=task.base, run=task.run_folder)
     session = Session(task.graph, hashed, launch, paths, observer, device, reports_sample_ids=True)
     session.guard.statements = Statements(store, launch.rank, launch.world_size)

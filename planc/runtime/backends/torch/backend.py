@@ -32,6 +32,7 @@ from planc.runtime.backends.torch import (
     tensor_parallel,
     weights,
 )
+from planc.runtime.backends.torch.agreeing import agreed
 from planc.runtime.backends.torch.own_time import OwnTime
 from planc.runtime.backends.torch.reporting_phases import PhaseClock
 from planc.runtime.backends.torch.session import Session
@@ -45,7 +46,7 @@ Handler = Callable[[Session, Any, Position], None]
 HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitMesh: mesh.init_mesh,
     ops.OpenLog: reporting_log.open_log,
-    ops.BuildModel: build.build_model,
+    ops.BuildModel: agreed(build.build_model),
     ops.AttachAttention: build.attach_attention,
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
     ops.CheckpointActivations: recompute.checkpoint_activations,
@@ -53,11 +54,11 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.FullyShard: sharding.shard_fully,
     ops.MaterialiseWeights: weights.materialise_weights,
     ops.InitWeights: weights.init_weights,
-    ops.LoadWeights: weights.load_weights,
+    ops.LoadWeights: agreed(weights.load_weights),
     ops.BuildOptimizer: optimizer.build_optimizer,
     ops.BuildSchedule: optimizer.build_schedule,
-    ops.OpenData: batches.open_data,
-    ops.OpenEvaluation: evaluation.open_evaluation,
+    ops.OpenData: agreed(batches.open_data),
+    ops.OpenEvaluation: agreed(evaluation.open_evaluation),
     ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
     ops.StartProfile: reporting_profile.start_profile,
     ops.NextBatch: batches.next_batch,

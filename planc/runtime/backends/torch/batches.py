@@ -53,7 +53,7 @@ def opened(session: Session, spec: DataSpec, *, vocab_size: int) -> OpenedData:
     """The data of a spec. RunError where it cannot be used."""
     share_processors(session.launch.local_world_size or session.launch.world_size)
     try:
-        return open_packed(spec, base=session.paths.base, model_vocab_size=vocab_size)
+        return open_packed(spec, base=session.paths.base, model_vocab_size=vocab_size, reads=session.reads)
     except DataError as error:
         raise RunError(error.message, help=error.help) from error
 

@@ -21,12 +21,13 @@ from planc.initialisation import fresh_copy
 from planc.runtime import export_folder
 from planc.runtime.backends.torch import export_format
 from planc.runtime.backends.torch.blocks import Slices
-from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator, rank
+from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator
 from planc.runtime.backends.torch.checkpoint.tensors import tensor_names
 from planc.runtime.backends.torch.checkpoint_errors import run_errors
 from planc.runtime.backends.torch.export_format import common_dtype, refuse_overflow
 from planc.runtime.backends.torch.preemption import leave_undone, leaves_here
 from planc.runtime.backends.torch.session import Session
+from planc.runtime.backends.torch.texts import rank
 from planc.runtime.backends.torch.weights_conversion import to_checkpoint
 from planc.runtime.backends.torch.weights_views import View, leaf
 from planc.runtime.checkpoints.errors import CheckpointError

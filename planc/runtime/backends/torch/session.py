@@ -27,6 +27,7 @@ from planc.runtime.launch import Launch
 from planc.runtime.notice import Notice
 from planc.runtime.observer import Evaluation, Observer
 from planc.runtime.rank_log import RankLog
+from planc.runtime.reads import Reads
 from planc.runtime.stop_points import StopPoints
 from planc.runtime.throughput import Work
 from planc.runtime.trackers import Following
@@ -73,6 +74,8 @@ class Session:
     observer: Observer
     device: torch.device
     reports_sample_ids: bool = False
+    reads: Reads = field(default_factory=Reads)
+    """What this rank has read since ranks agreed last."""
     rank_log: RankLog | None = None
     following: Following | None = None
     """The trackers, where the plan names some and this is rank 0."""
