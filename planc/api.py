@@ -24,10 +24,12 @@ from planc.diagnostics.suggest import closest
 from planc.graph.graph import Graph
 from planc.hardware import Demand
 from planc.hub import is_hub
-from planc.inventory.load import InventoryError, inventory_of
+from planc.inventory.files import InventoryError
+from planc.inventory.known import KnownModels
 from planc.inventory.quantized import refuse_quantized
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
+from planc.phases import Phase, phase_of
 from planc.plan import codes as plan_codes
 from planc.plan.bind import BoundPlan, bind
 from planc.plan.elastic_meshes import shrinking_note, smaller_plans, started_on
@@ -155,11 +157,50 @@ def check_source(
     text, without those that a comment suppresses; MAX_FINDINGS at most, errors before warnings.
     """
     load = load or local_files(base, plan=source.name)
-    checked = _check(source, base=base, settings=settings, world_size=world_size, load=load)
-    found = _capped(_suppressed(source, checked))
+    launch = _Launch(base, tuple(settings), world_size, KnownModels(base, cache_dir()))
+    checked = _check(source, launch, load=load)
+    found = _capped(_with_tried_fixes(source, checked, launch, load=load))
     diagnostics = in_order(_with_way(one, checked.included) for one in found)
     graph = None if checked.bound is None or has_errors(diagnostics) else compile_graph(checked.bound)
     return replace(checked, diagnostics=diagnostics, graph=graph)
+
+
+def _with_tried_fixes(
+    source: SourceFile, checked: Checked, launch: _Launch, *, load: Load
+) -> tuple[Diagnostic, ...]:
+    """The findings that no comment suppresses; a fix is safe if the plan with it checks no worse."""
+    found = _suppressed(source, checked)
+    if not any(one.fix is not None and one.fix.is_safe for one in found):
+        return found
+    # Most plans have nothing to fix, and a check of those should not wait for the import.
+    from planc.diagnostics.confirm import Files, Trial, confirmed
+
+    def again(texts: Mapping[str, SourceFile]) -> Trial:
+        changed = texts[source.name]
+        trial = _check(changed, replace(launch, models=known), load=_changed(load, texts))
+        # That nothing is known of the model yet is no fault of a fix.
+        found = tuple(one for one in _suppressed(changed, trial) if one.code is not NO_MODEL)
+        return Trial(found, _reached(trial))
+
+    known = launch.models.as_known()
+    names = (source.name, *checked.included)
+    return confirmed(
+        Trial(found, _reached(checked)),
+        files=Files({name: checked.sources[name] for name in names}, source.name),
+        check=again,
+        phase_of=lambda one: phase_of(one.code),
+        shared_phases=frozenset({Phase.SYNTAX, Phase.LINK, Phase.RESOLVE}),
+    )
+
+
+def _changed(load: Load, texts: Mapping[str, SourceFile]) -> Load:
+    """Reads included files as `texts` has them."""
+
+    def read(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
+        source, problems = load(path, span)
+        return (texts.get(source.name, source) if source else None), problems
+
+    return read
 
 
 def _capped(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
@@ -218,10 +259,27 @@ def _suppressed(source: SourceFile, checked: Checked) -> tuple[Diagnostic, ...]:
     return suppress(source, diagnostics, known=known)
 
 
-def _check(
-    source: SourceFile, *, base: Path, settings: Sequence[SourceFile], world_size: int | None, load: Load
-) -> Checked:
+@record
+class _Launch:
+    """What a plan is checked with, beside its text."""
+
+    base: Path
+    settings: tuple[SourceFile, ...]
+    world_size: int | None
+    models: KnownModels
+
+
+def _reached(checked: Checked) -> Phase:
+    """The last phase that had its say."""
+    if checked.bound is not None:
+        return Phase.MODEL if has_errors(checked.diagnostics) else Phase.SOUND
+    errors = (phase_of(one.code) for one in checked.diagnostics if one.severity is Severity.ERROR)
+    return min((*errors, Phase.RESOLVE))
+
+
+def _check(source: SourceFile, launch: _Launch, *, load: Load) -> Checked:
     """All findings in the order of the phases, and everything but the graph."""
+    settings = launch.settings
     sources = {source.name: source, **{setting.name: setting for setting in settings}}
     diagnostics: list[Diagnostic] = []
     overrides: list[Override] = []
@@ -249,7 +307,7 @@ def _check(
     found = replace(found, diagnostics=(*found.diagnostics, *problems))
     if plan is None or has_errors(found.diagnostics):
         return found
-    return _against_model(replace(found, plan=plan), plan, base=base, world_size=world_size)
+    return _against_model(replace(found, plan=plan), plan, launch)
 
 
 def _with_files(
@@ -267,10 +325,11 @@ def _with_files(
     )
 
 
-def _against_model(found: Checked, plan: Plan, *, base: Path, world_size: int | None) -> Checked:
+def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     """A plan without fault in itself, held against its model."""
+    base, world_size = launch.base, launch.world_size
     try:
-        inventory = inventory_of(plan.model.hf, base=base, cache_dir=cache_dir()).inventory
+        inventory = launch.models.get(plan.model.hf)
         if plan.model.weights is Weights.PRETRAINED:
             refuse_quantized(plan.model.hf, base=base)
     except InventoryError as error:

@@ -13,14 +13,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
+from planc.tensor_dtypes import default_dtype, floating_tensors, set_dtypes
+
 _SMALL_TENSOR = 2**16
 """Numbers: norms, scales and biases, which take no time to draw."""
 
 
-def fresh_copy(model: nn.Module) -> nn.Module:
-    """The model as it was built: whole, on meta."""
-    with torch.device("meta"):
-        copy: nn.Module = type(model)(model.config).to(model.dtype)  # type: ignore[arg-type]
+def fresh_copy(model: nn.Module) -> PreTrainedModel:
+    """The model as it was built: whole, on meta, with every tensor in the dtype that the model has it in."""
+    # A cast of the whole would round what the model's own code makes in float32, as rotary frequencies.
+    assert isinstance(model, PreTrainedModel), "a plan's model is of transformers"
+    with torch.device("meta"), default_dtype(model.config.dtype):
+        copy: PreTrainedModel = type(model)(model.config)
+    set_dtypes(copy, {name: tensor.dtype for name, tensor in floating_tensors(model).items()})
     return copy
 
 

@@ -19,7 +19,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     first, second = kind.betas
     if first > second:
         yield CODE.at(
-            subject.plan.span("optimizer.kind"),
+            subject.plan.span("optimizer.kind.betas"),
             f"betas = [{first:g}, {second:g}]",
             notes=("the mean of gradients would be older than the variance that it is divided by",),
             help=f"write `betas = [{second:g}, {first:g}]`",

@@ -18,7 +18,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """
     plan, kind = subject.plan, subject.plan.optimizer.kind
     own: dict[Span, tuple[float, float]] = {}
-    decays = {plan.span("optimizer.kind"): kind.weight_decay}
+    decays = {plan.span("optimizer.kind.weight_decay"): kind.weight_decay}
     for rule in plan.optimizer.rules:
         group = rule.action
         decay = kind.weight_decay if group.weight_decay is None else group.weight_decay
@@ -27,7 +27,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         else:
             own[rule.action_span] = group.lr, decay
     if kind.lr >= 1:
-        decays = {plan.span("optimizer.kind"): max(decays.values())}
+        decays = {plan.span("optimizer.kind.lr"): max(decays.values())}
     for span, (lr, decay) in {**{span: (kind.lr, decay) for span, decay in decays.items()}, **own}.items():
         if lr * decay >= 1:
             yield CODE.at(

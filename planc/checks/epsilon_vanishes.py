@@ -27,7 +27,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         return
     dtype = (Label(plan.span("model.dtype"), f"has no number between 0 and {smallest:g}"),)
     yield CODE.at(
-        plan.span("optimizer.kind"),
+        plan.span("optimizer.kind.eps"),
         f"eps = {eps:g}",
         secondary=dtype if eps else (),
         notes=("a weight without gradient, as of a token that a step does not hold, becomes 0 / 0",),

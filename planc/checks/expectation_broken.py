@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from planc.checks.batch_indivisible import CODE as BATCH_INDIVISIBLE
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix
-from planc.diagnostics.suggest import closest
+from planc.diagnostics.suggest import closest, is_slip
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
+from planc.plan.spec import Expectation
 
 CODE = Code("P702", "expectation-broken", "an expectation does not hold")
 UNKNOWN = Code("P703", "unknown-fact", "nothing of this name follows from a plan")
@@ -43,7 +44,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 f"no fact `{expectation.subject}`",
                 notes=(f"facts: {', '.join(known)}",),
                 help=f"did you mean `{near}`?" if near else _unknown_help(expectation.subject),
-                fix=Fix(expectation.subject_span, near, Applicability.SAFE) if near else None,
+                fix=_fix(expectation, near) if near else None,
             )
         elif not _OPERATORS[expectation.operator](known[expectation.subject], expectation.value):
             yield CODE.at(
@@ -52,6 +53,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 notes=(f"{expectation.subject} = {_FORMULAS[expectation.subject]}",),
                 help=_broken_help(is_own=expectation.span.file == own_file),
             )
+
+
+def _fix(expectation: Expectation, near: str) -> Fix:
+    # `tp_size` and `dp_size` are as near as a slip.
+    applicability = Applicability.of(is_safe=is_slip(expectation.subject, near))
+    return Fix(expectation.subject_span, near, applicability)
 
 
 def _broken_help(*, is_own: bool) -> str:

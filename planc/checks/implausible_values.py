@@ -20,22 +20,24 @@ _LEAST_TIMEOUT_SECONDS = 10
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each setting beyond what is published of training language models."""
     plan, kind = subject.plan, subject.plan.optimizer.kind
-    span = plan.span("optimizer.kind")
     groups = [rule.action for rule in plan.optimizer.rules if rule.action.lr is None]
     decays = (kind.weight_decay, *(group.weight_decay or 0.0 for group in groups))
     # P713 says the worse of it.
     takes_all = kind.lr * max(decays) >= 1
     if kind.lr > _MOST_LR[type(kind)] and not takes_all:
         usual = "1e-5 and 1e-2" if isinstance(kind, AdamW) else "1e-3 and 1"
-        yield CODE.at(span, f"lr = {kind.lr:g}", help=f"lr is usually between {usual}")
+        yield CODE.at(
+            plan.span("optimizer.kind.lr"), f"lr = {kind.lr:g}", help=f"lr is usually between {usual}"
+        )
     if isinstance(kind, AdamW) and kind.eps > _MOST_EPS:
         yield CODE.at(
-            span,
+            plan.span("optimizer.kind.eps"),
             f"eps = {kind.eps:g}",
             notes=("steps are divided by it where it is the larger: they follow the gradient's size",),
             help="eps is usually between 1e-10 and 1e-5",
         )
     if kind.weight_decay > _MOST_DECAY and not takes_all:
+        span = plan.span("optimizer.kind.weight_decay")
         yield CODE.at(span, f"weight_decay = {kind.weight_decay:g}", help="weight_decay is usually 0.1")
     clip = plan.optimizer.clip_grad_norm
     if clip is not None and clip < _LEAST_CLIP:

@@ -18,7 +18,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         return
     if optimizer.kind.lr == 0:
         yield CODE.at(
-            subject.plan.span("optimizer.kind"), "lr = 0", help="give the peak learning rate: `lr = 3e-4`"
+            subject.plan.span("optimizer.kind.lr"), "lr = 0", help="give the peak learning rate: `lr = 3e-4`"
         )
         return
     first, *others = dict.fromkeys(own[fqn][1] for fqn in names)

@@ -16,7 +16,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     kind = subject.plan.optimizer.kind
     if isinstance(kind, Sgd) and kind.nesterov and not kind.momentum:
         yield CODE.at(
-            subject.plan.span("optimizer.kind"),
+            subject.plan.span("optimizer.kind.momentum"),
             "momentum = 0",
             help="write `momentum = 0.9`, or `nesterov = false`",
         )

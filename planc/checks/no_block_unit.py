@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from planc.checks.families import runs
 from planc.checks.model import Rule, Subject
+from planc.checks.pattern_unmatched import CODE as PATTERN_UNMATCHED
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.inventory.schema import Inventory
 
@@ -61,4 +62,4 @@ def _prefixes(fqn: str) -> Iterator[str]:
         yield ".".join(parts[:depth])
 
 
-RULE = Rule((CODE,), check)
+RULE = Rule((CODE,), check, block="fsdp", unless=(PATTERN_UNMATCHED,))

@@ -5,18 +5,21 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from planc.checks.families import runs
 from planc.checks.model import Rule, Subject
+from planc.checks.pattern_slips import is_clear, rewritten
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix
-from planc.diagnostics.suggest import closest
+from planc.diagnostics.suggest import closest, is_slip
 from planc.plan.bind import Selection
-from planc.plan.pattern import Alternative, Pattern
+from planc.plan.pattern import Alternative, Pattern, parse_pattern
 from planc.record import record
 
 CODE = Code("P203", "pattern-unmatched", "a pattern matches nothing")
 
 _MAX_CANDIDATES = 8
+_NUMBERS = re.compile(r"([0-9]+)(?:-|_to_|to)([0-9]+)")
 _BRACE = re.compile(r"([^{}]*)\{[^{}]*\}([^{}]*)\Z")
 
 
@@ -46,10 +49,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         if (tied := _tied(subject, selection)) is not None:
             yield tied
             continue
-        gaps = _unused_choices(selection) if selection.matched else _dead_end(selection)
+        gaps = tuple(_unused_choices(selection) if selection.matched else _dead_end(selection))
         # In an included file, a name may be right for another plan's model.
         is_own = selection.pattern.source.span.file == own_file
-        yield from (_report(selection.pattern, gap, is_own=is_own) for gap in gaps)
+        yield from _reports(subject, selection, gaps, is_own=is_own)
 
 
 def _tied(subject: Subject, selection: Selection) -> Diagnostic | None:
@@ -66,20 +69,98 @@ def _tied(subject: Subject, selection: Selection) -> Diagnostic | None:
     return None
 
 
-def _report(pattern: Pattern, gap: Gap, *, is_own: bool) -> Diagnostic:
-    same = _same_but_for_case(gap)
-    near = same[1] if same else _nearest(gap)
-    is_safe = is_own and not gap.is_range and not gap.is_container
+def _reports(
+    subject: Subject, selection: Selection, gaps: Sequence[Gap], *, is_own: bool
+) -> Iterator[Diagnostic]:
+    """A finding for each gap; one alone where the choices of a brace seem to be slips of one name."""
+    near = [_near(gap) for gap in gaps]
+    if len(gaps) > 1 and near[0] is not None and len(set(near)) == 1:
+        first = _whole_segment(selection.pattern, gaps)
+        yield _report(subject, selection, first, _near(first), is_safe=False)
+        return
+    meant = None
+    if not selection.matched and not any(
+        one and _leads(selection, gap, one) for gap, one in zip(gaps, near, strict=True)
+    ):
+        meant = rewritten(selection, subject.inventory.blocks)
+    for gap, one in zip(gaps, near, strict=True):
+        if meant is not None:
+            yield _rewrite(subject, selection, gap, meant, is_own=is_own)
+            return
+        is_safe = is_own and not gap.is_range and not gap.is_container
+        yield _report(subject, selection, gap, one, is_safe=is_safe)
+
+
+def _whole_segment(pattern: Pattern, gaps: Sequence[Gap]) -> Gap:
+    """The gap of a whole part with a brace of which no choice matches."""
+    start, text = next((start, text) for start, text in reversed(pattern.parts) if start <= gaps[0].start)
+    return replace(gaps[0], start=start, end=start + len(text), around=("", ""), others=())
+
+
+def _report(
+    subject: Subject, selection: Selection, gap: Gap, near: str | None, *, is_safe: bool
+) -> Diagnostic:
+    same, pattern = _same_but_for_case(gap), selection.pattern
     span = pattern.source.part(gap.start, gap.end)
     nothing = f"there is nothing below `{gap.parent}`"
     children = tuple(dict.fromkeys((*(same[0] if same else ()), *gap.children)))
+    fix = None
+    if near is not None:
+        is_sure = is_safe and _is_slip(gap, near) and is_clear(subject, selection, _with(pattern, gap, near))
+        fix = Fix(span, near, Applicability.of(is_safe=is_sure))
     return CODE.at(
         span,
         _label(gap),
         notes=(f"candidates: {_listed(children)}" if children else nothing,),
-        help=f"did you mean `{near}`?" if near else None,
-        fix=Fix(span, near, Applicability.of(is_safe=is_safe)) if near else None,
+        help=f"did you mean `{near}`?" if near else _other_help(subject, gap),
+        fix=fix,
     )
+
+
+def _rewrite(subject: Subject, selection: Selection, gap: Gap, meant: str, *, is_own: bool) -> Diagnostic:
+    """A finding on a pattern that would match as another whole one."""
+    pattern = selection.pattern
+    whole = pattern.source.part(0, len(pattern.text))
+    # What another model calls its blocks is another model's pattern.
+    is_same = meant.endswith(pattern.text) or pattern.text.endswith(meant) or pattern.text.startswith(meant)
+    is_safe = is_own and is_same and is_clear(subject, selection, meant)
+    return CODE.at(
+        pattern.source.part(gap.start, gap.end),
+        _label(gap),
+        notes=(f"candidates: {_listed(gap.children)}",) if gap.children else (),
+        help=f"did you mean `{meant}`?",
+        fix=Fix(whole, meant, Applicability.of(is_safe=is_safe)),
+    )
+
+
+def _with(pattern: Pattern, gap: Gap, near: str) -> str:
+    """The pattern with something else in a gap."""
+    return f"{pattern.text[: gap.start]}{near}{pattern.text[gap.end :]}"
+
+
+def _leads(selection: Selection, gap: Gap, near: str) -> bool:
+    """Whether a pattern with something else in a gap matches something."""
+    pattern = parse_pattern(replace(selection.pattern.source, value=_with(selection.pattern, gap, near)))
+    return isinstance(pattern, Pattern) and bool(pattern.select(selection.names))
+
+
+def _is_slip(gap: Gap, near: str) -> bool:
+    """Whether a name was mistyped, rather than another name meant."""
+    prefix, suffix = gap.around or ("", "")
+    is_choice = gap.wanted.startswith(prefix) and gap.wanted.endswith(suffix)
+    meant = f"{prefix}{near}{suffix}" if is_choice else near
+    return is_slip(gap.wanted, meant)
+
+
+def _other_help(subject: Subject, gap: Gap) -> str | None:
+    """What to do where no name is near."""
+    if gap.wanted.lstrip("-").isdecimal() and gap.children:
+        return f"the numbers here are {_listed(gap.children)}"
+    if match := _NUMBERS.fullmatch(gap.wanted):
+        return f"write the range as `{{{match[1]}..{match[2]}}}`"
+    if not gap.children:
+        return f"write `{gap.parent}`" if gap.parent else None
+    return f"name one of the candidates; `planc inventory {subject.plan.model.hf}` lists all modules"
 
 
 def _label(gap: Gap) -> str:
@@ -90,8 +171,13 @@ def _label(gap: Gap) -> str:
     return f"no child `{gap.wanted}` under `{gap.parent}`" if gap.parent else f"no `{gap.wanted}`"
 
 
-def _nearest(gap: Gap) -> str | None:
+def _near(gap: Gap) -> str | None:
     """What to write in place of the faulty part."""
+    same = _same_but_for_case(gap)
+    return same[1] if same else _nearest(gap)
+
+
+def _nearest(gap: Gap) -> str | None:
     if gap.is_container:
         return f"{gap.wanted}.**"
     if gap.is_range:

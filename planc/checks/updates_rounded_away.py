@@ -30,7 +30,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     yield CODE.at(
         plan.span("model.dtype"),
         f"below 1 comes {1 - gap:g} in {plan.model.dtype}",
-        secondary=(Label(plan.span("optimizer.kind"), f"a step {step} = {lr:g}"),),
+        secondary=(Label(plan.span("optimizer.kind.lr"), f"a step {step} = {lr:g}"),),
         notes=("norms start at 1, and many other weights are too large for so small a step",),
         help=stored_in_float32(subject),
     )

@@ -23,7 +23,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if warmup > steps or never_left:
         share = ", a tenth of the training" if steps >= 10 else ""
         yield CODE.at(
-            subject.plan.span("optimizer.schedule"),
+            subject.plan.span("optimizer.schedule.warmup"),
             f"{warmup} steps of warm-up",
             secondary=(Label(subject.plan.span("train.steps"), f"{steps} steps of training"),),
             notes=("the learning rate would reach its peak in the last step, and never come down",)

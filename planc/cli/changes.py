@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from planc.api import local_files, read_source
 from planc.cli.exits import UsageError
 from planc.cli.git import git
-from planc.diagnostics import Diagnostic
-from planc.plan.include import read_files
-from planc.source import SourceFile, Span
+from planc.cli.trees import PLANS, asked_for, is_part
+from planc.source import SourceFile
 from planc.syntax import ast
 from planc.syntax.parse import parse
-
-_PLANS = ":(top)*.plan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
     """
     renames = dict(_changed_files(revision))
     top = top_folder()
-    listed = git("ls-files", "-z", "--full-name", "--", _PLANS).decode().split("\0")
+    listed = git("ls-files", "-z", "--full-name", "--", PLANS).decode().split("\0")
     present = sorted({path for path in listed if path and (top / path).is_file()})
     trees = {path: _tree(top, path) for path in present}
     includes = {path: _includes(top, path, tree) for path, tree in trees.items() if tree is not None}
@@ -82,7 +79,7 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
         )
         for path in present
         if path in renames or includes.get(path, frozenset()) & changed
-        if not _is_part(trees[path])
+        if not is_part(trees[path])
     ]
     gone = [ChangedPlan(old, None) for new, old in _gone(renames, present)]
     return tuple(sorted((*found, *gone), key=lambda plan: plan.path))
@@ -90,7 +87,7 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
 
 def _changed_files(revision: str) -> Iterator[tuple[str, str | None]]:
     """(path, path in the revision); the second is None for a new file. A file that is gone names itself."""
-    listed = git("diff", "--name-status", "-z", "--find-renames", revision, "--", _PLANS)
+    listed = git("diff", "--name-status", "-z", "--find-renames", revision, "--", PLANS)
     words = iter(listed.decode().split("\0"))
     for status in words:
         if not status:
@@ -114,29 +111,8 @@ def _tree(top: Path, path: str) -> ast.PlanFile | None:
     return parse(SourceFile(path, source.text))[0] if source else None
 
 
-def _is_part(tree: ast.PlanFile | None) -> bool:
-    """Whether a file can only be included: it neither has a model nor extends a plan that has one."""
-    if tree is None:
-        return False
-    return not any(
-        isinstance(statement, ast.Extends)
-        or (isinstance(statement, ast.Block) and statement.kind.text == "model" and statement.label is None)
-        for statement in tree.statements
-    )
-
-
 def _includes(top: Path, path: str, tree: ast.PlanFile) -> frozenset[str]:
-    """Every file that a plan asks for, there or not."""
-    asked: set[str] = set()
-    folder = PurePosixPath(path).parent
-    read = local_files((top / path).parent, plan=path)
-
-    def load(name: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
-        asked.add(str(folder / name))
-        return read(name, span)
-
-    read_files(tree, load=load)
-    return frozenset(asked)
+    return asked_for(tree, path, load=local_files((top / path).parent, plan=path))
 
 
 def from_here(path: str, *, top: Path) -> str:

@@ -142,6 +142,8 @@ def _say_fixed(fixed: FixedPlan, *, is_written: bool) -> None:
         said = []
         if file.num_fixed:
             said.append(f"{'fixed' if is_written else 'would fix'} {plans.findings(file.num_fixed)}")
+        if num_undone := fixed.num_undone(file):
+            said.append(f"not applied: the fix of {plans.findings(num_undone)}, which would bring another")
         if num_unsafe := fixed.num_unsafe(file):
             said.append(f"{plans.findings(num_unsafe)} left with an unsafe fix: see --unsafe-fixes --diff")
         if said:

@@ -17,10 +17,12 @@ from planc.cli.starting import start_with
 from planc.estimate.flops import flops
 from planc.estimate.rank_work import rank_work
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
-from planc.graph.graph import Graph
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import BuildModel
 from planc.inventory.schema import Inventory
 from planc.runtime.errors import RunError
 from planc.runtime.launch import Launch
+from planc.runtime.reads import Reads
 from planc.runtime.throughput import Work
 
 if TYPE_CHECKING:
@@ -50,6 +52,18 @@ class Compiled:
         base = base_between(folder, plan_folder=self.base)
         return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
 
+    def reads(self) -> Reads:
+        """What this rank has read so far, for comparison with what others have."""
+        reads = Reads()
+        reads.add("graph", "compiled plan", plan_hash(self.graph))
+        for name, digest in self.sources:
+            reads.add("source", name, digest)
+        reads.add("override", "--set", " ".join(self.overrides) or "not given")
+        for op in self.graph.setup:
+            if isinstance(op, BuildModel):
+                reads.add("file", f"{op.path}/config.json", op.config_digest)
+        return reads
+
 
 def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     """The plan compiled; rank 0 prints its warnings. PlanRefused if it has errors."""
@@ -58,7 +72,7 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     # Reached lazily: a compiled artifact runs without the front end.
     from planc.api import check_plan
     from planc.checks.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
-    from planc.cli.plans import render_findings
+    from planc.cli.plans import render_errors
     from planc.cli.settings import settings_from
     from planc.diagnostics import Severity
 
@@ -66,7 +80,7 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     if errors:
         raise RunError("; ".join(errors))
     checked = with_model(partial(check_plan, arguments.plan, settings=settings, world_size=launch.world_size))
-    findings = render_findings(checked, stream=sys.stderr).rstrip("\n")
+    findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
         errors_found = {one.code for one in checked.diagnostics if one.severity is Severity.ERROR}
         # Started so, a plan with any other error would only be refused again.

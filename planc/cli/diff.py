@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from functools import partial
 
-from planc.api import Checked
 from planc.checks.expectation_broken import CODE as BROKEN
 from planc.cli import plans
+from planc.cli.difftool import Pair, pairs
 from planc.cli.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
-from planc.cli.revisions import checkpoint_in, read_side, read_version, resuming
+from planc.cli.revisions import checkpoint_in, read_side, resuming
 from planc.cli.settings import settings_from
 from planc.diagnostics import has_errors
 from planc.diff.differ import diff
@@ -19,10 +19,8 @@ from planc.diff.machine import render_diff_json
 from planc.diff.markdown import render_markdown
 from planc.diff.model import Group, PlanDiff
 from planc.diff.resources import UNKNOWN
-from planc.diff.side import Side
 from planc.diff.text import render_text
 from planc.show.table import printable
-from planc.source import SourceFile
 
 DESCRIPTION = """\
 Say what a change of a plan changes, grouped by consequence: layout, memory, communication, checkpoint,
@@ -56,7 +54,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--path",
         metavar="PLAN",
-        help="OLD and NEW are files that hold versions of PLAN: its folder is where their paths start",
+        help="OLD and NEW are files that hold versions of PLAN, as `git difftool` passes them; what PLAN "
+        "includes is read from the revision that has such a version",
     )
     plans.add_set_argument(parser)
     plans.add_world_size_argument(parser)
@@ -75,37 +74,38 @@ def add_fail_on_argument(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """0; 1 where NEW has errors, or differs under --exit-code or --fail-on; 2 where a side cannot be read."""
+    if arguments.path is None:
+        old, new = arguments.old, arguments.new
+        return _compare(Pair(old, new, partial(read_side, old), partial(read_side, new)), arguments)
+    code = CLEAN
+    for one in pairs(arguments.old, arguments.new, path=arguments.path):
+        if isinstance(one, str):
+            print(f"planc diff  {printable(one)}")
+        else:
+            code = max(code, _compare(one, arguments))
+    return code
+
+
+def _compare(pair: Pair, arguments: Namespace) -> int:
+    """Shows the difference of a plan's two versions."""
     settings, _ = settings_from(arguments.set, {})
-    if arguments.path and os.devnull in (arguments.old, arguments.new):
-        what = "new" if arguments.old == os.devnull else "gone"
-        print(f"planc diff  {printable(arguments.path)}  is {what}")
-        return CLEAN
-    old, old_checked = _side(arguments.old, path=arguments.path, settings=(), world_size=None)
+    old, old_checked = pair.read_old(settings=(), world_size=None)
     if old is None:
         sys.stderr.write(plans.render_findings(old_checked, stream=sys.stderr))
-        print(f"planc: error: {arguments.old} is too broken to compare", file=sys.stderr)
+        print(f"planc: error: {pair.old_name} is too broken to compare", file=sys.stderr)
         return COULD_NOT_RUN
-    new, new_checked = _side(
-        arguments.new, path=arguments.path, settings=settings, world_size=arguments.world_size
-    )
+    new, new_checked = pair.read_new(settings=settings, world_size=arguments.world_size)
     if new is None:
         sys.stderr.write(plans.render_findings(new_checked, stream=sys.stderr))
-        print(f"planc: error: {arguments.new} is too broken to compare", file=sys.stderr)
+        print(f"planc: error: {pair.new_name} is too broken to compare", file=sys.stderr)
         return plans.exit_code(new_checked.diagnostics)
-    checkpoint = None if arguments.path else checkpoint_in(arguments.old)
+    checkpoint = checkpoint_in(arguments.old) if arguments.path is None else None
     found = diff(old, new, resume=resuming(checkpoint, new) if checkpoint else None)
+    if pair.because and arguments.output_format != "json":
+        print(f"{printable(pair.new_name)} includes {printable(pair.because)}, which changed:")
     sys.stdout.write(_render(found, arguments.output_format))
     is_failure = has_errors(new.diagnostics) or (arguments.exit_code and not found.same_meaning)
     return FINDINGS if is_failure or fails(found, arguments.fail_on) else CLEAN
-
-
-def _side(
-    name: str, *, path: str | None, settings: Sequence[SourceFile], world_size: int | None
-) -> tuple[Side | None, Checked]:
-    """A side as `read_side` gives it, or as a version of the plan at `path`."""
-    if path:
-        return read_version(name, path=path, settings=settings, world_size=world_size)
-    return read_side(name, settings=settings, world_size=world_size)
 
 
 def fails(found: PlanDiff, groups: Sequence[str]) -> bool:

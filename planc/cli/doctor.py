@@ -137,6 +137,7 @@ def _text(report: Report, checked: Checked | None) -> str:
         colour=plans.wants_colour(stream),
         width=plans.terminal_width(stream),
         encoding=stream.encoding,
+        observed=report.sources,
     )
     findings = renderer.render(report.diagnostics)
     return f"{report_text(report)}\n{findings or 'nothing wrong found'}".rstrip("\n") + "\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 from planc.checks.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli import plans
 from planc.cli.exits import UsageError
+from planc.cli.views import write_view
 from planc.estimate.calibration import Calibration, loads
 from planc.estimate.estimate import estimate
 from planc.estimate.model import Estimate
@@ -62,7 +63,7 @@ def run(arguments: Namespace) -> int:
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         heading = f"{graph.name}  {plan_hash(graph)[:12]}  world size {graph.world_size:_}"
-        sys.stdout.write(f"{heading}\n{estimate_text(found, device=device, bound=bound)}")
+        write_view(f"{heading}\n{estimate_text(found, device=device, bound=bound)}", stream=sys.stdout)
     return plans.exit_code(checked.diagnostics)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TextIO
 
+from planc.cli import plans
 from planc.cli.exits import CLEAN, UsageError
 from planc.cli.main import COMMANDS
+from planc.cli.views import write_view
 from planc.diagnostics import pages
 from planc.diagnostics.suggest import nearest
 from planc.plan.scalars import listed
@@ -18,6 +21,8 @@ Explain a code (P402, or by name: kv-heads-indivisible), a block (tensor_paralle
 but keys and values."""
 
 _MAX_NEAR = 6
+_PAGE_CELLS = 100
+"""Longer lines of prose are hard to read."""
 
 EPILOG = """\
 examples:
@@ -38,8 +43,26 @@ def run(arguments: Namespace) -> int:
     text = _page(arguments.topic)
     if text is None:
         raise UsageError(_unknown(arguments.topic))
-    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    _write_page(text, stream=sys.stdout)
     return CLEAN
+
+
+def _write_page(text: str, *, stream: TextIO) -> None:
+    """Markdown as it is into a pipe, rendered on a terminal; a reference page in lines that fit there."""
+    if not text.startswith("# "):
+        write_view(text, stream=stream)
+        return
+    if not plans.wants_colour(stream):
+        stream.write(text if text.endswith("\n") else f"{text}\n")
+        return
+    # Only a terminal needs them, and a pipe should not wait for the import.
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    width = plans.terminal_width(stream)
+    Console(file=stream, width=min(width or _PAGE_CELLS, _PAGE_CELLS)).print(
+        Markdown(text, code_theme="ansi_dark")
+    )
 
 
 def _page(topic: str) -> str | None:

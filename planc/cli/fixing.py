@@ -12,6 +12,7 @@ from pathlib import Path
 from planc.api import Checked, check_source, local_files, read_source
 from planc.cli.exits import UsageError
 from planc.diagnostics import Applicability, Diagnostic
+from planc.diagnostics.confirm import is_undone
 from planc.diagnostics.fixes import apply_fixes
 from planc.diagnostics.visible import visible
 from planc.inventory.files import write_atomically
@@ -65,6 +66,13 @@ class FixedPlan:
             found.fix is not None
             and found.fix.applicability is Applicability.UNSAFE
             and found.fix.span.file == file.path
+            for found in self.checked.diagnostics
+        )
+
+    def num_undone(self, file: FixedFile) -> int:
+        """Those among them whose fix was tried, and left out since the plan would check worse with it."""
+        return sum(
+            is_undone(found) and found.fix is not None and found.fix.span.file == file.path
             for found in self.checked.diagnostics
         )
 

@@ -9,9 +9,9 @@ from planc.cli.exits import UsageError
 _NOT_SET = 1
 
 
-def git(*arguments: str) -> bytes:
+def git(*arguments: str, stdin: bytes | None = None) -> bytes:
     """What a git command prints. UsageError with git's words where it fails."""
-    done = _run(*arguments)
+    done = _run(*arguments, stdin=stdin)
     if done.returncode != 0:
         raise UsageError(f"git: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
@@ -25,8 +25,8 @@ def git_config(name: str, *, scope: str) -> str | None:
     return done.stdout.decode().removesuffix("\n") if done.returncode == 0 else None
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _run(*arguments: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
     try:
-        return subprocess.run(["git", *arguments], capture_output=True, check=False)
+        return subprocess.run(["git", *arguments], capture_output=True, check=False, input=stdin)
     except FileNotFoundError as error:
         raise UsageError("git is not installed") from error

@@ -7,6 +7,7 @@ import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -15,6 +16,7 @@ from planc.cli.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
 from planc.cli.settings import SIZE_VARIABLES, settings_from, unknown_variables
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.diagnostics.human import HumanRenderer
+from planc.diagnostics.machine import render_concise
 from planc.source import SourceFile
 
 
@@ -24,7 +26,8 @@ def add_set_argument(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="give a parameter or a setting another value (mesh.tp=4); again for more",
+        help="give a parameter, a setting (mesh.tp=4) or one argument of a setting's call "
+        "(optimizer.kind.lr=2e-3) another value; can be repeated",
     )
 
 
@@ -70,9 +73,11 @@ def check(path: str, *, settings: Sequence[SourceFile], world_size: int | None =
 
 
 def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> int | None:
-    """None for a plan without errors other than `but`; else the exit code. Its findings go to stderr."""
-    if checked.diagnostics:
-        sys.stderr.write(render_findings(checked, stream=sys.stderr))
+    """None for a plan without errors other than `but`; else the exit code.
+
+    Errors go to stderr in full, all else in a line each: `check` is where warnings are read.
+    """
+    sys.stderr.write(render_errors(checked, stream=sys.stderr))
     return exit_code(one for one in checked.diagnostics if one.code not in but) or None
 
 
@@ -95,6 +100,14 @@ def render_findings(checked: Checked, *, stream: TextIO) -> str:
         encoding=stream.encoding,
     )
     return renderer.render(checked.diagnostics) + "\n"
+
+
+def render_errors(checked: Checked, *, stream: TextIO) -> str:
+    """As `render_findings`, with a line alone for each finding that is not an error."""
+    errors = tuple(one for one in checked.diagnostics if one.severity is Severity.ERROR)
+    others = [one for one in checked.diagnostics if one.severity is not Severity.ERROR]
+    text = render_findings(replace(checked, diagnostics=errors), stream=stream) if errors else ""
+    return text + render_concise(others)
 
 
 def findings(number: int) -> str:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from planc.figures.speed import measured_memory, tflops_per_second_per_device, tokens_per_second
-from planc.runtime.observer import SaveTimes, StepMetrics
+from planc.record import record
+from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
 from planc.runtime.run_directory import RunDirectory
 
+_BAR_CELLS = 12
+_TIME_CELLS = 9
+"""`0:12:34`, and a space before it and before the bar."""
 _STATUS_SECONDS = 1.0
 """How old the step in status.json may be while steps are shorter."""
 
@@ -44,7 +50,8 @@ class RunDisplay:
         if first_step > num_steps:
             self.noted(f"all {num_steps} steps are done already: nothing to train")
         elif self.console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+            text = TextColumn("{task.description}", table_column=Column(no_wrap=True), markup=False)
+            columns = (text, BarColumn(_BAR_CELLS), TimeRemainingColumn())
             self.progress = Progress(*columns, console=self.console)
             self.task = self.progress.add_task("", total=self.last_step, completed=first_step - 1)
             self.progress.start()
@@ -52,13 +59,19 @@ class RunDisplay:
     def stepped(self, metrics: StepMetrics) -> None:
         self.directory.append_metrics(metrics)
         self._write_status(metrics.step)
-        line = format_step(metrics, num_steps=self.num_steps)
         for one in metrics.evaluations:
-            self._print(f"step {metrics.step}  {one.label} loss {one.loss:.4f}  ({one.labels:_} labels)")
+            self._print(evaluation_line(one, step=metrics.step))
         if self.progress is not None and self.task is not None:
+            room = self.console.width - _BAR_CELLS - _TIME_CELLS
+            line = fit_step(step_parts(metrics, num_steps=self.num_steps), cells=room)
             self.progress.update(self.task, completed=metrics.step, description=line)
         else:
+            line = "  ".join(part.text for part in step_parts(metrics, num_steps=self.num_steps))
             self._print(f"{line}  left {self._time_left(metrics.step)}")
+
+    def evaluated(self, found: Evaluation, *, step: int) -> None:
+        self.directory.add_evaluation(found, step=step)
+        self._print(evaluation_line(found, step=step))
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         self.checkpoint = directory
@@ -96,16 +109,40 @@ class RunDisplay:
         return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def format_step(metrics: StepMetrics, *, num_steps: int) -> str:
-    """`step 12/60  loss 2.3456  ...`."""
+def evaluation_line(found: Evaluation, *, step: int) -> str:
+    """`step 12  held_out loss 2.3456  (2_048 labels)`."""
+    return f"step {step}  {found.label} loss {found.loss:.4f}  ({found.labels:_} labels)"
+
+
+@record
+class StepPart:
+    """A figure of a step as it is shown; of the smallest `weight` is what a narrow terminal lacks first."""
+
+    text: str
+    weight: int
+
+
+def step_parts(metrics: StepMetrics, *, num_steps: int) -> tuple[StepPart, ...]:
+    """`step 12/60`, `loss 2.3456` and so on, in the order in which they are shown."""
     width = len(str(num_steps))
-    reached = metrics.tflops_per_second_per_device
-    flops = f"  {tflops_per_second_per_device(reached).text}" if reached is not None else ""
+    parts = [
+        StepPart(f"step {metrics.step:>{width}}/{num_steps}", 7),
+        StepPart(f"loss {metrics.loss:.4f}", 6),
+        StepPart(f"grad_norm {metrics.grad_norm:.3f}", 4),
+        StepPart(f"lr {metrics.learning_rate:.2e}", 2),
+        StepPart(tokens_per_second(metrics.tokens_per_second).text, 5),
+    ]
+    if (reached := metrics.tflops_per_second_per_device) is not None:
+        parts.append(StepPart(tflops_per_second_per_device(reached).text, 0))
+    if metrics.mfu is not None:
+        parts.append(StepPart(f"mfu {metrics.mfu:.1%}", 3))
     memory = measured_memory(metrics.memory_bytes, kind=metrics.memory_kind)
-    mfu = f"  mfu {metrics.mfu:.1%}" if metrics.mfu is not None else ""
-    return (
-        f"step {metrics.step:>{width}}/{num_steps}  loss {metrics.loss:.4f}  "
-        f"grad_norm {metrics.grad_norm:.3f}  lr {metrics.learning_rate:.2e}  "
-        f"{tokens_per_second(metrics.tokens_per_second).text}{flops}{mfu}  "
-        f"{memory.text} {metrics.memory_kind}"
-    )
+    return (*parts, StepPart(f"{memory.text} {metrics.memory_kind}", 1))
+
+
+def fit_step(parts: Sequence[StepPart], *, cells: int) -> str:
+    """The parts in a line of at most `cells`, without those of least weight that it has no room for."""
+    kept = list(parts)
+    while len(kept) > 1 and len("  ".join(part.text for part in kept)) > cells:
+        kept.remove(min(kept, key=lambda part: part.weight))
+    return "  ".join(part.text for part in kept)

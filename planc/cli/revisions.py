@@ -53,29 +53,6 @@ def read_side(
     return side_of(checked, name=name), checked
 
 
-def read_version(
-    name: str, *, path: str, settings: Sequence[SourceFile], world_size: int | None
-) -> tuple[Side | None, Checked]:
-    """As `read_side`, for the file `name` that holds another version of the plan at `path`.
-
-    Relative paths start at the folder of `path`. Git does not say which revision a version is of: a
-    side whose plan includes files says that they were read as they are here now.
-    """
-    source, problems = read_source(Path(name))
-    if source is None:
-        return None, Checked({}, problems)
-    source = SourceFile(path, source.text)
-    checked = check_source(source, base=Path(path).parent, settings=settings, world_size=world_size)
-    side = side_of(checked, name=path)
-    if side is not None and checked.included and not _is_same_file(name, path):
-        side = replace(side, note="what it includes is read as it is here now")
-    return side, checked
-
-
-def _is_same_file(name: str, path: str) -> bool:
-    return Path(path).exists() and Path(name).samefile(path)
-
-
 def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile]) -> Side:
     if settings:
         raise UsageError(f"{source.name} is compiled: --set has nothing to work on")

@@ -39,10 +39,14 @@ from planc.runtime.launch import (
 from planc.runtime.observer import Observer, Silent
 from planc.runtime.run_directory import RunDirectory
 from planc.runtime.statements import Statements
+from planc.runtime.stop_points import StopPoints
 from planc.runtime.watch import Watch
 from planc.secrets import redact_stream
 
 if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
     from planc.cli.progress import RunDisplay
     from planc.runtime.backends.torch.session import Session
 
@@ -182,7 +186,7 @@ def _execute(
     import torch.distributed as dist
 
     from planc.runtime.backends.torch.backend import TorchBackend
-    from planc.runtime.backends.torch.mesh import choose_device, connect
+    from planc.runtime.backends.torch.mesh import choose_device
     from planc.runtime.backends.torch.reporting_log import close_log
     from planc.runtime.backends.torch.reporting_profile import require_traceable
     from planc.runtime.backends.torch.run_folder import require_shared_folder
@@ -197,7 +201,7 @@ def _execute(
     init = graph.init_mesh
     device = choose_device(init.backend, launch)
     require_traceable(graph, device)
-    store = connect(launch, device=device, timeout_seconds=init.timeout_seconds, digest=digest)
+    store = _meet(compiled, launch, device=device)
     claimed = display = session = None
     observer: Observer = Silent()
     try:
@@ -211,11 +215,20 @@ def _execute(
         refuse_old_checkpoints(graph, paths.checkpoints)
         session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
         session.work, session.notice = work_of(compiled), listener.notice
+        session.stop_points = StopPoints(listener.notice)
         session.guard.statements = Statements(store, launch.rank, launch.world_size)
         if launch.world_size > 1:
             session.watch = Watch(graph, launch, store=store, run_folder=directory.path)
             say = partial(report, launch=launch, directory=directory)
-            listener.keep_watch(session.watch, init, report=say, has_nccl=device.type == "cuda")
+            points = session.stop_points = StopPoints(
+                listener.notice,
+                store=store,
+                rank=launch.rank,
+                world_size=launch.world_size,
+                timeout_seconds=init.timeout_seconds,
+            )
+            has_nccl = device.type == "cuda"
+            listener.keep_watch(session.watch, points, init, report=say, has_nccl=has_nccl)
         last = interpreter.run(graph, TorchBackend(session), stop_after=arguments.stop_after)
         _conclude(session, display, directory, last_step=last)
     finally:
@@ -230,6 +243,19 @@ def _execute(
             if compiled.num_spares and launch.rank == 0:
                 dismiss(store, num_spares=compiled.num_spares)
             dist.destroy_process_group()
+
+
+def _meet(compiled: Compiled, launch: Launch, *, device: torch.device) -> Store:
+    """The store where all ranks have met, once they have shown that they run the same, in the same way."""
+    # Reached lazily, as all of torch is.
+    from planc.runtime.backends.torch.mesh import connect
+    from planc.runtime.backends.torch.surroundings import note_surroundings
+
+    reads = compiled.reads()
+    if launch.world_size > 1:
+        note_surroundings(reads, compiled.graph, device=device)
+    timeout = compiled.graph.init_mesh.timeout_seconds
+    return connect(launch, device=device, timeout_seconds=timeout, entries=reads.take())
 
 
 def _conclude(
@@ -255,7 +281,11 @@ def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, sess
     graph, notice, digest = session.graph, session.notice, session.plan_hash
     if notice.is_agreed:
         steps = committed_steps(directory.path / "checkpoints")
-        saved = {"saved_step": max(steps, default=None), "signal": notice.heard or None}
+        saved = {
+            "saved_step": max(steps, default=None),
+            "signal": notice.heard or None,
+            "left": notice.left,
+        }
         directory.write_status(
             "preempted", code=ExitCode.PREEMPTED, step=last_step, plan_hash=digest, **saved
         )

@@ -11,13 +11,15 @@ from typing import Any
 from planc.checks.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli import plans
 from planc.cli.exits import UsageError
+from planc.cli.views import write_view
 from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
 from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import BuildModel
 from planc.graph.text import to_mermaid, to_text
 from planc.plan.bind import BoundPlan
 from planc.show.estimate import collectives_data, collectives_text, convention_text, memory_data, memory_text
-from planc.show.layout import layout_data, layout_text
+from planc.show.layout import layout_data, layout_text, other_dtypes_text
 from planc.show.mesh import mesh_data, mesh_text
 from planc.show.origin import origin_data, origin_text
 from planc.show.overview import overview
@@ -69,12 +71,13 @@ def run(arguments: Namespace) -> int:
     bound, graph = checked.bound, checked.draft()
     assert bound is not None and graph is not None, "a sound plan has a graph"
     if arguments.graph is not None:
-        text = _graph(graph, arguments.graph)
+        sys.stdout.write(_graph(graph, arguments.graph))
     elif arguments.output_format == "json":
-        text = _json(arguments.view, bound, graph)
+        sys.stdout.write(_json(arguments.view, bound, graph))
+    elif arguments.view == "resolved":
+        sys.stdout.write(resolved_text(bound))
     else:
-        text = _text(arguments.view, bound, graph)
-    sys.stdout.write(text)
+        write_view(_text(arguments.view, bound, graph), stream=sys.stdout)
     return plans.exit_code(checked.diagnostics)
 
 
@@ -88,12 +91,14 @@ def _graph(graph: Graph, output_format: str) -> str:
             return json.dumps({"plan_hash": plan_hash(graph), **asdict(graph)}, indent=2) + "\n"
 
 
+def _build(graph: Graph) -> BuildModel:
+    return next(op for op in graph.setup if isinstance(op, BuildModel))
+
+
 def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
     match view:
-        case "resolved":
-            return resolved_text(bound)
         case "layout":
-            return layout_text(layouts(graph, bound.inventory))
+            return layout_text(layouts(graph, bound.inventory)) + other_dtypes_text(_build(graph))
         case "memory":
             device = bound.plan.hardware.gpu if bound.plan.hardware else None
             return f"{convention_text()}\n{memory_text(estimate(graph, bound.inventory), device=device)}"
@@ -113,6 +118,8 @@ def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
     match view:
         case "layout":
             document["parameters"] = layout_data(layouts(graph, bound.inventory))
+            others = _build(graph).other_dtypes.items()
+            document["other_dtypes"] = {name: str(dtype) for name, dtype in others}
         case "memory":
             document["memory"] = memory_data(estimate(graph, bound.inventory))
         case "collectives":

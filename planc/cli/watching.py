@@ -1,4 +1,4 @@
-"""What a rank does when it is told to end: it finishes its step, or says which other rank ended first."""
+"""What a rank does when it is told to end: it says so, and the run ends; or which other rank was lost."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.launch import Launch
 from planc.runtime.notice import Notice
 from planc.runtime.run_directory import RunDirectory
+from planc.runtime.stop_points import StopPoints
 from planc.runtime.watch import Watch
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -85,14 +86,24 @@ class Listener:
         self._was_lost = False
 
     def keep_watch(
-        self, watch: Watch, init: InitMesh, *, report: Callable[[RunError], None], has_nccl: bool
+        self,
+        watch: Watch,
+        points: StopPoints,
+        init: InitMesh,
+        *,
+        report: Callable[[RunError], None],
+        has_nccl: bool,
     ) -> None:
-        """Lets this rank tell where it is, and which it lost when it is told to end or waits too long."""
+        """Lets this rank tell where it is, and which it lost when it is told to end or waits too long.
+
+        From now on it also learns of it if another rank is told to end.
+        """
 
         def say(lost: str) -> None:
             text = "another rank ended or stopped answering, and this one cannot go on without it"
             report(RunError(text, code=ExitCode.COMMUNICATION, help=lost, is_shared=False))
 
+        points.start(first_asked=self.acknowledge if self.launch.rank else lambda name: None)
         watch.start(timeout_seconds=init.timeout_seconds, overdue=say if has_nccl else None)
         self.say, self.watch = say, watch
 
@@ -105,12 +116,13 @@ class Listener:
         while True:
             for number in self._signals():
                 self._hear(number)
-            if self._heard_at is not None:
-                self._look(heard_at=self._heard_at)
+            told_at = self._heard_at or self.notice.asked_at
+            if told_at is not None:
+                self._look(told_at=told_at)
 
     def _signals(self) -> list[signal.Signals]:
-        """The next ones. Once told to end, none after a while: there are other ranks to look after."""
-        ready, _, _ = select.select([self.reader], [], [], _LOOK_SECONDS if self._heard_at else None)
+        """The next ones; none after a while: another rank may be told to end, or may be lost."""
+        ready, _, _ = select.select([self.reader], [], [], _LOOK_SECONDS)
         return [signal.Signals(one) for one in os.read(self.reader, 64) if one in SIGNALS] if ready else []
 
     def _hear(self, number: signal.Signals) -> None:
@@ -135,15 +147,21 @@ class Listener:
         notice.hear(number.name)
         if notice.step is None and self.watch is None:
             self._end_untrained()
-        if number == signal.SIGINT and self.launch.rank == 0:
-            print("planc: interrupted: ends after this step; once more to end at once", file=sys.stderr)
+        if self.launch.rank == 0:
+            self.acknowledge(number.name)
 
-    def _look(self, *, heard_at: float) -> None:
-        """Ends the process if the run cannot come to the end of its step."""
+    def acknowledge(self, name: str) -> None:
+        """Says that a signal was heard: what is under way may take a while to leave."""
+        again = "; once more to end at once" if name in {number.name for number in _AT_ONCE} else ""
+        text = f"{name} received on rank {self.launch.rank}: saves what is new and ends{again}"
+        print(f"planc: {text}", file=sys.stderr, flush=True)
+
+    def _look(self, *, told_at: float) -> None:
+        """Ends the process if the run cannot come to a place where it could end well."""
         watch, notice = self.watch, self.notice
         if notice.is_agreed or notice.is_over:
             return
-        if notice.step is None and time.monotonic() - heard_at > _START_SECONDS:
+        if not notice.has_trained and time.monotonic() - told_at > _START_SECONDS:
             self._end_untrained()
         if watch is None:
             return
@@ -164,10 +182,11 @@ class Listener:
         _leave(ExitCode.TERMINATED)
 
     def _end_untrained(self) -> NoReturn:
-        """Before the first step there is nothing to save, and no step to agree upon."""
+        """Before the end of the first step there is nothing to save, and no step to agree upon."""
         self._give_up()
-        self._write("preempted", ExitCode.PREEMPTED, step=self._saved_step(), signal=self.notice.heard)
-        self._tell(f"{self.notice.heard} before the first step: nothing was trained")
+        heard = self.notice.heard
+        self._write("preempted", ExitCode.PREEMPTED, step=self._saved_step(), signal=heard or None)
+        self._tell(f"{heard or 'told to end'} before the end of the first step: nothing was trained")
         _leave(ExitCode.PREEMPTED)
 
     def _end_at_once(self, number: signal.Signals) -> NoReturn:

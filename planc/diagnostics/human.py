@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from planc.diagnostics.model import Applicability, Diagnostic, Fix, Label, Severity
 from planc.diagnostics.visible import encodable, num_cells, visible
@@ -25,13 +25,15 @@ class HumanRenderer:
     """Renders against the texts in `sources`; a label on an unknown source shows its position only.
 
     `width` is the terminal's: longer lines of a plan are cut, longer texts go on below. Without one, both
-    end where nobody would read on. `encoding` is the stream's: what it lacks is shown as `?`.
+    end where nobody would read on. `encoding` is the stream's: what it lacks is shown as `?`. `observed`
+    names the sources that are not files but what was seen of a machine: there lines and columns mean nothing.
     """
 
     sources: Mapping[str, SourceFile]
     colour: bool = False
     width: int | None = None
     encoding: str = "utf-8"
+    observed: Collection[str] = ()
 
     def render(self, diagnostics: Sequence[Diagnostic]) -> str:
         """All diagnostics, blank lines between, then the count."""
@@ -49,7 +51,8 @@ class HumanRenderer:
         for index, group in enumerate(groups):
             arrow = "-->" if index == 0 else ":::"
             start = diagnostic.primary.span if index == 0 else group[0].span
-            lines.append(f"{' ' * width}{self._paint(arrow, '34')} {self._shown(str(start))}")
+            place = start.file if start.file in self.observed else str(start)
+            lines.append(f"{' ' * width}{self._paint(arrow, '34')} {self._shown(place)}")
             lines.extend(self._snippet(group, width, diagnostic.primary, colour))
         for note in diagnostic.notes:
             lines.extend(self._hanging(note, first=f"{' ' * width} = "))
@@ -95,7 +98,8 @@ class HumanRenderer:
                 number = span.line
                 line = self._shown(texts[number - 1].rstrip("\r").expandtabs(1))
                 shown = window(line, first=first, max_cells=max_cells)
-                yield f"{self._paint(f'{number:>{width}} |', '34')} {shown.text}".rstrip()
+                shown_number = "" if span.file in self.observed else number
+                yield f"{self._paint(f'{shown_number:>{width}} |', '34')} {shown.text}".rstrip()
             end = span.end_column - 1 if span.end_line == span.line else len(shown.line)
             indent, marks = shown.marks(first, end, "^" if label is primary else "-")
             paint = colour if label is primary else "34"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import zip_longest
 
+_DOUBLED = re.compile(r"(.)\1+")
 _WORDS = re.compile(r"[._-]")
 
 
@@ -44,6 +46,37 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
     """A help line naming the closest candidate."""
     found = closest(name, candidates)
     return f"did you mean `{found}`?" if found else None
+
+
+def is_slip(written: str, near: str) -> bool:
+    """Whether a name can hardly be anything but `near` mistyped: word by word, each at most a key or two off.
+
+    A short word is no slip of another, for `q_norm` and `k_norm` are two things, and so are names with other
+    numbers, or with a word more.
+    """
+    before, after = written.lower(), near.lower()
+    if _WORDS.sub("", before) == _WORDS.sub("", after):
+        return True
+    if _digits(before) != _digits(after):
+        return False
+    pairs = list(zip_longest(_WORDS.split(before), _WORDS.split(after), fillvalue=""))
+    return all(one == other or _is_slip_of_word(one, other) for one, other in pairs)
+
+
+_MIN_CHARACTERS = 4
+"""A slip in a shorter word leaves too little to be sure of what was meant."""
+
+
+def _is_slip_of_word(written: str, near: str) -> bool:
+    if _DOUBLED.sub(r"\1", written) == _DOUBLED.sub(r"\1", near):
+        return True
+    if len(near) < _MIN_CHARACTERS:
+        return False
+    return _edit_distance(written, near) <= (1 if len(near) < 2 * _MIN_CHARACTERS else 2)
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))
 
 
 def _edit_distance(left: str, right: str) -> int:

@@ -59,13 +59,15 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     parallelism left on the rank, not of the whole one.
     """
     division = _division(graph)
-    dtype = next(op.dtype for op in graph.setup if isinstance(op, BuildModel))
+    build = next(op for op in graph.setup if isinstance(op, BuildModel))
+    others = build.other_dtypes
     # Layers repeat, so most parameters lie as one before them did.
     alike: dict[object, ParameterLayout] = {}
     found = []
     for fqn, module, parameter in inventory.parameters():
         divided = division.tensor_parallel.get((module.fqn, parameter.name), (MeshDim.TP, Replicate()))
-        key = (parameter.shape, divided)
+        dtype = others.get(fqn, build.dtype)
+        key = (parameter.shape, divided, dtype)
         if key not in alike:
             alike[key] = _layout(
                 graph, division.shard_over, divided=divided, shape=parameter.shape, dtype=dtype

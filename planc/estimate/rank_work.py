@@ -134,7 +134,8 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
     ops = tuple(graph.ops())
     build, data = _first(ops, BuildModel), _first(ops, OpenData)
     attention, loop, loss = _first(ops, AttachAttention), _first(ops, Accumulate), _first(ops, ComputeLoss)
-    unit = next((op for op in ops if isinstance(op, FullyShard)), None)
+    # The root's, which comes last: a unit of what is kept in float32 is not cast.
+    unit = next((op for op in reversed(ops) if isinstance(op, FullyShard)), None)
     compute = unit.param_dtype if unit and unit.param_dtype else build.dtype
     styles = _styles(ops)
     recomputed = [op for op in ops if isinstance(op, CheckpointActivations)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
 from planc.estimate.model import Amount
 from planc.estimate.rank_work import RankWork
+from planc.vocab import DType
 
 _STEP_BYTES = 4
 ON_HOST = ", in the host's memory"
@@ -18,10 +20,13 @@ def num_local_parameters(work: RankWork) -> int:
 
 def states(work: RankWork) -> tuple[Amount, Amount, Amount]:
     """What stays from step to step, and the gradients that one step leaves before they are freed."""
-    local = num_local_parameters(work)
-    stored = local * work.model_dtype.size_bytes
+    elements: Counter[DType] = Counter()
+    for layout in work.layouts.values():
+        elements[layout.dtype] += prod(layout.local_shape)
+    stored = sum(layout.local_bytes for layout in work.layouts.values())
     place = ON_HOST if work.offloads else ""
-    formula = f"{local:_} elements x {work.model_dtype}{place}"
+    terms = (f"{number:_} elements x {dtype}" for dtype, number in elements.items())
+    formula = " + ".join(terms) + place
     return (
         Amount("parameters", stored, True, formula, "local shapes"),
         _optimizer(work, stored=stored, place=place),
@@ -45,9 +50,7 @@ def _optimizer(work: RankWork, *, stored: int, place: str) -> Amount:
 def update_bytes(work: RankWork) -> int:
     """What the optimizer's step holds beside at its worst: of a group at once, or of one parameter."""
     op = work.optimizer
-    sizes = {
-        fqn: prod(layout.local_shape) * work.model_dtype.size_bytes for fqn, layout in work.layouts.items()
-    }
+    sizes = {fqn: layout.local_bytes for fqn, layout in work.layouts.items()}
     at_once = max if op.implementation_on("cuda") == "for_loop" else sum
     return max(
         op.num_copies(group) * at_once(map(sizes.__getitem__, group.parameters)) for group in op.groups

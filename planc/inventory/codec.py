@@ -10,8 +10,9 @@ from typing import TypeVar
 from planc.inventory.files import InventoryError, parse_json
 from planc.inventory.schema import Inventory, Kind, Parameter, Routing
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
+from planc.vocab import DType
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _Value = TypeVar("_Value")
@@ -121,6 +122,9 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
     if (routing := node.routing) is not None:
         is_float32 = {"in_float32": True} if routing.in_float32 else {}
         fields["routing"] = {"experts_per_token": routing.experts_per_token, **is_float32}
+    if node.own_dtypes:
+        fields["own_dtypes"] = dict(node.own_dtypes)
+    fields |= {key: names for key in _KEPT_FIELDS if (names := getattr(node, key))}
     own = " " * indent + _compact(fields)
     if not node.children:
         return [own]
@@ -137,13 +141,15 @@ _RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads")
 """Written only where they say something."""
 
 
+_KEPT_FIELDS = ("kept_in_half", "kept_in_float16")
+_RARE_NODE_FIELDS = (
+    *("parameters", "sources", "returns", "attention", "unset", "routing", "own_dtypes", *_KEPT_FIELDS),
+    "children",
+)
+
+
 def _node(value: object, where: str) -> Node:
-    fields = _object(
-        value,
-        where,
-        required=("name", "class", "kind"),
-        optional=("parameters", "sources", "returns", "attention", "unset", "routing", "children"),
-    )
+    fields = _object(value, where, required=("name", "class", "kind"), optional=_RARE_NODE_FIELDS)
     attention = fields.get("attention")
     return Node(
         name=_root_name(fields["name"]) if where == "modules" else _string(fields["name"], f"{where}.name"),
@@ -155,6 +161,9 @@ def _node(value: object, where: str) -> Node:
         attention=_attention(attention, f"{where}.attention") if "attention" in fields else None,
         unset=_strings(fields.get("unset", []), f"{where}.unset"),
         routing=_routing(fields["routing"], f"{where}.routing") if "routing" in fields else None,
+        own_dtypes=_own_dtypes(fields.get("own_dtypes", {}), f"{where}.own_dtypes"),
+        kept_in_half=_strings(fields.get("kept_in_half", []), f"{where}.kept_in_half"),
+        kept_in_float16=_strings(fields.get("kept_in_float16", []), f"{where}.kept_in_float16"),
         children=_array(fields.get("children", []), f"{where}.children", of=_node),
     )
 
@@ -178,6 +187,16 @@ def _parameters(value: object, where: str) -> tuple[Parameter, ...]:
     return tuple(
         Parameter(name, _array(shape, f"{where}.{name}", of=_length)) for name, shape in value.items()
     )
+
+
+def _own_dtypes(value: object, where: str) -> tuple[tuple[str, DType], ...]:
+    if not isinstance(value, dict):
+        raise _error(where, "not an object")
+    dtypes = {dtype.value: dtype for dtype in DType}
+    for name, dtype in value.items():
+        if not isinstance(dtype, str) or dtype not in dtypes:
+            raise _error(f"{where}.{name}", f"not one of {', '.join(dtypes)}")
+    return tuple((name, dtypes[dtype]) for name, dtype in value.items())
 
 
 def _attention(value: object, where: str) -> AttentionNode:

@@ -38,6 +38,7 @@ from planc.inventory.random_probe import drawing_fields
 from planc.inventory.routing_probe import routing_of
 from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
+from planc.inventory.tensor_dtypes import tensor_dtypes, with_dtypes
 
 _NUM_TOKENS = 8
 
@@ -60,6 +61,7 @@ def probe(model_dir: Path) -> Inventory:
     ties = _ties(model)
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
+        dtypes = tensor_dtypes(model)
     modules = tuple(_module(fqn, module, flow=flow, unset=unset) for fqn, module in model.named_modules())
     return Inventory(
         config_digest=config_digest(content),
@@ -68,7 +70,7 @@ def probe(model_dir: Path) -> Inventory:
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         max_positions=getattr(config, "max_position_embeddings", None),
-        modules=modules,
+        modules=with_dtypes(modules, dtypes),
         attentions=attentions,
         ties=ties,
         tp_plan=tuple((model._tp_plan or {}).items()),

@@ -7,6 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from planc.record import record
+from planc.vocab import DType
 
 
 class Kind(StrEnum):
@@ -64,6 +65,12 @@ class Module:
     """Own parameters and buffers, by local name, that the model's own initialisation leaves as they were."""
     routing: Routing | None = None
     """Of stacked experts, in one forward."""
+    own_dtypes: tuple[tuple[str, DType], ...] = ()
+    """Own parameters and buffers, by local name, that the model's code builds in a dtype of their own."""
+    kept_in_half: tuple[str, ...] = ()
+    """Those of other dtypes that `from_pretrained` loads as float32 into a bfloat16 or float16 model."""
+    kept_in_float16: tuple[str, ...] = ()
+    """Those that it loads as float32 into a float16 model alone."""
 
 
 @record
@@ -135,9 +142,29 @@ class Inventory:
         aliases = {name for tie in self.ties for name in tie[1:]}
         for module in self.modules:
             for parameter in module.parameters:
-                fqn = f"{module.fqn}.{parameter.name}" if module.fqn else parameter.name
+                fqn = _joined(module.fqn, parameter.name)
                 if fqn not in aliases:
                     yield fqn, module, parameter
+
+    def own_dtypes(self, dtype: DType) -> tuple[tuple[str, DType], ...]:
+        """Parameters and buffers that are not of this dtype in a model of it, as its code builds them."""
+        return tuple(
+            (_joined(module.fqn, name), own)
+            for module in self.modules
+            for name, own in module.own_dtypes
+            if own is not dtype
+        )
+
+    def kept_in_float32(self, dtype: DType) -> tuple[str, ...]:
+        """Parameters and buffers that `from_pretrained` loads as float32 into a model of this dtype."""
+        return tuple(
+            _joined(module.fqn, name)
+            for module in self.modules
+            for name in (
+                *(module.kept_in_half if dtype in (DType.BFLOAT16, DType.FLOAT16) else ()),
+                *(module.kept_in_float16 if dtype is DType.FLOAT16 else ()),
+            )
+        )
 
     @property
     def head(self) -> Module | None:
@@ -151,3 +178,7 @@ class Inventory:
     @property
     def num_parameters(self) -> int:
         return sum(parameter.num_elements for _, _, parameter in self.parameters())
+
+
+def _joined(fqn: str, name: str) -> str:
+    return f"{fqn}.{name}" if fqn else name

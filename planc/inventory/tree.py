@@ -17,6 +17,7 @@ from dataclasses import replace
 from planc.inventory.files import InventoryError
 from planc.inventory.schema import Attention, Kind, Module, Parameter, Routing
 from planc.record import record
+from planc.vocab import DType
 
 # More than any model has: a small file that expands to more is refused before it fills the memory.
 MAX_MODULES = 200_000
@@ -53,6 +54,9 @@ class Node:
     attention: AttentionNode | None = None
     unset: tuple[str, ...] = ()
     routing: Routing | None = None
+    own_dtypes: tuple[tuple[str, DType], ...] = ()
+    kept_in_half: tuple[str, ...] = ()
+    kept_in_float16: tuple[str, ...] = ()
     children: tuple[Node, ...] = ()
 
 
@@ -98,6 +102,9 @@ def _fold(
         ),
         unset=module.unset,
         routing=module.routing,
+        own_dtypes=module.own_dtypes,
+        kept_in_half=module.kept_in_half,
+        kept_in_float16=module.kept_in_float16,
         children=_collapse(tuple(children)),
     )
 
@@ -128,6 +135,9 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                 returns=tuple(absolute(reference, seen_from=fqn) for reference in node.returns),
                 unset=node.unset,
                 routing=node.routing,
+                own_dtypes=node.own_dtypes,
+                kept_in_half=node.kept_in_half,
+                kept_in_float16=node.kept_in_float16,
             )
         )
         if (attention := node.attention) is not None:

@@ -43,8 +43,10 @@ from planc.plan import spec
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.data import Packing
 from planc.plan.facts import gradient_accumulation
+from planc.plan.tensor_dtypes import kept_in_float32
+from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
-from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, MeshDim, Placement, Shard
+from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, DType, MeshDim, Placement, Shard
 
 
 def lower(bound: BoundPlan) -> Graph:
@@ -74,6 +76,8 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         config_digest=inventory.config_digest,
         architecture=inventory.architecture,
         dtype=plan.model.dtype,
+        own_dtypes=inventory.own_dtypes(plan.model.dtype),
+        kept_in_float32=kept_in_float32(plan, inventory),
         zeroed=() if plan.model.dropout else inventory.random,
         span=plan.span("model.hf"),
     )
@@ -175,16 +179,18 @@ def _placements(bound: BoundPlan, fqn: str) -> tuple[tuple[str, Placement], ...]
 def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
     """Units of a wave with equal options in one op, then the root with everything no unit took."""
     root = UnitGroup(("",), spec.Unit(reshard_after_forward=True), fsdp.span)
-    alike: dict[tuple[spec.Unit, int], list[UnitGroup]] = {}
+    dtypes = compute_dtypes(bound)
+    alike: dict[tuple[spec.Unit, int, DType | None], list[UnitGroup]] = {}
     for group in bound.units:
-        alike.setdefault((group.unit, group.wave), []).append(group)
-    for (unit, _), groups in (*alike.items(), ((root.unit, 0), [root])):
+        alike.setdefault((group.unit, group.wave, dtypes[group.fqns]), []).append(group)
+    last = (root.unit, 0, dtypes[root.fqns])
+    for (unit, _, param_dtype), groups in (*alike.items(), (last, [root])):
         yield FullyShard(
             groups=tuple(group.fqns for group in groups),
             shard_over=fsdp.on,
             replicate_over=(fsdp.replicate_on,) if fsdp.replicate_on else (),
             reshard_after_forward=unit.reshard_after_forward,
-            param_dtype=fsdp.param_dtype,
+            param_dtype=param_dtype,
             reduce_dtype=fsdp.reduce_dtype,
             cpu_offload=fsdp.cpu_offload,
             span=groups[0].span,

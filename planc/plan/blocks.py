@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import Field
 from typing import Any
 
 from planc.plan import spec
@@ -87,14 +88,19 @@ BLOCKS: Mapping[str, Shape] = {
 }
 
 
-def setting_paths() -> Iterator[str]:
-    """Every setting by its dotted path: `mesh.tp`, `checkpoint.export.hf.dtype`."""
+def settings() -> Iterator[tuple[str, Field[Any]]]:
+    """Every setting by its dotted path, `mesh.tp` or `checkpoint.export.hf.dtype`, with its field."""
     for kind, shape in BLOCKS.items():
-        yield from _paths(kind, shape)
+        yield from _settings(kind, shape)
 
 
-def _paths(path: str, shape: Shape) -> Iterator[str]:
-    yield from (f"{path}.{name}" for name in shape.names)
+def setting_paths() -> Iterator[str]:
+    """Every setting by its dotted path."""
+    return (path for path, _ in settings())
+
+
+def _settings(path: str, shape: Shape) -> Iterator[tuple[str, Field[Any]]]:
+    yield from ((f"{path}.{one.name}", one) for one in keys(shape.record))
     for block, labels in shape.nested.items():
         for label, inner in labels.items() if block not in shape.freely_labelled else ():
-            yield from _paths(f"{path}.{block}.{label}", inner)
+            yield from _settings(f"{path}.{block}.{label}", inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from planc.hardware import DEVICES, Device
@@ -36,6 +37,10 @@ class OwnDevice:
 @record
 class DeviceType:
     """The name of a device that planc knows, or `device(memory = 80 GiB, ...)`; the value is a Device."""
+
+    @property
+    def calls(self) -> Mapping[str, type[Any]]:
+        return {_OWN: OwnDevice}
 
     def convert(self, value: ast.Value, scope: Scope) -> Device | None:
         match value:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from planc.hub import HubModel, is_commit, is_hub, is_repository, parse_hub
 from planc.plan import codes
 from planc.plan.scalars import Path, Text
@@ -56,12 +59,16 @@ class Hub:
     revision: str = key(_Commit(), doc="the commit: 40 hexadecimal digits")
 
 
-_SOURCES = {"hub": Hub}
+_SOURCES: Mapping[str, type[Any]] = {"hub": Hub}
 
 
 @record
 class ModelSource:
     """A local folder's path, or `hub("org/name", revision = "...")`, as `planc.hub` writes it."""
+
+    @property
+    def calls(self) -> Mapping[str, type[Any]]:
+        return _SOURCES
 
     def convert(self, value: ast.Value, scope: Scope) -> str | None:
         if isinstance(value, ast.Call) or (isinstance(value, ast.Ref) and value.name.text in _SOURCES):

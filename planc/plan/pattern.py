@@ -14,7 +14,7 @@ MAX_ALTERNATIVES = 10_000
 """Of one pattern, braces multiplied out."""
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(0|[1-9][0-9]{0,5})\.\.(0|[1-9][0-9]{0,5})\Z")
+_RANGE = re.compile(r"(0|[1-9][0-9]{0,99})\.\.(0|[1-9][0-9]{0,99})\Z")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_*-]")
 
 Fault = tuple[int, int, str]
@@ -306,6 +306,11 @@ def _choices(body: str, start: int) -> list[Choice] | Fault:
     return choices
 
 
+def _too_long(num_numbers: int) -> str:
+    count = str(num_numbers) if num_numbers < 10**12 else "over 10^12"
+    return f"this range has {count} numbers, more than {MAX_ALTERNATIVES}: `*` takes all that there are"
+
+
 def _numbers(body: str, start: int) -> list[Choice] | Fault:
     end = start + len(body)
     match = _RANGE.match(body)
@@ -315,5 +320,5 @@ def _numbers(body: str, start: int) -> list[Choice] | Fault:
     if low > high:
         return (start, end, f"a range goes up: {{{high}..{low}}}")
     if high - low >= MAX_ALTERNATIVES:
-        return (start, end, f"a range has at most {MAX_ALTERNATIVES} numbers")
+        return (start, end, _too_long(high - low + 1))
     return [Choice(str(number), start, end, is_range=True) for number in range(low, high + 1)]

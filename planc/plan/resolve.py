@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING
 from pathlib import PurePath
 from typing import Any
 
-from planc.diagnostics import Diagnostic, Label, has_errors
+from planc.diagnostics import Applicability, Diagnostic, Fix, Label, has_errors
 from planc.diagnostics.suggest import closest
 from planc.plan import codes, spec
-from planc.plan.blocks import BLOCKS, Shape, setting_paths
+from planc.plan.apply_overrides import apply_overrides
+from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.expectations import resolve_expectations
 from planc.plan.homes import home, nested_home
 from planc.plan.missing import report_block, report_keys, required
 from planc.plan.overrides import Override
 from planc.plan.params import resolve_params, used_names
 from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
+from planc.plan.pattern_habits import as_list, as_pattern
 from planc.plan.scalars import listed
 from planc.plan.scope import Links, OriginStep, ParamValue, Scope, references
 from planc.plan.spellings import absent
 from planc.plan.style_actions import StyleAction
 from planc.plan.types import NONE, Variant, keys, type_of
-from planc.plan.unknown_targets import report_unknown_target
+from planc.plan.written import Resolver, Written
 from planc.source import Span
 from planc.styles import Boundary
 from planc.syntax import ast
@@ -33,36 +35,6 @@ PATTERN_HELP = "a part is a name, `*`, `**`, `{a,b}` or `{0..3}`"
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 """Of all patterns of a plan."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Written:
-    """What a plan says of one block: values by key, rules, directives, mesh dims, blocks inside it.
-
-    `span` is that of its name, `whole` of all of it.
-    """
-
-    span: Span
-    whole: Span
-    values: dict[str, tuple[ast.Value, Span, tuple[OriginStep, ...]]] = field(default_factory=dict)
-    rules: list[ast.Rule] = field(default_factory=list)
-    directives: dict[str, Span] = field(default_factory=dict)
-    on: tuple[MeshDim, ...] = ()
-    nested: dict[tuple[str, str], Written] = field(default_factory=dict)
-    """By name and label."""
-    mistyped: set[str] = field(default_factory=set)
-    """Keys that an unknown key was most likely meant to be: they are not missing as well."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Resolver:
-    """The state of one resolve: the scope, and the tables that become the plan's."""
-
-    scope: Scope
-    links: Links
-    origins: dict[str, tuple[OriginStep, ...]] = field(default_factory=dict)
-    spans: dict[str, Span] = field(default_factory=dict)
-    num_alternatives: int = 0
 
 
 def resolve(
@@ -77,7 +49,7 @@ def resolve(
     resolver = Resolver(Scope(params.values, params.broken, list(problems), links.folders), links)
     resolver.spans[""] = Span(file.file, 1, 1, 1, 1)
     written = _collect(file, resolver)
-    _apply(params.other_overrides, written, resolver)
+    apply_overrides(params.other_overrides, written, resolver)
     expectations = resolve_expectations(file, resolver.scope)
     records = {kind: _record(kind, shape, written.get(kind), resolver) for kind, shape in BLOCKS.items()}
     for kind, shape in BLOCKS.items():
@@ -251,30 +223,6 @@ def _other_way(block: ast.Block, name: ast.Name) -> str | None:
     return "write `fsdp on dp_shard {`, and in it `replicate_on = dp_replicate`"
 
 
-def _apply(targets: Sequence[Override], written: dict[str, Written], resolver: Resolver) -> None:
-    """Puts overrides of settings in place of what the file says."""
-    for override in targets:
-        assignment = override.assignment
-        if assignment.target.text not in setting_paths():
-            report_unknown_target(assignment.target, resolver.scope)
-            continue
-        kind, *between, name = assignment.target.text.split(".")
-        if kind not in written and BLOCKS[kind].on:
-            text, help = f"the plan has no `{kind}` block to set this in", "add the block to the plan"
-            resolver.scope.report(codes.UNKNOWN_TARGET, assignment.target.span, text, help=help)
-            continue
-        block = written.setdefault(kind, Written(assignment.span, assignment.span))
-        resolver.spans.setdefault(kind, assignment.span)
-        if between:
-            block = block.nested.setdefault(
-                (between[0], between[1]), Written(assignment.span, assignment.span)
-            )
-            resolver.spans.setdefault(".".join((kind, *between)), assignment.span)
-        before = block.values[name][2] if name in block.values else ()
-        step = OriginStep(override.kind, assignment.span, override.text)
-        block.values[name] = (assignment.value, assignment.span, (step, *before))
-
-
 def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver) -> Any:
     """The block's record; None for an absent optional block that has no meaning by default."""
     if written is None:
@@ -371,7 +319,8 @@ def _pattern(text: ast.Text, resolver: Resolver) -> Pattern | None:
     parsed = parse_pattern(text)
     if not isinstance(parsed, Pattern):
         start, end, reason = parsed
-        resolver.scope.report(codes.BAD_PATTERN, text.part(start, end), reason, help=PATTERN_HELP)
+        help, fix = _as_pattern(text)
+        resolver.scope.report(codes.BAD_PATTERN, text.part(start, end), reason, help=help, fix=fix)
         return None
     resolver.num_alternatives += parsed.num_alternatives
     if resolver.num_alternatives > MAX_PLAN_ALTERNATIVES:
@@ -379,3 +328,14 @@ def _pattern(text: ast.Text, resolver: Resolver) -> Pattern | None:
         resolver.scope.report(codes.BAD_PATTERN, text.span, reason)
         return None
     return parsed
+
+
+def _as_pattern(text: ast.Text) -> tuple[str, Fix | None]:
+    """What to write for a malformed pattern, with a fix where it is another notation's."""
+    if (names := as_list(text.value)) is not None:
+        return f"names of several parts stand in a list: {names}", Fix(text.span, names, Applicability.UNSAFE)
+    meant = as_pattern(text.value)
+    if meant is None or not isinstance(parse_pattern(ast.Text(meant, text.span)), Pattern):
+        return PATTERN_HELP, None
+    fix = Fix(text.part(0, len(text.value)), meant, Applicability.UNSAFE)
+    return f"write `{meant}`: {PATTERN_HELP}", fix

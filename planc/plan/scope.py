@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
-from planc.diagnostics.suggest import closest
+from planc.diagnostics.suggest import closest, is_slip
 from planc.record import record
 from planc.source import Span
 from planc.syntax import ast
 
 _MAX_LISTED = 20
-_MIN_SAFE_CHARACTERS = 4
-"""A slip in a shorter word leaves too little to be sure of what was meant."""
 
 
 @record
@@ -127,8 +125,8 @@ class Scope:
         near = closest(written, alike)
         if near is not None:
             # `adam` is no slip of `adamw`: a whole word inside another may well be meant.
-            is_slip = not near.startswith(written) and not written.startswith(near)
-            is_safe = is_slip and len(near) >= _MIN_SAFE_CHARACTERS
+            is_part = near.startswith(written) or written.startswith(near)
+            is_safe = not is_part and is_slip(written, near)
             fix = Fix(name.span, within + near, Applicability.of(is_safe=is_safe))
             self.report(code, name.span, text, help=f"did you mean `{within}{near}`?", fix=fix)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from planc import vocab
 from planc.diagnostics import Applicability, Fix
@@ -60,11 +60,29 @@ def freely_labelled(record: type[Any]) -> tuple[str, ...]:
     return tuple(one.name for one in fields(record) if one.metadata.get("any_label"))
 
 
+def calls_of(wanted: ValueType) -> Mapping[str, type[Any]]:
+    """The calls that a type takes, by name, with their arguments; empty for types that take none."""
+    return wanted.calls if isinstance(wanted, TakesCalls) else {}
+
+
+@runtime_checkable
+class TakesCalls(Protocol):
+    """A type of which some values are written as calls."""
+
+    @property
+    def calls(self) -> Mapping[str, type[Any]]:
+        """The arguments of each call, by its name."""
+
+
 @record
 class Optional:
     """A value or the word `none`."""
 
     inner: ValueType
+
+    @property
+    def calls(self) -> Mapping[str, type[Any]]:
+        return calls_of(self.inner)
 
     def convert(self, value: ast.Value, scope: Scope) -> Any:
         if isinstance(value, ast.Ref) and value.name.text == "none":
@@ -136,6 +154,10 @@ class Variant:
     """
 
     cases: Mapping[str, type[Any]]
+
+    @property
+    def calls(self) -> Mapping[str, type[Any]]:
+        return self.cases
 
     def convert(self, value: ast.Value, scope: Scope) -> Any:
         match value:

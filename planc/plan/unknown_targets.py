@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
+from planc.diagnostics import Applicability, Fix
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS, setting_paths
+from planc.plan.call_arguments import argument_targets, arguments, call_before, name_of, takers
 from planc.plan.scalars import listed
 from planc.plan.scope import Scope
-from planc.plan.types import Variant, keys, type_of
+from planc.plan.written import Written
 from planc.syntax import ast
 
 _TEXT = "neither a parameter nor a setting of the plan"
+_OTHER_NAMES: Mapping[str, str] = {"learning_rate": "lr", "wd": "weight_decay", "warmup_steps": "warmup"}
+"""What other tools call an argument."""
 
 
-def report_unknown_target(target: ast.Name, scope: Scope) -> None:
+def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scope: Scope) -> None:
     """Reports a whole block, an argument on its own, the key of another block or none, or a slip."""
     if target.text in scope.broken:
         return
     paths = tuple(setting_paths())
-    block, _, key = target.text.rpartition(".")
+    block, _, written_key = target.text.rpartition(".")
+    key = _OTHER_NAMES.get(written_key, written_key)
     inside = [path.removeprefix(f"{target.text}.") for path in paths if path.startswith(f"{target.text}.")]
     same_key = [f"`{path}`" for path in paths if path.rpartition(".")[2] == key]
     beside = [path.removeprefix(f"{block}.") for path in paths if path.rpartition(".")[0] == block]
@@ -27,8 +32,13 @@ def report_unknown_target(target: ast.Name, scope: Scope) -> None:
         help = "expectations are not set: they say what the settings must come to"
     elif inside:
         help = f"`{target.text}` has the settings {listed(inside, last='and')}"
-    elif calls := tuple(_calls(block, key)):
-        help = f"`{key}` is an argument: write {listed(calls)}"
+    elif settings := _settings_with(key, target, written):
+        _report_argument(target, key, settings, scope)
+        return
+    elif taken := arguments(block):
+        help = f"the calls of `{block}` take {listed(taken, last='and')}"
+        scope.unknown(codes.UNKNOWN_TARGET, target, taken, text=_TEXT, help=help, within=f"{block}.")
+        return
     elif same_key:
         help = f"did you mean {listed(same_key)}?"
     elif beside:
@@ -37,17 +47,34 @@ def report_unknown_target(target: ast.Name, scope: Scope) -> None:
         return
     else:
         help = "a setting is named with its block, as in `mesh.tp`"
-        scope.unknown(codes.UNKNOWN_TARGET, target, (*scope.params, *paths), text=_TEXT, help=help)
+        names = (*scope.params, *paths, *argument_targets())
+        scope.unknown(codes.UNKNOWN_TARGET, target, names, text=_TEXT, help=help)
         return
     scope.report(codes.UNKNOWN_TARGET, target.span, _TEXT, help=help)
 
 
-def _calls(path: str, argument: str) -> Iterator[str]:
-    """The settings of a block, or the one setting, that take such an argument."""
-    kind, _, setting = path.partition(".")
-    for spec_field in keys(BLOCKS[kind].record) if kind in BLOCKS else ():
-        found = type_of(spec_field)
-        if isinstance(found, Variant) and setting in ("", spec_field.name):
-            for name, case in found.cases.items():
-                if argument in {one.name for one in keys(case)}:
-                    yield f"`{kind}.{spec_field.name} = {name}({argument} = ...)`"
+def _report_argument(target: ast.Name, key: str, settings: tuple[str, ...], scope: Scope) -> None:
+    """Reports an argument without its setting. One argument is offered, never the whole call: to write that
+    anew would put the other arguments back to their defaults."""
+    meant = [f"{setting}.{key}" for setting in settings]
+    fix = Fix(target.span, meant[0], Applicability.SAFE) if len(meant) == 1 else None
+    written = listed(f"`{path}=...`" for path in meant)
+    help = f"write {written}: it changes this one argument of the call"
+    scope.report(codes.UNKNOWN_TARGET, target.span, _TEXT, help=help, fix=fix)
+
+
+def _settings_with(argument: str, target: ast.Name, written: Mapping[str, Written]) -> tuple[str, ...]:
+    """The settings that take such an argument in the block that a target begins with, or in any if it
+    begins with none; those alone, if there are some, whose call in the plan takes it."""
+    kind = target.text.partition(".")[0]
+    found = {
+        setting: takers(setting, argument)
+        for path, setting in argument_targets().items()
+        if path == f"{setting}.{argument}" and (kind not in BLOCKS or kind == setting.partition(".")[0])
+    }
+    fitting = tuple(one for one, calls in found.items() if _name_before(one, target, written) in calls)
+    return fitting or tuple(found)
+
+
+def _name_before(setting: str, target: ast.Name, written: Mapping[str, Written]) -> str | None:
+    return name_of(call_before(setting, written, at=target.span))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import Accumulate, ExportHf, SaveCheckpoint
+from planc.graph.ops import Accumulate, Evaluate, ExportHf, SaveCheckpoint, SettleSave
 from planc.runtime.errors import ExitCode, OpFailure, RunError
 from planc.runtime.failures import MEMORY_HELP, exit_code, summary
 
@@ -41,6 +42,15 @@ class Backend(Protocol):
     def is_told_to_end(self, *, step: int) -> bool:
         """Whether the run is to end after `step`, which is done: the same on every rank. All must ask it."""
 
+    def leaves_step(self) -> bool:
+        """Whether the step ends here, between two micro-batches: the same on every rank. All must ask it."""
+
+    def leave_step(self, *, step: int) -> None:
+        """Undoes what `step` has done so far; no weight has changed yet."""
+
+    def left_evaluations(self) -> Sequence[Evaluate]:
+        """The evaluations of the last completed step that were left when the run was told to end."""
+
     def describe_rank(self) -> str:
         """`rank 3 (dp_shard 1, tp 1)`."""
 
@@ -53,24 +63,26 @@ def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int
 
     `stop_after` ends the run early, after that step, as its last: what is saved at the end is saved then.
     A run resumed at its end has its checkpoint already; its exports may be what it was started for.
-    A run that is told to end saves whatever its plan saves, exports aside, and ends after that step.
+    A run that is told to end saves whatever its plan saves, exports aside, and ends after that step; a long
+    step is left, and its checkpoint is of the step before. An evaluation that was left is made up for first.
     """
     last = graph.num_steps if stop_after is None else min(stop_after, graph.num_steps)
     for op in graph.setup:
         _execute(backend, op, Position())
     completed = backend.completed_steps()
     backend.started(first_step=completed + 1)
+    for op in backend.left_evaluations():
+        _execute(backend, op, Position(completed))
     ended = max(completed, last)
     if completed < last and backend.is_told_to_end(step=completed):
         ended = completed
     for step in range(completed + 1, ended + 1):
-        for op in graph.step:
-            _execute_step_op(backend, op, step, is_last_step=step == last)
-        is_told = step < last and backend.is_told_to_end(step=step)
-        for op in graph.save:
-            if _is_due(op, step, last_step=last) or (is_told and isinstance(op, SaveCheckpoint)):
-                _execute(backend, op, Position(step, is_last_step=is_told or step == last))
-        if is_told:
+        if not _run_step(graph, backend, step, is_last_step=step == last):
+            backend.leave_step(step=step)
+            ended = step - 1
+            _save_what_is_new(graph, backend, ended, is_saved=ended == completed)
+            break
+        if _save(graph, backend, step, last_step=last):
             ended = step
             break
     if completed >= last:
@@ -80,14 +92,50 @@ def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int
     return ended
 
 
-def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool) -> None:
+def _run_step(graph: Graph, backend: Backend, step: int, *, is_last_step: bool) -> bool:
+    """False if the step was left before its end."""
+    return all(_execute_step_op(backend, op, step, is_last_step=is_last_step) for op in graph.step)
+
+
+def _save(graph: Graph, backend: Backend, step: int, *, last_step: int) -> bool:
+    """Saves as the policy says, or because the run is told to end: whether it ends after this step."""
+    is_told = step < last_step and backend.is_told_to_end(step=step)
+    waited_for, has_saved = False, False
+    for op in graph.save:
+        if _is_due(op, step, last_step=last_step) or (is_told and isinstance(op, SaveCheckpoint)):
+            _execute(backend, op, Position(step, is_last_step=is_told or step == last_step))
+            has_saved = True
+            waited_for |= isinstance(op, SaveCheckpoint) and op.mode == "sync"
+    if has_saved and not is_told and step < last_step and backend.is_told_to_end(step=step):
+        # A save can take long. One more step, and the save of that one, would take as long again.
+        _save_what_is_new(graph, backend, step, is_saved=waited_for)
+        return True
+    return is_told
+
+
+def _save_what_is_new(graph: Graph, backend: Backend, step: int, *, is_saved: bool) -> None:
+    """Waits for the save under way, and saves a step that is done unless it is saved already."""
+    position = Position(step, is_last_step=True)
+    for op in graph.step:
+        if isinstance(op, SettleSave):
+            _execute(backend, op, position)
+    for op in graph.save:
+        if isinstance(op, SaveCheckpoint) and not is_saved:
+            _execute(backend, op, position)
+
+
+def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool) -> bool:
+    """False if the step is left between two of its micro-batches."""
     if not isinstance(op, Accumulate):
         _execute(backend, op, Position(step, is_last_step=is_last_step))
-        return
+        return True
     for micro_step in range(op.times):
+        if micro_step and backend.leaves_step():
+            return False
         position = Position(step, micro_step, micro_step == op.times - 1, is_last_step)
         for inner in op.body:
             _execute(backend, inner, position)
+    return True
 
 
 def _execute(backend: Backend, op: Op, position: Position) -> None:

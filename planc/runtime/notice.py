@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -15,8 +15,14 @@ class Notice:
 
     heard: str = ""
     """`SIGTERM`, as this rank heard it; empty until then."""
+    asked_at: float | None = None
+    """When this rank learnt, by `time.monotonic`, that some rank was told to end."""
     step: int | None = None
     """The last step that is done. None until the first may begin, while there is nothing to save."""
+    has_trained: bool = False
+    """This process has changed a weight: there is something new to save."""
+    left: list[str] = field(default_factory=list)
+    """What the run left undone, in words; the same command does it."""
     is_agreed: bool = False
     """All ranks end after `step`."""
     is_over: bool = False

@@ -69,6 +69,9 @@ class Observer(Protocol):
     def stepped(self, metrics: StepMetrics) -> None:
         """A step is done, and due to be reported."""
 
+    def evaluated(self, found: Evaluation, *, step: int) -> None:
+        """An evaluation of an earlier `step` is made up for, which the run before had left."""
+
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         """A checkpoint is committed; `behind` where it was written while training went on."""
 
@@ -90,6 +93,10 @@ class Together:
         for one in self.observers:
             one.stepped(metrics)
 
+    def evaluated(self, found: Evaluation, *, step: int) -> None:
+        for one in self.observers:
+            one.evaluated(found, step=step)
+
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         for one in self.observers:
             one.saved(directory, behind=behind)
@@ -105,6 +112,8 @@ class Silent:
     def started(self, *, first_step: int, num_steps: int) -> None: ...
 
     def stepped(self, metrics: StepMetrics) -> None: ...
+
+    def evaluated(self, found: Evaluation, *, step: int) -> None: ...
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
 

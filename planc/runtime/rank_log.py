@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.observer import SaveTimes, StepMetrics
+from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
 from planc.secrets import redactor
 
 
@@ -44,6 +44,9 @@ class RankLog:
 
     def stepped(self, metrics: StepMetrics) -> None:
         """Nothing: those are all ranks' numbers. Its own come by `write`."""
+
+    def evaluated(self, found: Evaluation, *, step: int) -> None:
+        """Nothing: the mean is over all ranks."""
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         times = {} if behind is None else asdict(behind)

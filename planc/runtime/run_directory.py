@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from planc.runtime.checkpoints.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.numerics import number
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import Evaluation, StepMetrics
 from planc.secrets import redactor
 
 PLAN_NAME = "plan.json"
@@ -110,6 +110,18 @@ class RunDirectory:
         }
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
+
+    def add_evaluation(self, found: Evaluation, *, step: int) -> None:
+        """Adds an evaluation that is made up for to the line of its step, if metrics.jsonl has that line."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        entries = [json.loads(line) for line in lines]
+        for entry in entries:
+            if entry["step"] == step:
+                one = {**asdict(found), "loss": number(found.loss)}
+                others = [each for each in entry.get("evaluations", []) if each["label"] != found.label]
+                entry["evaluations"] = [*others, one]
+        self._replace("metrics.jsonl", "".join(f"{json.dumps(entry)}\n" for entry in entries))
 
     def write_status(self, state: str, *, code: ExitCode | None = None, **details: Any) -> None:
         """`state` is running, done, stopped (before the last step, as asked), preempted or failed."""

@@ -118,11 +118,21 @@ def derived_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
+def keep_in_float32(model: nn.Module, names: Sequence[str]) -> None:
+    """Casts tensors on meta."""
+    for name in names:
+        fqn, _, own = name.rpartition(".")
+        module = model.get_submodule(fqn)
+        tensor = getattr(module, own).float()
+        setattr(module, own, nn.Parameter(tensor) if own in module._parameters else tensor)
+
+
 def drawn(model: Any, fqns: Sequence[str], *, seed: int) -> Iterator[tuple[str, Tensor]]:
     """The named modules' own tensors, whole, as the model's initialisation draws them: each module from a
     seed of its own name, so that no mesh changes them."""
+    # Cast as a whole, what the model's code makes in float32, as rotary frequencies, would be rounded.
     with torch.device("meta"):
-        named = dict(type(model)(model.config).to(model.dtype).named_modules())
+        named = dict(type(model)._from_config(model.config).named_modules())
     for fqn in fqns:
         module = named[fqn]
         for own in (module._parameters, module._buffers):

@@ -53,6 +53,9 @@ def build_model(op: BuildModel, graph: Graph) -> Iterator[str]:
     yield "    model: Any = AutoModelForCausalLM.from_config("
     yield f'        config, dtype={dtype(op.dtype)}, attn_implementation="eager"'
     yield "    )"
+    if op.kept_in_float32:
+        yield "# transformers loads these as float32 whatever the model's dtype."
+        yield f"keep_in_float32(model, [{', '.join(listed(op.kept_in_float32))}])"
     yield "model.config.use_cache = False"
     yield "model.train()"
 
@@ -153,8 +156,14 @@ def materialise_weights(op: MaterialiseWeights, graph: Graph) -> Iterator[str]:
 
 
 def init_weights(op: InitWeights, graph: Graph) -> Iterator[str]:
+    build = next(one for one in graph.setup if isinstance(one, BuildModel))
+    if build.dtype is not vocab.DType.FLOAT32:
+        yield "# transformers initializes a new model under its own dtype."
+        yield f"torch.set_default_dtype({dtype(build.dtype)})"
     yield f"fill_buffers(model, seed={op.seed})"
     yield f"fill_parameters(model, lambda: drawn_parameters(model, seed={op.seed}))"
+    if build.dtype is not vocab.DType.FLOAT32:
+        yield "torch.set_default_dtype(torch.float32)"
 
 
 def load_weights(op: LoadWeights, graph: Graph) -> Iterator[str]:

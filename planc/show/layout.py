@@ -6,15 +6,18 @@ from typing import Any
 
 from planc.estimate.layout import ParameterLayout
 from planc.figures.model import num_bytes
-from planc.graph.text import fold
+from planc.graph.ops import BuildModel
+from planc.graph.text import fold, summarise
 from planc.show.table import format_bytes, format_shape, render_table
+from planc.vocab import DType
 
 
 def layout_text(parameters: tuple[ParameterLayout, ...]) -> str:
     """A table with repeated layers folded, and the bytes of rank 0 and of the whole model."""
     groups: dict[tuple[Any, ...], list[ParameterLayout]] = {}
     for parameter in parameters:
-        cells = (parameter.shape, parameter.placements, parameter.local_shape, parameter.last_shape)
+        shapes = (parameter.shape, parameter.local_shape, parameter.last_shape)
+        cells = (*shapes, parameter.placements, parameter.dtype)
         groups.setdefault(cells, []).append(parameter)
     rows: dict[str, tuple[str, ...]] = {}
     for members in groups.values():
@@ -27,6 +30,18 @@ def layout_text(parameters: tuple[ParameterLayout, ...]) -> str:
     local = num_bytes("memory.parameters", sum(parameter.local_bytes for parameter in parameters))
     total = num_bytes("parameters_bytes", sum(parameter.total_bytes for parameter in parameters))
     return f"{table}\nparameters: {local.text} on rank 0, {total.text} in all\n"
+
+
+def other_dtypes_text(build: BuildModel) -> str:
+    """Which parameters and buffers are not of the model's dtype, a line for each reason and dtype."""
+    lines = []
+    for dtype in dict.fromkeys(dtype for _, dtype in build.own_dtypes):
+        names = summarise([name for name, own in build.own_dtypes if own is dtype])
+        lines.append(f"built in {dtype}, not {build.dtype}: {', '.join(names)}\n")
+    if build.kept_in_float32:
+        names = summarise(build.kept_in_float32)
+        lines.append(f"loaded in {DType.FLOAT32}, not {build.dtype}: {', '.join(names)}\n")
+    return "".join(lines)
 
 
 def _row(folded: str, parameter: ParameterLayout, *, count: int) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import (
     ClipGradients,
+    Evaluate,
     InitWeights,
     LoadWeights,
     ResumeCheckpoint,
@@ -31,7 +32,8 @@ from planc.runtime.backends.torch.session import Paths, Session
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
 from planc.runtime.launch import read_launch
-from planc.runtime.observer import Observer, SaveTimes, StepMetrics
+from planc.runtime.observer import Evaluation, Observer, SaveTimes, StepMetrics
+from planc.runtime.reads import Entry
 from planc.runtime.statements import Statements
 
 Digests = dict[str, str]
@@ -57,6 +59,8 @@ class Record:
     metrics: list[StepMetrics] = field(default_factory=list)
     initial: Digests = field(default_factory=dict)
     """Of whole tensors."""
+    buffers: Digests = field(default_factory=dict)
+    """Of what stands in them before the first step."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     final: dict[str, Tensor] = field(default_factory=dict)
     blocks: Digests = field(default_factory=dict)
@@ -91,6 +95,8 @@ class Recorder:
         if isinstance(op, InitWeights | LoadWeights):
             whole = whole_tensors(dict(self.session.model.named_parameters()))
             self.record.initial = {name: digest(tensor) for name, tensor in whole.items()}
+            buffers = whole_tensors(dict(self.session.model.named_buffers()))
+            self.record.buffers = {name: digest(tensor) for name, tensor in buffers.items()}
         step = self.completed_steps() if isinstance(op, ResumeCheckpoint) else position.step
         if isinstance(op, ResumeCheckpoint | SaveCheckpoint) and step:
             state = TrainingState(self.session.model, self.session.optimizer)
@@ -107,6 +113,15 @@ class Recorder:
 
     def is_told_to_end(self, *, step: int) -> bool:
         return self.backend.is_told_to_end(step=step)
+
+    def leaves_step(self) -> bool:
+        return self.backend.leaves_step()
+
+    def leave_step(self, *, step: int) -> None:
+        self.backend.leave_step(step=step)
+
+    def left_evaluations(self) -> Sequence[Evaluate]:
+        return self.backend.left_evaluations()
 
     def describe_rank(self) -> str:
         return self.backend.describe_rank()
@@ -126,6 +141,8 @@ class Metrics:
     def stepped(self, metrics: StepMetrics) -> None:
         self.steps.append(metrics)
 
+    def evaluated(self, found: Evaluation, *, step: int) -> None: ...
+
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
 
     def noted(self, text: str) -> None: ...
@@ -136,7 +153,8 @@ def open_session(task: Task, observer: Observer) -> Session:
     launch = read_launch(os.environ)
     device = torch.device("cpu")
     hashed = plan_hash(task.graph)
-    store = connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, digest=hashed)
+    entries = (Entry("graph", "compiled plan", hashed),)
+    store = connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, entries=entries)
     paths = Paths(base=task.base, run=task.run_folder)
     session = Session(task.graph, hashed, launch, paths, observer, device, reports_sample_ids=True)
     session.guard.statements = Statements(store, launch.rank, launch.world_size)

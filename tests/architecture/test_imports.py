@@ -28,14 +28,16 @@ ALLOWED: dict[str, set[str]] = {
     "syntax": {"source", "vocab", "diagnostics"},
     "fmt": {"source", "vocab", "diagnostics", "syntax"},
     "first_positions": set(),
-    "initialisation": set(),
+    "initialisation": {"tensor_dtypes"},
+    "tensor_dtypes": set(),
     "randomness": set(),
     "inventory": {
         *("source", "vocab", "hub", "diagnostics", "first_positions", "initialisation", "remote_code"),
-        "randomness",
+        *("randomness", "tensor_dtypes"),
     },
     "styles": {"source", "vocab", "inventory.schema"},
     "graph": {"source", "vocab", "diagnostics", "styles"},
+    "phases": {"diagnostics", "syntax", "plan", "checks"},
     "plan": {"source", "vocab", "hardware", "hub", "diagnostics", "syntax", "styles", "inventory.schema"},
     "checks": {"source", "vocab", "hardware", "diagnostics", "syntax", "styles", "inventory.schema", "plan"},
     "estimate": {"source", "vocab", "hardware", "segment", "styles", "inventory.schema", "graph"},
@@ -48,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "runtime": {
         *("source", "hub", "vocab", "segment", "diagnostics", "styles", "graph", "first_positions"),
-        *("initialisation", "remote_code", "secrets", "figures.model", "figures.plan"),
+        *("initialisation", "remote_code", "secrets", "tensor_dtypes", "figures.model", "figures.plan"),
     },
     "deep": {"source", "vocab", "diagnostics", "graph", "estimate", "figures", "runtime", "show.table"},
     "verify": {
@@ -77,12 +79,13 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         *("planc/inventory/output_uses.py", "planc/inventory/random_probe.py"),
         *("planc/doctor/torch_probe.py", "planc/runtime/backends/rehearsal/", "planc/verify/"),
         *("planc/cli/run.py", "planc/first_positions.py", "planc/initialisation.py"),
+        *("planc/tensor_dtypes.py", "planc/inventory/tensor_dtypes.py"),
         # Nobody imports it: its text is copied into scripts.
         "planc/script/parts.py",
     ),
     "transformers": (
-        *("planc/initialisation.py", "planc/script/parts.py"),
-        "planc/runtime/backends/torch/",
+        *("planc/initialisation.py", "planc/tensor_dtypes.py", "planc/script/parts.py"),
+        *("planc/inventory/tensor_dtypes.py", "planc/runtime/backends/torch/"),
         *("planc/inventory/probe.py", "planc/inventory/attention_calls.py", "planc/inventory/model_class.py"),
         "planc/inventory/random_probe.py",
         "planc/verify/",

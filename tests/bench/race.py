@@ -25,6 +25,7 @@ from planc.runtime.backends.torch.session import Paths, Session
 from planc.runtime.interpreter import Position, run
 from planc.runtime.launch import read_launch
 from planc.runtime.observer import Silent
+from planc.runtime.reads import Entry
 from planc.runtime.run_directory import RunDirectory
 from planc.runtime.watch import Watch
 from tests.bench.shapes import SEQUENCE_LENGTH, TOKENS_PER_STEP, Shape, script_sizes
@@ -113,7 +114,9 @@ def open_session(race: Race, folder: Path) -> Session:
     os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
     launch, device = read_launch(os.environ), torch.device("cpu")
     digest = plan_hash(race.graph)
-    store = connect(launch, device=device, timeout_seconds=120, digest=digest)
+    store = connect(
+        launch, device=device, timeout_seconds=120, entries=(Entry("graph", "compiled plan", digest),)
+    )
     folder.mkdir(parents=True, exist_ok=True)
     paths = Paths(base=race.workspace, run=folder)
     session = Session(race.graph, digest, launch, paths, Silent(), device)

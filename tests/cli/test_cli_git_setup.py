@@ -99,15 +99,122 @@ def test_difftool_says_that_a_plan_is_new(repository: Path) -> None:
     assert "planc diff  plans/y.plan  is new" in shown
 
 
-def test_difftool_says_what_it_cannot_know_of_an_old_plan_of_several_files(repository: Path) -> None:
+BASE_AND_PLAN = """\
+extends "x.plan"
+train {
+  override steps = %d
+}
+"""
+
+
+@pytest.fixture
+def extended(repository: Path) -> Path:
+    """The plans' folder: y.plan extends x.plan, where a later commit calls the parameter `lr` otherwise.
+
+    No version of y.plan goes with the other version of its base.
+    """
     assert main(["git-setup"]) == 0
-    (repository / "plans" / "y.plan").write_text('extends "x.plan"\n')
-    git("add", "plans/y.plan")
-    git("commit", "-qm", "another")
-    (repository / "plans" / "y.plan").write_text('extends "x.plan"\ntrain {\n  override steps = 9\n}\n')
-    shown = git("difftool", "--no-prompt", "-t", "planc", "--", "plans/y.plan")
-    assert "(plans/y.plan: what it includes is read as it is here now)" in shown
-    assert "120 -> 9" in shown
+    folder = repository / "plans"
+    text = QUICKSTART.read_text()
+    (folder / "x.plan").write_text(text.replace("steps = 120", "steps = 100"))
+    (folder / "y.plan").write_text('extends "x.plan"\noverride lr = 3e-3\n')
+    git("add", "plans")
+    git("commit", "-qm", "a base and a plan")
+    (folder / "x.plan").write_text(text.replace("lr: float", "rate: float").replace("lr = lr", "lr = rate"))
+    (folder / "y.plan").write_text('extends "x.plan"\noverride rate = 4e-3\n')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("commits", "arguments"),
+    [
+        (0, ()),
+        (0, ("HEAD",)),
+        (1, ("HEAD~1",)),
+        (1, ("HEAD~1", "HEAD")),
+        (2, ("HEAD~2", "HEAD~1")),
+        (0, ("--dir-diff", "HEAD")),
+        (0, ("--dir-diff", "--no-symlinks")),
+        (1, ("--dir-diff", "HEAD~1", "HEAD")),
+        (2, ("--dir-diff", "HEAD~2", "HEAD~1")),
+    ],
+)
+def test_difftool_reads_a_base_from_the_revision_of_the_plan(
+    extended: Path, commits: int, arguments: tuple[str, ...]
+) -> None:
+    for _ in range(commits):
+        git("add", "plans")
+        git("commit", "-qm", "another base")
+        if arguments != ("HEAD~1",):
+            (extended / "x.plan").write_text("# neither of the two\n")
+    shown = git("difftool", "--no-prompt", "-t", "planc", *arguments, "--", "plans/y.plan")
+    assert "0.003 -> 0.004" in shown
+    assert "train.steps  100 -> 120" in shown, "what the base sets differs too"
+
+
+def test_difftool_of_staged_plans(extended: Path) -> None:
+    git("add", "plans")
+    (extended / "x.plan").write_text("# neither of the two\n")
+    shown = git("difftool", "--no-prompt", "-t", "planc", "--cached", "--", "plans/y.plan")
+    assert "0.003 -> 0.004" in shown
+
+
+def test_difftool_says_where_several_revisions_could_be_meant(extended: Path) -> None:
+    (extended / "x.plan").write_text(QUICKSTART.read_text())
+    (extended / "y.plan").write_text('extends "x.plan"\noverride lr = 3e-3\n')
+    git("add", "plans")
+    git("commit", "-qm", "the same plan of another base")
+    (extended / "y.plan").write_text('extends "x.plan"\noverride lr = 9e-3\n')
+    shown = git("difftool", "--no-prompt", "-t", "planc", "HEAD~1", "--", "plans/y.plan")
+    assert "several revisions have this text; what it includes is read as it is staged" in shown
+
+
+def test_difftool_of_a_base_shows_the_plans_that_did_not_change_themselves(extended: Path) -> None:
+    (extended / "x.plan").write_text(QUICKSTART.read_text())
+    git("checkout", "-q", "plans/y.plan")
+    shown = git("difftool", "--no-prompt", "-t", "planc")
+    assert "plans/y.plan includes plans/x.plan, which changed:" in shown
+    assert shown.count("train.steps  100 -> 120") == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dir-diff",)])
+def test_difftool_of_a_part_shows_the_plans_that_include_it(
+    repository: Path, arguments: tuple[str, ...]
+) -> None:
+    assert main(["git-setup"]) == 0
+    part = repository / "plans" / "part.plan"
+    part.write_text('optimizer "adam" {\n  kind = adamw(lr = 1e-3)\n}\n')
+    uses = repository / "plans" / "uses.plan"
+    text = QUICKSTART.read_text().replace(
+        "  kind = adamw(lr = lr, betas = [0.9, 0.95], weight_decay = 0.1)\n", "  use part.adam\n"
+    )
+    uses.write_text('import "part.plan" as part\n\n' + text.replace("param lr: float = 1.2e-2\n", ""))
+    git("add", "plans")
+    git("commit", "-qm", "a part")
+    part.write_text(part.read_text().replace("1e-3", "2e-3"))
+    shown = git("difftool", "--no-prompt", "-t", "planc", *arguments)
+    assert "plans/uses.plan includes plans/part.plan, which changed:" in shown
+    assert "0.001 -> 0.002" in shown
+    uses.unlink()
+    git("add", "-A", "plans")
+    git("commit", "-qm", "nobody needs it")
+    part.write_text(part.read_text().replace("2e-3", "4e-3"))
+    shown = git("difftool", "--no-prompt", "-t", "planc")
+    assert "plans/part.plan  is included by no plan that is otherwise unchanged" in shown
+
+
+def test_a_version_that_no_revision_has_is_read_with_what_is_here(repository: Path) -> None:
+    old, plan = repository / "old", repository / "plans" / "y.plan"
+    plan.write_text(BASE_AND_PLAN % 99)
+    old.write_text(BASE_AND_PLAN % 90)
+    done = subprocess.run(
+        ["planc", "diff", "--path", "plans/y.plan", str(old), "plans/y.plan"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "(plans/y.plan: what it includes is read as it is here now)" in done.stdout
+    assert "train.steps  90 -> 99" in done.stdout
 
 
 def test_print_writes_nothing(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

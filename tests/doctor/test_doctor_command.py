@@ -108,6 +108,12 @@ def test_a_light_installation_is_fine_until_a_plan_is_to_run(light: Path) -> Non
     assert all(one["help"] == "pip install 'planc[run]'" for one in found["diagnostics"])
 
 
+def test_findings_point_at_what_was_observed_not_at_a_place_in_it(light: Path) -> None:
+    done = python("-m", "planc", "doctor", str(QUICKSTART), path=(light,), is_bare=True)
+    assert "--> torch\n" in done.stdout
+    assert ":1:1" not in done.stdout
+
+
 def test_old_releases_are_errors_with_what_is_found_and_required(tmp_path: Path, light: Path) -> None:
     records = installed(tmp_path / "records", lark="1.1.9", rich="99.0")
     code, found = report(path=(records, light), is_bare=True)

@@ -21,7 +21,7 @@ def connect(address: str) -> tuple[RunError, float]:
     launch = Launch(0, 4, 0, address, free_port(), False, None)
     began = time.monotonic()
     with pytest.raises(RunError) as caught:
-        mesh.connect(launch, device=CPU, timeout_seconds=600, digest="0" * 64)
+        mesh.connect(launch, device=CPU, timeout_seconds=600, entries=())
     return caught.value, time.monotonic() - began
 
 

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from planc.api import Checked, check_source
 from planc.diagnostics import Severity
 from planc.graph.graph import Graph
+from planc.graph.ops import BuildModel, InitWeights
 from planc.inventory.load import InventoryError, load_inventory, save_inventory
 from planc.inventory.schema import Inventory
+from planc.runtime.backends.torch.build import meta_model
+from planc.runtime.backends.torch.ties import tie, tied_parameters
+from planc.runtime.backends.torch.weights import initialise
 from planc.source import SourceFile
 from planc.verify.pool import RankError, run_ranks
 from planc.verify.ranks import Record, Task, train_rank
-from planc.verify.reference import Training, train
-from planc.verify.verify import cause, compared
-from tests.models.plain import plain_loss
-from tests.models.plans import COLUMNS, CORPUS, NUM_STEPS, NoPlan, plan_text, recipe, variants
-from tests.models.tiny import tiny_config
+from planc.verify.verify import cause
+from tests.models.agreement import agreement, initial_faults
+from tests.models.independent import (
+    Drawn,
+    Measured,
+    digest,
+    drawn,
+    initial,
+    measured,
+    tensors_of,
+    write_corpus,
+    write_weights,
+)
+from tests.models.plans import COLUMNS, CORPUS, NUM_STEPS, NoPlan, dtype_of, plan_text, variants
+from tests.models.tiny import SEQUENCE_LENGTH, tiny_config
+
+Result = TypeVar("Result")
 
 _TIMEOUT_SECONDS = 100.0
 _COLLECTIVE_TIMEOUT_SECONDS = 30
-LOSS_LIMIT = 1e-5
-"""Relative, of the loss to the one that transformers computes by itself."""
 
 
 class Status(StrEnum):
@@ -70,45 +84,86 @@ def judged(model_type: str, architecture: str) -> Row:
     """The row of an architecture; nothing raises but for bugs of this table."""
     with TemporaryDirectory(prefix="planc-models-") as name:
         folder = Path(name)
-        write_corpus(folder / CORPUS)
+        write_corpus(folder / CORPUS, sequence_length=SEQUENCE_LENGTH)
         try:
             inventory = prepare(model_type, architecture, folder=folder)
         except InventoryError as error:
             refused = Cell(Status.REFUSED, error.message.replace(f"{folder}/", ""), codes=("P216",))
             return Row(model_type, architecture, dict.fromkeys(COLUMNS, refused))
+        except (RankError, TimeoutError) as error:
+            unknown = Cell(Status.UNKNOWN, cause(error))
+            return Row(model_type, architecture, dict.fromkeys(COLUMNS, unknown))
         return Row(model_type, architecture, dict(_cells(inventory, model_type, folder=folder)))
 
 
 def prepare(model_type: str, architecture: str, *, folder: Path) -> Inventory:
-    """The inventory of the tiny model, whose config.json this writes below `folder`."""
+    """The inventory of the tiny model, whose config.json and weights this writes below `folder`."""
     (folder / model_type).mkdir()
     config = json.dumps(tiny_config(model_type, architecture), indent=1)
     (folder / model_type / "config.json").write_text(config, encoding="utf-8")
+    # Of what is refused there is nothing to train: the weights of some such models are large.
+    save_inventory(folder / model_type)
+    (folder / model_type / "inventory.json").unlink()
+    _alone(written, folder / model_type)
     # Saved, it is what every check reads; a cache may hold one from before a change of the probe.
     save_inventory(folder / model_type)
     return load_inventory(folder / model_type, cache_dir=folder).inventory
 
 
-def write_corpus(path: Path) -> None:
-    """Text enough for the steps that are run, without end of repetition."""
-    words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
-    text = " ".join(words[(i * i + 3 * i) % len(words)] + str(i) for i in range(400))
-    path.write_text(text, encoding="utf-8")
+def written(rank: int, world_size: int, folder: Path) -> None:
+    write_weights(folder)
 
 
 def _cells(inventory: Inventory, model_type: str, *, folder: Path) -> Iterator[tuple[str, Cell]]:
-    reference: Training | Cell | None = None
+    references: dict[str, Measured | Cell] = {}
     for column in COLUMNS:
+        if column == "random":
+            yield column, _random_cell(inventory, model_type, folder=folder)
+            continue
         graph, cell = accepted(column, inventory, model=model_type, base=folder)
         if graph is not None:
-            reference = reference or _reference(model_type, folder=folder)
+            dtype = dtype_of(column)
+            if dtype not in references:
+                references[dtype] = _reference(model_type, dtype, folder=folder)
+            reference = references[dtype]
             if isinstance(reference, Cell):
                 yield column, reference
                 continue
-            cell = replace(_run(graph, reference, folder=folder), variant=cell.variant)
-            if column == "one" and cell.status is Status.EQUAL:
-                cell = _against_plain(cell, reference, model_type, folder=folder)
+            cell = replace(_run(graph, reference, dtype=dtype, folder=folder), variant=cell.variant)
         yield column, cell
+
+
+def _random_cell(inventory: Inventory, model_type: str, *, folder: Path) -> Cell:
+    """Whether random weights, in both dtypes, are of the values and dtypes that transformers' own are of."""
+    for column in ("random", "random bfloat16"):
+        graph, cell = accepted(column, inventory, model=model_type, base=folder)
+        if graph is None:
+            return cell
+        arguments = (folder / model_type, dtype_of(column))
+        try:
+            (expected,) = _alone(initial, *arguments)
+        except (RankError, TimeoutError) as error:
+            return Cell(Status.UNKNOWN, cause(error))
+        try:
+            (found,) = _alone(initial_of, graph, folder)
+        except (RankError, TimeoutError) as error:
+            return Cell(Status.FAILED, cause(error))
+        wrong = list(initial_faults(found, expected))
+        if wrong:
+            return Cell(Status.DIFFERENT, f"{dtype_of(column)}: {'; '.join(wrong[:3])}")
+    return Cell(Status.EQUAL)
+
+
+def initial_of(rank: int, world_size: int, graph: Graph, folder: Path) -> dict[str, tuple[str, Drawn]]:
+    """The parameters and buffers with which a plan of random weights begins, in one process."""
+    build = next(op for op in graph.setup if isinstance(op, BuildModel))
+    init = next(op for op in graph.setup if isinstance(op, InitWeights))
+    model = meta_model(build, base=folder)
+    ties = tied_parameters(model)
+    model.to_empty(device="cpu")
+    tie(model, ties)
+    initialise(model, seed=init.seed)
+    return {name: (digest(tensor), drawn(tensor)) for name, tensor in tensors_of(model)}
 
 
 def accepted(column: str, inventory: Inventory, *, model: str, base: Path) -> tuple[Graph | None, Cell]:
@@ -135,45 +190,27 @@ def _refusal(checked: Checked) -> Cell:
     return Cell(Status.REFUSED, f"{errors[0].code.summary}: {errors[0].primary.text}", codes=codes)
 
 
-def _reference(model_type: str, *, folder: Path) -> Training | Cell:
+def _reference(model_type: str, dtype: str, *, folder: Path) -> Measured | Cell:
     """The training of one process, in a process of its own: a class may end it."""
+    arguments = (folder / model_type, folder / CORPUS, SEQUENCE_LENGTH, dtype, NUM_STEPS)
     try:
-        (training,) = run_ranks(
-            train_alone, 1, model_type, folder, timeout_seconds=_TIMEOUT_SECONDS, init=False, quiet=True
-        )
+        (training,) = _alone(measured, *arguments)
     except (RankError, TimeoutError) as error:
         return Cell(Status.UNKNOWN, cause(error))
     return training
 
 
-def train_alone(rank: int, world_size: int, model_type: str, folder: Path) -> Training:
-    return train(recipe(model_type, base=folder))
+def _alone(function: Callable[..., Result], *arguments: object) -> list[Result]:
+    return run_ranks(function, 1, *arguments, timeout_seconds=_TIMEOUT_SECONDS, init=False, quiet=True)
 
 
-def _against_plain(cell: Cell, reference: Training, model_type: str, *, folder: Path) -> Cell:
-    """The cell, DIFFERENT where transformers' own forward has another loss."""
-    try:
-        (loss,) = run_ranks(
-            plain_loss, 1, model_type, folder, timeout_seconds=_TIMEOUT_SECONDS, init=False, quiet=True
-        )
-    except (RankError, TimeoutError) as error:
-        return Cell(Status.FAILED, f"transformers' own loss: {cause(error)}")
-    error = abs(reference.losses[0] - loss) / loss
-    if error <= LOSS_LIMIT:
-        return cell
-    detail = f"loss {reference.losses[0]:.6g}, transformers' own {loss:.6g}"
-    return replace(cell, status=Status.DIFFERENT, detail=detail, error=error)
-
-
-def _run(graph: Graph, reference: Training, *, folder: Path) -> Cell:
+def _run(graph: Graph, reference: Measured, *, dtype: str, folder: Path) -> Cell:
     try:
         records = run_graph(graph, folder=folder)
     except (RankError, TimeoutError) as error:
         return Cell(Status.FAILED, cause(error))
-    found = tuple(compared(records, reference))
-    gradients = next(one.error for one in found if one.item == "gradients")
-    wrong = [f"{one.item.value}: {one.detail}" for one in found if not one.ok]
-    return Cell(Status.DIFFERENT if wrong else Status.EQUAL, "; ".join(wrong), gradients)
+    found = agreement(records, reference, dtype=dtype)
+    return Cell(Status.DIFFERENT if found.wrong else Status.EQUAL, "; ".join(found.wrong), found.error)
 
 
 def run_graph(graph: Graph, *, folder: Path) -> list[Record]:

@@ -89,7 +89,8 @@ def _totals(rows: Iterable[Row]) -> Iterator[str]:
 def _shown(cell: Cell) -> str:
     match cell.status:
         case Status.EQUAL:
-            return f"equal {cell.error:.0e} {cell.variant}".rstrip()
+            error = "" if cell.error is None else f" {cell.error:.0e}"
+            return f"equal{error} {cell.variant}".rstrip()
         case Status.REFUSED:
             return cell.codes[0]
         case Status.SKIPPED:

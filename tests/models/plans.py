@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from planc.inventory.schema import Inventory, Kind
-from planc.plan.optimizer import AdamW, Constant, Implementation
-from planc.runtime.data.sources import TextSource
-from planc.runtime.data.spec import DataSpec
-from planc.verify.recipe import Recipe
+from tests.models.independent import NUM_SEQUENCES
 from tests.models.tiny import SEQUENCE_LENGTH
 
-GLOBAL_BATCH = 4
 NUM_STEPS = 3
 CORPUS = "corpus.txt"
 
-_ADAMW = AdamW(lr=1e-2, betas=(0.9, 0.95), eps=1e-3, weight_decay=0.1, implementation=Implementation.AUTO)
-"""A small rate would drown in rounding, a small eps would make whole updates of it."""
 _PLAN = """\
 model {{
   hf = "{model}"
   seed = 7
+  dtype = {dtype}
+  weights = {weights}
   attention = {attention}
 }}
 mesh {{
@@ -46,12 +41,21 @@ train {{
 """
 
 COLUMNS: Mapping[str, str] = {
+    "random": "random weights",
     "one": "one process",
     "fsdp": "FSDP2 over 2",
     "tp": "TP 2, `auto`",
     "sp": "TP 2 + sequence",
     "cp": "CP 2",
+    "one bfloat16": "one process, bfloat16",
+    "fsdp bfloat16": "FSDP2 over 2, bfloat16",
+    "tp bfloat16": "TP 2, bfloat16",
 }
+"""By a name that is a mesh and, unless it is float32, a dtype."""
+
+
+def dtype_of(column: str) -> str:
+    return column.partition(" ")[2] or "float32"
 
 
 class NoPlan(ValueError):
@@ -76,9 +80,10 @@ def variants(column: str) -> tuple[Variant, ...]:
 def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant) -> str:
     """The plan of a column for a model in the folder `model`. NoPlan where there is none."""
     mesh, blocks = "  tp = 1", ""
-    match column:
+    name = column.partition(" ")[0]
+    match name:
         case "fsdp":
-            mesh, blocks = "  dp_shard = 2", _fsdp(inventory, on="dp_shard")
+            mesh, blocks = "  dp_shard = 2", _fsdp(inventory, on="dp_shard", dtype=dtype_of(column))
         case "tp":
             mesh, blocks = "  tp = 2", "tensor_parallel on tp {\n  auto\n}\n"
         case "sp":
@@ -88,34 +93,29 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
             mesh, blocks = "  cp = 2", _fsdp(inventory, on="cp") + _context(variant.rotate)
     return _PLAN.format(
         model=model,
+        dtype=dtype_of(column),
+        weights="random" if name == "random" else "pretrained",
         attention=variant.attention,
         mesh=mesh,
         blocks=blocks,
         sequence_length=SEQUENCE_LENGTH,
-        micro_batch=GLOBAL_BATCH // (2 if column == "fsdp" else 1),
+        micro_batch=NUM_SEQUENCES // (2 if name == "fsdp" else 1),
     )
 
 
-def recipe(model: str, *, base: Path) -> Recipe:
-    """What one process does for all columns."""
-    return Recipe(
-        base=base,
-        model=model,
-        seed=7,
-        dtype="float32",
-        data=DataSpec(TextSource((CORPUS,)), "bytes", SEQUENCE_LENGTH, shuffle_seed=42),
-        global_batch=GLOBAL_BATCH,
-        optimizer=_ADAMW,
-        schedule=Constant(warmup=1),
-        total_steps=10,
-        num_steps=NUM_STEPS,
-        clip_grad_norm=1.0,
-    )
+def _fsdp(inventory: Inventory, *, on: str, dtype: str = "float32") -> str:
+    rules = [rule for block in inventory.blocks for rule in _units(inventory, block)]
+    rules += [f'"{fqn}" -> unit' for fqn in _wide_modules(inventory)] if dtype == "bfloat16" else []
+    lines = "".join(f"  {rule}\n" for rule in rules)
+    return f"fsdp on {on} {{\n{lines}}}\n"
 
 
-def _fsdp(inventory: Inventory, *, on: str) -> str:
-    rules = "".join(f"  {rule}\n" for block in inventory.blocks for rule in _units(inventory, block))
-    return f"fsdp on {on} {{\n{rules}}}\n"
+def _wide_modules(inventory: Inventory) -> Iterator[str]:
+    """Modules all of whose parameters stay float32 in a bfloat16 model, which no other unit can hold."""
+    for module in inventory.modules:
+        wide = {*dict(module.own_dtypes), *module.kept_in_half}
+        if module.parameters and all(parameter.name in wide for parameter in module.parameters):
+            yield module.fqn
 
 
 def _units(inventory: Inventory, block: str) -> Iterator[str]:

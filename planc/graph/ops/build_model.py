@@ -20,8 +20,17 @@ class BuildModel(Op):
     """SHA-256 of its config.json."""
     architecture: str
     dtype: DType
+    own_dtypes: tuple[tuple[str, DType], ...]
+    """Parameters and buffers that the model's code builds in another dtype, by name."""
+    kept_in_float32: tuple[str, ...]
+    """Parameters and buffers that `from_pretrained` loads as float32, though they are built in `dtype`."""
     zeroed: tuple[str, ...]
     """Fields of config.json that are taken as 0: by them training would draw random numbers."""
+
+    @property
+    def other_dtypes(self) -> dict[str, DType]:
+        """The dtype of every parameter and buffer that is not of `dtype`."""
+        return {**dict(self.own_dtypes), **dict.fromkeys(self.kept_in_float32, DType.FLOAT32)}
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MESH,), writes=(Resource.MODEL,))

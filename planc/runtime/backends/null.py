@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.graph.op import Op
-from planc.graph.ops import OPS, Accumulate
+from planc.graph.ops import OPS, Accumulate, Evaluate
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position
 
@@ -12,10 +12,13 @@ HANDLED = tuple(op for op in OPS if op is not Accumulate)
 
 class NullBackend:
     """Records (position, op) pairs; `resumed_steps` plays a checkpoint, `told_at` the end of a step at which
-    the run is told to end."""
+    the run is told to end, `left_at` a step that is left after its first micro-batch."""
 
-    def __init__(self, *, resumed_steps: int = 0, told_at: int | None = None) -> None:
-        self.resumed_steps, self.told_at = resumed_steps, told_at
+    def __init__(
+        self, *, resumed_steps: int = 0, told_at: int | None = None, left_at: int | None = None
+    ) -> None:
+        self.resumed_steps, self.told_at, self.left_at = resumed_steps, told_at, left_at
+        self.num_left = 0
         self.executed: list[tuple[Position, Op]] = []
 
     def execute(self, op: Op, position: Position) -> None:
@@ -29,6 +32,18 @@ class NullBackend:
 
     def is_told_to_end(self, *, step: int) -> bool:
         return step == self.told_at
+
+    def leaves_step(self) -> bool:
+        return self.left_at is not None and self.left_at == self._step()
+
+    def leave_step(self, *, step: int) -> None:
+        self.num_left += 1
+
+    def left_evaluations(self) -> tuple[Evaluate, ...]:
+        return ()
+
+    def _step(self) -> int:
+        return self.executed[-1][0].step
 
     def describe_rank(self) -> str:
         return "rank 0"

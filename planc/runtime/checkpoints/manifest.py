@@ -73,7 +73,8 @@ class Progress(_Record):
 
     `samples_consumed` counts sequences over all ranks, so it means the same on every mesh. `seed` and
     `step` determine every random draw of the next step; no generator state is kept.
-    `recent_losses` are those by which a guard judges the next one.
+    `recent_losses` are those by which a guard judges the next one. `evaluations_left` are labels of
+    evaluations that were due after the step, and left because the run was told to end.
     """
 
     step: NonNegativeInt
@@ -84,6 +85,7 @@ class Progress(_Record):
     recent_losses: tuple[float, ...] = ()
     skipped_in_a_row: NonNegativeInt = 0
     scheduler: dict[str, Scalar] = Field(default_factory=dict)
+    evaluations_left: tuple[str, ...] = ()
 
 
 class Manifest(_Record):

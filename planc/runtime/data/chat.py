@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn
 
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document, field_of, json_records, num_utf8_bytes
+from planc.runtime.reads import Reads
 
 TrainOn = Literal["assistant", "all"]
 Messages = list[dict[str, Any]]
@@ -45,10 +46,12 @@ class ChatTemplate:
     special_tokens: Mapping[str, str]
 
 
-def conversations(source: ChatSource, *, base: Path, template: ChatTemplate) -> Iterator[Document]:
+def conversations(
+    source: ChatSource, *, base: Path, template: ChatTemplate, reads: Reads | None = None
+) -> Iterator[Document]:
     """The conversations of a source as documents. Raises DataError that names the bad line."""
     render = compiled(template)
-    for origin, record in json_records(source.patterns, base=base):
+    for origin, record in json_records(source.patterns, base=base, reads=reads):
         messages = _messages(field_of(record, field=source.field, origin=origin), origin=origin)
         try:
             text, targets = unmarked(render(messages, False))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from planc.runtime.data.errors import DataError
+from planc.runtime.reads import Reads
 
 
 def open_regular_file(path: Path, *, name: str) -> BinaryIO:
@@ -24,7 +25,13 @@ def open_regular_file(path: Path, *, name: str) -> BinaryIO:
         ) from error
 
 
-def read_regular_file(path: Path, *, name: str) -> bytes:
-    """The content of `path`; errors call it `name`. Raises DataError for anything but a regular file."""
+def read_regular_file(path: Path, *, name: str, reads: Reads | None = None) -> bytes:
+    """The content of `path`, which `reads` takes a note of.
+
+    Errors call it `name`. Raises DataError for anything but a regular file.
+    """
     with open_regular_file(path, name=name) as file:
-        return file.read()
+        content = file.read()
+    if reads is not None:
+        reads.add_content("file", name, content)
+    return content

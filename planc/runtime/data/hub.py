@@ -6,6 +6,7 @@ streamed: of a data set only its tokens are ever in memory.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document, field_of, matched_files, text_document
+from planc.runtime.reads import Reads
 from planc.vocab import DATASET_FORMATS
 
 
@@ -35,14 +37,28 @@ class HfHubSource:
     field: str = "text"
 
 
-def dataset_documents(source: HfDatasetSource | HfHubSource, *, base: Path) -> Iterator[Document]:
+def dataset_documents(
+    source: HfDatasetSource | HfHubSource, *, base: Path, reads: Reads | None = None
+) -> Iterator[Document]:
     """The documents of a data set in its own order. Raises DataError."""
     if isinstance(source, HfHubSource):
         name = f"{source.repository}@{source.revision[:12]}"
-        yield from _documents(_hub_records(source, name=name), name=name, field=source.field)
+        found = _documents(_hub_records(source, name=name), name=name, field=source.field)
+        yield from _noted(found, name=name, reads=reads)
         return
     for file in matched_files(source.patterns, base=base):
-        yield from _documents(_file_records(base / file, name=file), name=file, field=source.field)
+        found = _documents(_file_records(base / file, name=file), name=file, field=source.field)
+        yield from _noted(found, name=file, reads=reads)
+
+
+def _noted(documents: Iterator[Document], *, name: str, reads: Reads | None) -> Iterator[Document]:
+    """The documents; `reads` takes a note of their text, since the library reads the files itself."""
+    content = hashlib.sha256()
+    for document in documents:
+        content.update(f"{document.num_bytes}:{document.text}".encode())
+        yield document
+    if reads is not None:
+        reads.add("text", name, content.hexdigest())
 
 
 def _documents(records: Iterator[dict[str, Any]], *, name: str, field: str) -> Iterator[Document]:

@@ -15,6 +15,7 @@ from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.sources import Document, documents
 from planc.runtime.data.spec import DataSpec, Source
 from planc.runtime.data.tokenizers import Tokenizer, load_tokenizer
+from planc.runtime.reads import Reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +28,35 @@ class OpenData:
     fingerprint: str
 
 
-def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int) -> OpenData:
-    """Everything read, tokenized and packed; paths are relative to `base`. Raises DataError."""
+def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
+    """Everything read, tokenized and packed; paths are relative to `base`. Raises DataError.
+
+    `reads` takes a note of every file as it is read, and of the tokens that came of them.
+    """
     if spec.shuffle_seed < 0:
         raise DataError(f"shuffle_seed is {spec.shuffle_seed}", help="shuffle_seed is 0 or more")
-    tokenizer = load_tokenizer(spec.tokenizer, base=base, end_of_document=spec.end_of_document)
+    tokenizer = load_tokenizer(spec.tokenizer, base=base, end_of_document=spec.end_of_document, reads=reads)
     dataset = packed(
-        source_documents(spec.source, base=base, tokenizer=tokenizer),
+        source_documents(spec.source, base=base, tokenizer=tokenizer, reads=reads),
         packing=spec.packing,
         tokenizer=tokenizer,
         sequence_length=spec.sequence_length,
     )
     check_vocabulary(dataset, model_vocab_size=model_vocab_size)
+    fingerprint = data_fingerprint(spec, tokenizer=tokenizer, dataset=dataset)
+    if reads is not None:
+        reads.add("tokens", "data", fingerprint)
     return OpenData(
         dataset=dataset,
         order=SampleOrder(dataset.num_sequences, spec.shuffle_seed),
         tokenizer=tokenizer,
-        fingerprint=data_fingerprint(spec, tokenizer=tokenizer, dataset=dataset),
+        fingerprint=fingerprint,
     )
 
 
-def source_documents(source: Source, *, base: Path, tokenizer: Tokenizer) -> Iterator[Document]:
+def source_documents(
+    source: Source, *, base: Path, tokenizer: Tokenizer, reads: Reads | None = None
+) -> Iterator[Document]:
     """The documents of any source, always in the same order. Raises DataError."""
     match source:
         case ChatSource():
@@ -56,8 +65,8 @@ def source_documents(source: Source, *, base: Path, tokenizer: Tokenizer) -> Ite
                     f"the tokenizer {tokenizer.name} has no chat template",
                     help="take one whose folder has a chat_template.jinja, or one in tokenizer_config.json",
                 )
-            return conversations(source, base=base, template=tokenizer.chat_template)
+            return conversations(source, base=base, template=tokenizer.chat_template, reads=reads)
         case HfDatasetSource() | HfHubSource():
-            return dataset_documents(source, base=base)
+            return dataset_documents(source, base=base, reads=reads)
         case _:
-            return documents(source, base=base)
+            return documents(source, base=base, reads=reads)

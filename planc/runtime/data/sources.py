@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import sysconfig
@@ -14,6 +15,7 @@ from typing import assert_never
 
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import open_regular_file, read_regular_file
+from planc.runtime.reads import Reads
 
 MAX_LINE_BYTES = 256 * 2**20
 """Of JSON Lines: a file without line ends would be read whole, and parsed, before it is refused."""
@@ -55,15 +57,15 @@ class Document:
     """The characters that are trained on, as (start, stop); None for all."""
 
 
-def documents(source: PlainSource, *, base: Path) -> Iterator[Document]:
+def documents(source: PlainSource, *, base: Path, reads: Reads | None = None) -> Iterator[Document]:
     """The documents of a source, always in the same order. Raises DataError that names the bad file."""
     match source:
         case TextSource(patterns):
-            return _text_documents(patterns, base=base)
+            return _text_documents(patterns, base=base, reads=reads)
         case JsonLinesSource(patterns, field):
-            return _json_documents(patterns, field=field, base=base)
+            return _json_documents(patterns, field=field, base=base, reads=reads)
         case PythonStdlibSource():
-            return _stdlib_documents(Path(sysconfig.get_path("stdlib")))
+            return _stdlib_documents(Path(sysconfig.get_path("stdlib")), reads=reads)
         case _:
             assert_never(source)
 
@@ -83,9 +85,9 @@ def matched_files(patterns: tuple[str, ...], *, base: Path) -> tuple[str, ...]:
     return tuple(files)
 
 
-def _text_documents(patterns: tuple[str, ...], *, base: Path) -> Iterator[Document]:
+def _text_documents(patterns: tuple[str, ...], *, base: Path, reads: Reads | None) -> Iterator[Document]:
     for name in matched_files(patterns, base=base):
-        content = read_regular_file(base / name, name=name)
+        content = read_regular_file(base / name, name=name, reads=reads)
         yield Document(name, _decoded(content, origin=name, offset_bytes=0), len(content))
 
 
@@ -100,19 +102,24 @@ def _decoded(content: bytes, *, origin: str, offset_bytes: int) -> str:
         ) from error
 
 
-def _json_documents(patterns: tuple[str, ...], *, field: str, base: Path) -> Iterator[Document]:
-    for origin, record in json_records(patterns, base=base):
+def _json_documents(
+    patterns: tuple[str, ...], *, field: str, base: Path, reads: Reads | None
+) -> Iterator[Document]:
+    for origin, record in json_records(patterns, base=base, reads=reads):
         text = field_of(record, field=field, origin=origin)
         yield text_document(text, field=field, origin=origin)
 
 
-def json_records(patterns: tuple[str, ...], *, base: Path) -> Iterator[tuple[str, dict[str, object]]]:
+def json_records(
+    patterns: tuple[str, ...], *, base: Path, reads: Reads | None = None
+) -> Iterator[tuple[str, dict[str, object]]]:
     """Each line's object and its file:line. Raises DataError for any other line, an empty one too."""
     for name in matched_files(patterns, base=base):
-        offset_bytes = 0
+        offset_bytes, content = 0, hashlib.sha256()
         with open_regular_file(base / name, name=name) as file:
             lines = iter(partial(file.readline, MAX_LINE_BYTES + 1), b"")
             for number, line in enumerate(lines, start=1):
+                content.update(line)
                 origin = f"{name}:{number}"
                 if len(line) > MAX_LINE_BYTES:
                     raise DataError(
@@ -122,6 +129,8 @@ def json_records(patterns: tuple[str, ...], *, base: Path) -> Iterator[tuple[str
                 decoded = _decoded(line, origin=origin, offset_bytes=offset_bytes)
                 yield origin, _json_record(decoded, origin=origin)
                 offset_bytes += len(line)
+        if reads is not None:
+            reads.add("file", name, content.hexdigest())
 
 
 def _json_record(line: str, *, origin: str) -> dict[str, object]:
@@ -166,10 +175,13 @@ _NOT_STDLIB_TEXT = frozenset(
 """Folders passed over: what was installed beside the library, test suites, what newer versions dropped."""
 
 
-def _stdlib_documents(root: Path) -> Iterator[Document]:
+def _stdlib_documents(root: Path, *, reads: Reads | None) -> Iterator[Document]:
     """Sources below `root` by relative path, without those in another coding than UTF-8."""
     for name in _stdlib_files(root):
         content = read_regular_file(root / name, name=str(root / name))
+        if reads is not None:
+            # Machines may have their interpreters in different places.
+            reads.add_content("file", name, content)
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError:

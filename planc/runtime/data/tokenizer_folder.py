@@ -11,6 +11,7 @@ from typing import Any
 from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
+from planc.runtime.reads import Reads
 
 CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 
@@ -23,14 +24,15 @@ class Beside:
     chat_template: ChatTemplate | None
 
 
-def read_beside(folder: Path, *, name: str) -> Beside:
+def read_beside(folder: Path, *, name: str, reads: Reads | None = None) -> Beside:
     """What a folder says of its tokenizer; errors call it `name`. Raises DataError for what is damaged."""
-    config = _config(folder, name=name)
+    config = _config(folder, name=name, reads=reads)
     special_tokens = dict(_special_tokens(config))
     origin, text = f"{name}/{CONFIG}", config.get("chat_template")
     if (folder / TEMPLATE).exists():
         # As transformers has it, the file goes before the setting.
-        origin, text = f"{name}/{TEMPLATE}", _decoded(folder / TEMPLATE, name=f"{name}/{TEMPLATE}")
+        origin = f"{name}/{TEMPLATE}"
+        text = _decoded(folder / TEMPLATE, name=origin, reads=reads)
     if isinstance(text, list):
         named = {one.get("name"): one.get("template") for one in text if isinstance(one, dict)}
         text = named.get("default")
@@ -38,12 +40,12 @@ def read_beside(folder: Path, *, name: str) -> Beside:
     return Beside(special_tokens, template)
 
 
-def _config(folder: Path, *, name: str) -> dict[str, Any]:
+def _config(folder: Path, *, name: str, reads: Reads | None) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.exists():
         return {}
     try:
-        config = json.loads(_decoded(path, name=f"{name}/{CONFIG}"))
+        config = json.loads(_decoded(path, name=f"{name}/{CONFIG}", reads=reads))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{name}/{CONFIG} is not JSON: {error}", help="restore the file") from error
     if not isinstance(config, dict):
@@ -59,8 +61,8 @@ def _special_tokens(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield role, content
 
 
-def _decoded(path: Path, *, name: str) -> str:
+def _decoded(path: Path, *, name: str, reads: Reads | None) -> str:
     try:
-        return read_regular_file(path, name=name).decode("utf-8")
+        return read_regular_file(path, name=name, reads=reads).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{name} is not UTF-8: {error.reason}", help="restore the file") from error

@@ -20,6 +20,7 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
 from planc.runtime.data.tokenizer_folder import read_beside
 from planc.runtime.processors import num_cpus
+from planc.runtime.reads import Reads
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LoadedTokenizer
@@ -121,7 +122,9 @@ def share_processors(num_processes: int) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def load_tokenizer(tokenizer: str, *, base: Path, end_of_document: str | None) -> Tokenizer:
+def load_tokenizer(
+    tokenizer: str, *, base: Path, end_of_document: str | None, reads: Reads | None = None
+) -> Tokenizer:
     """The tokenizer named "bytes", or that of a `tokenizer.json` or its folder, relative to `base`.
 
     `end_of_document` names the token that ends a document; None takes the `eos_token` of the folder's
@@ -129,7 +132,7 @@ def load_tokenizer(tokenizer: str, *, base: Path, end_of_document: str | None) -
     Raises DataError.
     """
     if tokenizer != "bytes":
-        return _load_file(tokenizer, base=base, end_of_document=end_of_document)
+        return _load_file(tokenizer, base=base, end_of_document=end_of_document, reads=reads)
     if end_of_document is not None:
         raise DataError(
             f'the bytes tokenizer has no token "{end_of_document}"',
@@ -138,14 +141,14 @@ def load_tokenizer(tokenizer: str, *, base: Path, end_of_document: str | None) -
     return ByteTokenizer()
 
 
-def _load_file(name: str, *, base: Path, end_of_document: str | None) -> FileTokenizer:
+def _load_file(name: str, *, base: Path, end_of_document: str | None, reads: Reads | None) -> FileTokenizer:
     is_folder = (base / name).is_dir()
     folder = name if is_folder else str(PurePosixPath(name).parent)
-    beside = read_beside(base / folder, name=folder)
+    beside = read_beside(base / folder, name=folder, reads=reads)
     if is_folder:
         name = f"{name}/tokenizer.json"
         end_of_document = end_of_document or beside.special_tokens.get("eos_token")
-    content = read_regular_file(base / name, name=name)
+    content = read_regular_file(base / name, name=name, reads=reads)
     loaded = _parsed(content, name=name)
     # Both are saved in the file by whoever used it last; either would change documents behind one's back.
     loaded.no_truncation()

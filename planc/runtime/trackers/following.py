@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planc.runtime.observer import SaveTimes, StepMetrics
-from planc.runtime.trackers.tracker import Open, Opening, Tracker, values_of
+from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
+from planc.runtime.trackers.tracker import Open, Opening, Tracker, values_of, values_of_evaluation
 
 MAX_WAITING = 1000
 """Steps that a tracker may be behind; more are dropped, and counted."""
@@ -133,6 +133,11 @@ class Following:
     def stepped(self, metrics: StepMetrics) -> None:
         for follower in self.followers:
             follower.log(values_of(metrics), step=metrics.step)
+            self._tell(follower.warning())
+
+    def evaluated(self, found: Evaluation, *, step: int) -> None:
+        for follower in self.followers:
+            follower.log(values_of_evaluation(found), step=step)
             self._tell(follower.warning())
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...

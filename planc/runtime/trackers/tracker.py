@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import Evaluation, StepMetrics
 
 
 class Tracker(Protocol):
@@ -50,6 +50,13 @@ def values_of(metrics: StepMetrics) -> dict[str, float]:
         "memory/reserved_bytes": metrics.memory_reserved_bytes,
         "time/step": metrics.seconds,
         **{f"time/{phase}": seconds for phase, seconds in metrics.phase_seconds.items()},
-        **{f"eval/{one.label}/loss": one.loss for one in metrics.evaluations},
     }
-    return {name: float(value) for name, value in given.items() if value is not None}
+    found = {name: float(value) for name, value in given.items() if value is not None}
+    for one in metrics.evaluations:
+        found |= values_of_evaluation(one)
+    return found
+
+
+def values_of_evaluation(found: Evaluation) -> dict[str, float]:
+    """The number of one evaluation, under the same kind of name."""
+    return {f"eval/{found.label}/loss": float(found.loss)}

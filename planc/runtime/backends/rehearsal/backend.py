@@ -121,6 +121,15 @@ class RehearsalBackend(TorchBackend):
     def is_told_to_end(self, *, step: int) -> bool:
         return False
 
+    def leaves_step(self) -> bool:
+        return False
+
+    def leave_step(self, *, step: int) -> None:
+        raise AssertionError("a rehearsal finishes its steps")
+
+    def left_evaluations(self) -> tuple[ops.Evaluate, ...]:
+        return ()
+
     def _own(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Says of tensors whose parameter each belongs to."""
         for name, tensor in tensors:
@@ -167,7 +176,7 @@ class RehearsalBackend(TorchBackend):
 
     def _pristine(self) -> nn.Module:
         """The rehearsed layers of the model as they were built."""
-        pristine = fresh_copy(self.session.model)
+        pristine: nn.Module = fresh_copy(self.session.model)
         drop_layers(pristine, self.dropped)
         return pristine
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch.profiler import record_function
@@ -32,6 +32,7 @@ from planc.runtime.backends.torch import (
     tensor_parallel,
     weights,
 )
+from planc.runtime.backends.torch.agreeing import agreed
 from planc.runtime.backends.torch.own_time import OwnTime
 from planc.runtime.backends.torch.reporting_phases import PhaseClock
 from planc.runtime.backends.torch.session import Session
@@ -45,7 +46,7 @@ Handler = Callable[[Session, Any, Position], None]
 HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitMesh: mesh.init_mesh,
     ops.OpenLog: reporting_log.open_log,
-    ops.BuildModel: build.build_model,
+    ops.BuildModel: agreed(build.build_model),
     ops.AttachAttention: build.attach_attention,
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
     ops.CheckpointActivations: recompute.checkpoint_activations,
@@ -53,11 +54,11 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.FullyShard: sharding.shard_fully,
     ops.MaterialiseWeights: weights.materialise_weights,
     ops.InitWeights: weights.init_weights,
-    ops.LoadWeights: weights.load_weights,
+    ops.LoadWeights: agreed(weights.load_weights),
     ops.BuildOptimizer: optimizer.build_optimizer,
     ops.BuildSchedule: optimizer.build_schedule,
-    ops.OpenData: batches.open_data,
-    ops.OpenEvaluation: evaluation.open_evaluation,
+    ops.OpenData: agreed(batches.open_data),
+    ops.OpenEvaluation: agreed(evaluation.open_evaluation),
     ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
     ops.StartProfile: reporting_profile.start_profile,
     ops.NextBatch: batches.next_batch,
@@ -113,6 +114,16 @@ class TorchBackend:
 
     def is_told_to_end(self, *, step: int) -> bool:
         return preemption.is_told_to_end(self.session, step=step)
+
+    def leaves_step(self) -> bool:
+        return preemption.leaves_here(self.session, in_step=True)
+
+    def leave_step(self, *, step: int) -> None:
+        preemption.leave_step(self.session, step=step)
+
+    def left_evaluations(self) -> Sequence[ops.Evaluate]:
+        found = (op for op in self.session.graph.step if isinstance(op, ops.Evaluate))
+        return [op for op in found if op.label in self.session.evaluations_left]
 
     def describe_rank(self) -> str:
         rank = self.session.launch.rank

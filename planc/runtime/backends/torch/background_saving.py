@@ -7,6 +7,7 @@ from planc.runtime.backends.torch.checkpoint import BackgroundSaves, Destination
 from planc.runtime.backends.torch.checkpoint_errors import run_errors
 from planc.runtime.backends.torch.preemption import warn_of_grace
 from planc.runtime.backends.torch.session import Session
+from planc.runtime.checkpoints.layout import step_of
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import SaveTimes
 
@@ -43,6 +44,7 @@ def join_save(session: Session) -> None:
         return
     with run_errors():
         saved = session.saves.join()
+    session.saved_step = step_of(saved.directory)
     session.observer.saved(saved.directory, behind=SaveTimes(saved.seconds, saved.blocked_seconds))
     warn_of_grace(session, seconds=saved.seconds)
 

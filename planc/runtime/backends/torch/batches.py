@@ -53,7 +53,7 @@ def opened(session: Session, spec: DataSpec, *, vocab_size: int) -> OpenedData:
     """The data of a spec. RunError where it cannot be used."""
     share_processors(session.launch.local_world_size or session.launch.world_size)
     try:
-        return open_packed(spec, base=session.paths.base, model_vocab_size=vocab_size)
+        return open_packed(spec, base=session.paths.base, model_vocab_size=vocab_size, reads=session.reads)
     except DataError as error:
         raise RunError(error.message, help=error.help) from error
 
@@ -99,7 +99,7 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
         session.clock.begin_step()
     with session.own_time.reading() if session.own_time is not None else contextlib.nullcontext():
         session.batch = _read(session, position)
-    session.evaluations = []
+    session.evaluations, session.evaluations_left = [], ()
     session.guard.micro_losses = []
     local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
     count = torch.tensor(local, dtype=torch.int64, device=session.device)

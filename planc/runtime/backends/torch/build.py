@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.figures.plan import parameters
 from planc.graph.ops import AttachAttention, BuildModel
@@ -18,6 +19,10 @@ from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest, refuse_remote_code
+from planc.tensor_dtypes import floating_tensors, set_dtypes
+from planc.vocab import DType
+
+STALE = "write the inventory again with this release of transformers: planc inventory DIR --save"
 
 
 def build_model(session: Session, op: BuildModel, position: Position) -> None:
@@ -49,9 +54,20 @@ def meta_model(op: BuildModel, *, base: Path) -> Any:
         model = AutoModelForCausalLM.from_config(
             config, dtype=dtype, attn_implementation="eager", trust_remote_code=False
         )
+    _require_dtypes(model, dict(op.own_dtypes), dtype=op.dtype)
+    set_dtypes(model, dict.fromkeys(op.kept_in_float32, torch.float32))
     model.config.use_cache = False
     model.train()
     return model
+
+
+def _require_dtypes(model: PreTrainedModel, own: Mapping[str, DType], *, dtype: DType) -> None:
+    """RunError where transformers builds a tensor in another dtype than the graph says."""
+    for name, tensor in floating_tensors(model).items():
+        expected = own.get(name, dtype)
+        if tensor.dtype != TORCH_DTYPES[expected]:
+            found = str(tensor.dtype).removeprefix("torch.")
+            raise RunError(f"{name} is {found}, and the plan was compiled for {expected}", help=STALE)
 
 
 def attach_attention(session: Session, op: AttachAttention, position: Position) -> None:

@@ -32,6 +32,7 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
         recent_losses=session.guard.memory.losses,
         skipped_in_a_row=session.guard.memory.num_skipped,
         scheduler={"kind": session.schedule.kind, "step": position.step},
+        evaluations_left=session.evaluations_left,
     )
     to = Destination(
         root=session.paths.checkpoints,
@@ -45,9 +46,12 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
         start_save(session, op, to=to)
         return
     join_save(session)
+    if session.saved_step == position.step:
+        return
     began = time.perf_counter()
     with run_errors():
         directory = save(TrainingState(session.model, session.optimizer), to=to)
+    session.saved_step = position.step
     session.observer.saved(directory)
     warn_of_grace(session, seconds=time.perf_counter() - began)
 
@@ -64,7 +68,8 @@ def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position
     session.loader.load_state(manifest.progress.samples_consumed)
     progress = manifest.progress
     session.guard.memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
-    session.completed_steps = manifest.step
+    session.completed_steps = session.saved_step = manifest.step
+    session.evaluations_left = progress.evaluations_left
     set_learning_rate(session, step=manifest.step + 1)
     session.observer.noted(f"resumed from {directory}{_changes(session, manifest)}")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 
 from planc.graph.ops import ComputeLoss, Evaluate, Forward, OpenEvaluation, ShardContext
 from planc.runtime.backends.torch.batches import data_spec, opened, shard_context, source_of
+from planc.runtime.backends.torch.preemption import leave_undone, leaves_here, reshard, stretch
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.steps import compute_loss, forward
 from planc.runtime.data.evaluation import EvaluationSet
@@ -40,29 +40,51 @@ def evaluate(session: Session, op: Evaluate, position: Position) -> None:
     """Where due, puts the mean loss over a set into `session.evaluations`.
 
     Every rank runs equally many micro-batches, some perhaps without a label, so that none waits for another.
+    Between two of them a run that is told to end leaves; then there is no mean, and the checkpoint says so.
     """
     if position.step % op.every_steps and position.step != session.graph.num_steps:
         return
     began = time.perf_counter()
+    is_made_up_for = op.label in session.evaluations_left
+    loss = _mean_loss(session, op, position)
+    others = tuple(label for label in session.evaluations_left if label != op.label)
+    if loss is None:
+        session.evaluations_left = (*others, op.label)
+    else:
+        found = Evaluation(op.label, loss, session.evaluation_sets[op.label].num_target_tokens)
+        session.evaluations_left = others
+        if is_made_up_for:
+            session.observer.evaluated(found, step=position.step)
+        else:
+            session.evaluations.append(found)
+    # What a step takes is told without it.
+    session.step_started += time.perf_counter() - began
+
+
+def _mean_loss(session: Session, op: Evaluate, position: Position) -> float | None:
+    """The mean loss over a set; None where the run ends before it is known."""
     dataset = session.evaluation_sets[op.label]
     step = (session.batch, session.batch_tokens, session.step_loss)
     session.batch_tokens = dataset.num_target_tokens
-    session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
+    total = session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
     session.model.eval()
+    is_left = False
     with torch.no_grad():
         for batch in dataset.micro_batches(dp_size=session.dp_size, dp_rank=session.dp_rank):
+            if is_left := leaves_here(session):
+                leave_undone(session, f'the evaluation "{op.label}" after step {position.step}')
+                break
             session.batch = [batch]
-            for inner in op.body:
-                _run(session, inner, Position(position.step))
+            with stretch(session, "a micro-batch of an evaluation"):
+                for inner in op.body:
+                    _run(session, inner, Position(position.step))
     session.model.train()
-    session.sum_over(session.step_loss, op.over)
-    loss = session.step_loss.item()
-    session.evaluations.append(Evaluation(op.label, loss, dataset.num_target_tokens))
+    if not is_left:
+        session.sum_over(total, op.over)
     session.batch, session.batch_tokens, session.step_loss = step
     session.loss = None
-    _reshard(session)
-    # What a step takes is told without it.
-    session.step_started += time.perf_counter() - began
+    reshard(session)
+    return None if is_left else total.item()
 
 
 def _run(session: Session, op: ShardContext | Forward | ComputeLoss, position: Position) -> None:
@@ -73,10 +95,3 @@ def _run(session: Session, op: ShardContext | Forward | ComputeLoss, position: P
             forward(session, op, position)
         case ComputeLoss():
             compute_loss(session, op, position)
-
-
-def _reshard(session: Session) -> None:
-    """A checkpoint wants shards, and without a backward nothing reshards what stays gathered."""
-    for module in session.model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,12 +21,13 @@ from planc.initialisation import fresh_copy
 from planc.runtime import export_folder
 from planc.runtime.backends.torch import export_format
 from planc.runtime.backends.torch.blocks import Slices
-from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator, rank
+from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator
 from planc.runtime.backends.torch.checkpoint.tensors import tensor_names
 from planc.runtime.backends.torch.checkpoint_errors import run_errors
-from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export_format import common_dtype, refuse_overflow
+from planc.runtime.backends.torch.preemption import leave_undone, leaves_here
 from planc.runtime.backends.torch.session import Session
+from planc.runtime.backends.torch.texts import rank
 from planc.runtime.backends.torch.weights_conversion import to_checkpoint
 from planc.runtime.backends.torch.weights_views import View, leaf
 from planc.runtime.checkpoints.errors import CheckpointError
@@ -43,8 +44,8 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     whole tensor. Names and shapes are those of `save_pretrained`: where a model stacks its experts, each
     has tensors of its own again.
     """
-    gathering = Gathering(_exported(session.model, dtype=TORCH_DTYPES[op.dtype]))
-    pristine = cast(PreTrainedModel, fresh_copy(session.model))
+    pristine = fresh_copy(session.model)
+    gathering = Gathering(_exported(session, op, pristine))
     views = to_checkpoint(pristine, gathering.views)
     entries = export_format.entries_of(views, dtype_of=gathering.dtype)
     files = export_folder.plan_files(entries, max_bytes=export_format.MAX_SHARD_BYTES)
@@ -54,10 +55,17 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
             f"{source / 'config.json'} changed during the run",
             help="restore the file and run again; with checkpoint.resume it goes on from its last save",
         )
+    leaves = partial(_leaves_here, session, position)
     with run_errors():
         temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder))))
-        for file, held in files.items():
-            _write_file(temporary / file, held, views, gathering)
+        try:
+            for file, held in files.items():
+                _write_file(temporary / file, held, views, gathering, leaves=leaves)
+        except _LeftError:
+            if rank() == 0:
+                shutil.rmtree(temporary, ignore_errors=True)
+            leave_undone(session, f"the export to {folder}")
+            return
         described = export_folder.Description(
             source=source,
             config=export_format.config_changes(architecture=_architecture(session), dtype=str(op.dtype)),
@@ -68,12 +76,29 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     session.observer.noted(f"exported {folder}, {op.dtype}{replaced}")
 
 
-def _exported(model: torch.nn.Module, *, dtype: torch.dtype) -> Mapping[str, tuple[Tensor, torch.dtype]]:
-    """Every tensor with the dtype that it is written in, tied ones once; buffers keep their own dtype."""
-    ignored = tuple(getattr(model, "_keys_to_ignore_on_save", None) or ())
+class _LeftError(Exception):
+    """The run is told to end before the export is complete. Every rank raises it at the same tensor."""
+
+
+def _leaves_here(session: Session, position: Position) -> bool:
+    """Whether the export is left: all ranks must ask. What no checkpoint holds is exported all the same."""
+    return leaves_here(session) and session.saved_step == position.step
+
+
+def _exported(
+    session: Session, op: ExportHf, pristine: PreTrainedModel
+) -> Mapping[str, tuple[Tensor, torch.dtype]]:
+    """Every tensor with the dtype that it is written in, tied ones once; buffers keep their own dtype.
+
+    In the model's dtype all keep their own, as under `save_pretrained`. In another, parameters get the dtypes
+    that `from_pretrained` would give them.
+    """
+    build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
+    ignored = tuple(getattr(session.model, "_keys_to_ignore_on_save", None) or ())
+    dtypes = export_format.written_dtypes(pristine, op.dtype) if op.dtype is not build.dtype else {}
     return {
-        name: (tensor.detach(), dtype if isinstance(tensor, torch.nn.Parameter) else tensor.dtype)
-        for tensor, name in tensor_names(model).items()
+        name: (tensor.detach(), dtypes.get(name, tensor.dtype))
+        for tensor, name in tensor_names(session.model).items()
         if name not in ignored
     }
 
@@ -117,10 +142,15 @@ class Gathering:
 
 
 def _write_file(
-    path: Path, entries: Sequence[Entry], views: Mapping[str, View], gathering: Gathering
+    path: Path,
+    entries: Sequence[Entry],
+    views: Mapping[str, View],
+    gathering: Gathering,
+    *,
+    leaves: Callable[[], bool],
 ) -> None:
     """Writes one file on rank 0. All ranks gather with it, and raise the CheckpointError that stops it."""
-    gathered = _gathered_in_turn([views[entry.key] for entry in entries], gathering)
+    gathered = _gathered_in_turn([views[entry.key] for entry in entries], gathering, leaves=leaves)
     failure: CheckpointError | None = None
     with without_gather_warnings():
         if rank() == 0:
@@ -141,9 +171,13 @@ def _write_file(
     from_coordinator(outcome)
 
 
-def _gathered_in_turn(views: Sequence[View], gathering: Gathering) -> Iterator[View]:
-    """Each view when it has been gathered. All ranks must draw all of them."""
+def _gathered_in_turn(
+    views: Sequence[View], gathering: Gathering, *, leaves: Callable[[], bool]
+) -> Iterator[View]:
+    """Each view when it has been gathered. All ranks must draw all of them, unless they are to leave."""
     for view in views:
+        if leaves():
+            raise _LeftError
         gathering.gather(view)
         yield view
 

@@ -5,8 +5,10 @@ Tensors go from the checkpoint's files to the export's one by one; the model is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import torch
@@ -20,7 +22,6 @@ from planc.runtime.backends.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.backends.torch.checkpoint.loading import refuse_damage
 from planc.runtime.backends.torch.checkpoint.tensors import element_type, tensor_names
 from planc.runtime.backends.torch.checkpoint_errors import run_errors
-from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.export_format import (
     MAX_SHARD_BYTES,
     as_bytes,
@@ -28,6 +29,7 @@ from planc.runtime.backends.torch.export_format import (
     config_changes,
     entries_of,
     refuse_overflow,
+    written_dtypes,
 )
 from planc.runtime.backends.torch.weights_conversion import to_checkpoint
 from planc.runtime.backends.torch.weights_views import View, leaf
@@ -94,13 +96,13 @@ class _Source:
         self._directory = directory
         self._entries = _entries(manifest, model)
         parameters = dict(model.named_parameters())
+        self.parameter_dtype = dtype or _model_dtype(self._entries, parameters)
+        # In the dtype that the checkpoint has, each tensor keeps its own.
+        is_cast = dtype is not None and dtype is not _model_dtype(self._entries, parameters)
+        cast = written_dtypes(model, self.parameter_dtype) if is_cast else {}
         self.dtypes: Mapping[str, torch.dtype] = {
-            name: TORCH_DTYPES[dtype] if dtype and name in parameters else getattr(torch, entry.dtype)
-            for name, entry in self._entries.items()
+            name: cast.get(name, getattr(torch, entry.dtype)) for name, entry in self._entries.items()
         }
-        self.parameter_dtype = element_type(
-            next(self.dtypes[name] for name in self._entries if name in parameters)
-        )
         self._chunks = ChunkReader(directory)
 
     def views(self) -> dict[str, View]:
@@ -122,6 +124,15 @@ class _Source:
         if any(self._entries[name].dtype != element_type(out.dtype) for name in view.sources):
             refuse_overflow(view.sources[0], out)
         return out
+
+
+def _model_dtype(entries: Mapping[str, TensorEntry], parameters: Container[str]) -> DType:
+    """What most elements of parameters are stored in: a few may be kept in float32."""
+    elements: Counter[str] = Counter()
+    for name, entry in entries.items():
+        if name in parameters:
+            elements[entry.dtype] += prod(entry.shape)
+    return DType(elements.most_common(1)[0][0])
 
 
 def _entries(manifest: Manifest, model: PreTrainedModel) -> dict[str, TensorEntry]:

@@ -8,12 +8,16 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from planc.runtime.backends.torch.checkpoint.tensors import element_type
+from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.weights_views import View
 from planc.runtime.checkpoints.manifest import ElementType
 from planc.runtime.checkpoints.shards import Entry
 from planc.runtime.errors import ExitCode, RunError
+from planc.tensor_dtypes import loaded_dtypes
+from planc.vocab import DType
 
 MAX_SHARD_BYTES = 5 * 10**9
 """Of one safetensors file, unless a single tensor is larger."""
@@ -30,8 +34,14 @@ def entries_of(views: Mapping[str, View], *, dtype_of: Callable[[str], torch.dty
 def common_dtype(view: View, *, dtype_of: Callable[[str], torch.dtype]) -> torch.dtype:
     """The dtype of everything that a view is made of."""
     dtypes = {dtype_of(name) for name in view.sources}
-    assert len(dtypes) == 1, "transformers joins parameters only, which all have the export's dtype"
+    assert len(dtypes) == 1, "transformers joins tensors of one dtype only"
     return dtypes.pop()
+
+
+def written_dtypes(model: PreTrainedModel, dtype: DType) -> dict[str, torch.dtype]:
+    """The dtype of every parameter in an export of this dtype: what `from_pretrained` would give it."""
+    loaded = loaded_dtypes(model, TORCH_DTYPES[dtype])
+    return {name: loaded[name] for name, _ in model.named_parameters()}
 
 
 def refuse_overflow(name: str, values: Tensor) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -14,6 +17,7 @@ from torch.distributed import DistError, HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from planc.graph.ops import InitMesh
+from planc.runtime.backends.torch.agreeing import refusal
 from planc.runtime.backends.torch.loopback import keep_gloo_inside, listener
 from planc.runtime.backends.torch.private import concatenate_meshes, flatten_mesh
 from planc.runtime.backends.torch.session import Session
@@ -21,6 +25,7 @@ from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.launch import Launch, names_devices
 from planc.runtime.numerics import ranks_text
+from planc.runtime.reads import Entry, deviation, deviation_of, digest, majority
 from planc.vocab import MeshDim
 
 _STORE_TIMEOUT = timedelta(seconds=60)
@@ -55,17 +60,18 @@ def choose_device(backend: str, launch: Launch) -> torch.device:
     return device
 
 
-def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, digest: str) -> Store:
-    """The store where ranks met. Joins the process group, once all have shown that they run the same graph.
+def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, entries: Sequence[Entry]) -> Store:
+    """The store where ranks met. Joins the process group, once all have shown equal entries.
 
-    The digests meet in the store, before any collective: ranks with different graphs would hang in one.
-    RunError if they differ, or if a rank does not come.
+    These hold the graph, and what else a rank has read so far. Their digests meet in the store, before any
+    collective: ranks with different graphs would hang in one. RunError if they differ, or if a rank does not
+    come.
     """
     if launch.world_size == 1:
         store: Store = HashStore()
     else:
         store = meet(launch)
-        _agree(store, launch, digest)
+        _agree(store, launch, entries)
     keep_gloo_inside(os.environ, launch=launch)
     # gloo beside nccl: checkpoints and metrics move CPU tensors too.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -125,24 +131,22 @@ def _await_name(address: str) -> None:
             return
 
 
-def _agree(store: Store, launch: Launch, digest: str) -> None:
-    """RunError on every rank if one of them does not come, or holds another graph."""
-    store.set(f"digest/{launch.rank}", digest)
+def _agree(store: Store, launch: Launch, entries: Sequence[Entry]) -> None:
+    """RunError on every rank if one of them does not come, or has other entries."""
+    store.set(f"digest/{launch.rank}", digest(entries))
     if launch.rank == 0:
         absent = _absent(store, launch)
-        store.set("absent", absent)
-        store.set("verdict", absent or _verdict(store, launch, digest))
+        store.set("verdict", json.dumps({"absent": absent} if absent else _verdict(store, launch)))
     try:
-        verdict, absent = store.get("verdict").decode(), store.get("absent").decode()
+        verdict = json.loads(store.get("verdict"))
+        if "expected_of" in verdict:
+            _refuse_difference(store, launch, entries, expected_of=verdict["expected_of"])
     except (RuntimeError, DistError):
-        verdict = absent = "rank 0 did not answer in time"
-    if absent:
+        verdict = {"absent": "rank 0 did not answer in time"}
+    if "absent" in verdict:
         _part(store, launch)
         help = "see why it did not start, or lost its way to MASTER_ADDR and MASTER_PORT"
-        raise RunError(absent, code=ExitCode.COMMUNICATION, help=help)
-    if verdict:
-        _part(store, launch)
-        raise RunError(verdict, help="start every rank with the same plan and the same settings")
+        raise RunError(verdict["absent"], code=ExitCode.COMMUNICATION, help=help)
 
 
 def _absent(store: Store, launch: Launch) -> str:
@@ -163,12 +167,24 @@ def _part(store: Store, launch: Launch) -> None:
             store.wait([f"seen/{rank}" for rank in range(launch.world_size)], _PARTING_TIMEOUT)
 
 
-def _verdict(store: Store, launch: Launch, digest: str) -> str:
-    for rank in range(1, launch.world_size):
-        found = store.get(f"digest/{rank}").decode()
-        if found != digest:
-            return f"rank {rank} has another graph ({found[:12]}) than rank 0 ({digest[:12]})"
-    return ""
+def _verdict(store: Store, launch: Launch) -> dict[str, int]:
+    """The rank whose entries count as right, where some differ."""
+    digests = [store.get(f"digest/{rank}").decode() for rank in range(launch.world_size)]
+    return {"expected_of": majority(digests)} if len(set(digests)) > 1 else {}
+
+
+def _refuse_difference(
+    store: Store, launch: Launch, entries: Sequence[Entry], *, expected_of: int
+) -> NoReturn:
+    """RunError with what differs, where: every rank compares its own entries with one rank's."""
+    if launch.rank == expected_of:
+        store.set("expected", json.dumps([[one.kind, one.name, one.value] for one in entries]))
+    expected = [Entry(*one) for one in json.loads(store.get("expected"))]
+    own = deviation(launch.rank, socket.gethostname(), entries, expected)
+    store.set(f"deviation/{launch.rank}", json.dumps(own.data()))
+    told = [json.loads(store.get(f"deviation/{rank}")) for rank in range(launch.world_size)]
+    _part(store, launch)
+    raise refusal([deviation_of(one) for one in told], world_size=launch.world_size)
 
 
 def init_mesh(session: Session, op: InitMesh, position: Position) -> None:

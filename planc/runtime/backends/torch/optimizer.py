@@ -64,6 +64,7 @@ def set_learning_rate(session: Session, *, step: int) -> None:
 
 
 def step_optimizer(session: Session, op: StepOptimizer, position: Position) -> None:
+    session.notice.has_trained = True
     if not session.guard.is_skipped:
         session.optimizer.step()
     session.optimizer.zero_grad(set_to_none=True)

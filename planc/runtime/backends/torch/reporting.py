@@ -14,7 +14,7 @@ from torch import Tensor
 from planc.figures.plan import tokens_per_step
 from planc.graph.ops import Log, ReduceMetrics
 from planc.runtime.backends.torch.guarding import require_finite
-from planc.runtime.backends.torch.preemption import sum_with_notices
+from planc.runtime.backends.torch.preemption import heed_notices, sum_with_notices
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import StepMetrics
@@ -27,11 +27,12 @@ def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> N
     sum_with_notices(session, op)
     assert session.step_loss is not None
     require_finite(session, position, name="loss", value=session.step_loss.item())
+    heed_notices(session)
 
 
 def log(session: Session, op: Log, position: Position) -> None:
     is_due = position.step % op.every_steps == 0 or position.step == session.graph.num_steps
-    if not is_due and not session.evaluations:
+    if not is_due and not session.evaluations and not session.evaluations_left:
         return
     assert session.step_loss is not None
     loss = session.step_loss.item()

@@ -22,10 +22,13 @@ from planc.runtime.backends.torch.own_time import OwnTime
 from planc.runtime.backends.torch.reporting_phases import PhaseClock
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
+from planc.runtime.grace import Stretches
 from planc.runtime.launch import Launch
 from planc.runtime.notice import Notice
 from planc.runtime.observer import Evaluation, Observer
 from planc.runtime.rank_log import RankLog
+from planc.runtime.reads import Reads
+from planc.runtime.stop_points import StopPoints
 from planc.runtime.throughput import Work
 from planc.runtime.trackers import Following
 from planc.runtime.watch import Watch
@@ -71,6 +74,8 @@ class Session:
     observer: Observer
     device: torch.device
     reports_sample_ids: bool = False
+    reads: Reads = field(default_factory=Reads)
+    """What this rank has read since ranks agreed last."""
     rank_log: RankLog | None = None
     following: Following | None = None
     """The trackers, where the plan names some and this is rank 0."""
@@ -88,6 +93,14 @@ class Session:
     """Whether the run was told to end."""
     told: Tensor | None = None
     """How many ranks were, when the last metrics were summed."""
+    is_leaving: bool = False
+    """All ranks know, at the same place of the run, that it ends as soon as what is new is saved."""
+    stop_points: StopPoints = field(init=False)
+    evaluations_left: tuple[str, ...] = ()
+    """Labels of those that were due after the last completed step, and were left."""
+    saved_step: int | None = None
+    """The last step that is committed."""
+    stretches: Stretches = field(default_factory=Stretches)
     is_warned_of_grace: bool = False
     saves: BackgroundSaves | None = None
     """None until the first asynchronous save."""
@@ -122,6 +135,9 @@ class Session:
     grad_norm: float = 0.0
     guard: GuardState = field(default_factory=GuardState)
     step_started: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.stop_points = StopPoints(self.notice)
 
     @property
     def mesh(self) -> DeviceMesh:

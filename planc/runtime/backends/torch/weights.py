@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +11,12 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from planc.figures.plan import parameters_per_rank
-from planc.graph.ops import InitWeights, LoadWeights, MaterialiseWeights
+from planc.graph.ops import BuildModel, InitWeights, LoadWeights, MaterialiseWeights
 from planc.hub import model_folder
 from planc.initialisation import draw, fresh_copy, is_unset
 from planc.runtime.backends.torch.blocks import Slices, blocks
+from planc.runtime.backends.torch.build import STALE
+from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.backends.torch.ties import tie, tied_parameters
@@ -24,6 +25,8 @@ from planc.runtime.backends.torch.weights_files import stored_views
 from planc.runtime.backends.torch.weights_views import View, leaf
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
+from planc.tensor_dtypes import default_dtype, kept_in_float32
+from planc.vocab import DType
 
 _MAX_LISTED = 10
 _COMPARED_ROWS = 1024
@@ -72,7 +75,10 @@ def initialise(model: nn.Module, *, seed: int) -> None:
         elif name in buffers:
             buffers[name].copy_(whole)
 
-    draw(fresh_copy(model), seed=seed, keep=keep)
+    pristine = fresh_copy(model)
+    # `from_config` initializes a model while it builds it, so also under its dtype.
+    with default_dtype(pristine.config.dtype):
+        draw(pristine, seed=seed, keep=keep)
 
 
 def require_set(name: str, tensor: Tensor) -> None:
@@ -113,7 +119,8 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     """
     session.seed = op.seed
     folder = model_folder(op.path, base=session.paths.base)
-    pristine = cast(PreTrainedModel, fresh_copy(session.model))
+    pristine = fresh_copy(session.model)
+    _require_kept(session, pristine)
     stored = stored_views(folder)
     conversion = to_model(pristine, stored)
     aliases = {alias: owner for owner, *rest in tied_parameters(session.model) for alias in rest}
@@ -137,6 +144,20 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     if conversion.ignored:
         names = listed(conversion.ignored, most=3)
         session.observer.noted(f"transformers has no use for {names} in {folder}: left out")
+
+
+def _require_kept(session: Session, model: PreTrainedModel) -> None:
+    """RunError where `from_pretrained` would load other tensors as float32 than the graph says."""
+    build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
+    wanted = set(kept_in_float32(model, TORCH_DTYPES[build.dtype]))
+    float32 = {name for name, dtype in build.other_dtypes.items() if dtype is DType.FLOAT32}
+    differing = sorted((wanted - float32) | (set(build.kept_in_float32) - wanted))
+    if differing:
+        said = "as float32" if differing[0] in wanted else f"as {build.dtype}"
+        raise RunError(
+            f"transformers loads {differing[0]} {said}, and the plan was compiled for another dtype",
+            help=STALE,
+        )
 
 
 def _refuse_untied(parameter: nn.Parameter, view: View, *, names: tuple[str, str]) -> None:

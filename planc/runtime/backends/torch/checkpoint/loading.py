@@ -8,15 +8,11 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_loader as dcp
 
-from planc.runtime.backends.torch.checkpoint.agreement import (
-    from_coordinator,
-    rank,
-    require_on_all,
-    world_size,
-)
+from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator, require_on_all
 from planc.runtime.backends.torch.checkpoint.dcp_errors import dcp_errors
 from planc.runtime.backends.torch.checkpoint.reader import SafetensorsReader, TensorLoadPlanner
 from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named_tensors, refuse_misfit
+from planc.runtime.backends.torch.texts import rank, world_size
 from planc.runtime.checkpoints.errors import CorruptCheckpointError
 from planc.runtime.checkpoints.layout import latest
 from planc.runtime.checkpoints.manifest import Manifest

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import state_dict_saver as dcp
 
 import planc
-from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator, rank
+from planc.runtime.backends.torch.checkpoint.agreement import from_coordinator
 from planc.runtime.backends.torch.checkpoint.dcp_errors import dcp_errors
 from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named_tensors
 from planc.runtime.backends.torch.checkpoint.writer import (
@@ -21,6 +21,7 @@ from planc.runtime.backends.torch.checkpoint.writer import (
     SafetensorsWriter,
     TensorSavePlanner,
 )
+from planc.runtime.backends.torch.texts import rank
 from planc.runtime.checkpoints import commit
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.layout import step_directory, temporary_directory

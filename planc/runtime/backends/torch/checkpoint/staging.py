@@ -20,9 +20,9 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from planc.runtime.backends.torch.checkpoint.agreement import rank
 from planc.runtime.backends.torch.checkpoint.saving import save_with
 from planc.runtime.backends.torch.checkpoint.writer import Contents, SafetensorsWriter, TensorSavePlanner
+from planc.runtime.backends.torch.texts import rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,34 @@
+"""The phases of a check, each of which errors of the one before it keep from its turn."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from planc.checks import RULES
+from planc.diagnostics import Code
+from planc.plan import codes as plan_codes
+from planc.syntax import codes as syntax_codes
+
+_OF_SOUND = frozenset(code for rule in RULES if rule.of_sound for code in rule.codes)
+
+
+class Phase(IntEnum):
+    """How far a check gets before errors end it."""
+
+    SYNTAX = 0
+    LINK = 1
+    RESOLVE = 2
+    MODEL = 3
+    SOUND = 4
+    """Rules that keep still while another finds an error."""
+
+
+def phase_of(code: Code) -> Phase:
+    """The phase that gives a code."""
+    if code in syntax_codes.CODES:
+        return Phase.SYNTAX
+    if code in plan_codes.LINK_CODES:
+        return Phase.LINK
+    if code in plan_codes.RESOLVE_CODES:
+        return Phase.RESOLVE
+    return Phase.SOUND if code in _OF_SOUND else Phase.MODEL

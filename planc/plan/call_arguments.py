@@ -1,0 +1,155 @@
+"""Single arguments of the calls that settings have: `optimizer.kind.lr` of `kind = adamw(lr = 3e-4)`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, replace
+from typing import Any
+
+from planc.plan import codes
+from planc.plan.blocks import settings
+from planc.plan.scalars import ValueType, listed
+from planc.plan.scope import Scope
+from planc.plan.types import Rest, calls_of, keys, type_of
+from planc.plan.written import Written
+from planc.source import SourceFile, Span
+from planc.syntax import ast
+from planc.syntax.parse import parse_assignment
+
+
+@functools.cache
+def argument_targets() -> Mapping[str, str]:
+    """The setting of each argument that one of its calls takes: `optimizer.kind` of `optimizer.kind.lr`."""
+    return {f"{path}.{argument}": path for path, _ in settings() for argument in arguments(path)}
+
+
+def takers(setting: str, argument: str) -> tuple[str, ...]:
+    """The calls of a setting that take an argument."""
+    return tuple(
+        name for name, case in _cases(setting).items() if argument in {one.name for one in keys(case)}
+    )
+
+
+def call_before(setting: str, written: Mapping[str, Written], *, at: Span) -> ast.Value | None:
+    """What a plan has for a setting, which for a default stands `at` a place; None where there is nothing."""
+    kind, *between, name = setting.split(".")
+    block = written.get(kind)
+    if block is not None and between:
+        block = block.nested.get((between[0], between[1]))
+    if block is not None and name in block.values:
+        return block.values[name][0]
+    return _default(setting, at=at)
+
+
+def name_of(value: ast.Value | None) -> str | None:
+    """The name of a call, which may stand without arguments."""
+    call = _as_call(value)
+    return call.name.text if call else None
+
+
+def with_argument(
+    before: ast.Value | None,
+    argument: ast.Name,
+    assignment: ast.Assignment,
+    *,
+    scope: Scope,
+    setting: str,
+) -> ast.Call | None:
+    """The call with another value of one argument and all else as it was; None after a report."""
+    call = _as_call(before)
+    case = _cases(setting).get(call.name.text) if call else None
+    if call is None or case is None:
+        _report_no_call(before, argument, scope, setting=setting)
+        return None
+    known = {one.name: one for one in keys(case)}
+    if argument.text not in known:
+        _report_other_call(call, argument, scope, setting=setting, known=tuple(known))
+        return None
+    if isinstance(type_of(known[argument.text]), Rest):
+        help = f"set all of it: `{setting} = {call.name.text}(...)`"
+        text = f"`{argument.text}` has no name in `{call.name.text}(...)`"
+        scope.report(codes.UNKNOWN_TARGET, argument.span, text, help=help)
+        return None
+    given = ast.Argument(argument, assignment.value, assignment.span)
+    return replace(call, arguments=(*_others(call, known[argument.text]), given))
+
+
+def _others(call: ast.Call, changed: Field[Any]) -> Iterator[ast.Argument]:
+    """The arguments of a call but one, which may stand without its name."""
+    is_positional = changed.metadata["positional"]
+    for one in call.arguments:
+        if one.name is None and is_positional:
+            is_positional = False
+        elif one.name is None or one.name.text != changed.name:
+            yield one
+
+
+def _as_call(value: ast.Value | None) -> ast.Call | None:
+    match value:
+        case ast.Call():
+            return value
+        case ast.Ref(name):
+            return ast.Call(name, (), value.span)
+        case _:
+            return None
+
+
+def _report_no_call(before: ast.Value | None, argument: ast.Name, scope: Scope, *, setting: str) -> None:
+    """Reports that a setting has no call whose argument could be changed."""
+    calls = listed(f"`{setting} = {name}(...)`" for name in takers(setting, argument.text))
+    text = f"the plan has no call for `{setting}`" if before is None else f"`{setting}` is not a call here"
+    scope.report(codes.UNKNOWN_TARGET, argument.span, text, help=f"set all of it: {calls}")
+
+
+def _report_other_call(
+    call: ast.Call, argument: ast.Name, scope: Scope, *, setting: str, known: tuple[str, ...]
+) -> None:
+    """Reports an argument that only other calls of the setting take."""
+    name = call.name.text
+    others = listed(f"`{other}`" for other in takers(setting, argument.text))
+    has = f"`{name}` takes {listed(known, last='and')}" if known else f"`{name}` takes no arguments"
+    text = f"the plan's `{setting}` is `{name}`, which has no `{argument.text}`"
+    scope.report(codes.UNKNOWN_TARGET, argument.span, text, help=f"{has}; `{argument.text}` is of {others}")
+
+
+def arguments(setting: str) -> tuple[str, ...]:
+    """All arguments of a setting's calls; empty for what is no setting, or takes no calls."""
+    if setting not in _fields():
+        return ()
+    cases = _cases(setting).values()
+    return tuple(dict.fromkeys(one.name for case in cases for one in keys(case)))
+
+
+def _cases(setting: str) -> Mapping[str, type[Any]]:
+    return calls_of(_type(setting))
+
+
+def _type(setting: str) -> ValueType:
+    return type_of(_fields()[setting])
+
+
+@functools.cache
+def _fields() -> Mapping[str, Field[Any]]:
+    return dict(settings())
+
+
+def _default(setting: str, *, at: Span) -> ast.Value | None:
+    """A default as a plan would write it, all of it at one place."""
+    default = _fields()[setting].metadata["default"]
+    if default is MISSING or default is None:
+        return None
+    text = f"x = {_type(setting).render(default)}"
+    assignment, _ = parse_assignment(SourceFile(at.file, text))
+    assert assignment is not None, f"a default is no value: {text}"
+    return _placed(assignment.value, at)
+
+
+def _placed(value: ast.Value, at: Span) -> ast.Value:
+    match value:
+        case ast.Call(name, arguments):
+            return ast.Call(replace(name, span=at), arguments, at)
+        case ast.Ref(name):
+            return replace(value, name=replace(name, span=at))
+        case _:
+            return value

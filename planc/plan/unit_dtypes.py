@@ -1,0 +1,48 @@
+"""The dtypes of what FSDP units hold, and what they compute in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planc.plan.bind import BoundPlan
+from planc.vocab import DType
+
+Fqns = tuple[str, ...]
+
+_IN_HALF = (DType.BFLOAT16, DType.FLOAT16)
+
+
+def parameters_by_unit(bound: BoundPlan) -> Mapping[Fqns, Fqns]:
+    """The parameters of each unit, by its modules; the root's, which no unit takes, by `("",)`."""
+    owner = {fqn: group.fqns for group in bound.units for fqn in group.fqns}
+    found: dict[Fqns, list[str]] = {}
+    for parameter, module, _ in bound.inventory.parameters():
+        parts = module.fqn.split(".")
+        around = (".".join(parts[:depth]) for depth in range(len(parts), 0, -1))
+        unit = next((owner[name] for name in around if name in owner), ("",))
+        found.setdefault(unit, []).append(parameter)
+    return {unit: tuple(parameters) for unit, parameters in found.items()}
+
+
+def kept_from(bound: BoundPlan, param_dtype: DType) -> frozenset[str]:
+    """Parameters that transformers keeps in float32 in a model of `param_dtype`, and so computes with."""
+    if param_dtype not in _IN_HALF:
+        return frozenset()
+    inventory = bound.inventory
+    own = (name for name, dtype in inventory.own_dtypes(param_dtype) if dtype is DType.FLOAT32)
+    return frozenset((*own, *inventory.kept_in_float32(param_dtype)))
+
+
+def compute_dtypes(bound: BoundPlan) -> Mapping[Fqns, DType | None]:
+    """What each unit casts its parameters to, None where they stay as they are stored.
+
+    That is where they are of the dtype already, so that FSDP would cast nothing but inputs which the model
+    means to be wider; and where transformers keeps all of them in float32.
+    """
+    assert bound.plan.fsdp is not None, "only `fsdp` makes units"
+    wanted = bound.plan.fsdp.param_dtype
+    units = (*(group.fqns for group in bound.units), ("",))
+    if wanted is None or wanted is bound.plan.model.dtype:
+        return dict.fromkeys(units)
+    kept, held = kept_from(bound, wanted), parameters_by_unit(bound)
+    return {unit: None if unit in held and kept.issuperset(held[unit]) else wanted for unit in units}

@@ -1,0 +1,197 @@
+"""What a rank reads for itself, and how it differs from what the other ranks read. No torch here.
+
+A record is a list of entries. Ranks compare its digest; only where digests differ are entries exchanged, and
+what most ranks have counts as right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from planc.runtime.numerics import MAX_NAMED, ranks_text
+
+Kind = Literal[
+    "graph",
+    "source",
+    "override",
+    "file",
+    "text",
+    "tokens",
+    "weights",
+    "code",
+    "version",
+    "variable",
+    "setting",
+]
+"""What an entry is of: a `source` is of the plan, a `text` of a data set that a library reads."""
+
+_SUBJECTS: Mapping[Kind, str] = {
+    "graph": "the {}",
+    "source": "`{}`",
+    "override": "{}",
+    "file": "`{}`",
+    "text": "the text of `{}`",
+    "tokens": "the tokens of `{}`",
+    "weights": "`{}`",
+    "code": "the code in `{}`",
+    "version": "{}",
+    "variable": "`{}`",
+    "setting": "{}",
+}
+_ABSENT: Mapping[Kind, str] = {"version": "not installed", "variable": "unset"}
+_SHA256_KINDS = ("graph", "source", "file", "text", "tokens", "code")
+_SAME_FILES = "give every machine the same files, for example on a shared file system"
+_HELPS: Mapping[Kind, str] = {
+    "graph": "start every rank with the same plan and the same settings",
+    "source": "start every rank with the same plan and the same settings",
+    "override": "start every rank with the same plan and the same settings",
+    "file": _SAME_FILES,
+    "text": _SAME_FILES,
+    "tokens": _SAME_FILES,
+    "weights": _SAME_FILES,
+    "code": "install the same packages on every machine",
+    "version": "install the same packages on every machine",
+    "variable": "give every rank the same environment",
+    "setting": "run on machines of one kind, with the same environment",
+}
+_EXPLAINS: tuple[Kind, ...] = ("source", "override")
+"""Kinds that may differ as such: a comment changes a plan's text, and not its graph."""
+_FOLLOWS: tuple[Kind, ...] = ("tokens",)
+"""Kinds that differ where another one does, which says more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that a rank read. `value` is a SHA-256 for what is a file's content."""
+
+    kind: Kind
+    name: str
+    value: str
+
+
+@dataclass(slots=True)
+class Reads:
+    """The entries of one rank, collected while it reads."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    def add(self, kind: Kind, name: str, value: str) -> None:
+        self.entries.append(Entry(kind, name, value))
+
+    def add_content(self, kind: Kind, name: str, content: bytes) -> None:
+        self.add(kind, name, hashlib.sha256(content).hexdigest())
+
+    def take(self) -> tuple[Entry, ...]:
+        """The entries so far, each once; those that follow are a new record."""
+        taken = tuple(dict.fromkeys(self.entries))
+        self.entries.clear()
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An entry that is another on some ranks; a value is None where a rank has no such entry."""
+
+    kind: Kind
+    name: str
+    value: str | None
+    expected: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A rank, its machine, and where it differs from most ranks. `num_more` differences are left out."""
+
+    rank: int
+    host: str
+    differences: tuple[Difference, ...]
+    num_more: int = 0
+
+    def data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        found = [[one.kind, one.name, one.value, one.expected] for one in self.differences]
+        return {"rank": self.rank, "host": self.host, "differences": found, "num_more": self.num_more}
+
+
+def deviation_of(data: Mapping[str, Any]) -> Deviation:
+    """What `Deviation.data` gave."""
+    found = tuple(Difference(*one) for one in data["differences"])
+    return Deviation(data["rank"], data["host"], found, data["num_more"])
+
+
+def digest(entries: Iterable[Entry]) -> str:
+    """A SHA-256 that two ranks share if and only if nothing that must be equal differs."""
+    compared = [[one.kind, one.name, one.value] for one in entries if one.kind not in _EXPLAINS]
+    return hashlib.sha256(json.dumps(sorted(compared)).encode()).hexdigest()
+
+
+def majority(digests: Sequence[str]) -> int:
+    """The lowest rank of those that most agree with."""
+    num_alike = Counter(digests)
+    return max(range(len(digests)), key=lambda rank: (num_alike[digests[rank]], -rank))
+
+
+def differences(own: Iterable[Entry], expected: Iterable[Entry]) -> list[Difference]:
+    """Where a record differs from another, what says most first."""
+    ours, theirs = _by_name(own), _by_name(expected)
+    kinds = get_args(Kind)
+    found = [
+        Difference(*key, ours.get(key), theirs.get(key))
+        for key in sorted({*ours, *theirs}, key=lambda key: (kinds.index(key[0]), key[1]))
+        if ours.get(key) != theirs.get(key)
+    ]
+    telling = [one for one in found if one.kind not in _FOLLOWS]
+    return telling or found
+
+
+def deviation(rank: int, host: str, own: Iterable[Entry], expected: Iterable[Entry]) -> Deviation:
+    """A rank's deviation, of a size that every rank can hear from every other."""
+    found = differences(own, expected)
+    return Deviation(rank, host, tuple(found[:MAX_NAMED]), max(0, len(found) - MAX_NAMED))
+
+
+def describe(deviations: Sequence[Deviation], *, world_size: int) -> tuple[str, str]:
+    """What a run says of ranks that differ, and its help. Equal differences are said once."""
+    holders: dict[Difference, list[Deviation]] = {}
+    for one in deviations:
+        for difference in one.differences:
+            holders.setdefault(difference, []).append(one)
+    texts = [
+        _text(difference, who, num_others=world_size - len(deviations)) for difference, who in holders.items()
+    ]
+    num_more = max(0, len(texts) - MAX_NAMED) + max((one.num_more for one in deviations), default=0)
+    more = [f"and {num_more} more"] if num_more else []
+    helps = dict.fromkeys(_HELPS[difference.kind] for difference in holders)
+    return f"ranks differ: {'; '.join([*texts[:MAX_NAMED], *more])}", "; ".join(helps)
+
+
+def _by_name(entries: Iterable[Entry]) -> dict[tuple[Kind, str], str]:
+    return {(one.kind, one.name): one.value for one in entries}
+
+
+def _text(difference: Difference, who: Sequence[Deviation], *, num_others: int) -> str:
+    subject = _SUBJECTS[difference.kind].format(difference.name)
+    own, expected = _value(difference.kind, difference.value), _value(difference.kind, difference.expected)
+    others = "the other rank" if num_others == 1 else f"the other {num_others} ranks"
+    return f"{subject} is {own} on {_places(who)}, and {expected} on {others}"
+
+
+def _places(who: Sequence[Deviation]) -> str:
+    """`rank 3 (node-b)`, `ranks 4, 5 (node-b) and rank 7 (node-c)`."""
+    by_host: dict[str, list[int]] = {}
+    for one in who:
+        by_host.setdefault(one.host, []).append(one.rank)
+    shown = [f"{ranks_text(ranks)} ({host})" for host, ranks in by_host.items()][:MAX_NAMED]
+    more = [f"{len(by_host) - MAX_NAMED} more machines"] if len(by_host) > MAX_NAMED else []
+    return " and ".join([*shown, *more])
+
+
+def _value(kind: Kind, value: str | None) -> str:
+    if value is None:
+        return _ABSENT.get(kind, "not read")
+    return f"sha256 {value[:12]}" if kind in _SHA256_KINDS else value

@@ -1,0 +1,124 @@
+"""What commands show at a terminal: lines that fit, colors, and of warnings a line outside `check`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from planc.cli.progress import fit_step, step_parts
+from planc.cli.views import fitted
+from planc.runtime.observer import StepMetrics
+from tests.cli.terminal import at_terminal, plain
+from tests.plans import PLANS, TINY, write_plan
+
+PLAN = str(PLANS / "llama-3.1-8b-8-gpus.plan")
+VIEWS = (
+    ("estimate", PLAN),
+    ("show", PLAN),
+    ("show", PLAN, "--memory"),
+    ("show", PLAN, "--collectives"),
+    ("show", PLAN, "--mesh"),
+    ("explain", "optimizer"),
+    ("explain", "P714"),
+)
+
+METRICS = StepMetrics(
+    step=12_345,
+    loss=2.3456,
+    grad_norm=1.234,
+    learning_rate=3e-4,
+    tokens=1_048_576,
+    tokens_per_second=123_456.0,
+    seconds=8.5,
+    memory_bytes=64 * 2**30,
+    tflops_per_second=412.0,
+    mfu=0.417,
+)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("view", VIEWS, ids=" ".join)
+def test_no_line_is_longer_than_the_terminal(view: tuple[str, ...], columns: int) -> None:
+    shown = plain(at_terminal(view, columns=columns))
+    assert [line for line in shown.splitlines() if len(line.rstrip()) > columns] == []
+
+
+@pytest.mark.parametrize("view", [VIEWS[0], VIEWS[2], VIEWS[6]], ids=" ".join)
+def test_views_have_color_unless_it_is_declined(view: tuple[str, ...]) -> None:
+    assert "\x1b[" in at_terminal(view, columns=100)
+    assert "\x1b[3" not in at_terminal(view, columns=100, environment={"NO_COLOR": "1"})
+
+
+def test_a_last_column_continues_below_itself() -> None:
+    line = "  loss  7.83 GiB  tensors of tokens and vocabulary in the backward pass"
+    assert list(fitted(line, width=50)) == [
+        "  loss  7.83 GiB  tensors of tokens and vocabulary",
+        "                  in the backward pass",
+    ]
+
+
+def test_a_last_column_without_room_has_lines_of_its_own() -> None:
+    line = "  weight_decay  a number from 0 up; default 0.01  decoupled weight decay of every parameter"
+    assert list(fitted(line, width=60)) == [
+        "  weight_decay  a number from 0 up; default 0.01",
+        "      decoupled weight decay of every parameter",
+    ]
+
+
+def test_prose_continues_at_its_own_indent() -> None:
+    assert list(fitted("one two three four five six seven", width=26)) == [
+        "one two three four five",
+        "six seven",
+    ]
+
+
+def test_a_plan_stays_a_plan_at_any_width() -> None:
+    shown = plain(at_terminal(("show", PLAN, "--resolved"), columns=40))
+    assert "sequence_length = " in shown and max(map(len, shown.splitlines())) > 40
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 200])
+def test_the_live_line_keeps_its_time_left(columns: int) -> None:
+    script = (
+        "from planc.cli.progress import RunDisplay\n"
+        "from planc.runtime.run_directory import RunDirectory\n"
+        "from tests.cli.test_cli_terminal import METRICS\n"
+        "import pathlib, tempfile, time\n"
+        "from dataclasses import replace\n"
+        "folder = RunDirectory(pathlib.Path(tempfile.mkdtemp()))\n"
+        "display = RunDisplay(folder)\n"
+        "display.started(first_step=1, num_steps=100_000)\n"
+        "for step in range(1, 6):\n"
+        "    time.sleep(0.05)\n"
+        "    display.stepped(replace(METRICS, step=step))\n"
+        "time.sleep(0.3)\n"
+        "display.close()\n"
+    )
+    shown = plain(at_terminal(("-c", script), columns=columns))
+    lines = [line for line in re.split(r"[\r\n]+", shown) if "5/100000" in line]
+    assert lines and all(len(line) <= columns for line in lines)
+    assert re.search(r"loss 2\.3456.* \d+:\d\d:\d\d$", lines[-1].rstrip()), lines[-1]
+
+
+def test_a_narrow_line_loses_the_least_important_first() -> None:
+    parts = step_parts(METRICS, num_steps=100_000)
+    assert fit_step(parts, cells=200) == (
+        "step  12345/100000  loss 2.3456  grad_norm 1.234  lr 3.00e-04  123,456 tokens/s  412 TFLOP/s"
+        "  mfu 41.7%  64.00 GiB"
+    )
+    assert fit_step(parts, cells=60) == "step  12345/100000  loss 2.3456  123,456 tokens/s"
+    assert fit_step(parts, cells=1) == "step  12345/100000"
+
+
+def test_other_commands_give_a_warning_one_line(tmp_path: Path) -> None:
+    in_16_bits = ('hf = "models/tiny-llama"\n', 'hf = "models/tiny-llama"\n  dtype = bfloat16\n')
+    plan = str(write_plan(tmp_path, text=TINY, edits=[in_16_bits]))
+    shown = plain(at_terminal(("check", plan), columns=100))
+    assert shown.count("P714") == 2 and "help:" in shown
+    for command in ("estimate", "show", "compile"):
+        words = (command, plan) if command != "compile" else (command, plan, "-o", str(tmp_path / "x.json"))
+        shown = plain(at_terminal(words, columns=200))
+        lines = [line for line in shown.splitlines() if "P714" in line]
+        assert len(lines) == 1 and "warning[P714]" in lines[0] and "help:" not in shown

@@ -1,0 +1,177 @@
+"""What planc is measured against: transformers and torch, used as their own documentation has it.
+
+Nothing of planc is imported here, nor any test code that imports it: weights, data, order, loss, optimizer
+and the values of buffers are this file's or transformers' own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModelForCausalLM
+
+NUM_SEQUENCES = 4
+END_OF_DOCUMENT = 256
+NOISE = 0.02
+LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY, MAX_NORM = 1e-2, (0.9, 0.95), 1e-3, 0.1, 1.0
+"""A small rate would drown in rounding, a small eps would make whole updates of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one process did. Tensors by name; digests of all parameters and buffers before the first step."""
+
+    digests: dict[str, str]
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+    initial: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    """Of the first step, before clipping."""
+    noise: dict[str, Tensor]
+    """What the model's dtype adds to each of them: the difference to float32 from the same weights."""
+    final: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A tensor that an initialization draws: what can be said of its values."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """A newly initialized model: digests of what every seed has equal, and what is drawn."""
+
+    settled: dict[str, str]
+    drawn: dict[str, Drawn]
+
+
+def write_corpus(path: Path, *, sequence_length: int) -> None:
+    """A text of exactly the sequences of one step, so that their order says nothing."""
+    words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
+    text = " ".join(words[(i * i + 3 * i) % len(words)] + str(i) for i in range(sequence_length))
+    # The token after the last is the end of the document.
+    path.write_text(text[: NUM_SEQUENCES * sequence_length], encoding="ascii")
+
+
+def write_weights(folder: Path) -> None:
+    """Puts weights beside a config.json, in float32: of transformers' initialization, with noise on each."""
+    torch.manual_seed(11)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        # Zeros and ones, of which a wrong one would not show, are moved too; tied ones only once.
+        for tensor in {id(one): one for one in model.state_dict(keep_vars=True).values()}.values():
+            if tensor.is_floating_point():
+                tensor += NOISE * torch.randn_like(tensor)
+    model.save_pretrained(folder)
+
+
+def measured(
+    rank: int, world_size: int, folder: Path, corpus: Path, sequence_length: int, dtype: str, num_steps: int
+) -> Measured:
+    """Some steps of the folder's model in this dtype, each over all of the corpus."""
+    tokens = tokens_of(corpus, sequence_length=sequence_length)
+    model = loaded(folder, dtype=dtype)
+    digests, initial = digests_of(model), snapshot(model)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY
+    )
+    losses, norms, gradients = [], [], {}
+    for step in range(num_steps):
+        loss = loss_of(model, tokens)
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = gradients if step else gradients_of(model)
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    final = snapshot(model)
+    noise = {} if dtype == "float32" else _noise(folder, tokens, gradients, dtype=dtype)
+    return Measured(digests, tuple(losses), tuple(norms), initial, gradients, noise, final)
+
+
+def loaded(folder: Path, *, dtype: str) -> nn.Module:
+    """The folder's model as transformers loads it, ready to train."""
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), local_files_only=True
+    )
+    return model.train()
+
+
+def _noise(folder: Path, tokens: Tensor, gradients: dict[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
+    model = loaded(folder, dtype=dtype).float()
+    loss_of(model, tokens).backward()  # type: ignore[no-untyped-call]
+    exact = gradients_of(model)
+    return {name: gradient.double() - exact[name].double() for name, gradient in gradients.items()}
+
+
+def tokens_of(corpus: Path, *, sequence_length: int) -> Tensor:
+    """[sequences, sequence_length + 1]: bytes, each sequence with the token after it."""
+    stream = torch.tensor([*corpus.read_bytes(), END_OF_DOCUMENT])
+    starts = range(0, len(stream) - sequence_length, sequence_length)
+    return torch.stack([stream[start : start + sequence_length + 1] for start in starts])
+
+
+def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    """The mean over all tokens but the first of each sequence."""
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+
+
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def initial(rank: int, world_size: int, folder: Path, dtype: str) -> Initial:
+    """What transformers makes of the folder's config.json alone."""
+    first, second = (dict(_built(folder, dtype=dtype, seed=seed)) for seed in (1, 2))
+    same = {name for name, tensor in first.items() if torch.equal(tensor, second[name])}
+    return Initial(
+        {name: digest(first[name]) for name in same},
+        {name: drawn(tensor) for name, tensor in first.items() if name not in same},
+    )
+
+
+def _built(folder: Path, *, dtype: str, seed: int) -> Iterator[tuple[str, Tensor]]:
+    torch.manual_seed(seed)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    return tensors_of(AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)))
+
+
+def drawn(tensor: Tensor) -> Drawn:
+    """What can be said of drawn values."""
+    values = tensor.detach().double()
+    std = float(values.std(correction=0)) if values.numel() > 1 else math.nan
+    return Drawn(str(tensor.dtype), tuple(tensor.shape), float(values.mean()), std)
+
+
+def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and every buffer, persistent or not."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def digests_of(model: nn.Module) -> dict[str, str]:
+    return {name: digest(tensor) for name, tensor in tensors_of(model)}
+
+
+def digest(tensor: Tensor) -> str:
+    """The SHA-256 of a tensor's dtype, shape and bytes."""
+    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode() + values).hexdigest()
