@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from planc.checks.model import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.hardware import FITS, RISKY, Demand
+from planc.show.table import format_bytes
 from planc.source import Span
 
 CODE = Code("P810", "does-not-fit", "the plan needs more memory than its device has")
 TIGHT = Code("P811", "fits-barely", "the plan may run out of memory", Severity.WARNING)
 
-_UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 _NUM_PARTS = 4
 
 
@@ -38,12 +38,14 @@ def rehearsed(found: Demand, span: Span) -> Diagnostic | None:
 def _finding(found: Demand, span: Span, *, notes: tuple[str, ...], help: str) -> Diagnostic:
     code = CODE if found.share > RISKY else TIGHT
     device = found.device
-    text = f"{_size(found.peak_bytes)} of {_size(device.memory_bytes)}, {100 * found.share:.0f} %"
+    text = (
+        f"{format_bytes(found.peak_bytes)} of {format_bytes(device.memory_bytes)}, {100 * found.share:.0f} %"
+    )
     return code.at(span, text, notes=notes, help=help)
 
 
 def _notes(found: Demand) -> Iterator[str]:
-    parts = ", ".join(f"{name} {_size(num_bytes)}" for name, num_bytes in found.parts[:_NUM_PARTS])
+    parts = ", ".join(f"{name} {format_bytes(num_bytes)}" for name, num_bytes in found.parts[:_NUM_PARTS])
     yield f"the peak is reached in: {found.phase}; it is mostly {parts}"
     yield (
         f"up to {100 * FITS:.0f} % counts as fitting: context and communicators need room beside PyTorch's "
@@ -54,14 +56,8 @@ def _notes(found: Demand) -> Iterator[str]:
 def _help(found: Demand) -> str:
     if not found.changes:
         return "no plan two changes away fits; `planc estimate` shows what takes the memory"
-    texts = [f"{' and '.join(one.texts)}: {_size(one.peak_bytes)}" for one in found.changes]
+    texts = [f"{' and '.join(one.texts)}: {format_bytes(one.peak_bytes)}" for one in found.changes]
     return f"what fits: {'; or '.join(texts)}"
-
-
-def _size(num_bytes: int) -> str:
-    """`79.1 GiB`, or in the smaller units of tiny models."""
-    unit = next((unit for unit in _UNITS if num_bytes >= _UNITS[unit]), "KiB")
-    return f"{num_bytes / _UNITS[unit]:.1f} {unit}"
 
 
 # A batch that does not come out whole has no step to estimate.

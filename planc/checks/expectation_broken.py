@@ -11,6 +11,7 @@ from planc.diagnostics import Applicability, Code, Diagnostic, Fix
 from planc.diagnostics.suggest import closest, is_slip
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
 from planc.plan.spec import Expectation
+from planc.show.table import format_bytes, format_number
 
 CODE = Code("P702", "expectation-broken", "an expectation does not hold")
 UNKNOWN = Code("P703", "unknown-fact", "nothing of this name follows from a plan")
@@ -29,8 +30,6 @@ _FORMULAS: Mapping[str, str] = {
     **ESTIMATED,
 }
 """Where each fact comes from."""
-
-_GIB = 2**30
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -74,10 +73,10 @@ def _unknown_help(name: str) -> str:
 
 
 def _written(name: str, value: int) -> str:
-    """A count as it is, a flag as a plan writes it, a size in GiB."""
+    """A count, a flag as a plan writes it, a size as every view has it and to the byte."""
     if name in FLAGS:
         return str(bool(value)).lower()
-    return str(value) if name in COUNTS else f"{value / _GIB:.4g} GiB ({value} bytes)"
+    return format_number(value) if name in COUNTS else f"{format_bytes(value)} ({format_number(value)} B)"
 
 
 RULE = Rule((CODE, UNKNOWN), check, block="train", unless=(BATCH_INDIVISIBLE,))

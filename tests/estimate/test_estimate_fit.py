@@ -191,7 +191,7 @@ def test_the_command_line_names_the_device_for_once(
     plan.write_text(with_memory(170))
     assert main(["check", str(plan)]) == 0
     assert main(["check", str(plan), "--gpu", "h100"]) == 1
-    assert "146.1 GiB of 79.1 GiB, 185 %" in capsys.readouterr().out
+    assert "146 GiB of 79.10 GiB, 185 %" in capsys.readouterr().out
 
 
 def test_a_plan_that_does_not_fit_is_estimated_all_the_same(

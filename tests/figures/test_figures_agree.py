@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_plan
+from planc.cli.main import main
 from planc.figures import needs
 from planc.figures import plan as of_plan
+from planc.figures.model import Figure
 from planc.graph.graph import Graph
 from planc.plan.facts import facts
 from tests.figures.views import Known, Recorder, View, known
@@ -127,6 +129,43 @@ def test_what_the_estimate_does_not_model_is_said_wherever_the_peak_is(
         assert "compile is not modeled" in recorder.command(name, str(compiled), *options).text
         assert "not modeled" not in recorder.command(name, str(plain), *options).text
     assert "compile is not modeled" in recorder.command("diff", str(plain), str(compiled)).text
+
+
+TIGHT = """
+hardware {
+  gpu = device(memory = 1 MiB)
+}
+"""
+EXPECTING = """
+expect {
+  peak_memory < 1 MiB
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("block", "finding"),
+    [
+        (TIGHT, "{peak} of 1.00 MiB"),
+        (TIGHT, "it is mostly {part}"),
+        (EXPECTING, "peak_memory is {peak} ("),
+    ],
+)
+def test_a_finding_has_the_figures_of_the_estimate(
+    block: str, finding: str, tmp_path: Path, recorder: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """P810 on a plan that does not fit, and P702 on an expectation that is broken."""
+    plain = write_plan(tmp_path, name="plain.plan", text=TINY)
+    figures = [figure for figure, _ in recorder.command("estimate", str(plain)).figures]
+    (peak,) = {figure.text for figure in figures if figure.name == "peak_memory"}
+    part = max(filter(is_part, figures), key=lambda figure: figure.count)
+    assert main(["check", str(write_plan(tmp_path, name="tight.plan", text=TINY + block))]) == 1
+    expected = finding.format(peak=peak, part=f"{part.name.partition('.')[2]} {part.text}")
+    assert expected in " ".join(capsys.readouterr().out.split())
+
+
+def is_part(figure: Figure) -> bool:
+    return figure.name.startswith("peak_memory.")
 
 
 @pytest.mark.parametrize("path", CASES)

@@ -1,0 +1,59 @@
+"""Who may write a size or a count by himself, and how numbers are written in all of planc's sources."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "planc").rglob("*.py"))
+
+WRITES_SIZES = {
+    "planc/show/table.py": "defines it",
+    "planc/figures/model.py": "every figure of a plan",
+    "planc/show/estimate.py": "a device's memory",
+    "planc/show/layout.py": "rows of single parameters",
+    "planc/checks/does_not_fit.py": "the peak and its parts in a finding, which a test holds against check",
+    "planc/checks/expectation_broken.py": "an expectation's figure, likewise",
+    "planc/doctor/storage.py": "disks",
+    "planc/doctor/system.py": "/dev/shm",
+    "planc/doctor/devices.py": "devices",
+    "planc/doctor/inputs.py": "files of data",
+    "planc/cli/checkpoint.py": "files of a checkpoint",
+}
+"""Files that turn bytes into text, and of what: none but one of a plan's figures."""
+
+
+def format_specs(path: Path) -> Iterator[str]:
+    """What stands behind the colons of a file's f-strings."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
+            yield from (str(part.value) for part in node.format_spec.values if isinstance(part, ast.Constant))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_numbers_are_grouped_as_plans_group_them(path: Path) -> None:
+    assert [spec for spec in format_specs(path) if "," in spec] == []
+
+
+def test_only_figures_write_the_sizes_of_a_plan() -> None:
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        if "format_bytes" in path.read_text(encoding="utf-8")
+    }
+    assert users <= set(WRITES_SIZES), "print a figure of planc/figures instead"
+
+
+def test_fsdp_units_have_one_name() -> None:
+    """`fsdp` is the block of a plan; its units are FSDP units."""
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "fsdp unit" in node.value
+    }
+    assert found == set()
