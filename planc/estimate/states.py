@@ -39,7 +39,7 @@ def _optimizer(work: RankWork, *, stored: int, place: str) -> Amount:
     moments = len(names) * stored
     if work.optimizer.kind == "adamw":
         counters = _STEP_BYTES * len(work.layouts)
-        formula = f"{len(names)} x parameters + {_STEP_BYTES} x {len(work.layouts)} step counters{place}"
+        formula = f"{len(names)} x parameters + {_STEP_BYTES} x {len(work.layouts):_} step counters{place}"
         return Amount(
             "optimizer", moments + counters, True, formula, f"torch.optim.AdamW: {', '.join(names)}, step"
         )
