@@ -18,15 +18,16 @@ import pytest
 from planc.graph.artifact import dump
 from tests.launch.processes import ROOT, start, torchrun, without_torch, without_torchrun
 from tests.parity.cases import TP2_DP2, Case, compile_case, make_workspace, plan_text
-from tests.parity.reference import train_reference
+from tests.parity.reference import train_reference, write_weights
 
 FOUR_RANKS = Case("TP2·DP2", "", TP2_DP2)
-TWO_RANKS = Case("DP2", "", {"dp_shard": 2})
+TWO_RANKS = Case("DP2", "", {"dp_shard": 2}, weights="pretrained")
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_workspace(tmp_path_factory.mktemp("launch") / "workspace")
+    write_weights(folder / "llama")
     (folder / "four.plan").write_text(plan_text(FOUR_RANKS), encoding="utf-8")
     (folder / "two.plan").write_text(plan_text(TWO_RANKS, saves=True), encoding="utf-8")
     (folder / "one.plan").write_text(plan_text(Case("1")), encoding="utf-8")
