@@ -97,10 +97,11 @@ class RunDirectory:
         return None
 
     def losses(self) -> list[tuple[int, float]]:
-        """(step, loss) of every line of metrics.jsonl."""
+        """(step, loss) of every line of metrics.jsonl whose step had labels."""
         path = self.path / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [(entry["step"], float(entry["loss"])) for entry in map(json.loads, lines)]
+        entries = [entry for entry in map(json.loads, lines) if entry.get("labels") != 0]
+        return [(entry["step"], float(entry["loss"])) for entry in entries]
 
     def append_metrics(self, metrics: StepMetrics) -> None:
         values: dict[str, Any] = {

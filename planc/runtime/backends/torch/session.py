@@ -20,6 +20,7 @@ from planc.runtime.backends.torch.checkpoint import BackgroundSaves
 from planc.runtime.backends.torch.guard_state import GuardState
 from planc.runtime.backends.torch.own_time import OwnTime
 from planc.runtime.backends.torch.reporting_phases import PhaseClock
+from planc.runtime.backends.torch.weights_views import View
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
 from planc.runtime.grace import Stretches
@@ -102,6 +103,9 @@ class Session:
     """The last step that is committed."""
     stretches: Stretches = field(default_factory=Stretches)
     is_warned_of_grace: bool = False
+    is_warned_of_no_labels: bool = False
+    loaded_views: dict[str, View] = field(default_factory=dict)
+    """By parameter or buffer: where its values were loaded from, until ranks have compared them."""
     saves: BackgroundSaves | None = None
     """None until the first asynchronous save."""
     _mesh: DeviceMesh | None = None
