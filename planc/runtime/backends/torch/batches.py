@@ -104,7 +104,7 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
     count = torch.tensor(local, dtype=torch.int64, device=session.device)
     session.batch_tokens = int(session.sum_over(count, op.count_over))
-    # Such a step has a loss of 0 and no gradient. Neither decay nor momentum may move a weight for it.
+    # A step without labels has no gradient. Neither decay nor momentum may move a weight for it.
     session.guard.is_skipped = session.batch_tokens == 0
     if session.batch_tokens == 0 and not session.is_warned_of_no_labels:
         session.is_warned_of_no_labels = True
