@@ -1,4 +1,4 @@
-"""What decides a run and is not in its plan is agreed on by all ranks: files, versions, environment, settings."""
+"""All ranks agree on what decides a run beside its plan: files, versions, environment, settings."""
 
 from __future__ import annotations
 
@@ -84,12 +84,8 @@ def two_ranks(*folders: Path, run_folder: Path, of_rank_1: dict[str, str] | None
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def start_rank(rank: int) -> Outcome:
-        environment = {
-            **world,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            **((of_rank_1 or {}) if rank else {}),
-        }
+        environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        environment |= (of_rank_1 or {}) if rank else {}
         command = (sys.executable, "-m", "planc.run", str(folders[rank] / "x.plan"))
         return start(*command, "--run-dir", str(run_folder), environment=environment)
 
@@ -104,15 +100,10 @@ def test_one_byte_of_one_ranks_data_ends_the_run_before_its_first_step(folder: P
     path.write_bytes(path.read_bytes().replace(b"trained", b"Trained", 1))
     for outcome in two_ranks(folder, other, run_folder=tmp_path / "run"):
         assert outcome.code == 2
-        ours, theirs = (
-            hashlib.sha256((one / "held_out" / "a.txt").read_bytes()).hexdigest()[:12]
-            for one in (other, folder)
-        )
-        wanted = (
-            f"`held_out/a.txt` is sha256 {ours} on rank 1 ({HOST}), and sha256 {theirs} on the other rank"
-        )
-        assert wanted in outcome.stderr
-        assert "x.plan:21" in outcome.stderr
+        files = [one / "held_out" / "a.txt" for one in (other, folder)]
+        ours, theirs = (hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files)
+        wanted = f"is sha256 {ours} on rank 1 ({HOST}), and sha256 {theirs} on the other rank"
+        assert f"x.plan:19:3: ranks differ: `held_out/a.txt` {wanted}\nhelp: " in outcome.stderr
         assert "Traceback" not in outcome.stderr
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("failed", 2)
