@@ -156,7 +156,8 @@ def test_every_file_that_a_run_opens_before_step_1_is_agreed_on(folder: Path, tm
     found = json.loads(opened.read_text())
     digests = {value for _, _, value in found["entries"]}
     names = {name for kind, name, _ in found["entries"] if kind in ("text", "weights")}
-    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
+    folders = [sysconfig.get_path("stdlib"), *(one for one in sys.path if one.endswith("-packages"))]
+    installed = {Path(one).resolve() for one in folders}
     roots = (*installed, Path(planc.__file__).parents[1], tmp_path / "run", cache, *map(Path, ELSEWHERE))
     unexplained = [
         path
