@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from planc.cli.exits import CLEAN, UsageError
+from planc.cli.libraries import require_libraries
 from planc.graph.artifact import ArtifactError, graph_of, load
 from planc.graph.ops import BuildModel
 from planc.hub import model_folder
@@ -22,6 +23,7 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
     Without a model's folder it is where the plan says that saved the checkpoint; without a dtype parameters
     keep theirs.
     """
+    require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
     # It imports torch, which takes seconds: what can be refused without it has been.
     from planc.runtime.backends.torch.export_checkpoint import export_checkpoint
 

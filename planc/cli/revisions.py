@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planc.api import Checked, cache_dir, check_source, read_source
 from planc.cli.exits import UsageError
-from planc.cli.git import git
+from planc.cli.git import git, top_folder
 from planc.diagnostics import Diagnostic
 from planc.diff.side import Side, side_of
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
@@ -100,7 +100,7 @@ def _from_git(name: str) -> tuple[SourceFile, Path]:
     content = git("cat-file", "blob", f"{revision}:{path}")
     # As git has it: ./ starts at the current folder, anything else at the top of the working tree.
     is_relative = path.startswith(("./", "../"))
-    top = Path() if is_relative else Path(git("rev-parse", "--show-toplevel").decode().rstrip("\n"))
+    top = Path() if is_relative else top_folder()
     try:
         return SourceFile(name, content.decode().replace("\r\n", "\n")), (top / path).parent
     except UnicodeDecodeError as error:

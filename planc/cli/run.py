@@ -38,6 +38,7 @@ from planc.runtime.launch import (
     require_world_size,
 )
 from planc.runtime.observer import Observer, Silent
+from planc.runtime.processors import unsupported_system
 from planc.runtime.run_directory import RunDirectory
 from planc.runtime.statements import Statements
 from planc.runtime.stop_points import StopPoints
@@ -122,6 +123,10 @@ def run(arguments: argparse.Namespace) -> NoReturn:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    refusal = unsupported_system("run")
+    if refusal:
+        print(f"planc: error: {refusal}", file=sys.stderr)
+        return ExitCode.INPUT
     launch = Launch(rank=_rank_hint())
     # Known before the plan is: a refused launch shows in the folder of the run that it was to go on with.
     directory = RunDirectory(arguments.run_dir) if arguments.run_dir else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -39,6 +38,9 @@ class RunDirectory:
 
         FolderInUseError where another run writes here: two would mix their metrics and their status.
         """
+        # Only a run claims its folder. Others name its files, and Windows has no such module.
+        import fcntl
+
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / _LOCK_NAME).open("a+", encoding="utf-8")

@@ -78,7 +78,12 @@ def prune(root: Path, *, keep_last: int) -> tuple[int, ...]:
 
 
 def fsync_directory(directory: Path) -> None:
-    """Makes the names in a directory durable: fsync of a file does not cover its name."""
+    """Makes the names in a directory durable: fsync of a file does not cover its name.
+
+    Windows opens no directories; what it does to names is in the file system's journal.
+    """
+    if os.name == "nt":
+        return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -85,13 +85,15 @@ def parse_facts(facts: object) -> Manifest:
     return Manifest.model_validate_json(facts)
 
 
-def read_dcp_index(folder: Path, *, limits: Limits) -> DcpIndex:
+def read_dcp_index(folder: Path, *, limits: Limits, is_own: bool = False) -> DcpIndex:
     """What the checkpoint in `folder` holds. CheckpointError for a metadata that is not DCP's.
+
+    Windows can't confine the process that reads it: there only what this process has written is read.
 
     Nothing that the pickle names is called or imported (`unpickle_dcp`).
     """
     try:
-        return DcpIndex.model_validate_json(_unpickled(folder, limits=limits))
+        return DcpIndex.model_validate_json(_unpickled(folder, limits=limits, is_own=is_own))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -140,9 +142,14 @@ def _size(folder: Path, name: str) -> int:
         return os.fstat(stream.fileno()).st_size
 
 
-def _unpickled(folder: Path, *, limits: Limits) -> bytes:
+def _unpickled(folder: Path, *, limits: Limits, is_own: bool) -> bytes:
     """The index as JSON."""
     path = folder / METADATA_NAME
+    if os.name != "posix" and not is_own:
+        raise CheckpointError(
+            f"{path} is a pickle, and Windows can't confine the process that reads it",
+            help="convert the checkpoint on Linux or macOS, or in WSL",
+        )
     with storage_errors(f"cannot read {folder}"):
         try:
             with open_beneath(folder, name=METADATA_NAME) as stream:
@@ -157,11 +164,15 @@ def _unpickled(folder: Path, *, limits: Limits) -> bytes:
 
 
 def _output(metadata: int, *, path: Path, limits: Limits) -> bytes:
-    """What the confined process prints of a descriptor's pickle. It has no environment: that holds keys."""
+    """What the confined process prints of a descriptor's pickle. It gets no environment: that holds keys."""
     script = str(Path(unpickle_dcp.__file__))
     command = (sys.executable, "-I", "-S", script, str(limits.memory_bytes), str(limits.cpu_seconds))
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=metadata, stdout=pipe, stderr=pipe, env={}, cwd="/") as process:
+    # Without it Python does not start on Windows.
+    environment = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+    with subprocess.Popen(
+        command, stdin=metadata, stdout=pipe, stderr=pipe, env=environment, cwd="/"
+    ) as process:
         assert process.stdout is not None and process.stderr is not None, "both are pipes"
         out = process.stdout.read(limits.index_bytes + 1)
         if len(out) > limits.index_bytes:

@@ -120,6 +120,13 @@ def verify_files(directory: Path, *, manifest: Manifest, names: Iterable[str]) -
 @contextmanager
 def open_beneath(directory: Path, *, name: str) -> Iterator[BufferedReader]:
     """The regular file `name` in a directory, to read. Symbolic links, pipes and devices are refused."""
+    if os.name == "nt":
+        # There a name has to be looked at before it is opened.
+        if not stat.S_ISREG(os.lstat(directory / name).st_mode):
+            raise CorruptCheckpointError(f"{name} is not a regular file", help=_ANOTHER_STEP)
+        with (directory / name).open("rb") as stream:
+            yield stream
+        return
     parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # O_NONBLOCK, because opening a pipe would wait for its writer.

@@ -117,7 +117,7 @@ def _write_dcp(chunks: ChunkReader, manifest: Manifest, *, folder: Path) -> None
         entry = manifest.tensors[name]
         state[fqn] = _stand_in(entry.shape, dtype=entry.dtype)
     _save_plainly(_nested(state), folder=folder, planner=_LazyPlanner(read))
-    index = read_dcp_index(folder, limits=Limits())
+    index = read_dcp_index(folder, limits=Limits(), is_own=True)
     written = DcpReader(folder, index=index)
     for fqn, name in names.items():
         if not is_bitwise_equal(written.tensor(fqn), whole(chunks, manifest.tensors[name])):
@@ -236,9 +236,7 @@ def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
 def _fsync(folder: Path) -> None:
     """Makes DCP's files durable: it syncs before it has written all."""
     for path in folder.iterdir():
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        # Windows syncs only what is open for writing.
+        with path.open("rb+") as stream:
+            os.fsync(stream.fileno())
     commit.fsync_directory(folder)
