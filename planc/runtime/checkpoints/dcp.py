@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from planc.runtime.checkpoints import unpickle_dcp
 from planc.runtime.checkpoints.coverage import coverage_problem
 from planc.runtime.checkpoints.errors import CheckpointError, CorruptCheckpointError, storage_errors
-from planc.runtime.checkpoints.manifest import ElementType, Lengths, Manifest
+from planc.runtime.checkpoints.manifest import FORMAT_VERSION, Count, ElementType, Lengths, Manifest
 from planc.runtime.checkpoints.shards import Entry
 from planc.runtime.checkpoints.verify import open_beneath
+from planc.strict_json import loads
 
 METADATA_NAME = ".metadata"
 _HELP = "convert another checkpoint, or save this one again with the program that has it open"
@@ -35,8 +36,8 @@ class Place(_Record):
     """Where something that torch.save wrote lies; `is_transformed` where DCP has changed its bytes."""
 
     file: FileName
-    offset_bytes: NonNegativeInt
-    length_bytes: NonNegativeInt
+    offset_bytes: Count
+    length_bytes: Count
     is_transformed: bool
 
 
@@ -75,14 +76,15 @@ class Limits:
 
 def facts_of(manifest: Manifest) -> str:
     """What a manifest says besides its tensors and files, as JSON."""
-    return manifest.model_copy(update={"tensors": {}, "files": {}}).model_dump_json()
+    return manifest.model_copy(update={"tensors": {}, "files": {}, "plan": None}).model_dump_json()
 
 
 def parse_facts(facts: object) -> Manifest:
     """The manifest without tensors of which `facts_of` has made `facts`; ValueError for anything else."""
     if not isinstance(facts, str):
         raise ValueError(f"a {type(facts).__name__}")
-    return Manifest.model_validate_json(facts)
+    loads(facts)
+    return Manifest.model_validate_json(facts).model_copy(update={"format_version": FORMAT_VERSION})
 
 
 def read_dcp_index(folder: Path, *, limits: Limits, is_own: bool = False) -> DcpIndex:

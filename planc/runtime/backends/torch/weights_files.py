@@ -14,10 +14,10 @@ from torch import Tensor
 
 from planc.runtime.backends.torch.blocks import Slices
 from planc.runtime.backends.torch.weights_views import View, leaf
-from planc.runtime.checkpoints.shards import without_repeats
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import INDEX, weight_files
 from planc.runtime.reads import Reads
+from planc.strict_json import loads
 
 
 def stored_views(folder: Path, *, reads: Reads | None = None) -> dict[str, View]:
@@ -78,7 +78,7 @@ def _refuse_repeats(path: Path) -> None:
     """ValueError where a header names a tensor twice. The library has found it whole, and short enough."""
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        json.loads(stream.read(length), object_pairs_hook=without_repeats)
+        loads(stream.read(length))
 
 
 def _read(entry: Any, block: Slices) -> Tensor:
