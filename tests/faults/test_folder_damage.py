@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import runs
-from tests.faults.folder_damage import DAMAGES, damaged, folder_row, prepare_begun, targets
+from tests.faults.entry_damage import DAMAGES
+from tests.faults.folder_damage import damaged, folder_row, prepare_begun, targets
 
 QUICK = (
     ("metrics.jsonl", "cut after an inner brace"),
