@@ -8,11 +8,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from planc.diagnostics import Diagnostic, Severity
+from planc.doctor.codes import BLOCKED
 from planc.doctor.machine import interfaces, read_storage
 from planc.doctor.model import Check
 from planc.doctor.needs import needs_of, trackers_of
 from planc.doctor.packages import installed_versions, package_checks
-from planc.doctor.storage import blocked, room, unwritable
+from planc.doctor.storage import room, unwritable
 from planc.doctor.variables import interface_problem
 from planc.graph.graph import Graph
 from planc.graph.ops import OpenLog
@@ -75,7 +76,12 @@ def require_storage(folder: Path, *, launch: Launch, graph: Graph, inventory: In
         _require(unwritable(storage).problems, code=ExitCode.STORAGE, is_shared=False)
         return
     if found := obstacles(folder, graph):
-        _require(blocked(storage, found).problems, code=ExitCode.STORAGE, is_shared=False)
+        raise RunError(
+            "\n".join(f"{BLOCKED.summary}: {one} [{BLOCKED.code}]" for one in found),
+            code=ExitCode.STORAGE,
+            help="; ".join(dict.fromkeys(one.help for one in found)),
+            is_shared=False,
+        )
     if inventory is not None:
         check = room(storage, saves=needs_of(graph, inventory).saves, num_kept=num_kept(folder))
         _require(check.problems, code=ExitCode.STORAGE, is_shared=False)
