@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
@@ -16,6 +15,10 @@ from planc.estimate.calibration import Calibration, dumps, loads, step_seconds
 from planc.estimate.estimate import estimate
 from planc.estimate.roofline import calibrate, roofline
 from planc.graph.graph import plan_hash
+from planc.runtime.metrics_file import read_lines
+from planc.runtime.plain_files import read_text
+from planc.runtime.run_files import MAX_PLAN_BYTES, METRICS_NAME, PLAN_NAME
+from planc.strict_json import loads as loads_json
 
 DESCRIPTION = """\
 Measure a machine by a run: what share of its peaks a plan reached, for `planc estimate --calibration`.
@@ -55,9 +58,9 @@ def run(arguments: Namespace) -> int:
     bound = roofline(found, graph, device, devices_per_node=plan.mesh.devices_per_node)
     if bound is None:
         raise UsageError(f"{device.name} does not say its peaks, so that a run reaches no share of them")
-    metrics = folder / "metrics.jsonl"
+    metrics = folder / METRICS_NAME
     try:
-        lines = metrics.read_text(encoding="utf-8").splitlines()
+        lines = _logged(metrics)
         seconds = step_seconds(lines)
         date = datetime.fromtimestamp(metrics.stat().st_mtime, UTC).date().isoformat()
         measured = calibrate(bound, seconds=seconds, machine=arguments.machine, device=device, date=date)
@@ -69,12 +72,21 @@ def run(arguments: Namespace) -> int:
     return CLEAN
 
 
+def _logged(metrics: Path) -> list[str]:
+    """The lines of a run's metrics; ValueError for a damaged one, OSError for what is not a plain file."""
+    lines = []
+    for number, line in enumerate(read_lines(metrics), 1):
+        if line is None:
+            raise ValueError(f"line {number} is damaged")
+        lines.append(line.text.decode())
+    return lines
+
+
 def _require_same(folder: Path, digest: str) -> None:
     """UsageError unless the folder is of a run of this very plan."""
     try:
-        document = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        ran = document["plan_hash"]
-    except (OSError, ValueError, KeyError, TypeError):
+        ran = loads_json(read_text(folder / PLAN_NAME, max_bytes=MAX_PLAN_BYTES))["plan_hash"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"{folder} is no run's folder: it has no plan.json of one") from None
     if ran != digest:
         raise UsageError(

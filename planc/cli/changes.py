@@ -9,7 +9,7 @@ from pathlib import Path
 
 from planc.api import local_files, read_source
 from planc.cli.exits import UsageError
-from planc.cli.git import git
+from planc.cli.git import git, git_paths, top_folder
 from planc.cli.trees import PLANS, asked_for, is_part
 from planc.source import SourceFile
 from planc.syntax import ast
@@ -32,11 +32,6 @@ class ChangedPlan:
     @property
     def path(self) -> str:
         return self.new or self.old or ""
-
-
-def top_folder() -> Path:
-    """The top of the repository around the current folder. UsageError outside one."""
-    return Path(git("rev-parse", "--show-toplevel").decode().rstrip("\n"))
 
 
 def fork_point(base: str) -> str:
@@ -64,7 +59,7 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
     """
     renames = dict(_changed_files(revision))
     top = top_folder()
-    listed = git("ls-files", "-z", "--full-name", "--", PLANS).decode().split("\0")
+    listed = git_paths("ls-files", "-z", "--full-name", "--", PLANS)
     present = sorted({path for path in listed if path and (top / path).is_file()})
     trees = {path: _tree(top, path) for path in present}
     includes = {path: _includes(top, path, tree) for path, tree in trees.items() if tree is not None}
@@ -87,8 +82,7 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
 
 def _changed_files(revision: str) -> Iterator[tuple[str, str | None]]:
     """(path, path in the revision); the second is None for a new file. A file that is gone names itself."""
-    listed = git("diff", "--name-status", "-z", "--find-renames", revision, "--", PLANS)
-    words = iter(listed.decode().split("\0"))
+    words = iter(git_paths("diff", "--name-status", "-z", "--find-renames", revision, "--", PLANS))
     for status in words:
         if not status:
             return

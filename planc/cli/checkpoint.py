@@ -13,6 +13,7 @@ from typing import Any
 from planc.cli import converting
 from planc.cli.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.export import export
+from planc.cli.libraries import require_libraries
 from planc.runtime.checkpoints.compare import comparable, differences
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.layout import committed_steps, leftovers, step_directory, step_of
@@ -197,6 +198,7 @@ def _diff(arguments: Namespace) -> int:
 def _distances(
     names: tuple[str, ...], first: tuple[Path, Manifest], second: tuple[Path, Manifest]
 ) -> Iterator[dict[str, Any]]:
+    require_libraries("planc checkpoint diff --values", "torch")
     # It imports torch, which takes a second.
     from planc.runtime.backends.torch.checkpoint.chunks import distances
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import planc
 from planc.cli.exits import CLEAN, UsageError
+from planc.cli.libraries import require_libraries
 from planc.hub import model_folder
 from planc.runtime.checkpoints.manifest import Manifest, Progress
 from planc.runtime.errors import RunError
@@ -44,6 +45,7 @@ def to_plain(checkpoint: Path, arguments: Namespace) -> int:
     for option in OPTIONS[1:]:
         if getattr(arguments, option) not in (None, False):
             raise UsageError(f"--{option} is for plain DCP that becomes planc's, not for --dcp")
+    require_libraries("planc checkpoint convert", "torch")
     # It imports torch, which takes seconds.
     from planc.runtime.backends.torch.checkpoint.dcp_convert import to_dcp
 
@@ -65,6 +67,7 @@ def from_plain(folder: Path, arguments: Namespace) -> int:
             "with --unpickle it is read by a process without files, sockets and environment, which takes no "
             "names but those of DCP's metadata"
         )
+    require_libraries("planc checkpoint convert", "torch", "numpy")
     # It imports torch, which takes seconds.
     from planc.runtime.backends.torch.checkpoint.dcp_convert import from_dcp
 

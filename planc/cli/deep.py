@@ -6,13 +6,13 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
 from planc.api import Checked, cache_dir
 from planc.checks import does_not_fit
 from planc.cli.exits import UsageError
+from planc.cli.libraries import require_libraries
 from planc.deep.deep import Deep, check_deep
 from planc.deep.summary import rehearsed_rows
 from planc.diagnostics import Diagnostic, Severity, has_errors, in_order
@@ -29,9 +29,7 @@ def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, t
     On a terminal, `stream` shows what is being done. A plan with errors is left as it is: it has no graph.
     UsageError where torch or transformers are missing, or the model cannot be built.
     """
-    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    if missing:
-        raise UsageError(f"--deep needs {' and '.join(missing)}: pip install 'planc[run]'")
+    require_libraries("--deep", "torch", "transformers")
     if checked.graph is None or checked.inventory is None:
         return checked, ()
     source = checked.sources[path]

@@ -20,9 +20,9 @@ from planc.doctor.model import Report
 from planc.doctor.needs import MeantFor, Needs, needs_of
 from planc.doctor.packages import installed_versions
 from planc.doctor.render import report_data, report_text
-from planc.runtime.checkpoints.layout import committed_steps
 from planc.runtime.errors import RunError
 from planc.runtime.launch import read_launch
+from planc.runtime.obstacles import Obstacle, num_kept, obstacles
 
 DESCRIPTION = """\
 Say what this machine has, and what is wrong with it: versions, devices and backends, the launcher's
@@ -108,6 +108,7 @@ def _found(arguments: Namespace, checked: Checked | None) -> Found:
         machine=read_machine(os.environ, has_torch=versions["torch"] is not None),
         storage=storage,
         num_kept=_num_kept(storage),
+        obstacles=_obstacles(storage, checked),
         inputs=_inputs(arguments, checked),
         malformed=settings_from((), os.environ)[1],
         unread=unknown_variables(os.environ),
@@ -125,7 +126,14 @@ def _num_kept(storage: Storage | None) -> int:
     """The checkpoints in the run's folder."""
     if storage is None or storage.refusal is not None:
         return 0
-    return len(committed_steps(storage.path / "checkpoints"))
+    return num_kept(storage.path)
+
+
+def _obstacles(storage: Storage | None, checked: Checked | None) -> tuple[Obstacle, ...]:
+    """What would stop the plan's run from saving in its folder."""
+    if storage is None or storage.refusal is not None or checked is None or checked.graph is None:
+        return ()
+    return obstacles(storage.path, checked.graph)
 
 
 def _text(report: Report, checked: Checked | None) -> str:

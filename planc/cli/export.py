@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 from planc.cli.exits import CLEAN, UsageError
-from planc.graph.artifact import ArtifactError, graph_of, load
+from planc.cli.libraries import require_libraries
+from planc.cli.saved_plans import NoSavedPlanError, saved_plan
+from planc.graph.artifact import graph_of
 from planc.graph.ops import BuildModel
 from planc.hub import model_folder
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.verify import read_manifest
 from planc.runtime.errors import RunError
-from planc.runtime.run_directory import KEPT_PLANS
 from planc.vocab import DType
 
 
@@ -22,6 +23,7 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
     Without a model's folder it is where the plan says that saved the checkpoint; without a dtype parameters
     keep theirs.
     """
+    require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
     # It imports torch, which takes seconds: what can be refused without it has been.
     from planc.runtime.backends.torch.export_checkpoint import export_checkpoint
 
@@ -44,17 +46,17 @@ def _named(model: str) -> Path:
 
 
 def _model(checkpoint: Path) -> Path:
-    """The model's folder, as the plan names it that saved a checkpoint, which the checkpoint's run keeps."""
+    """The model's folder, as the plan that saved a checkpoint names it."""
     remedy = "name the model's folder: --model FOLDER"
     try:
-        plan_hash = read_manifest(checkpoint).plan_hash
-        path = checkpoint.resolve().parents[1] / KEPT_PLANS / f"{plan_hash}.json"
-        artifact = load(path.read_text(encoding="utf-8"))
+        saved = saved_plan(checkpoint, read_manifest(checkpoint))
     except CheckpointError as error:
         raise UsageError(error.message) from error
-    except (OSError, UnicodeDecodeError, ArtifactError) as error:
-        raise UsageError(
-            f"{checkpoint}: its run keeps no plan that says of which model it is\n{remedy}"
-        ) from error
-    built = next(op for op in graph_of(artifact).setup if isinstance(op, BuildModel))
-    return model_folder(built.path, base=path.parent / artifact.base)
+    except NoSavedPlanError as error:
+        raise UsageError(f"{checkpoint}: the plan that saved it {error}\n{remedy}") from error
+    built = next(op for op in graph_of(saved.artifact).setup if isinstance(op, BuildModel))
+    found = model_folder(built.path, base=saved.folder / saved.artifact.base)
+    if not found.is_dir():
+        # A copied checkpoint does not lie where its plan's relative paths start.
+        raise UsageError(f"{checkpoint}: the model's folder of its plan is not there: {found}\n{remedy}")
+    return found

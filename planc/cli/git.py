@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 
 from planc.cli.exits import UsageError
 
@@ -15,6 +17,20 @@ def git(*arguments: str, stdin: bytes | None = None) -> bytes:
     if done.returncode != 0:
         raise UsageError(f"git: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
+
+
+def git_paths(*arguments: str) -> list[str]:
+    """The paths that a git command prints with `-z`, or its one path."""
+    listed = git(*arguments)
+    ended = listed.removesuffix(b"\0") if b"\0" in listed else listed.rstrip(b"\r\n")
+    # As the system gives names: they need not be UTF-8, nor the locale.
+    return [os.fsdecode(path) for path in ended.split(b"\0")] if ended else []
+
+
+def top_folder() -> Path:
+    """The top of the repository around the current folder. UsageError outside one."""
+    (path,) = git_paths("rev-parse", "--show-toplevel")
+    return Path(path)
 
 
 def git_config(name: str, *, scope: str) -> str | None:

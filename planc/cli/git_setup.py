@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planc.cli.exits import CLEAN, UsageError
-from planc.cli.git import git, git_config
+from planc.cli.git import git, git_config, top_folder
 from planc.diagnostics.visible import visible
 
 DESCRIPTION = """\
@@ -61,7 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """0 once all is there. UsageError outside a repository, and where *.plan has another diff driver."""
     scope = "--global" if arguments.is_global else "--local"
-    top = Path(git("rev-parse", "--show-toplevel").decode().rstrip("\n"))
+    top = top_folder()
     file = top / ATTRIBUTES
     steps = [_attribute(file, write=not arguments.print)]
     steps.extend(

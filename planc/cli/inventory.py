@@ -11,7 +11,13 @@ from planc.cli.exits import CLEAN, UsageError
 from planc.cli.fetching import say
 from planc.hub import is_hub, parse_hub
 from planc.inventory.codec import dumps
-from planc.inventory.load import InventoryError, load_inventory, save_inventory
+from planc.inventory.load import (
+    InventoryError,
+    LibraryMissing,
+    load_inventory,
+    save_cached_inventory,
+    save_inventory,
+)
 from planc.runtime.errors import RunError
 from planc.runtime.hub import require_model
 from planc.show.model import inventory_text
@@ -47,7 +53,7 @@ def run(arguments: Namespace) -> int:
         )
     try:
         if arguments.save:
-            print(f"wrote {save_inventory(folder)}", file=sys.stderr)
+            print(f"wrote {_save(folder)}", file=sys.stderr)
         loaded = load_inventory(folder, cache_dir=cache_dir())
     except InventoryError as error:
         raise UsageError(f"{error.message}\n{error.help}") from error
@@ -57,6 +63,17 @@ def run(arguments: Namespace) -> int:
         sys.stdout.write(inventory_text(loaded.inventory))
         print(f"{loaded.origin}: {loaded.path}", file=sys.stderr)
     return CLEAN
+
+
+def _save(folder: Path) -> str:
+    """The file that is written, and where it is from if no probe could be made."""
+    try:
+        return str(save_inventory(folder))
+    except LibraryMissing:
+        path = save_cached_inventory(folder, cache_dir=cache_dir())
+        if path is None:
+            raise
+        return f"{path} from the cache, without a fresh probe: torch or transformers is not installed"
 
 
 def _fetched(name: str) -> Path:

@@ -150,7 +150,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return _report_full(error)
     except Exception as error:
-        return _report_bug(error, is_debug="--debug" in arguments)
+        return _report_missing(error, arguments) or _report_bug(error, is_debug="--debug" in arguments)
+
+
+def _report_missing(error: Exception, arguments: Sequence[str]) -> int:
+    """COULD_NOT_RUN after saying which library of the extra `run` a command lacked; 0 for other errors."""
+    from planc.cli.libraries import missing_library, needs  # no command that works needs it
+
+    name = missing_library(error)
+    if name is None:
+        return 0
+    words = [word for word in arguments if not word.startswith("-")]
+    command = " ".join(words[: 2 if words[:1] == ["checkpoint"] else 1])
+    print(f"planc: error: {needs(f'planc {command}', [name])}", file=sys.stderr)
+    return COULD_NOT_RUN
 
 
 def _run(argv: Sequence[str]) -> int:

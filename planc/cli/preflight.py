@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from planc.diagnostics import Diagnostic, Severity
+from planc.doctor.codes import BLOCKED
 from planc.doctor.machine import interfaces, read_storage
 from planc.doctor.model import Check
 from planc.doctor.needs import needs_of, trackers_of
@@ -17,9 +18,9 @@ from planc.doctor.variables import interface_problem
 from planc.graph.graph import Graph
 from planc.graph.ops import OpenLog
 from planc.inventory.schema import Inventory
-from planc.runtime.checkpoints.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.launch import Launch
+from planc.runtime.obstacles import num_kept, obstacles
 
 
 def require_packages() -> None:
@@ -64,7 +65,7 @@ def require_interface(launch: Launch, environment: Mapping[str, str]) -> None:
 
 
 def require_storage(folder: Path, *, launch: Launch, graph: Graph, inventory: Inventory | None) -> None:
-    """RunError if rank 0 cannot write the run's folder, or has no room for the plan's checkpoints there.
+    """RunError if rank 0 can't write the run's folder, or would find no place or room to save there.
 
     A compiled plan comes without an inventory, and how large its checkpoints are is not known yet.
     """
@@ -73,9 +74,16 @@ def require_storage(folder: Path, *, launch: Launch, graph: Graph, inventory: In
     storage = read_storage(folder)
     if storage.refusal is not None:
         _require(unwritable(storage).problems, code=ExitCode.STORAGE, is_shared=False)
-    elif inventory is not None:
-        kept = len(committed_steps(folder / "checkpoints"))
-        check = room(storage, saves=needs_of(graph, inventory).saves, num_kept=kept)
+        return
+    if found := obstacles(folder, graph):
+        raise RunError(
+            "\n".join(f"{BLOCKED.summary}: {one} [{BLOCKED.code}]" for one in found),
+            code=ExitCode.STORAGE,
+            help="; ".join(dict.fromkeys(one.help for one in found)),
+            is_shared=False,
+        )
+    if inventory is not None:
+        check = room(storage, saves=needs_of(graph, inventory).saves, num_kept=num_kept(folder))
         _require(check.problems, code=ExitCode.STORAGE, is_shared=False)
 
 

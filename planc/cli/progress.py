@@ -127,7 +127,7 @@ def step_parts(metrics: StepMetrics, *, num_steps: int) -> tuple[StepPart, ...]:
     width = len(str(num_steps))
     parts = [
         StepPart(f"step {metrics.step:>{width}}/{num_steps}", 7),
-        StepPart(f"loss {metrics.loss:.4f}", 6),
+        StepPart(f"loss {metrics.loss:.4f}" if metrics.labels else "no labels", 6),
         StepPart(f"grad_norm {metrics.grad_norm:.3f}", 4),
         StepPart(f"lr {metrics.learning_rate:.2e}", 2),
         StepPart(tokens_per_second(metrics.tokens_per_second).text, 5),

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from planc.graph.artifact import ArtifactError, graph_of, load
+from planc.cli.saved_plans import NoSavedPlanError, saved_plan
+from planc.graph.artifact import graph_of
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import ResumeCheckpoint
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.layout import committed_steps, latest, step_directory
+from planc.runtime.checkpoints.manifest import Manifest
 from planc.runtime.checkpoints.verify import read_manifest
 from planc.runtime.errors import RunError
-from planc.runtime.run_directory import KEPT_PLANS
+from planc.runtime.run_files import CHECKPOINTS
 
 
 def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str]) -> tuple[str, ...]:
@@ -21,21 +23,22 @@ def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str])
     RunError where what is trained would change, unless the change is among `allowed`.
     """
     _require_names(allowed)
-    step = _newest(graph, folder / "checkpoints")
-    saved_by = "" if step is None else _saved_by(folder / "checkpoints", step=step)
-    if step is None or saved_by in ("", plan_hash(graph)):
-        return ()
     try:
-        text = (folder / KEPT_PLANS / f"{saved_by}.json").read_text(encoding="utf-8")
-        old = graph_of(load(text))
-    except (OSError, ArtifactError) as error:
-        reason = "is not kept here" if isinstance(error, OSError) else f"cannot be read: {error}"
-        return (f"the plan that saved it, {saved_by[:12]}, {reason}: what differs is not known",)
+        directory, manifest = _saved(graph, folder / CHECKPOINTS)
+        if manifest is None or manifest.plan_hash == plan_hash(graph):
+            return ()
+        try:
+            old = graph_of(saved_plan(directory, manifest).artifact)
+        except NoSavedPlanError as error:
+            return (f"the plan that saved it, {manifest.plan_hash[:12]}, {error}: what differs is not known",)
+    except CheckpointError:
+        # To resume is refused for it, by whoever reads the whole checkpoint.
+        return ()
     # Reached lazily: a run that goes on with its own plan needs no front end.
     from planc.diff.model import State
     from planc.diff.verdict import verdict
 
-    found = verdict(old, graph, step=step, allowed=allowed)
+    found = verdict(old, graph, step=manifest.step, allowed=allowed)
     if found.state is State.REFUSED:
         raise RunError(found.reason, help=found.help)
     return found.notes
@@ -67,20 +70,12 @@ def _require_names(allowed: Collection[str]) -> None:
             raise RunError(f"--allow-change {name!r} names no change", help=f"there are: {names}")
 
 
-def _newest(graph: Graph, checkpoints: Path) -> int | None:
-    """The step that this run goes on from; None where it begins anew."""
+def _saved(graph: Graph, checkpoints: Path) -> tuple[Path, Manifest | None]:
+    """The newest checkpoint and its manifest; None where nothing is to be compared."""
     if not any(isinstance(op, ResumeCheckpoint) for op in graph.setup):
-        return None
-    try:
-        return latest(checkpoints)
-    except CheckpointError:
-        # To resume is refused for it, by whoever reads the whole checkpoint.
-        return None
-
-
-def _saved_by(checkpoints: Path, *, step: int) -> str:
-    """The hash of the plan that saved a checkpoint; empty where it cannot be read."""
-    try:
-        return read_manifest(step_directory(checkpoints, step=step)).plan_hash
-    except CheckpointError:
-        return ""
+        return checkpoints, None
+    step = latest(checkpoints)
+    if step is None:
+        return checkpoints, None
+    directory = step_directory(checkpoints, step=step)
+    return directory, read_manifest(directory)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planc.api import Checked
-from planc.cli.changes import ChangedPlan, changed_plans, fork_point, from_here, top_folder
+from planc.cli.changes import ChangedPlan, changed_plans, fork_point, from_here
 from planc.cli.diff import add_fail_on_argument, fails
 from planc.cli.exits import CLEAN, FINDINGS
+from planc.cli.git import top_folder
 from planc.cli.revisions import GIT_PREFIX, read_side
 from planc.diagnostics import has_errors
 from planc.diagnostics.github import render_github

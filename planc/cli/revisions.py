@@ -8,7 +8,8 @@ from pathlib import Path
 
 from planc.api import Checked, cache_dir, check_source, read_source
 from planc.cli.exits import UsageError
-from planc.cli.git import git
+from planc.cli.git import git, top_folder
+from planc.cli.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
 from planc.diagnostics import Diagnostic, has_errors
 from planc.diff.model import State, Verdict
 from planc.diff.side import Side, side_of
@@ -21,7 +22,8 @@ from planc.plan.include import Load
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.layout import latest, step_directory, step_of
 from planc.runtime.checkpoints.verify import read_manifest
-from planc.runtime.run_directory import KEPT_PLANS, PLAN_NAME
+from planc.runtime.plain_files import read_text
+from planc.runtime.run_files import CHECKPOINTS, MAX_PLAN_BYTES, PLAN_NAME
 from planc.source import SourceFile, Span
 
 GIT_PREFIX = "git:"
@@ -65,16 +67,28 @@ def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile])
 
 
 def _stored(folder: Path, *, settings: Sequence[SourceFile]) -> Side:
-    """The plan that a run's folder runs, or the one that saved a checkpoint: its run keeps every plan."""
-    place = folder.resolve()
-    is_checkpoint = step_of(place) is not None
-    run = place.parents[1] if is_checkpoint else folder
-    path = run / KEPT_PLANS / f"{_saved_by(folder)}.json" if is_checkpoint else run / PLAN_NAME
-    source, problems = read_source(path)
-    if source is None:
-        what = "checkpoint's run" if is_checkpoint else "folder"
-        raise UsageError(f"{folder}: the {what} keeps no plan: {problems[0].primary.text}")
-    return replace(_artifact(source, base=path.parent, settings=settings), name=str(folder))
+    """The plan that a run's folder runs, or the one that saved a checkpoint."""
+    if settings:
+        raise UsageError(f"{folder} is compiled: --set has nothing to work on")
+    if step_of(folder.resolve()) is not None:
+        saved = _saved_by(folder)
+        artifact, base = saved.artifact, saved.folder
+    else:
+        artifact, base = _running(folder), folder
+    side = Side(str(folder), graph_of(artifact))
+    return replace(side, inventory=_inventory(artifact, side, base=base))
+
+
+def _running(folder: Path) -> Artifact:
+    """The plan that a run's folder runs."""
+    path = folder / PLAN_NAME
+    try:
+        return load(read_text(path, max_bytes=MAX_PLAN_BYTES))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"{folder}: the folder keeps no plan: {path}: {reason}") from error
+    except ArtifactError as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
 def checkpoint_in(name: str) -> Path | None:
@@ -85,10 +99,10 @@ def checkpoint_in(name: str) -> Path | None:
     if step_of(folder.resolve()) is not None:
         return folder
     try:
-        step = latest(folder / "checkpoints")
+        step = latest(folder / CHECKPOINTS)
     except CheckpointError as error:
         raise UsageError(f"{folder}: {error.message}") from error
-    return None if step is None else step_directory(folder / "checkpoints", step=step)
+    return None if step is None else step_directory(folder / CHECKPOINTS, step=step)
 
 
 def resuming(checkpoint: Path, new: Side) -> Verdict:
@@ -97,15 +111,17 @@ def resuming(checkpoint: Path, new: Side) -> Verdict:
         return Verdict(State.REFUSED, "the plan has errors")
     step = step_of(checkpoint.resolve())
     assert step is not None, "a checkpoint's folder is named by its step"
-    return verdict(_stored(checkpoint, settings=()).graph, new.graph, step=step)
+    return verdict(graph_of(_saved_by(checkpoint).artifact), new.graph, step=step)
 
 
-def _saved_by(checkpoint: Path) -> str:
-    """The hash of the plan that saved a checkpoint."""
+def _saved_by(checkpoint: Path) -> SavedPlan:
+    """The plan that saved a checkpoint."""
     try:
-        return read_manifest(checkpoint).plan_hash
+        return saved_plan(checkpoint, read_manifest(checkpoint))
     except CheckpointError as error:
         raise UsageError(f"{checkpoint}: {error.message}") from error
+    except NoSavedPlanError as error:
+        raise UsageError(f"{checkpoint}: the plan that saved it {error}") from error
 
 
 def _inventory(artifact: Artifact, side: Side, *, base: Path) -> Inventory | None:
@@ -125,7 +141,7 @@ def _from_git(name: str) -> tuple[SourceFile, Path]:
     content = git("cat-file", "blob", f"{revision}:{path}")
     # As git has it: ./ starts at the current folder, anything else at the top of the working tree.
     is_relative = path.startswith(("./", "../"))
-    top = Path() if is_relative else Path(git("rev-parse", "--show-toplevel").decode().rstrip("\n"))
+    top = Path() if is_relative else top_folder()
     try:
         return SourceFile(name, content.decode().replace("\r\n", "\n")), (top / path).parent
     except UnicodeDecodeError as error:

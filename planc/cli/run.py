@@ -37,6 +37,7 @@ from planc.runtime.launch import (
     require_world_size,
 )
 from planc.runtime.observer import Observer, Silent
+from planc.runtime.processors import unsupported_system
 from planc.runtime.run_directory import RunDirectory
 from planc.runtime.statements import Statements
 from planc.runtime.stop_points import StopPoints
@@ -121,6 +122,10 @@ def run(arguments: argparse.Namespace) -> NoReturn:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    refusal = unsupported_system("run")
+    if refusal:
+        print(f"planc: error: {refusal}", file=sys.stderr)
+        return ExitCode.INPUT
     launch = Launch(rank=_rank_hint())
     # Known before the plan is: a refused launch shows in the folder of the run that it was to go on with.
     directory = RunDirectory(arguments.run_dir) if arguments.run_dir else None
@@ -202,18 +207,18 @@ def _execute(
     device = choose_device(init.backend, launch)
     require_traceable(graph, device)
     store = _meet(compiled, launch, device=device)
-    claimed = display = session = None
+    display = session = None
     observer: Observer = Silent()
     try:
         if needs_shared_folder(graph):
             require_shared_folder(store, launch, directory.path)
         if launch.rank == 0:
-            claimed = listener.claimed = directory.claim()
-            directory.prepare(compiled.artifact, plan_hash=digest)
-            observer = display = _display(compiled, launch, directory, arguments, device=device.type)
+            notes = _take(directory, compiled, listener)
+            observer = display = _display(compiled, launch, directory, arguments, notes, device=device.type)
         paths = Paths(base=compiled.base, run=directory.path)
         refuse_old_checkpoints(graph, paths.checkpoints)
         session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
+        session.sources, session.overrides = compiled.sources, compiled.overrides
         session.work, session.notice = work_of(compiled), listener.notice
         session.stop_points = StopPoints(listener.notice)
         session.guard.statements = Statements(store, launch.rank, launch.world_size)
@@ -236,8 +241,8 @@ def _execute(
             close_log(session, is_done=sys.exc_info()[0] is None)
         if display is not None:
             display.close()
-        if claimed is not None:
-            claimed.close()
+        if listener.claimed is not None:
+            listener.claimed.close()
         # A failing rank must not wait for the others, which may hang in a collective without it.
         if sys.exc_info()[0] is None:
             if compiled.num_spares and launch.rank == 0:
@@ -256,6 +261,15 @@ def _meet(compiled: Compiled, launch: Launch, *, device: torch.device) -> Store:
         note_surroundings(reads, compiled.graph, device=device)
     timeout = compiled.graph.init_mesh.timeout_seconds
     return connect(launch, device=device, timeout_seconds=timeout, entries=reads.take())
+
+
+def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tuple[str, ...]:
+    """Makes the run's folder this run's; one line for each entry that had to be set aside."""
+    notes = directory.free_lock()
+    listener.claimed = directory.claim()
+    notes += directory.repair()
+    directory.prepare(compiled.artifact, plan_hash=listener.plan_hash)
+    return notes
 
 
 def _conclude(
@@ -298,9 +312,15 @@ def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, sess
 
 
 def _display(
-    compiled: Compiled, launch: Launch, directory: RunDirectory, arguments: argparse.Namespace, *, device: str
+    compiled: Compiled,
+    launch: Launch,
+    directory: RunDirectory,
+    arguments: argparse.Namespace,
+    notes: Sequence[str],
+    *,
+    device: str,
 ) -> RunDisplay:
-    """Rank 0's display, after its first lines."""
+    """Rank 0's display, after its first lines and what there is to note."""
     # Imported here: the other ranks need no display.
     from planc.cli.progress import RunDisplay
 
@@ -311,6 +331,8 @@ def _display(
         compiled.graph, launch, device=device, run_folder=directory.path, overrides=compiled.overrides
     )
     print(text, flush=True)
+    for note in notes:
+        display.noted(note)
     return display
 
 

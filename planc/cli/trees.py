@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from planc.api import local_files, read_source
 from planc.cli.exits import UsageError
-from planc.cli.git import git
+from planc.cli.git import git, git_paths, top_folder
 from planc.diagnostics import Diagnostic
 from planc.plan.codes import CANNOT_INCLUDE
 from planc.plan.include import Load, read_files
@@ -47,7 +47,7 @@ class Repository:
 def repository_here() -> Repository | None:
     """None outside a repository, and where git is not installed."""
     try:
-        return Repository(Path(git("rev-parse", "--show-toplevel").decode().rstrip("\n")))
+        return Repository(top_folder())
     except UsageError:
         return None
 
@@ -80,10 +80,10 @@ class Tree:
     def plans(self) -> tuple[str, ...]:
         """Every plan that git tracks there."""
         if self.revision in (None, _INDEX):
-            listed = git("ls-files", "-z", "--full-name", "--", PLANS)
+            listed = git_paths("ls-files", "-z", "--full-name", "--", PLANS)
         else:
-            listed = git("ls-tree", "-r", "-z", "--name-only", "--full-tree", f"{self.revision}")
-        return tuple(sorted({path for path in listed.decode().split("\0") if path.endswith(".plan")}))
+            listed = git_paths("ls-tree", "-r", "-z", "--name-only", "--full-tree", f"{self.revision}")
+        return tuple(sorted({path for path in listed if path.endswith(".plan")}))
 
     def files(self, plan: str) -> Load:
         """Reads what a plan of this tree includes."""
@@ -154,7 +154,9 @@ def _revisions(blobs: Mapping[str, str]) -> Iterator[str]:
 def _blobs(revisions: Iterable[str], paths: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """For each revision the ids of its files at the paths; something else for one that is not there."""
     asked = "".join(f"{revision}:{path}\n" for revision in revisions for path in paths)
-    answers = iter(git("cat-file", "--batch-check=%(objectname)", stdin=asked.encode()).decode().splitlines())
+    answers = iter(
+        git("cat-file", "--batch-check=%(objectname)", stdin=os.fsencode(asked)).decode().splitlines()
+    )
     for _ in revisions:
         yield tuple(next(answers) for _ in paths)
 

@@ -7,13 +7,14 @@ import json
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from importlib.util import find_spec
 from pathlib import Path
 
 from planc.cli import plans
 from planc.cli.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.libraries import require_libraries
 from planc.runtime.data.errors import DataError
 from planc.runtime.errors import RunError
+from planc.runtime.processors import unsupported_system
 from planc.vocab import DType
 
 DESCRIPTION = """\
@@ -51,9 +52,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Verifies a plan without errors; findings of one with errors go to stderr."""
-    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    if missing:
-        raise UsageError(f"verify needs {' and '.join(missing)}: pip install 'planc[run]'")
+    require_libraries("verify", "torch", "transformers")
+    refusal = unsupported_system("verify")
+    if refusal:
+        raise UsageError(refusal)
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
     failure = plans.require_sound(checked)
     if failure is not None:

@@ -23,7 +23,9 @@ from planc.runtime.run_directory import RunDirectory
 from planc.runtime.stop_points import StopPoints
 from planc.runtime.watch import Watch
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+_NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
+# Windows, where this is imported and nothing runs, lacks two.
+SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 """What schedulers, torchrun and people send to a run that is to end."""
 _AT_ONCE = (signal.SIGTERM, signal.SIGINT)
 """Of these a second one is not waited for."""

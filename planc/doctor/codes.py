@@ -52,6 +52,7 @@ OTHER_DEVICE = Code(
 )
 NO_COMPILER = Code("P930", "compiler-missing", "torch.compile finds no compiler on this machine")
 NO_INPUT = Code("P931", "input-missing", "files that a run reads are not on this machine")
+BLOCKED = Code("P945", "run-folder-blocked", "an entry of the run folder would stop the run from saving")
 
 CODES: tuple[Code, ...] = (
     OUTSIDE_RANGE,
@@ -76,4 +77,5 @@ CODES: tuple[Code, ...] = (
     OTHER_DEVICE,
     NO_COMPILER,
     NO_INPUT,
+    BLOCKED,
 )

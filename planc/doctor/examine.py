@@ -15,6 +15,7 @@ from planc.doctor.packages import package_checks
 from planc.doctor.storage import storage_checks
 from planc.doctor.system import system_checks
 from planc.doctor.variables import Surroundings, malformed, unread, variable_checks
+from planc.runtime.obstacles import Obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class Found:
     """What was read before anything is judged.
 
     `malformed` are planc's own complaints about variables, `unread` the names of variables that look like
-    planc's and that nothing reads. `num_kept` checkpoints lie in the run's folder already.
+    planc's and that nothing reads. `num_kept` checkpoints lie in the run's folder already, and `obstacles`
+    would stop it from saving there.
     """
 
     environment: Mapping[str, str]
@@ -30,6 +32,7 @@ class Found:
     machine: Machine
     storage: Storage | None = None
     num_kept: int = 0
+    obstacles: tuple[Obstacle, ...] = ()
     inputs: tuple[Input, ...] = ()
     malformed: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -61,5 +64,11 @@ def _checks(found: Found, needs: Needs | None) -> Iterator[Check]:
     yield from input_checks(found.inputs)
     if found.storage is not None:
         num_nodes = -(-needs.world_size // local) if needs and local else 1
-        yield from storage_checks(found.storage, needs=needs, num_kept=found.num_kept, num_nodes=num_nodes)
+        yield from storage_checks(
+            found.storage,
+            needs=needs,
+            num_kept=found.num_kept,
+            num_nodes=num_nodes,
+            obstacles=found.obstacles,
+        )
     yield from system_checks(machine, environment, needs=needs, has_devices=has_devices)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 import shutil
 import socket
 import subprocess
@@ -58,7 +57,8 @@ class Machine:
     torch: TorchFacts | None
     driver: str | None
     num_cpus: int
-    num_open_files: int
+    num_open_files: int | None
+    """What a process may open at a time; None where the system sets no such limit."""
     shared_memory_bytes: int | None
     interfaces: tuple[str, ...]
     now: float
@@ -91,11 +91,19 @@ def read_machine(environment: Mapping[str, str], *, has_torch: bool) -> Machine:
         torch=_torch_facts(environment) if has_torch else None,
         driver=_driver(),
         num_cpus=num_cpus(),
-        num_open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        num_open_files=_num_open_files(),
         shared_memory_bytes=shared_memory,
         interfaces=interfaces(),
         now=time.time(),
     )
+
+
+def _num_open_files() -> int | None:
+    try:
+        import resource  # Windows has none, and no such limit
+    except ModuleNotFoundError:
+        return None
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def interfaces() -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from planc.diagnostics import Diagnostic, Label
 from planc.doctor import codes
 from planc.doctor.machine import Storage
 from planc.doctor.model import Check, Section
 from planc.doctor.needs import Needs, Saves
+from planc.runtime.obstacles import Obstacle
 from planc.show.table import format_bytes, plural
 from planc.source import SourceFile
 
@@ -18,13 +19,20 @@ _SKEW_SECONDS = 60.0
 
 
 def storage_checks(
-    storage: Storage, *, needs: Needs | None, num_kept: int = 0, num_nodes: int = 1
+    storage: Storage,
+    *,
+    needs: Needs | None,
+    num_kept: int = 0,
+    num_nodes: int = 1,
+    obstacles: Sequence[Obstacle] = (),
 ) -> Iterator[Check]:
     """The run's folder, in which `num_kept` checkpoints lie already."""
     if storage.refusal is not None:
         yield unwritable(storage)
         return
     yield Check(Section.STORAGE, SourceFile("run folder", str(storage.path)), "writable")
+    if obstacles:
+        yield blocked(storage, obstacles)
     yield room(storage, saves=needs.saves if needs else None, num_kept=num_kept)
     yield _file_system(storage, needs=needs, num_nodes=num_nodes)
     yield _skew(storage)
@@ -37,6 +45,13 @@ def unwritable(storage: Storage) -> Check:
     help = "choose another with --run-dir, or give this user permission"
     problem = codes.UNWRITABLE.at(observed.whole(), text, help=help)
     return Check(Section.STORAGE, observed, "writable", problems=(problem,))
+
+
+def blocked(storage: Storage, obstacles: Sequence[Obstacle]) -> Check:
+    """The check of a folder with entries that a run can't save beside."""
+    observed = SourceFile("saved before", str(storage.path))
+    problems = tuple(codes.BLOCKED.at(observed.whole(), str(one), help=one.help) for one in obstacles)
+    return Check(Section.STORAGE, observed, "plain directories", problems=problems)
 
 
 def room(storage: Storage, *, saves: Saves | None, num_kept: int = 0) -> Check:

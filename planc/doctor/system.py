@@ -28,7 +28,8 @@ def system_checks(
     machine: Machine, environment: Mapping[str, str], *, needs: Needs | None, has_devices: bool
 ) -> Iterator[Check]:
     """Open files, shared memory, the compiler of a plan that needs one, clock."""
-    yield _open_files(machine, num_ranks=needs.world_size if needs else 1)
+    if machine.num_open_files is not None:
+        yield _open_files(machine.num_open_files, num_ranks=needs.world_size if needs else 1)
     if machine.shared_memory_bytes is not None:
         yield _shared_memory(machine.shared_memory_bytes, is_needed=has_devices)
     if needs is not None and needs.compiler is not None:
@@ -36,12 +37,12 @@ def system_checks(
     yield _clock(machine.now)
 
 
-def _open_files(machine: Machine, *, num_ranks: int) -> Check:
+def _open_files(found: int, *, num_ranks: int) -> Check:
     wanted = _OWN_FILES + _FILES_A_RANK * (num_ranks - 1)
-    observed = SourceFile("open files", str(machine.num_open_files))
+    observed = SourceFile("open files", str(found))
     required, reason = f"about {wanted}", "a process connects to every other rank"
     # -1: no limit.
-    if machine.num_open_files < 0 or machine.num_open_files >= wanted:
+    if found < 0 or found >= wanted:
         return Check(Section.SYSTEM, observed, required, reason)
     text = f"{num_ranks} ranks take about {wanted}"
     help = f"ulimit -n {wanted}, or LimitNOFILE of the service that starts ranks"

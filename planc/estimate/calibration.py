@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from planc.record import record
+from planc.strict_json import loads as loads_json
 
 FORMAT_VERSION = 1
 WARMUP_STEPS = 3
@@ -46,8 +47,8 @@ def dumps(calibration: Calibration) -> str:
 def loads(text: str) -> Calibration:
     """The calibration of a file's text. ValueError says what is wrong with it."""
     try:
-        document = json.loads(text)
-    except ValueError as error:
+        document = loads_json(text)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     names = ("format_version", "machine", "device", "date", "gemm_efficiency", "bus_efficiency")
     if not isinstance(document, dict) or sorted(document) != sorted(names):

@@ -13,6 +13,7 @@ from planc import __version__
 from planc.graph import graph as graphs
 from planc.graph.graph import AnyOp, Graph, plan_hash
 from planc.graph.verify import verify
+from planc.strict_json import loads
 from planc.vocab import MeshDim
 
 FORMAT_VERSION = 1
@@ -83,10 +84,14 @@ def load(text: str) -> Artifact:
     """The artifact in `text`, its graph verified and its hash recomputed; ArtifactError otherwise."""
     try:
         artifact = _ADAPTER.validate_json(text)
+        # Of two fields with one name the adapter takes the last, a reviewer may read the first.
+        loads(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(f"not a compiled plan: {where or 'document'}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"not a compiled plan: {error}") from None
     if artifact.format_version != FORMAT_VERSION:
         found = artifact.format_version
         raise ArtifactError(f"format version {found}; this planc reads version {FORMAT_VERSION}")

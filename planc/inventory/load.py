@@ -23,9 +23,21 @@ from planc.inventory.remote_code import refuse_remote_code
 from planc.inventory.schema import Inventory
 from planc.record import record
 
-__all__ = ["InventoryError", "LoadedInventory", "inventory_of", "load_inventory", "save_inventory"]
+__all__ = [
+    "InventoryError",
+    "LibraryMissing",
+    "LoadedInventory",
+    "inventory_of",
+    "load_inventory",
+    "save_cached_inventory",
+    "save_inventory",
+]
 
 _OR_HUB = 'or a commit of a hub: `hub("org/name", revision = "<40 hexadecimal digits>")`'
+
+
+class LibraryMissing(InventoryError):
+    """An inventory would have to be made, and a library that makes it is not installed."""
 
 
 @record
@@ -85,10 +97,22 @@ def load_inventory(model_dir: Path, *, cache_dir: Path, may_probe: bool = True) 
 def save_inventory(model_dir: Path) -> Path:
     """The path of the inventory.json that this writes into `model_dir`, from a fresh probe. Needs torch."""
     _digest_if_present(model_dir)
+    return _save(_probe(model_dir), model_dir)
+
+
+def save_cached_inventory(model_dir: Path, *, cache_dir: Path) -> Path | None:
+    """As `save_inventory`, of what the cache has for this config.json; None where it has nothing."""
+    digest = _digest_if_present(model_dir)
+    cached = _load_cached(cache_dir / f"{digest}.json", digest=digest) if digest else None
+    if cached is None:
+        return None
+    return _save(require_possible(cached, origin=str(model_dir / CONFIG_NAME)), model_dir)
+
+
+def _save(inventory: Inventory, model_dir: Path) -> Path:
     path = model_dir / INVENTORY_NAME
-    text = dumps(_probe(model_dir))
     try:
-        write_atomically(path, text=text)
+        write_atomically(path, text=dumps(inventory))
     except OSError as error:
         raise InventoryError(
             f"{path} cannot be written: {error.strerror}", help="Check the directory's permissions."
@@ -138,9 +162,10 @@ def _probe(model_dir: Path) -> Inventory:
         # torch and transformers take seconds to import, and a light install has neither.
         from planc.inventory.probe import probe
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("torch", "transformers"):
+        # What they import is missing as well where they are installed by halves.
+        if error.name is None or error.name.partition(".")[0] == "planc":
             raise
-        raise InventoryError(
+        raise LibraryMissing(
             f"an inventory of {model_dir} must be made, and {error.name} is not installed",
             help=f"pip install 'planc[run]', or save it where that is installed: "
             f"planc inventory {model_dir} --save",

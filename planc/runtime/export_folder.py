@@ -22,9 +22,13 @@ from typing import Any
 from planc.runtime.checkpoints.commit import fsync_directory
 from planc.runtime.checkpoints.errors import CheckpointError, storage_errors
 from planc.runtime.checkpoints.shards import Entry, encode_header
+from planc.runtime.plain_files import NotPlainError, create_to_write, kind_of, read_text, remove
+from planc.strict_json import loads
 
 ORIGIN_NAME = "planc_export.json"
 """Says which plan and step an export is of; what has it not is never replaced."""
+
+_MAX_ORIGIN_BYTES = 10_000
 
 COMPANIONS = (
     "generation_config.json",
@@ -84,19 +88,18 @@ def begin(folder: Path) -> Path:
     temporary, aside = _temporary(folder), _aside(folder)
     with storage_errors(f"cannot begin an export in {folder.parent}"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if aside.exists() and not os.path.lexists(folder):
+        if kind_of(aside) == "directory" and kind_of(folder) is None:
             aside.rename(folder)
-        _exported_step(folder)
+        exported_step(folder)
         for leftover in (temporary, aside):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+            remove(leftover)
         temporary.mkdir()
     return temporary
 
 
 def write_file(path: Path, entries: Sequence[Entry], *, data: Iterable[memoryview]) -> None:
     """Writes a weight file, durably: `data` has the elements of each entry, asked for one by one."""
-    with storage_errors(f"cannot write {path}"), path.open("xb") as stream:
+    with storage_errors(f"cannot write {path}"), create_to_write(path) as stream:
         # transformers refuses a file that does not name its framework.
         stream.write(encode_header(entries, metadata={"format": "pt"}))
         for elements in data:
@@ -115,7 +118,7 @@ def finish(temporary: Path, folder: Path, *, described: Description) -> str:
             _write_json(temporary / "model.safetensors.index.json", _index(described.files))
         _write_json(temporary / ORIGIN_NAME, described.origin)
         fsync_directory(temporary)
-        replaced = _exported_step(folder)
+        replaced = exported_step(folder)
         if replaced is not None:
             folder.rename(_aside(folder))
         temporary.rename(folder)
@@ -135,13 +138,16 @@ def _aside(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.old.tmp")
 
 
-def _exported_step(folder: Path) -> int | None:
+def exported_step(folder: Path) -> int | None:
     """The step that an export is of; None where there is nothing. CheckpointError for anything else."""
-    if not os.path.lexists(folder):
+    kind = kind_of(folder)
+    if kind is None:
         return None
     try:
-        return int(json.loads((folder / ORIGIN_NAME).read_text(encoding="utf-8"))["step"])
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
+        if kind != "directory":
+            raise NotPlainError(folder, kind=kind, wanted="directory")
+        return int(loads(read_text(folder / ORIGIN_NAME, max_bytes=_MAX_ORIGIN_BYTES))["step"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(
             f"{folder} is no export of a run, and would be replaced by one",
             help="move it away and run again; with checkpoint.resume it goes on from its last save",
@@ -168,7 +174,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as stream:
+    with create_to_write(path) as stream:
         stream.write(content)
         _sync(stream)
 

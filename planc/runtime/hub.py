@@ -7,7 +7,7 @@ system, which ends with the process that holds it.
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +40,8 @@ def require_model(model: HubModel, *, with_weights: bool, say: Say) -> Path:
             f"{model.short} is not all there: {lacking}; and HF_HUB_OFFLINE forbids to fetch it",
             help=f"unset HF_HUB_OFFLINE, or {_COPY_HELP}",
         )
+    # Without the library there is nothing to wait for.
+    _library(model)
     with _only_one(model, say=say):
         # Another process may have fetched it meanwhile.
         if _lacks(model.folder, with_weights=with_weights) is not None:
@@ -70,23 +72,28 @@ def _lacks(folder: Path, *, with_weights: bool) -> str | None:
 @contextmanager
 def _only_one(model: HubModel, *, say: Say) -> Iterator[None]:
     """Lets one process of this machine in at a time."""
+    # It comes with the hub's library, and knows the locks of every system.
+    from filelock import FileLock, Timeout
+
     path = hub_cache() / ".locks" / f"planc--{model.repository.replace('/', '--')}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("w")
+        lock = FileLock(path)
+        with contextlib.suppress(Timeout):
+            lock.acquire(blocking=False)
     except OSError as error:
         raise RunError(
             f"cannot write the hub's cache, {hub_cache()}: {error.strerror}",
             code=ExitCode.STORAGE,
             help="set HF_HOME to a folder that can be written",
         ) from error
-    with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another process that fetches {model.short}")
-            fcntl.flock(stream, fcntl.LOCK_EX)
+    if not lock.is_locked:
+        say(f"waiting for another process that fetches {model.short}")
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _fetch(model: HubModel, *, with_weights: bool, say: Say) -> None:

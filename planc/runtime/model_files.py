@@ -10,7 +10,7 @@ from planc.remote_code import code_asked_for
 from planc.runtime.errors import RunError
 
 _SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 64 * 2**20
 """Half a million tensors."""
 
@@ -54,7 +54,7 @@ def _config(folder: Path) -> dict[str, object]:
 
 def weight_names(folder: Path) -> tuple[str, ...]:
     """The names of a folder's weight files, whether they are there or not yet. RunError as below."""
-    index = folder / _INDEX
+    index = folder / INDEX
     return tuple(sorted(set(_read_index(index).values()))) if index.is_file() else (_SINGLE,)
 
 
@@ -63,13 +63,13 @@ def weight_files(folder: Path) -> dict[str, Path] | Path:
 
     RunError for a folder without safetensors, and for an index that leaves the folder.
     """
-    index = folder / _INDEX
+    index = folder / INDEX
     if index.is_file():
         return _from_index(folder, index)
     if (folder / _SINGLE).is_file():
         return folder / _SINGLE
     raise RunError(
-        f"{folder} has neither {_SINGLE} nor {_INDEX}",
+        f"{folder} has neither {_SINGLE} nor {INDEX}",
         help="planc reads weights from safetensors only; set weights = random to start without",
     )
 

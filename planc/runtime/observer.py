@@ -19,7 +19,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One optimizer step, over all ranks.
+    """One optimizer step, over all ranks. `loss` is the mean over `labels`, 0 where there are none.
 
     `tokens` are the step's positions, padding and masked ones too, as `tokens_per_step` of a plan counts
     them; `labels` are those that the loss is the mean of. Rates are of `tokens`: of the whole run, and of one
@@ -49,7 +49,7 @@ class StepMetrics:
     """Of the peak of the device that the plan names, up to 1."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     is_skipped: bool | None = None
-    """True if the optimizer left the weights as they were, else None."""
+    """True if the optimizer left the weights as they were, as it does for a step of 0 `labels`; else None."""
     stragglers: tuple[int, ...] = field(default=())
     """Ranks that hold the others up."""
 

@@ -10,3 +10,10 @@ def num_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def unsupported_system(command: str) -> str | None:
+    """Why ranks can't run on this system; None where they can."""
+    if os.name == "posix":
+        return None
+    return f"planc {command} trains a model, which needs Linux or macOS (WSL 2 on Windows)"

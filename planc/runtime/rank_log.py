@@ -12,6 +12,8 @@ from typing import Any
 
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
+from planc.runtime.plain_files import open_to_append
+from planc.runtime.run_files import LOGS
 from planc.secrets import redactor
 
 
@@ -21,11 +23,11 @@ class RankLog:
     def __init__(self, run_folder: Path, *, rank: int, host: str, mesh: Mapping[str, int]) -> None:
         self._always = {"rank": rank, "host": host, "mesh": dict(mesh)}
         self._redact = redactor(os.environ)
-        path = run_folder / "logs" / f"rank-{rank}.jsonl"
+        path = run_folder / LOGS / f"rank-{rank}.jsonl"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Line by line, so that a killed rank leaves all that it wrote.
-            self._file = path.open("a", encoding="utf-8", buffering=1)
+            # Line by line, so a killed rank leaves all that it wrote.
+            self._file = open_to_append(path)
         except OSError as error:
             raise RunError(
                 f"cannot write {path}: {error.strerror}",

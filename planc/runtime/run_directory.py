@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from planc.runtime import plain_files
 from planc.runtime.checkpoints.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.metrics_file import Line, read_lines, sound_lines
 from planc.runtime.numerics import number
 from planc.runtime.observer import Evaluation, StepMetrics
+from planc.runtime.plain_files import NotPlainError, TooLargeError
+from planc.runtime.run_files import (
+    KEPT_PLANS,
+    LOCK_NAME,
+    METRICS_NAME,
+    PLAN_NAME,
+    STATUS_NAME,
+    set_unusable_aside,
+)
 from planc.secrets import redactor
 
-PLAN_NAME = "plan.json"
-KEPT_PLANS = "plans"
-_LOCK_NAME = ".lock"
+_MAX_OWNER_CHARACTERS = 200
 
 
 class FolderInUseError(RunError):
@@ -39,16 +46,18 @@ class RunDirectory:
 
         FolderInUseError where another run writes here: two would mix their metrics and their status.
         """
+        # Only a run claims its folder. Others name its files, and Windows has no such module.
+        import fcntl
+
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / _LOCK_NAME).open("a+", encoding="utf-8")
+            file = plain_files.open_lock(self.path / LOCK_NAME)
         except OSError as error:
             raise self._not_writable(error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            file.seek(0)
-            owner = file.read().strip() or "another process"
+            owner = file.read(_MAX_OWNER_CHARACTERS).strip() or "another process"
             file.close()
             raise FolderInUseError(
                 f"another run writes to {self.path}: {owner}",
@@ -62,6 +71,24 @@ class RunDirectory:
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         return file
+
+    def free_lock(self) -> tuple[str, ...]:
+        """Renames what is where the lock belongs and can't be one; a line that says so."""
+        path = self.path / LOCK_NAME
+        kind = plain_files.kind_of(path)
+        if kind in (None, "file"):
+            return ()
+        try:
+            return (f"{path} is a {kind}, not a plain file: renamed to {plain_files.set_aside(path).name}",)
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def repair(self) -> tuple[str, ...]:
+        """Sets aside what is damaged and no training state, one line each. The folder must be claimed."""
+        try:
+            return (*set_unusable_aside(self.path), *self._repair_metrics())
+        except OSError as error:
+            raise self._not_writable(error) from error
 
     def prepare(self, artifact: Callable[[Path], str], *, plan_hash: str) -> None:
         """Creates the folder and stores the compiled plan in it; RunError if the system refuses.
@@ -83,24 +110,24 @@ class RunDirectory:
 
         A run from its first step drops none of an earlier run's: it gives the name of the file that has them.
         """
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return None
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if last_step == 0 and lines:
-            numbers = itertools.count(1)
-            earlier = next(one for n in numbers if not (one := self.path / f"metrics.{n}.jsonl").exists())
-            path.rename(earlier)
-            return earlier.name
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= last_step]
-        self._replace("metrics.jsonl", "".join(f"{line}\n" for line in kept))
+        path = self.path / METRICS_NAME
+        try:
+            if last_step == 0 and any(sound_lines(path)):
+                names = (self.path / f"metrics.{number}.jsonl" for number in itertools.count(1))
+                earlier = next(one for one in names if not os.path.lexists(one))
+                path.rename(earlier)
+                return earlier.name
+            if path.exists():
+                kept = (line.text + b"\n" for line in sound_lines(path) if line.step <= last_step)
+                plain_files.replace(path, kept)
+        except OSError as error:
+            raise self._not_writable(error) from error
         return None
 
     def losses(self) -> list[tuple[int, float]]:
-        """(step, loss) of every line of metrics.jsonl."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [(entry["step"], float(entry["loss"])) for entry in map(json.loads, lines)]
+        """(step, loss) of every sound line of metrics.jsonl whose step had labels."""
+        lines = sound_lines(self.path / METRICS_NAME)
+        return [(line.step, line.loss) for line in lines if line.has_labels]
 
     def append_metrics(self, metrics: StepMetrics) -> None:
         values: dict[str, Any] = {
@@ -108,38 +135,57 @@ class RunDirectory:
             for name, value in asdict(metrics).items()
             if value not in (None, (), {})
         }
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        try:
+            with plain_files.open_to_append(self.path / METRICS_NAME) as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise self._not_writable(error) from error
 
     def add_evaluation(self, found: Evaluation, *, step: int) -> None:
         """Adds an evaluation that is made up for to the line of its step, if metrics.jsonl has that line."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        entries = [json.loads(line) for line in lines]
-        for entry in entries:
-            if entry["step"] == step:
-                one = {**asdict(found), "loss": number(found.loss)}
-                others = [each for each in entry.get("evaluations", []) if each["label"] != found.label]
-                entry["evaluations"] = [*others, one]
-        self._replace("metrics.jsonl", "".join(f"{json.dumps(entry)}\n" for entry in entries))
+        path = self.path / METRICS_NAME
+        one = {**asdict(found), "loss": number(found.loss)}
+
+        def added(line: Line) -> bytes:
+            if line.step != step:
+                return line.text + b"\n"
+            entry = json.loads(line.text)
+            others = [each for each in entry.get("evaluations", []) if each["label"] != found.label]
+            return json.dumps({**entry, "evaluations": [*others, one]}).encode() + b"\n"
+
+        try:
+            plain_files.replace(path, map(added, sound_lines(path)))
+        except OSError as error:
+            raise self._not_writable(error) from error
 
     def write_status(self, state: str, *, code: ExitCode | None = None, **details: Any) -> None:
         """`state` is running, done, stopped (before the last step, as asked), preempted or failed."""
         status = {"state": state, "exit_code": None if code is None else int(code), **details}
         # A failure's message is whatever was raised, perhaps with an address that holds a key.
-        self._replace("status.json", redactor(os.environ)(json.dumps(status, indent=2)) + "\n")
+        self._replace(STATUS_NAME, redactor(os.environ)(json.dumps(status, indent=2)) + "\n")
+
+    def _repair_metrics(self) -> tuple[str, ...]:
+        """Keeps the sound lines of metrics.jsonl, and all of it under another name where some are damaged."""
+        path = self.path / METRICS_NAME
+        try:
+            num_damaged = sum(line is None for line in read_lines(path))
+        except (NotPlainError, TooLargeError) as error:
+            return (f"{path}: {error.strerror}: renamed to {plain_files.set_aside(path).name}",)
+        if not num_damaged:
+            return ()
+        aside = plain_files.set_aside(path)
+        plain_files.replace(path, (line.text + b"\n" for line in sound_lines(aside)))
+        lines = "1 damaged line" if num_damaged == 1 else f"{num_damaged} damaged lines"
+        return (f"{path} has {lines}: kept the others, and renamed the original to {aside.name}",)
 
     def _not_writable(self, error: OSError) -> RunError:
+        where = f" ({error.filename})" if error.filename else ""
         return RunError(
-            f"cannot write the run's folder {self.path}: {error.strerror}",
+            f"cannot write the run's folder {self.path}: {error.strerror}{where}",
             code=ExitCode.STORAGE,
             help="choose another with --run-dir",
             is_shared=False,
         )
 
     def _replace(self, name: str, text: str) -> None:
-        path = self.path / name
-        # The thread that hears signals writes the status too.
-        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        plain_files.replace(self.path / name, (text.encode(),))

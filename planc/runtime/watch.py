@@ -26,6 +26,7 @@ from planc.runtime.lost_ranks import (
     ranks_behind,
     ranks_elsewhere,
 )
+from planc.runtime.run_files import RANKS
 from planc.runtime.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder, State, Whereabouts, unpack
 
 BEAT_SECONDS = 2.0
@@ -59,7 +60,7 @@ class Watch:
 
     def __init__(self, graph: Graph, launch: Launch, *, store: Store, run_folder: Path) -> None:
         self.graph, self.launch = graph, launch
-        self.folder = Folder(run_folder / "ranks") if launch.is_one_machine else None
+        self.folder = Folder(run_folder / RANKS) if launch.is_one_machine else None
         self.store = None if self.folder else store
         self.run = _agreed_run(store, launch)
         buffer = self.folder.open(launch.rank) if self.folder else bytearray(SIZE_BYTES)

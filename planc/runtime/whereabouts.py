@@ -15,6 +15,7 @@ from pathlib import Path
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.plain_files import create, read_bytes, remove
 
 SIZE_BYTES = 512
 RUN_BYTES = 8
@@ -140,8 +141,8 @@ class Folder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = self._file(rank)
-            file.unlink(missing_ok=True)
-            with file.open("x+b") as opened:
+            remove(file)
+            with create(file) as opened:
                 opened.truncate(SIZE_BYTES)
                 return mmap.mmap(opened.fileno(), SIZE_BYTES)
         except OSError as error:
@@ -165,7 +166,7 @@ class Folder:
 
     def _read(self, rank: int) -> Whereabouts | None:
         try:
-            return unpack(self._file(rank).read_bytes())
+            return unpack(read_bytes(self._file(rank), max_bytes=SIZE_BYTES))
         except OSError:
             return None
 

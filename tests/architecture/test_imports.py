@@ -15,6 +15,7 @@ PACKAGE = ROOT / "planc"
 
 ALLOWED: dict[str, set[str]] = {
     "record": set(),
+    "strict_json": set(),
     "source": set(),
     "vocab": set(),
     "hardware": set(),
@@ -36,21 +37,16 @@ ALLOWED: dict[str, set[str]] = {
         *("randomness", "tensor_dtypes"),
     },
     "styles": {"source", "vocab", "inventory.schema"},
-    "graph": {"source", "vocab", "diagnostics", "styles"},
+    "graph": {"source", "vocab", "diagnostics", "styles", "strict_json"},
     "phases": {"diagnostics", "syntax", "plan", "checks"},
     "plan": {"source", "vocab", "hardware", "hub", "diagnostics", "syntax", "styles", "inventory.schema"},
     "checks": {
-        "source",
-        "vocab",
-        "hardware",
-        "diagnostics",
-        "syntax",
-        "styles",
-        "inventory.schema",
-        "plan",
+        *("source", "vocab", "hardware", "diagnostics", "syntax", "styles", "inventory.schema", "plan"),
         "show.table",
     },
-    "estimate": {"source", "vocab", "hardware", "segment", "styles", "inventory.schema", "graph"},
+    "estimate": {
+        *("source", "vocab", "hardware", "segment", "styles", "inventory.schema", "graph", "strict_json"),
+    },
     "figures": {"vocab", "styles", "inventory.schema", "graph", "estimate", "show.table"},
     "script": {"source", "vocab", "hub", "styles", "graph"},
     "lower": {"source", "vocab", "diagnostics", "styles", "inventory.schema", "plan", "graph"},
@@ -61,6 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {
         *("source", "hub", "vocab", "segment", "diagnostics", "styles", "graph", "first_positions"),
         *("initialisation", "remote_code", "secrets", "tensor_dtypes", "figures.model", "figures.plan"),
+        "strict_json",
     },
     "deep": {"source", "vocab", "diagnostics", "graph", "estimate", "figures", "runtime", "show.table"},
     "verify": {

@@ -65,7 +65,9 @@ def test_a_linked_file_is_not_followed(checkpoint: Path, tmp_path: Path) -> None
 def test_a_pipe_does_not_hang(checkpoint: Path) -> None:
     (checkpoint / SHARD).unlink()
     os.mkfifo(checkpoint / SHARD)
-    assert [problem.text for problem in verify(checkpoint)] == [f"{SHARD} is not a regular file"]
+    assert [problem.text for problem in verify(checkpoint)] == [
+        f"{SHARD} can't be read: it is a named pipe, not a plain file"
+    ]
 
 
 def test_a_chunk_of_another_dtype_than_its_file_is_found(checkpoint: Path) -> None:

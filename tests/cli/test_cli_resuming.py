@@ -9,7 +9,9 @@ import pytest
 from planc.cli.resuming import changes_since_saved
 from planc.graph.artifact import dump
 from planc.graph.graph import Graph, plan_hash
+from planc.runtime.checkpoints import commit
 from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, Progress, seal
+from planc.runtime.checkpoints.verify import read_manifest
 from planc.runtime.errors import RunError
 from planc.runtime.run_directory import RunDirectory
 from tests.plans import FULL, checked, write_plan
@@ -84,3 +86,64 @@ def test_a_plan_that_is_not_kept_is_not_guessed_at(run_folder: Path, tmp_path: P
         path.unlink()
     (found,) = changes_since_saved(graph(tmp_path, "train.log_every=7 steps"), run_folder, allowed=())
     assert found.endswith("is not kept here: what differs is not known")
+
+
+def copied(saved: Graph, folder: Path) -> Path:
+    """A run's folder of nothing but a checkpoint that keeps the plan which saved it."""
+    temporary = commit.begin(folder / "checkpoints", step=3)
+    manifest = Manifest(
+        planc_version="0",
+        torch_version="0",
+        step=3,
+        plan_hash=plan_hash(saved),
+        model_digest="model",
+        mesh={},
+        progress=Progress(step=3, samples_consumed=24, seed=0, data_fingerprint="data"),
+        tensors={},
+        files={},
+    )
+    commit.finish(temporary, manifest=manifest, plan=dump(saved, sources=(), overrides=()))
+    return folder
+
+
+def refusal(changed: Graph, folder: Path) -> tuple[str, str | None]:
+    with pytest.raises(RunError) as caught:
+        changes_since_saved(changed, folder, allowed=())
+    return caught.value.message, caught.value.help
+
+
+def test_a_checkpoint_copied_elsewhere_is_guarded_as_in_place(run_folder: Path, tmp_path: Path) -> None:
+    elsewhere = copied(graph(tmp_path), tmp_path / "elsewhere")
+    changed = graph(tmp_path, "optimizer.clip_grad_norm=0.5")
+    assert refusal(changed, elsewhere) == refusal(changed, run_folder)
+    assert changes_since_saved(graph(tmp_path), elsewhere, allowed=()) == ()
+
+
+def test_the_plan_in_the_checkpoint_comes_before_the_one_that_its_run_keeps(tmp_path: Path) -> None:
+    saved = graph(tmp_path)
+    folder = copied(saved, tmp_path / "run")
+    (folder / "plans").mkdir()
+    (folder / "plans" / f"{plan_hash(saved)}.json").write_bytes(b"\xff")
+    changed = graph(tmp_path, "optimizer.clip_grad_norm=0.5")
+    assert "optimizer.clip_grad_norm 1.0 -> 0.5" in refusal(changed, folder)[0]
+
+
+def test_another_plan_in_the_checkpoint_is_not_compared_with(tmp_path: Path) -> None:
+    other = graph(tmp_path, "optimizer.clip_grad_norm=0.25")
+    folder = copied(other, tmp_path / "run")
+    directory = folder / "checkpoints" / "step-3"
+    manifest = read_manifest(directory).model_copy(update={"plan_hash": plan_hash(graph(tmp_path))})
+    (directory / MANIFEST_NAME).write_text(seal(manifest), encoding="utf-8")
+    changed = graph(tmp_path, "optimizer.clip_grad_norm=0.5")
+    (found,) = changes_since_saved(changed, folder, allowed=())
+    assert "is not the one in" in found
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b'{"plan_hash": 1}'])
+def test_a_damaged_kept_plan_is_said_and_no_traceback(
+    content: bytes, run_folder: Path, tmp_path: Path
+) -> None:
+    [kept] = (run_folder / "plans").iterdir()
+    kept.write_bytes(content)
+    (found,) = changes_since_saved(graph(tmp_path, "train.log_every=7 steps"), run_folder, allowed=())
+    assert "cannot be read" in found

@@ -30,10 +30,12 @@ METRICS = StepMetrics(
     grad_norm=1.234,
     learning_rate=3e-4,
     tokens=1_048_576,
+    labels=1_048_448,
     tokens_per_second=123_456.0,
+    tokens_per_second_per_device=1_929.0,
     seconds=8.5,
     memory_bytes=64 * 2**30,
-    tflops_per_second=412.0,
+    tflops_per_second_per_device=412.0,
     mfu=0.417,
 )
 
@@ -105,10 +107,10 @@ def test_the_live_line_keeps_its_time_left(columns: int) -> None:
 def test_a_narrow_line_loses_the_least_important_first() -> None:
     parts = step_parts(METRICS, num_steps=100_000)
     assert fit_step(parts, cells=200) == (
-        "step  12345/100000  loss 2.3456  grad_norm 1.234  lr 3.00e-04  123,456 tokens/s  412 TFLOP/s"
-        "  mfu 41.7%  64.00 GiB"
+        "step  12345/100000  loss 2.3456  grad_norm 1.234  lr 3.00e-04  123_456 tokens/s"
+        "  412 TFLOP/s/device  mfu 41.7%  64.00 GiB process"
     )
-    assert fit_step(parts, cells=60) == "step  12345/100000  loss 2.3456  123,456 tokens/s"
+    assert fit_step(parts, cells=60) == "step  12345/100000  loss 2.3456  123_456 tokens/s"
     assert fit_step(parts, cells=1) == "step  12345/100000"
 
 

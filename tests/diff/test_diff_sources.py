@@ -111,7 +111,7 @@ def test_a_checkpoint_of_a_plan_that_its_run_has_lost_is_two(
     checkpoint = commit(run_folder, step=5)
     shutil.rmtree(run_folder / "plans")
     assert main(["diff", str(checkpoint), plan]) == 2
-    assert "the checkpoint's run keeps no plan" in capsys.readouterr().err
+    assert "the plan that saved it is not kept here" in capsys.readouterr().err
 
 
 def test_a_damaged_checkpoint_is_two(run_folder: Path, plan: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +128,7 @@ def test_a_checkpoint_without_its_run_is_two(
     away.parent.mkdir()
     checkpoint.rename(away)
     assert main(["diff", str(away), plan]) == 2
-    assert "the checkpoint's run keeps no plan" in capsys.readouterr().err
+    assert "the plan that saved it is not kept here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from planc.doctor.codes import CODES
 from tests.doctor.environments import python
 
 BLOCK = re.compile(r"^```text\n\$ (.*)\n(.*)\n```$", re.MULTILINE)
-DESCRIBED = ("P910", "P911", "P912", "P913", "P918", "P921", "P922", "P923", "P927", "P929", "P930")
+DESCRIBED = ("P910", "P911", "P912", "P913", "P918", "P921", "P922", "P923", "P927", "P929", "P930", "P945")
 """Codes whose pages can only describe the machine; tests beside this one make it, or its data."""
 RUN = tuple(
     (code.code, command, outcome)

@@ -100,7 +100,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], None], str]] = {
     "92 missing middle shard": (missing_shard, f"{SHARD}: cannot be read"),
     "93 path that leads out": (escaping_path, "is not a manifest: "),
     "95 newer format": (newer_format, "is not of format"),
-    "98 shard linked out": (linked_shard, f"{SHARD}: cannot be read"),
+    "98 shard linked out": (linked_shard, f"{SHARD}: {SHARD} can't be read"),
     "100 overlapping chunks": (overlapping_chunks, "overlap"),
 }
 """What makes a checkpoint bad, and what its refusal says."""

@@ -279,7 +279,8 @@ def _killed_problems(run_folder: Path, stage: Stage, first: Sequence[Ending]) ->
 
 REFUSALS: dict[str, tuple[Fault | None, str]] = {
     "shard on /dev/full": (Fault(0, 2, How.FULL), ""),
-    "manifest on /dev/full": (Fault(0, 5, How.FULL), ""),
+    "plan on /dev/full": (Fault(0, 5, How.FULL), ""),
+    "manifest on /dev/full": (Fault(0, 8, How.FULL), ""),
     "RLIMIT_FSIZE of 20,000 bytes": (None, SMALL_FILES),
     "no free descriptor (EMFILE)": (None, NO_DESCRIPTORS),
 }

@@ -20,6 +20,9 @@ from tests.faults.ranks import endings
 
 Digests = dict[str, str]
 
+PLAN = "stands for a compiled plan, of step"
+"""What a checkpoint keeps beside its tensors: nothing here reads it."""
+
 
 def build(*, world_size: int) -> TrainingState:
     """Two layers and AdamW, uneven on two ranks; larger than Python's buffer: a file takes several writes."""
@@ -76,6 +79,7 @@ def destination(root: Path, *, step: int, world_size: int, keep_last: int | None
         model_digest="model",
         mesh={MeshDim.DP_SHARD: world_size},
         keep_last=keep_last,
+        plan=lambda folder: f"{PLAN} {step}",
     )
 
 

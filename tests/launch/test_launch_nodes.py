@@ -16,9 +16,9 @@ import pytest
 
 from tests.launch.processes import Outcome, free_port, start
 from tests.parity.cases import TP2_REPLICATE2, Case, make_workspace, plan_text
-from tests.parity.reference import train_reference
+from tests.parity.reference import train_reference, write_weights
 
-TWO_RANKS = Case("DP2", "", {"dp_shard": 2})
+TWO_RANKS = Case("DP2", "", {"dp_shard": 2}, weights="pretrained")
 BIN = Path(sys.executable).parent
 """Where torchrun and accelerate are, of which the printed commands are words."""
 
@@ -28,8 +28,11 @@ needs_accelerate = pytest.mark.skipif(find_spec("accelerate") is None, reason="a
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_workspace(tmp_path_factory.mktemp("nodes") / "workspace")
+    write_weights(folder / "llama")
     (folder / "two.plan").write_text(plan_text(TWO_RANKS), encoding="utf-8")
-    (folder / "four.plan").write_text(plan_text(Case("TP2·DP2", "", TP2_REPLICATE2)), encoding="utf-8")
+    (folder / "four.plan").write_text(
+        plan_text(Case("TP2·DP2", "", TP2_REPLICATE2, weights="pretrained")), encoding="utf-8"
+    )
     return folder
 
 

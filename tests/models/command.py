@@ -22,7 +22,11 @@ def main(arguments: Sequence[str]) -> int:
     began = time.monotonic()
     known = read_rows(options.results)
     names = architectures()
-    chosen = [one for one in options.only or names if not (options.missing and one in known)]
+    for path in options.join:
+        known |= read_rows(path)
+    shard, of = options.shard
+    chosen = [] if options.join else [*(options.only or names)][shard - 1 :: of]
+    chosen = [one for one in chosen if not (options.missing and one in known)]
     options.log.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(
         options.jobs,
@@ -53,6 +57,11 @@ def _told(row: Row) -> str:
     return f"{row.model_type:24} {'  '.join(f'{cell:10}' for cell in cells)}"
 
 
+def _shard(text: str) -> tuple[int, int]:
+    number, of = map(int, text.split("/"))
+    return number, of
+
+
 def _log_to(path: Path) -> None:
     """Turns this worker's output, and that of all its ranks, to a file."""
     with path.open("ab") as file:
@@ -64,6 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tests.models.run", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="MODEL_TYPE", help="refresh these rows")
     parser.add_argument("--missing", action="store_true", help="leave the rows that are there")
+    parser.add_argument(
+        "--shard", type=_shard, default=(1, 1), metavar="K/N", help="every Nth row from the Kth"
+    )
+    parser.add_argument("--join", nargs="+", type=Path, default=[], help="take the rows of these results")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--log", type=Path, default=Path("runs/models.log"))

@@ -111,10 +111,14 @@ def _fsdp(inventory: Inventory, *, on: str, dtype: str = "float32") -> str:
 
 
 def _wide_modules(inventory: Inventory) -> Iterator[str]:
-    """Modules all of whose parameters stay float32 in a bfloat16 model, which no other unit can hold."""
+    """Modules all of whose parameters stay float32 in a bfloat16 model, which no other unit can hold.
+
+    Only what the model calls can be a unit.
+    """
     for module in inventory.modules:
         wide = {*dict(module.own_dtypes), *module.kept_in_half}
-        if module.parameters and all(parameter.name in wide for parameter in module.parameters):
+        is_wide = all(parameter.name in wide for parameter in module.parameters)
+        if module.parameters and module.sources and is_wide:
             yield module.fqn
 
 

@@ -92,6 +92,8 @@ class Case:
     """What keeps ranks of dp_replicate alike: FSDP, or sums of whole replicas' gradients."""
     settings: tuple[str, ...] = ()
     """Overrides, as `--set` takes them."""
+    weights: Literal["random", "pretrained"] = "random"
+    """Against one process they are `pretrained`, and so of neither side's making."""
 
     @property
     def name(self) -> str:
@@ -161,8 +163,9 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
     """The plan of a case; paths are relative to the workspace."""
     mesh = "\n".join(f"  {mesh_dim} = {size}" for mesh_dim, size in case.mesh.items())
     micro_batch = case.micro_batch or GLOBAL_BATCH // case.dp_size
+    weights = "  weights = pretrained\n" if case.weights == "pretrained" else ""
     blocks = [
-        f'model {{\n  hf = "{case.model}"\n  seed = {SEED}\n}}',
+        f'model {{\n  hf = "{case.model}"\n  seed = {SEED}\n{weights}}}',
         f"mesh {{\n{mesh}\n}}" if mesh else "mesh { tp = 1 }",
         f'data {{\n  source = text("{CORPUS}")\n  sequence_length = {SEQUENCE_LENGTH}\n'
         f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n}}",

@@ -11,8 +11,8 @@ from planc.verify.compare import disagreements, relative_distance, worst_gradien
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, compile_case
 from tests.parity.faults import FAULTS
-from tests.parity.ranks import Record, Task, digest, train_rank
-from tests.parity.reference import Training
+from tests.parity.ranks import Record, Task, train_rank
+from tests.parity.reference import Training, initial_digests
 
 __all__ = [
     "TOLERANCE",
@@ -40,24 +40,25 @@ class Row:
     worst_parameter: str
     same_ids: bool
     same_weights: bool
-    """Initial weights are equal bit for bit."""
+    """Initial weights and buffers are equal bit for bit, and of one dtype."""
     problems: tuple[str, ...]
 
 
 def parity(case: Case, *, workspace: Path, reference: Training, fault: str | None = None) -> Row:
     """The case run on ranks of its own and measured."""
+    case = replace(case, weights="pretrained")
     graph = compile_case(case, workspace=workspace)
     with TemporaryDirectory(prefix="planc-parity-") as folder:
         task = Task(graph, workspace, Path(folder), fault and FAULTS[fault])
         records = run_ranks(train_rank, case.world_size, task, init=False)
-    return measure(case, records, reference)
+    return measure(case, records, reference, workspace=workspace)
 
 
-def measure(case: Case, records: Sequence[Record], reference: Training) -> Row:
+def measure(case: Case, records: Sequence[Record], reference: Training, *, workspace: Path) -> Row:
     """The row of a case whose ranks have run."""
     metrics = records[0].metrics
     worst, gradient_error = worst_gradient(records[0].gradients, reference.gradients)
-    initial = {name: digest(tensor) for name, tensor in reference.initial.items()}
+    initial = initial_digests(case.model, workspace=workspace)
     row = Row(
         case,
         loss_error=worst_relative([step.loss for step in metrics], reference.losses),
@@ -65,7 +66,7 @@ def measure(case: Case, records: Sequence[Record], reference: Training) -> Row:
         gradient_error=gradient_error,
         worst_parameter=worst,
         same_ids=tuple(step.sample_ids for step in metrics) == reference.sample_ids,
-        same_weights=all(record.initial == initial for record in records),
+        same_weights=all({**record.initial, **record.buffers} == initial for record in records),
         problems=(),
     )
     return replace(row, problems=(*_faults(row), *disagreements(records)))

@@ -1,57 +1,127 @@
-"""One process that trains what every case trains: `planc verify`'s, with the cases' settings."""
+"""One process that trains what every case trains, with transformers, numpy and torch alone.
+
+The weights are transformers' own, written here to where the cases' plans load them from. Tokens, order,
+schedule, decay and clipping are written out a second time, from what planc's documents say of them.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from transformers import AutoConfig
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from planc.plan.optimizer import AdamW, Cosine, Implementation
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.sources import TextSource
 from planc.runtime.data.spec import DataSpec
-from planc.verify.recipe import Recipe
-from planc.verify.reference import Training, snapshot, train
+from planc.verify.reference import Training
+from tests.models.independent import digests_of, gradients_of, snapshot
 from tests.parity import cases
 
-__all__ = ["Training", "open_samples", "snapshot", "train_reference"]
+__all__ = ["Training", "initial_digests", "open_samples", "train_reference", "write_weights"]
 
-DATA = DataSpec(TextSource((cases.CORPUS,)), "bytes", cases.SEQUENCE_LENGTH, cases.SHUFFLE_SEED)
-
-NORMS = (
-    *("input_layernorm", "post_attention_layernorm"),
-    *("self_attn.q_norm", "self_attn.k_norm"),
-)
-"""Of every layer; a model without the last two has no parameter of that name."""
+NOISE = 0.02
+END_OF_DOCUMENT = 256
 
 
 def train_reference(model_name: str, *, workspace: Path) -> Training:
-    """The training that every case with this model must repeat."""
-    config = AutoConfig.from_pretrained(workspace / model_name, local_files_only=True)
-    norms = [f"model.layers.{layer}.{norm}" for layer in range(config.num_hidden_layers) for norm in NORMS]
-    recipe = Recipe(
-        base=workspace,
-        model=model_name,
-        seed=cases.SEED,
-        dtype="float32",
-        data=DATA,
-        global_batch=cases.GLOBAL_BATCH,
-        optimizer=AdamW(
-            cases.LEARNING_RATE,
-            cases.BETAS,
-            eps=1e-8,
-            weight_decay=cases.WEIGHT_DECAY,
-            implementation=Implementation.AUTO,
-        ),
-        schedule=Cosine(warmup=cases.WARMUP_STEPS, min_factor=cases.MIN_FACTOR),
-        total_steps=cases.NUM_STEPS,
-        num_steps=cases.NUM_STEPS,
-        clip_grad_norm=cases.MAX_NORM,
-        decays=tuple((f"{name}.weight", 0.0) for name in (*norms, "model.norm")),
+    """The training that every case with this model, and with its pretrained weights, must repeat."""
+    write_weights(workspace / model_name)
+    model = _loaded(workspace / model_name)
+    initial, windows = snapshot(model), _windows(workspace)
+    optimizer = torch.optim.AdamW(_groups(model), lr=cases.LEARNING_RATE, betas=cases.BETAS, eps=1e-8)
+    losses, norms, rates, ids, gradients = [], [], [], [], {}
+    order = _order(len(windows))
+    for step in range(1, cases.NUM_STEPS + 1):
+        rate = cases.LEARNING_RATE * _factor(step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        sample_ids = [next(order) for _ in range(cases.GLOBAL_BATCH)]
+        tokens = windows[sample_ids]
+        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+        loss = cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = gradients or gradients_of(model)
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), cases.MAX_NORM)))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        rates.append((rate,))
+        ids.append(tuple(sample_ids))
+    return Training(
+        tuple(losses), tuple(norms), tuple(rates), tuple(ids), initial, gradients, snapshot(model)
     )
-    return train(recipe)
+
+
+def write_weights(folder: Path) -> None:
+    """Weights beside a model's config.json, unless they are there: transformers' own, each with noise."""
+    if (folder / "model.safetensors").exists():
+        return
+    torch.manual_seed(11)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += NOISE * torch.randn_like(parameter)
+    with TemporaryDirectory() as name:
+        # Its config.json says the same in other words, and inventories are of those that are there.
+        model.save_pretrained(name)
+        content = (Path(name) / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content)
+
+
+def initial_digests(model_name: str, *, workspace: Path) -> dict[str, str]:
+    """Of every parameter and buffer, as transformers loads them."""
+    return digests_of(_loaded(workspace / model_name))
+
+
+def _loaded(folder: Path) -> nn.Module:
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True
+    )
+    return model.train()
+
+
+def _windows(workspace: Path) -> Tensor:
+    """[sequences, sequence_length + 1]: the corpus with its end, each sequence with the token after it."""
+    stream = torch.tensor([*(workspace / cases.CORPUS).read_bytes(), END_OF_DOCUMENT])
+    starts = range(0, len(stream) - cases.SEQUENCE_LENGTH, cases.SEQUENCE_LENGTH)
+    return torch.stack([stream[start : start + cases.SEQUENCE_LENGTH + 1] for start in starts])
+
+
+def _order(num_sequences: int) -> Iterator[int]:
+    """Epoch after epoch, each sorted by raw PCG64 numbers that are seeded with (shuffle_seed, epoch)."""
+    epoch = 0
+    while True:
+        keys = np.random.PCG64(np.random.SeedSequence([cases.SHUFFLE_SEED, epoch])).random_raw(num_sequences)
+        yield from sorted(range(num_sequences), key=lambda index, keys=keys: (keys[index], index))  # type: ignore[misc]
+        epoch += 1
+
+
+def _factor(step: int) -> float:
+    """Linear warmup, then half a cosine down to the least share of the peak at the last step."""
+    if step <= cases.WARMUP_STEPS:
+        return step / cases.WARMUP_STEPS
+    progress = (step - cases.WARMUP_STEPS) / (cases.NUM_STEPS - cases.WARMUP_STEPS)
+    return cases.MIN_FACTOR + (1 - cases.MIN_FACTOR) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def _groups(model: nn.Module) -> list[dict[str, object]]:
+    """Norms, of whatever kind, do not decay."""
+    named = list(model.named_parameters())
+    return [
+        {"params": [one for name, one in named if "norm" in name], "weight_decay": 0.0},
+        {"params": [one for name, one in named if "norm" not in name], "weight_decay": cases.WEIGHT_DECAY},
+    ]
 
 
 def open_samples(vocab_size: int, *, workspace: Path) -> OpenData:
-    """The corpus packed, with its order."""
-    return open_data(DATA, base=workspace, model_vocab_size=vocab_size)
+    """The corpus as planc packs it, with planc's order."""
+    spec = DataSpec(TextSource((cases.CORPUS,)), "bytes", cases.SEQUENCE_LENGTH, cases.SHUFFLE_SEED)
+    return open_data(spec, base=workspace, model_vocab_size=vocab_size)

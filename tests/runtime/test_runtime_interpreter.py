@@ -33,7 +33,16 @@ from planc.vocab import DType
 PLACE = Span("a.plan", 7, 3, 7, 9)
 SETUP = (
     InitMesh(sizes=(), backend="gloo", timeout_seconds=60),
-    BuildModel(path="m", config_digest="d", architecture="A", dtype=DType.FLOAT32, zeroed=(), span=PLACE),
+    BuildModel(
+        path="m",
+        config_digest="d",
+        architecture="A",
+        dtype=DType.FLOAT32,
+        own_dtypes=(),
+        kept_in_float32=(),
+        zeroed=(),
+        span=PLACE,
+    ),
 )
 BODY = (
     ShardContext(balance="none", buffers=(), over=()),

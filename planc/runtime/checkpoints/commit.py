@@ -2,7 +2,8 @@
 
     begin        step-N.tmp/                     any leftover of a dead save is cleared
     (the ranks)  step-N.tmp/rank-*.safetensors   each written and fsynced by its rank
-    finish       step-N.tmp/manifest.json        last, fsynced; then the directory is fsynced
+    finish       step-N.tmp/plan.json            the compiled plan that saves it, fsynced
+                 step-N.tmp/manifest.json        last, fsynced; then the directory is fsynced
                  step-N/                         the rename commits; then the root is fsynced
 
 Whatever dies at whatever point, `step-N` is either absent or complete.
@@ -10,8 +11,8 @@ Whatever dies at whatever point, `step-N` is either absent or complete.
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shutil
 from pathlib import Path
 
 from planc.runtime.checkpoints.coverage import coverage_problem
@@ -23,7 +24,9 @@ from planc.runtime.checkpoints.layout import (
     step_directory,
     temporary_directory,
 )
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, seal
+from planc.runtime.checkpoints.manifest import MANIFEST_NAME, FileEntry, Manifest, seal
+from planc.runtime.plain_files import create_to_write, remove
+from planc.runtime.run_files import PLAN_NAME
 
 
 def begin(root: Path, *, step: int) -> Path:
@@ -32,20 +35,25 @@ def begin(root: Path, *, step: int) -> Path:
     temporary = temporary_directory(root, step=step)
     with storage_errors(f"cannot begin a checkpoint in {root}"):
         make_durable(root)
-        _remove(temporary)
+        remove(temporary)
         temporary.mkdir()
     return temporary
 
 
-def finish(temporary: Path, *, manifest: Manifest) -> Path:
-    """The committed directory: the manifest written last, everything synced, then renamed."""
+def finish(temporary: Path, *, manifest: Manifest, plan: str | None = None) -> Path:
+    """The committed directory: the manifest written last, everything synced, then renamed.
+
+    `plan` is the compiled plan that saves it, None where none does.
+    """
     root = temporary.parent
     committed = step_directory(root, step=manifest.step)
     assert temporary == temporary_directory(root, step=manifest.step)
     _refuse_gaps(manifest)
     with storage_errors(f"cannot commit {committed}"):
         _refuse_absent_files(temporary, manifest=manifest)
-        _write_manifest(temporary, manifest=manifest)
+        if plan is not None:
+            manifest = manifest.model_copy(update={"plan": _write(temporary / PLAN_NAME, plan)})
+        _write(temporary / MANIFEST_NAME, seal(manifest))
         fsync_directory(temporary)
         # rename(2) would replace an empty directory.
         _refuse_existing(committed)
@@ -57,7 +65,7 @@ def finish(temporary: Path, *, manifest: Manifest) -> Path:
 def abandon(root: Path, *, step: int) -> None:
     """Removes what a failed save of `step` has written."""
     with storage_errors(f"cannot remove the failed checkpoint of step {step} in {root}"):
-        _remove(temporary_directory(root, step=step))
+        remove(temporary_directory(root, step=step))
 
 
 def prune(root: Path, *, keep_last: int) -> tuple[int, ...]:
@@ -68,17 +76,22 @@ def prune(root: Path, *, keep_last: int) -> tuple[int, ...]:
     with storage_errors(f"cannot delete old checkpoints in {root}"):
         for step in doomed:
             deleted = deleted_directory(root, step=step)
-            _remove(deleted)
+            remove(deleted)
             step_directory(root, step=step).rename(deleted)
         if doomed:
             fsync_directory(root)
         for leftover in leftovers(root):
-            _remove(leftover)
+            remove(leftover)
     return doomed
 
 
 def fsync_directory(directory: Path) -> None:
-    """Makes the names in a directory durable: fsync of a file does not cover its name."""
+    """Makes the names in a directory durable: fsync of a file does not cover its name.
+
+    Windows opens no directories; what it does to names is in the file system's journal.
+    """
+    if os.name == "nt":
+        return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -94,11 +107,13 @@ def make_durable(directory: Path) -> None:
         fsync_directory(path.parent)
 
 
-def _write_manifest(directory: Path, *, manifest: Manifest) -> None:
-    with (directory / MANIFEST_NAME).open("xb") as stream:
-        stream.write(seal(manifest).encode())
+def _write(path: Path, text: str) -> FileEntry:
+    content = text.encode()
+    with create_to_write(path) as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
+    return FileEntry(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def _refuse_existing(committed: Path) -> None:
@@ -127,10 +142,3 @@ def _refuse_absent_files(directory: Path, *, manifest: Manifest) -> None:
             f"{', '.join(absent)}: written by other ranks, but not in {directory} as rank 0 sees it",
             help="save to a file system that all nodes share",
         )
-
-
-def _remove(path: Path) -> None:
-    if path.is_symlink():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path)

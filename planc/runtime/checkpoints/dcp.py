@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from planc.runtime.checkpoints import unpickle_dcp
 from planc.runtime.checkpoints.coverage import coverage_problem
 from planc.runtime.checkpoints.errors import CheckpointError, CorruptCheckpointError, storage_errors
-from planc.runtime.checkpoints.manifest import ElementType, Lengths, Manifest
+from planc.runtime.checkpoints.manifest import FORMAT_VERSION, Count, ElementType, Lengths, Manifest
 from planc.runtime.checkpoints.shards import Entry
 from planc.runtime.checkpoints.verify import open_beneath
+from planc.strict_json import loads
 
 METADATA_NAME = ".metadata"
 _HELP = "convert another checkpoint, or save this one again with the program that has it open"
@@ -35,8 +36,8 @@ class Place(_Record):
     """Where something that torch.save wrote lies; `is_transformed` where DCP has changed its bytes."""
 
     file: FileName
-    offset_bytes: NonNegativeInt
-    length_bytes: NonNegativeInt
+    offset_bytes: Count
+    length_bytes: Count
     is_transformed: bool
 
 
@@ -75,23 +76,26 @@ class Limits:
 
 def facts_of(manifest: Manifest) -> str:
     """What a manifest says besides its tensors and files, as JSON."""
-    return manifest.model_copy(update={"tensors": {}, "files": {}}).model_dump_json()
+    return manifest.model_copy(update={"tensors": {}, "files": {}, "plan": None}).model_dump_json()
 
 
 def parse_facts(facts: object) -> Manifest:
     """The manifest without tensors of which `facts_of` has made `facts`; ValueError for anything else."""
     if not isinstance(facts, str):
         raise ValueError(f"a {type(facts).__name__}")
-    return Manifest.model_validate_json(facts)
+    loads(facts)
+    return Manifest.model_validate_json(facts).model_copy(update={"format_version": FORMAT_VERSION})
 
 
-def read_dcp_index(folder: Path, *, limits: Limits) -> DcpIndex:
+def read_dcp_index(folder: Path, *, limits: Limits, is_own: bool = False) -> DcpIndex:
     """What the checkpoint in `folder` holds. CheckpointError for a metadata that is not DCP's.
+
+    Windows can't confine the process that reads it: there only what this process has written is read.
 
     Nothing that the pickle names is called or imported (`unpickle_dcp`).
     """
     try:
-        return DcpIndex.model_validate_json(_unpickled(folder, limits=limits))
+        return DcpIndex.model_validate_json(_unpickled(folder, limits=limits, is_own=is_own))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -140,9 +144,14 @@ def _size(folder: Path, name: str) -> int:
         return os.fstat(stream.fileno()).st_size
 
 
-def _unpickled(folder: Path, *, limits: Limits) -> bytes:
+def _unpickled(folder: Path, *, limits: Limits, is_own: bool) -> bytes:
     """The index as JSON."""
     path = folder / METADATA_NAME
+    if os.name != "posix" and not is_own:
+        raise CheckpointError(
+            f"{path} is a pickle, and Windows can't confine the process that reads it",
+            help="convert the checkpoint on Linux or macOS, or in WSL",
+        )
     with storage_errors(f"cannot read {folder}"):
         try:
             with open_beneath(folder, name=METADATA_NAME) as stream:
@@ -157,11 +166,15 @@ def _unpickled(folder: Path, *, limits: Limits) -> bytes:
 
 
 def _output(metadata: int, *, path: Path, limits: Limits) -> bytes:
-    """What the confined process prints of a descriptor's pickle. It has no environment: that holds keys."""
+    """What the confined process prints of a descriptor's pickle. It gets no environment: that holds keys."""
     script = str(Path(unpickle_dcp.__file__))
     command = (sys.executable, "-I", "-S", script, str(limits.memory_bytes), str(limits.cpu_seconds))
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=metadata, stdout=pipe, stderr=pipe, env={}, cwd="/") as process:
+    # Without it Python does not start on Windows.
+    environment = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+    with subprocess.Popen(
+        command, stdin=metadata, stdout=pipe, stderr=pipe, env=environment, cwd="/"
+    ) as process:
         assert process.stdout is not None and process.stderr is not None, "both are pipes"
         out = process.stdout.read(limits.index_bytes + 1)
         if len(out) > limits.index_bytes:

@@ -33,6 +33,11 @@ def step_of(directory: Path) -> int | None:
     return int(match[1]) if match else None
 
 
+def is_leftover(path: Path) -> bool:
+    """Whether the name is one under which a step is written or deleted."""
+    return _LEFTOVER.fullmatch(path.name) is not None
+
+
 def committed_steps(root: Path) -> tuple[int, ...]:
     """Committed steps, lowest first; none where the root does not exist yet."""
     with storage_errors(f"cannot list {root}"):

@@ -6,19 +6,23 @@ import hashlib
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from planc.runtime.run_files import MAX_PLAN_BYTES
 from planc.vocab import MeshDim
 
 MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION: Literal[3] = 3
+"""Of the manifests that are written. Format 2, which kept no plan, is still read."""
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""As many as tensors, loaders and other programs can count to."""
+PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
+Step = Annotated[int, Field(ge=0, lt=10**18)]
+"""Up to what a directory's name can tell."""
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+Fact = Annotated[str, StringConstraints(max_length=1000)]
+"""A name, a version or a digest."""
 
 FileName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*\.safetensors$", max_length=100)
@@ -34,9 +38,9 @@ ElementType = Literal[
 _SEAL = re.compile(r',"sha256":"([0-9a-f]{64})"\}')
 _SEAL_LENGTH = len(',"sha256":""}') + 64
 
-Scalar = bool | int | float | str | None
+Scalar = bool | Seed | float | Fact | None
 
-Lengths = tuple[NonNegativeInt, ...]
+Lengths = tuple[Count, ...]
 
 
 class _Record(BaseModel):
@@ -45,9 +49,9 @@ class _Record(BaseModel):
 
 
 class FileEntry(_Record):
-    """One shard file."""
+    """The size and the hash of a file."""
 
-    size_bytes: NonNegativeInt
+    size_bytes: Count
     sha256: Sha256
 
 
@@ -68,6 +72,14 @@ class TensorEntry(_Record):
     chunks: tuple[Chunk, ...]
 
 
+class Batch(_Record):
+    """The sequences of one step over all ranks, since a step by which `since_samples` were consumed."""
+
+    samples: PositiveCount
+    since_step: Step = 0
+    since_samples: Count = 0
+
+
 class Progress(_Record):
     """Where the run stands after `step` optimizer steps.
 
@@ -77,38 +89,63 @@ class Progress(_Record):
     evaluations that were due after the step, and left because the run was told to end.
     """
 
-    step: NonNegativeInt
-    samples_consumed: NonNegativeInt
-    seed: int
-    data_fingerprint: str
-    epoch: NonNegativeInt | None = None
+    step: Step
+    samples_consumed: Count
+    seed: Seed
+    data_fingerprint: Fact
+    epoch: Count | None = None
     recent_losses: tuple[float, ...] = ()
-    skipped_in_a_row: NonNegativeInt = 0
-    scheduler: dict[str, Scalar] = Field(default_factory=dict)
-    evaluations_left: tuple[str, ...] = ()
+    skipped_in_a_row: Count = 0
+    scheduler: dict[Fact, Scalar] = Field(default_factory=dict)
+    evaluations_left: tuple[Fact, ...] = ()
+    batch: Batch | None = None
+    """None in checkpoints that were not saved by a run of this format."""
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        """ValueError for a number that the others rule out."""
+        batch = self.batch
+        if self.skipped_in_a_row > self.step:
+            raise ValueError(f"{self.skipped_in_a_row} steps were skipped of {self.step}")
+        if self.epoch is not None and self.epoch > self.samples_consumed:
+            raise ValueError(f"epoch {self.epoch} was reached with {self.samples_consumed} samples")
+        if batch is None:
+            return self
+        expected = batch.since_samples + (self.step - batch.since_step) * batch.samples
+        if batch.since_step > self.step or expected != self.samples_consumed:
+            raise ValueError(
+                f"samples_consumed is {self.samples_consumed}, but {self.step} steps make it {expected}"
+            )
+        return self
 
 
 class Manifest(_Record):
     """A checkpoint. `plan_hash`, `model_digest` and `mesh` say what saved it; they do not bind who loads it.
 
-    `model_digest` is the inventory's `config_digest`.
+    `model_digest` is the inventory's `config_digest`. `plan` is of PLAN_NAME, the compiled plan that saved
+    it; None where no run did, as after a conversion, and in format 2.
     """
 
-    format_version: Literal[2] = 2
-    planc_version: str
-    torch_version: str
-    step: NonNegativeInt
-    plan_hash: str
-    model_digest: str
-    mesh: dict[MeshDim, PositiveInt]
+    format_version: Literal[2, 3] = FORMAT_VERSION
+    planc_version: Fact
+    torch_version: Fact
+    step: Step
+    plan_hash: Fact
+    model_digest: Fact
+    mesh: dict[MeshDim, PositiveCount]
     progress: Progress
     tensors: dict[str, TensorEntry]
     files: dict[FileName, FileEntry]
+    plan: FileEntry | None = None
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if self.progress.step != self.step:
             raise ValueError(f"step is {self.step}, but progress.step is {self.progress.step}")
+        if self.format_version < FORMAT_VERSION and (self.plan or self.progress.batch):
+            raise ValueError(f"format {self.format_version} knows no plan and no batch")
+        if self.plan is not None and self.plan.size_bytes > MAX_PLAN_BYTES:
+            raise ValueError(f"its plan has {self.plan.size_bytes:,} bytes")
         places = set()
         for name, tensor in self.tensors.items():
             for chunk in tensor.chunks:

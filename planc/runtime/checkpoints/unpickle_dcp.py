@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import resource
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -129,7 +128,14 @@ def _places(storage: Mapping[Other, Other]) -> Iterator[tuple[tuple[str, tuple[i
 
 
 def confine(*, memory_bytes: int, cpu_seconds: int) -> None:
-    """Takes from this process what a reader of its standard input does not need."""
+    """Takes from this process what a reader of its standard input does not need.
+
+    On Windows nothing: who starts this process there gives it what it has written itself.
+    """
+    if sys.platform == "win32":
+        return
+    import resource  # whoever starts this process imports this module too
+
     for limit, value in (
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CPU, cpu_seconds),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -16,8 +15,11 @@ from pydantic import ValidationError
 from planc.runtime.checkpoints.coverage import coverage_problem
 from planc.runtime.checkpoints.errors import CheckpointError, CorruptCheckpointError, storage_errors
 from planc.runtime.checkpoints.layout import step_of
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, unseal
+from planc.runtime.checkpoints.manifest import FORMAT_VERSION, MANIFEST_NAME, FileEntry, Manifest, unseal
 from planc.runtime.checkpoints.shards import Entry, decode_header
+from planc.runtime.plain_files import NotPlainError, open_to_read
+from planc.runtime.run_files import PLAN_NAME
+from planc.strict_json import loads
 
 _ANOTHER_STEP = "move its folder aside to go on from the step before, or restore it from a copy"
 _MAX_MANIFEST_BYTES = 4 * 2**30
@@ -48,8 +50,14 @@ def parse_manifest(text: str, *, directory: Path) -> Manifest:
     content, is_as_sealed = unseal(text)
     try:
         manifest = Manifest.model_validate_json(content)
+        # The model takes the last of two fields with one name, another reader may take the first.
+        loads(content)
     except ValidationError as error:
         raise _invalid_manifest(directory, error=error) from error
+    except (ValueError, RecursionError) as error:
+        raise CorruptCheckpointError(
+            f"{directory / MANIFEST_NAME} is not a manifest: {error}", help=_ANOTHER_STEP
+        ) from error
     if not is_as_sealed:
         raise CorruptCheckpointError(
             f"{directory / MANIFEST_NAME} is not as it was saved: its own SHA-256 says so", help=_ANOTHER_STEP
@@ -89,9 +97,38 @@ def verify(directory: Path) -> tuple[Problem, ...]:
     except CheckpointError as error:
         return (Problem(MANIFEST_NAME, error.message),)
     return (
+        *verify_plan(directory, manifest=manifest),
         *verify_coverage(manifest, names=sorted(manifest.tensors)),
         *verify_files(directory, manifest=manifest, names=sorted(manifest.files)),
     )
+
+
+def verify_plan(directory: Path, *, manifest: Manifest) -> tuple[Problem, ...]:
+    """What is wrong with the plan that the checkpoint keeps, if it keeps one."""
+    try:
+        read_plan_text(directory, manifest=manifest)
+    except CheckpointError as error:
+        return (Problem(PLAN_NAME, error.message),)
+    return ()
+
+
+def read_plan_text(directory: Path, *, manifest: Manifest) -> str | None:
+    """The compiled plan that saved a checkpoint, as it was saved; None where the checkpoint keeps none.
+
+    Raises CorruptCheckpointError where it is damaged. Whether it is a plan is not looked at.
+    """
+    if manifest.plan is None:
+        return None
+    with storage_errors(f"cannot read {directory}"), open_beneath(directory, name=PLAN_NAME) as stream:
+        problem = _content_problem(stream, expected=manifest.plan)
+        if problem is not None:
+            raise CorruptCheckpointError(f"{directory / PLAN_NAME} {problem}", help=_ANOTHER_STEP)
+        stream.seek(0)
+        try:
+            return stream.read().decode()
+        except UnicodeDecodeError as error:
+            text = f"{directory / PLAN_NAME} is not UTF-8 text"
+            raise CorruptCheckpointError(text, help=_ANOTHER_STEP) from error
 
 
 def verify_coverage(manifest: Manifest, *, names: Iterable[str]) -> tuple[Problem, ...]:
@@ -120,16 +157,13 @@ def verify_files(directory: Path, *, manifest: Manifest, names: Iterable[str]) -
 @contextmanager
 def open_beneath(directory: Path, *, name: str) -> Iterator[BufferedReader]:
     """The regular file `name` in a directory, to read. Symbolic links, pipes and devices are refused."""
-    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # O_NONBLOCK, because opening a pipe would wait for its writer.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(name, flags, dir_fd=parent)
-    finally:
-        os.close(parent)
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CorruptCheckpointError(f"{name} is not a regular file", help=_ANOTHER_STEP)
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(open_to_read(directory / name))
+        except NotPlainError as error:
+            raise CorruptCheckpointError(
+                f"{name} can't be read: {error.strerror}", help=_ANOTHER_STEP
+            ) from error
         yield stream
 
 
@@ -137,15 +171,23 @@ def _file_problem(
     stream: BufferedReader, *, manifest: Manifest, name: str, expected: Iterable[Entry]
 ) -> str | None:
     entry = manifest.files[name]
-    size_bytes = os.fstat(stream.fileno()).st_size
-    if size_bytes != entry.size_bytes:
-        return f"holds {size_bytes} bytes, but {entry.size_bytes} were saved"
-    if hashlib.file_digest(stream, "sha256").hexdigest() != entry.sha256:
-        return "its SHA-256 is not the one that was saved"
+    problem = _content_problem(stream, expected=entry)
+    if problem is not None:
+        return problem
+    size_bytes = entry.size_bytes
     found = {header_entry.key: header_entry for header_entry in decode_header(stream, size_bytes=size_bytes)}
     for wanted in expected:
         if found.get(wanted.key) != wanted:
             return f"{wanted.key} is not {wanted.dtype} {list(wanted.shape)} there"
+    return None
+
+
+def _content_problem(stream: BufferedReader, *, expected: FileEntry) -> str | None:
+    size_bytes = os.fstat(stream.fileno()).st_size
+    if size_bytes != expected.size_bytes:
+        return f"holds {size_bytes} bytes, but {expected.size_bytes} were saved"
+    if hashlib.file_digest(stream, "sha256").hexdigest() != expected.sha256:
+        return "its SHA-256 is not the one that was saved"
     return None
 
 
@@ -158,11 +200,13 @@ def _entries_by_file(manifest: Manifest) -> dict[str, list[Entry]]:
 
 
 def _invalid_manifest(directory: Path, *, error: ValidationError) -> CorruptCheckpointError:
-    first = error.errors(include_url=False, include_context=False)[0]
+    errors = error.errors(include_url=False, include_context=False)
+    first = errors[0]
     place = ".".join(str(part) for part in first["loc"])
-    if place == "format_version":
+    # A later format may have other fields too.
+    if any(one["loc"] == ("format_version",) for one in errors):
         return CorruptCheckpointError(
-            f"{directory / MANIFEST_NAME} is not of format 2",
+            f"{directory / MANIFEST_NAME} is not of format 2 or {FORMAT_VERSION}",
             help="load it with the planc version that the manifest names",
         )
     return CorruptCheckpointError(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.packing import Positions, pack
+from planc.runtime.data.packing import IGNORED_LABEL, Positions, pack
 from planc.runtime.data.padding import pad
 from planc.runtime.data.sources import Document
 from planc.runtime.data.spec import Packing
@@ -64,3 +64,10 @@ def check_vocabulary(dataset: Dataset, *, model_vocab_size: int) -> None:
             f"token id {dataset.max_token_id} is in the data, but the model has {model_vocab_size} token ids",
             help="use the model's own tokenizer, or a model whose vocab_size is larger",
         )
+
+
+def check_labels(dataset: Dataset) -> None:
+    """Raises DataError if no token of any sequence is a label. One that is ends the search."""
+    sequences = (dataset[index] for index in range(dataset.num_sequences))
+    if not any((labels != IGNORED_LABEL).any() for _, labels in sequences):
+        raise DataError("nothing in the data is a label", help="use a source with more text or answers in it")

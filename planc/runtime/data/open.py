@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planc.runtime.data.chat import ChatSource, conversations
-from planc.runtime.data.dataset import Dataset, check_vocabulary, packed
+from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, packed
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.fingerprint import data_fingerprint
 from planc.runtime.data.hub import HfDatasetSource, HfHubSource, dataset_documents
@@ -43,6 +43,7 @@ def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads
         sequence_length=spec.sequence_length,
     )
     check_vocabulary(dataset, model_vocab_size=model_vocab_size)
+    check_labels(dataset)
     fingerprint = data_fingerprint(spec, tokenizer=tokenizer, dataset=dataset)
     if reads is not None:
         reads.add("tokens", "data", fingerprint)

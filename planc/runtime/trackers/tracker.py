@@ -37,7 +37,8 @@ Open = Callable[[Opening], Tracker]
 def values_of(metrics: StepMetrics) -> dict[str, float]:
     """The numbers of a step under the names that dashboards group by: `train/loss`, `time/forward`."""
     given = {
-        "train/loss": metrics.loss,
+        # Of no label, there is no mean.
+        "train/loss": metrics.loss if metrics.labels else None,
         "train/grad_norm": metrics.grad_norm,
         "train/learning_rate": metrics.learning_rate,
         "train/tokens": metrics.tokens,

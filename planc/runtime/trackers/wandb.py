@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Mapping
 from functools import partial
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from planc.graph.ops import open_log
-from planc.runtime.run_directory import PLAN_NAME
+from planc.runtime import plain_files
+from planc.runtime.run_files import PLAN_NAME, WANDB_ID
 from planc.runtime.trackers.tracker import Open, Opening
 
-_ID_NAME = "wandb.id"
+_ID = re.compile(rb"[0-9a-f]{12}")
 
 
 class WandbTracker:
@@ -40,7 +42,7 @@ class WandbTracker:
         )
 
         plan = opening.run_folder / PLAN_NAME
-        if plan.exists():
+        if plain_files.kind_of(plan) == "file":
             self.run.save(str(plan), base_path=str(opening.run_folder), policy="now")
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
@@ -56,8 +58,18 @@ def wandb_opener(options: open_log.Tracker) -> Open:
 
 
 def _run_id(opening: Opening) -> str:
-    """The id that the run's folder keeps, made anew where training starts anew."""
-    path: Path = opening.run_folder / _ID_NAME
-    if opening.first_step == 1 or not path.exists():
-        path.write_text(uuid.uuid4().hex[:12], encoding="ascii")
-    return path.read_text(encoding="ascii")
+    """The id that the run's folder keeps, made anew where training starts anew, or where it is damaged."""
+    path: Path = opening.run_folder / WANDB_ID
+    if opening.first_step > 1 and (kept := _kept_id(path)):
+        return kept
+    made = uuid.uuid4().hex[:12]
+    plain_files.replace(path, (made.encode(),))
+    return made
+
+
+def _kept_id(path: Path) -> str | None:
+    try:
+        kept = plain_files.read_bytes(path, max_bytes=100)
+    except OSError:
+        return None
+    return kept.decode() if _ID.fullmatch(kept) else None

@@ -49,6 +49,16 @@ def agreed(handler: Handler) -> Handler:
     return run
 
 
+def one_after_another(*handlers: Handler) -> Handler:
+    """A handler of an op that is done in several parts, each of which all ranks end before the next."""
+
+    def run(session: Session, op: Any, position: Position) -> None:
+        for handler in handlers:
+            handler(session, op, position)
+
+    return run
+
+
 def _agree(session: Session, entries: Sequence[Entry], *, failure: RunError | None) -> None:
     """RunError unless all ranks have equal entries and none failed, or all failed alike."""
     own = digest(entries)

@@ -31,8 +31,9 @@ from planc.runtime.backends.torch import (
     steps,
     tensor_parallel,
     weights,
+    weights_agreement,
 )
-from planc.runtime.backends.torch.agreeing import agreed
+from planc.runtime.backends.torch.agreeing import agreed, one_after_another
 from planc.runtime.backends.torch.own_time import OwnTime
 from planc.runtime.backends.torch.reporting_phases import PhaseClock
 from planc.runtime.backends.torch.session import Session
@@ -54,7 +55,9 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.FullyShard: sharding.shard_fully,
     ops.MaterialiseWeights: weights.materialise_weights,
     ops.InitWeights: weights.init_weights,
-    ops.LoadWeights: agreed(weights.load_weights),
+    ops.LoadWeights: one_after_another(
+        agreed(weights.load_weights), agreed(weights_agreement.compare_copies)
+    ),
     ops.BuildOptimizer: optimizer.build_optimizer,
     ops.BuildSchedule: optimizer.build_schedule,
     ops.OpenData: agreed(batches.open_data),

@@ -104,10 +104,13 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
     count = torch.tensor(local, dtype=torch.int64, device=session.device)
     session.batch_tokens = int(session.sum_over(count, op.count_over))
-    if session.batch_tokens == 0:
-        raise RunError(
-            f"no token of step {position.step} is a label, so that there is nothing to learn",
-            help="enlarge the step, or use a source with more text or answers in it",
+    # A step without labels has no gradient. Neither decay nor momentum may move a weight for it.
+    session.guard.is_skipped = session.batch_tokens == 0
+    if session.batch_tokens == 0 and not session.is_warned_of_no_labels:
+        session.is_warned_of_no_labels = True
+        session.observer.noted(
+            f"step {position.step} has no labels: it changes no weight, "
+            "as every such step, which metrics.jsonl marks"
         )
     session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
 

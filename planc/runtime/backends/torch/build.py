@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,17 @@ def build_model(session: Session, op: BuildModel, position: Position) -> None:
     session.vocab_size = model.config.vocab_size
     session._model = model
     found = parameters(sum(parameter.numel() for parameter in model.parameters()))
+    for name, path in _code_of(model):
+        session.reads.add_content("code", name, path.read_bytes())
     session.observer.noted(f"model: {op.architecture}, {found.text}, {op.dtype}")
+
+
+def _code_of(model: Any) -> Iterator[tuple[str, Path]]:
+    """The modules whose classes make up a model, with their sources: transformers' code can be edited too."""
+    for name in sorted({type(module).__module__ for module in model.modules()}):
+        source = getattr(sys.modules[name], "__file__", None)
+        if source is not None:
+            yield name, Path(source)
 
 
 def meta_model(op: BuildModel, *, base: Path) -> Any:

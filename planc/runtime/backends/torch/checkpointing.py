@@ -12,7 +12,7 @@ from planc.runtime.backends.torch.optimizer import set_learning_rate
 from planc.runtime.backends.torch.preemption import warn_of_grace
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.checkpoints.layout import step_directory
-from planc.runtime.checkpoints.manifest import Manifest, Progress
+from planc.runtime.checkpoints.manifest import Batch, Manifest, Progress
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.loss_window import Memory
@@ -33,6 +33,7 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
         skipped_in_a_row=session.guard.memory.num_skipped,
         scheduler={"kind": session.schedule.kind, "step": position.step},
         evaluations_left=session.evaluations_left,
+        batch=_batch(session),
     )
     to = Destination(
         root=session.paths.checkpoints,
@@ -41,6 +42,7 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
         model_digest=session.model_digest,
         mesh=dict(session.graph.mesh),
         keep_last=op.keep_last,
+        plan=session.artifact,
     )
     if op.mode == "async" and not position.is_last_step:
         start_save(session, op, to=to)
@@ -70,8 +72,17 @@ def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position
     session.guard.memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
     session.completed_steps = session.saved_step = manifest.step
     session.evaluations_left = progress.evaluations_left
+    if progress.batch is not None and progress.batch.samples == session.loader.source.global_batch:
+        session.batch_since = (progress.batch.since_step, progress.batch.since_samples)
+    else:
+        session.batch_since = (manifest.step, progress.samples_consumed)
     set_learning_rate(session, step=manifest.step + 1)
     session.observer.noted(f"resumed from {directory}{_changes(session, manifest)}")
+
+
+def _batch(session: Session) -> Batch:
+    step, samples = session.batch_since
+    return Batch(samples=session.loader.source.global_batch, since_step=step, since_samples=samples)
 
 
 def _refuse_other_data(session: Session, manifest: Manifest) -> None:

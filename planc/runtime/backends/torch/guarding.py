@@ -31,8 +31,13 @@ def require_finite(session: Session, position: Position, *, name: str, value: fl
 
 
 def guard_step(session: Session, op: GuardStep, position: Position) -> None:
-    """Decides on the step, alike on every rank: to take it, to skip it, or RunError to end the run."""
+    """Decides on the step, alike on every rank: to take it, to skip it, or RunError to end the run.
+
+    A step without labels is skipped already, and its loss says nothing of the next one's.
+    """
     assert session.step_loss is not None
+    if session.batch_tokens == 0:
+        return
     state, spike = session.guard, op.loss_spike
     loss = session.step_loss.item()
     state.is_skipped = False

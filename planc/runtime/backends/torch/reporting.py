@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -107,6 +106,11 @@ def _memory_bytes(device: torch.device) -> tuple[int, ...]:
     """The most that this rank held: CUDA memory allocated and reserved, or the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows, where a run is only rehearsed, and nobody is told
+        return (0,)
+
     # Kilobytes on Linux, bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,)

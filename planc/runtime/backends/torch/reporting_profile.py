@@ -14,6 +14,8 @@ from planc.runtime.backends.torch.private import dump_memory_snapshot, record_me
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
+from planc.runtime.plain_files import remove
+from planc.runtime.run_files import PROFILE
 
 MAX_ALLOCATIONS = 1_000_000
 """Of a memory snapshot; older ones are forgotten."""
@@ -64,10 +66,16 @@ def stop_trace(session: Session) -> None:
     session.trace = None
     trace.profiler.stop()
     name = f"step-{trace.first_step}-rank-{session.launch.rank}"
-    folder: Path = session.paths.run / "profile"
+    folder: Path = session.paths.run / PROFILE
     folder.mkdir(parents=True, exist_ok=True)
-    trace.profiler.export_chrome_trace(str(folder / f"{name}.json.gz"))
+    trace.profiler.export_chrome_trace(str(_free(folder / f"{name}.json.gz")))
     if trace.has_memory:
-        dump_memory_snapshot(str(folder / f"{name}-memory.pickle"))
+        dump_memory_snapshot(str(_free(folder / f"{name}-memory.pickle")))
         record_memory_history(enabled=None)
     session.observer.noted(f"traced from step {trace.first_step} on: {folder}")
+
+
+def _free(path: Path) -> Path:
+    """The path, where nothing is that torch would write through."""
+    remove(path)
+    return path

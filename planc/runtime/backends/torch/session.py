@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from planc.graph.artifact import base_between, dump
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildSchedule, FullyShard, OpenData
 from planc.runtime.backends.torch.attention.documents import Documents
@@ -20,6 +21,7 @@ from planc.runtime.backends.torch.checkpoint import BackgroundSaves
 from planc.runtime.backends.torch.guard_state import GuardState
 from planc.runtime.backends.torch.own_time import OwnTime
 from planc.runtime.backends.torch.reporting_phases import PhaseClock
+from planc.runtime.backends.torch.weights_views import View
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
 from planc.runtime.grace import Stretches
@@ -76,6 +78,10 @@ class Session:
     reports_sample_ids: bool = False
     reads: Reads = field(default_factory=Reads)
     """What this rank has read since ranks agreed last."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """Of the plan: (file name, SHA-256)."""
+    overrides: tuple[str, ...] = ()
+    """The values that the launch gave in place of the plan's."""
     rank_log: RankLog | None = None
     following: Following | None = None
     """The trackers, where the plan names some and this is rank 0."""
@@ -102,6 +108,9 @@ class Session:
     """The last step that is committed."""
     stretches: Stretches = field(default_factory=Stretches)
     is_warned_of_grace: bool = False
+    is_warned_of_no_labels: bool = False
+    loaded_views: dict[str, View] = field(default_factory=dict)
+    """By parameter or buffer: where its values were loaded from, until ranks have compared them."""
     saves: BackgroundSaves | None = None
     """None until the first asynchronous save."""
     _mesh: DeviceMesh | None = None
@@ -123,6 +132,8 @@ class Session:
     vocab_size: int = 0
     data_fingerprint: str = ""
     completed_steps: int = 0
+    batch_since: tuple[int, int] = (0, 0)
+    """The step, and the samples consumed by then, since which every step has had as many samples."""
     batch: list[MicroBatch] = field(default_factory=list)
     batch_tokens: int = 0
     """Target tokens of the step, over all ranks."""
@@ -168,6 +179,11 @@ class Session:
         """Where parameters, gradients and optimizer state lie between uses."""
         offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in self.graph.setup)
         return torch.device("cpu") if offloads else self.device
+
+    def artifact(self, folder: Path) -> str:
+        """The compiled plan's text for a file in a folder."""
+        base = base_between(folder, plan_folder=self.paths.base)
+        return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
 
     def submesh(self, mesh_dim: MeshDim) -> DeviceMesh:
         if mesh_dim not in self._submeshes:

@@ -49,7 +49,10 @@ def _seed(seed: int, *, device: torch.device) -> None:
 
 
 def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
-    """Local sum of cross entropies over the step's global token count: right for every mesh and packing."""
+    """Local sum of cross entropies over the step's global token count: right for every mesh and packing.
+
+    Zero where no token of the step is a label, and so are its gradients.
+    """
     assert session.logits is not None and session.local_batch is not None
     logits = session.logits if session.logits.dtype in _WIDE else session.logits.float()
     labels = session.local_batch.labels.flatten()
@@ -63,7 +66,7 @@ def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
         )
     with _loss_context(session):
         total = F.cross_entropy(logits.flatten(0, 1), labels, reduction="sum", ignore_index=IGNORED_LABEL)
-    session.loss = total / session.batch_tokens
+    session.loss = total / max(session.batch_tokens, 1)
     session.logits = None
     local = session.loss.to_local() if isinstance(session.loss, DTensor) else session.loss
     assert session.step_loss is not None

@@ -121,7 +121,7 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     folder = model_folder(op.path, base=session.paths.base)
     pristine = fresh_copy(session.model)
     _require_kept(session, pristine)
-    stored = stored_views(folder)
+    stored = stored_views(folder, reads=session.reads)
     conversion = to_model(pristine, stored)
     aliases = {alias: owner for owner, *rest in tied_parameters(session.model) for alias in rest}
     _refuse_misfit(folder, pristine, aliases=aliases, conversion=conversion, stored=stored)
@@ -141,6 +141,7 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
             continue
         copy_block(parameters[owner] if owner in parameters else buffers[owner], view.fill)
         filled[owner] = name
+        session.loaded_views[owner] = view
     if conversion.ignored:
         names = listed(conversion.ignored, most=3)
         session.observer.noted(f"transformers has no use for {names} in {folder}: left out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,13 @@ from torch import Tensor
 
 from planc.runtime.backends.torch.blocks import Slices
 from planc.runtime.backends.torch.weights_views import View, leaf
-from planc.runtime.checkpoints.shards import without_repeats
 from planc.runtime.errors import RunError
-from planc.runtime.model_files import weight_files
+from planc.runtime.model_files import INDEX, weight_files
+from planc.runtime.reads import Reads
+from planc.strict_json import loads
 
 
-def stored_views(folder: Path) -> dict[str, View]:
+def stored_views(folder: Path, *, reads: Reads | None = None) -> dict[str, View]:
     """Every tensor of a folder's weight files, by its key there.
 
     RunError for a file that is no safetensors, and for an index that is not of the files beside it.
@@ -28,12 +30,17 @@ def stored_views(folder: Path) -> dict[str, View]:
     found: dict[str, Any] = {}
     for path in sorted(paths):
         handle = _open(path)
+        if reads is not None:
+            reads.add("weights", path.name, _header(path))
         for key in handle.keys():  # noqa: SIM118
             if key in found:
                 raise RunError(f"{folder} holds {key} in two files", help="leave one of them")
             found[key] = handle.get_slice(key)
     if isinstance(files, Mapping):
         _refuse_absent(files, found)
+        if reads is not None:
+            index = {key: path.name for key, path in sorted(files.items())}
+            reads.add_content("file", INDEX, json.dumps(index).encode())
     return {
         key: leaf(key, shape=entry.get_shape(), read=functools.partial(_read, entry))
         for key, entry in found.items()
@@ -59,11 +66,19 @@ def _open(path: Path) -> Any:
         raise RunError(f"{path} is no safetensors file: {error}", help="restore the file") from error
 
 
+def _header(path: Path) -> str:
+    """What a file says of its tensors, and its size."""
+    with path.open("rb") as stream:
+        length = stream.read(8)
+        content = length + stream.read(int.from_bytes(length, "little"))
+    return f"{path.stat().st_size} bytes with header sha256 {hashlib.sha256(content).hexdigest()[:12]}"
+
+
 def _refuse_repeats(path: Path) -> None:
     """ValueError where a header names a tensor twice. The library has found it whole, and short enough."""
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        json.loads(stream.read(length), object_pairs_hook=without_repeats)
+        loads(stream.read(length))
 
 
 def _read(entry: Any, block: Slices) -> Tensor:

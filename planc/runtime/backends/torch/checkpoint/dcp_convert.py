@@ -2,7 +2,7 @@
 
 In DCP planc's tensors have the names that torch's own tools give them: `model.<fqn>`, and for what the
 optimizer keeps `optimizer.state.<fqn>.exp_avg`, where a manifest has `optimizer.<fqn>.exp_avg`. What a
-manifest says besides is an object, `planc`.
+manifest says besides is an object, `planc`, and the plan that saved it is another, `planc_plan`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ from planc.runtime.checkpoints.errors import (
 )
 from planc.runtime.checkpoints.layout import step_directory, temporary_directory
 from planc.runtime.checkpoints.manifest import Manifest
-from planc.runtime.checkpoints.verify import read_manifest, verify
+from planc.runtime.checkpoints.verify import read_manifest, read_plan_text, verify
 
 FACTS = "planc"
 """The object in DCP that holds a manifest without its tensors and files, as JSON."""
+PLAN = "planc_plan"
+"""The object that holds the compiled plan which the checkpoint keeps."""
 _MODEL = "model."
 _STATE = "optimizer.state."
 _OPTIMIZER = "optimizer."
@@ -66,7 +68,8 @@ def to_dcp(directory: Path, *, folder: Path) -> Manifest:
                 raise CheckpointError(f"{path} exists already", help="name a folder that is not there yet")
         commit.make_durable(temporary)
     try:
-        _write_dcp(ChunkReader(directory), manifest, folder=temporary)
+        plan = read_plan_text(directory, manifest=manifest)
+        _write_dcp(ChunkReader(directory), manifest, plan=plan, folder=temporary)
         with storage_errors(f"cannot write {folder}"):
             temporary.rename(folder)
             commit.fsync_directory(folder.parent)
@@ -94,7 +97,8 @@ def from_dcp(
     sources = _sources(index, prefixes=prefixes)
     commit.begin(root, step=facts.step)
     try:
-        directory = _write_planc(reader, index, sources=sources, root=root, facts=facts)
+        plan = _kept_plan(reader, index, folder=folder)
+        directory = _write_planc(reader, index, sources=sources, root=root, facts=facts, plan=plan)
     except BaseException:
         commit.abandon(root, step=facts.step)
         raise
@@ -102,22 +106,22 @@ def from_dcp(
         raise CorruptCheckpointError(
             f"{directory} is not as it was written: {problems[0]}", help="see to the disk that it lies on"
         )
-    return directory, tuple(sorted(index.objects.keys() - {FACTS}))
+    return directory, tuple(sorted(index.objects.keys() - {FACTS, PLAN}))
 
 
-def _write_dcp(chunks: ChunkReader, manifest: Manifest, *, folder: Path) -> None:
+def _write_dcp(chunks: ChunkReader, manifest: Manifest, *, plan: str | None, folder: Path) -> None:
     names = {_dcp_name(name): name for name in manifest.tensors}
-    facts = facts_of(manifest)
+    objects = {FACTS: facts_of(manifest), **({PLAN: plan} if plan is not None else {})}
 
     def read(fqn: str) -> object:
-        return facts if fqn == FACTS else whole(chunks, manifest.tensors[names[fqn]])
+        return objects[fqn] if fqn in objects else whole(chunks, manifest.tensors[names[fqn]])
 
-    state: dict[str, Any] = {FACTS: facts}
+    state: dict[str, Any] = dict(objects)
     for fqn, name in names.items():
         entry = manifest.tensors[name]
         state[fqn] = _stand_in(entry.shape, dtype=entry.dtype)
     _save_plainly(_nested(state), folder=folder, planner=_LazyPlanner(read))
-    index = read_dcp_index(folder, limits=Limits())
+    index = read_dcp_index(folder, limits=Limits(), is_own=True)
     written = DcpReader(folder, index=index)
     for fqn, name in names.items():
         if not is_bitwise_equal(written.tensor(fqn), whole(chunks, manifest.tensors[name])):
@@ -142,13 +146,19 @@ def _save_plainly(state: dict[str, Any], *, folder: Path, planner: DefaultSavePl
 
 
 def _write_planc(
-    reader: DcpReader, index: DcpIndex, *, sources: Mapping[str, str], root: Path, facts: Manifest
+    reader: DcpReader,
+    index: DcpIndex,
+    *,
+    sources: Mapping[str, str],
+    root: Path,
+    facts: Manifest,
+    plan: str | None,
 ) -> Path:
     temporary = temporary_directory(root, step=facts.step)
 
     def finish(contents: Contents) -> None:
         full = facts.model_copy(update={"tensors": contents.tensors, "files": contents.files})
-        commit.finish(temporary, manifest=full)
+        commit.finish(temporary, manifest=full, plan=plan)
 
     state = {
         name: _stand_in(index.tensors[source].shape, dtype=index.tensors[source].dtype)
@@ -191,6 +201,17 @@ def _facts(reader: DcpReader, index: DcpIndex, *, folder: Path) -> Manifest:
             f"{folder}: its object `{FACTS}` is not what planc writes",
             help="say of which step it is: --step N",
         ) from error
+
+
+def _kept_plan(reader: DcpReader, index: DcpIndex, *, folder: Path) -> str | None:
+    if PLAN not in index.objects:
+        return None
+    plan = reader.object(PLAN)
+    if not isinstance(plan, str):
+        raise CorruptCheckpointError(
+            f"{folder}: its object `{PLAN}` is not what planc writes", help="convert the checkpoint again"
+        )
+    return plan
 
 
 def _sources(index: DcpIndex, *, prefixes: Mapping[str, str]) -> dict[str, str]:
@@ -236,9 +257,7 @@ def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
 def _fsync(folder: Path) -> None:
     """Makes DCP's files durable: it syncs before it has written all."""
     for path in folder.iterdir():
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        # Windows syncs only what is open for writing.
+        with path.open("rb+") as stream:
+            os.fsync(stream.fileno())
     commit.fsync_directory(folder)

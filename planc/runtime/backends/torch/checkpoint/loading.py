@@ -16,7 +16,13 @@ from planc.runtime.backends.torch.texts import rank, world_size
 from planc.runtime.checkpoints.errors import CorruptCheckpointError
 from planc.runtime.checkpoints.layout import latest
 from planc.runtime.checkpoints.manifest import Manifest
-from planc.runtime.checkpoints.verify import parse_manifest, read_manifest_text, verify_coverage, verify_files
+from planc.runtime.checkpoints.verify import (
+    parse_manifest,
+    read_manifest_text,
+    verify_coverage,
+    verify_files,
+    verify_plan,
+)
 
 _MAX_LISTED = 20
 
@@ -63,6 +69,7 @@ def refuse_damage(directory: Path, *, manifest: Manifest) -> None:
     """Raises CorruptCheckpointError for this rank's share of the files and tensors."""
     share = slice(rank(), None, world_size())
     problems = [
+        *(verify_plan(directory, manifest=manifest) if rank() == 0 else ()),
         *verify_coverage(manifest, names=sorted(manifest.tensors)[share]),
         *verify_files(directory, manifest=manifest, names=sorted(manifest.files)[share]),
     ]

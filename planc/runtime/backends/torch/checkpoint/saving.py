@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,8 @@ class Destination:
     model_digest: str
     mesh: Mapping[MeshDim, int]
     keep_last: int | None = None
+    plan: Callable[[Path], str] | None = None
+    """The text of the compiled plan for a file in a folder; rank 0 asks for it."""
 
     @property
     def directory(self) -> Path:
@@ -83,7 +85,7 @@ def write(
     step = to.progress.step
     temporary = temporary_directory(to.root, step=step)
     _begin(to.root, step=step, group=group)
-    finish = partial(_finish, temporary, manifest=to.manifest())
+    finish = partial(_finish, temporary, to=to)
     writer = SafetensorsWriter(temporary, rank=rank(), commit=finish)
     try:
         save_with(writer, tensors=tensors, planner=planner, group=group)
@@ -121,9 +123,9 @@ def _begin(root: Path, *, step: int, group: dist.ProcessGroup | None) -> None:
     from_coordinator(begin, group=group)
 
 
-def _finish(temporary: Path, contents: Contents, *, manifest: Manifest) -> None:
-    full = manifest.model_copy(update={"tensors": contents.tensors, "files": contents.files})
-    commit.finish(temporary, manifest=full)
+def _finish(temporary: Path, contents: Contents, *, to: Destination) -> None:
+    full = to.manifest().model_copy(update={"tensors": contents.tensors, "files": contents.files})
+    commit.finish(temporary, manifest=full, plan=to.plan(temporary) if to.plan else None)
 
 
 def _prune(root: Path, *, keep_last: int, group: dist.ProcessGroup | None) -> None:

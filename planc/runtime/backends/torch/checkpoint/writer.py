@@ -28,6 +28,7 @@ from planc.runtime.backends.torch.checkpoint.tensors import element_type
 from planc.runtime.checkpoints.errors import CheckpointError, storage_errors
 from planc.runtime.checkpoints.manifest import Chunk, ElementType, FileEntry, TensorEntry
 from planc.runtime.checkpoints.shards import Entry, encode_header
+from planc.runtime.plain_files import create_to_write
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class SafetensorsWriter(StorageWriter):
         digest = hashlib.sha256()
         size_bytes = 0
         path = self._directory / self._file_name
-        with storage_errors(f"cannot write {path}"), path.open("xb") as stream:
+        with storage_errors(f"cannot write {path}"), create_to_write(path) as stream:
             header = encode_header([one.entry for one in pending])
             # Lazily: one tensor at a time leaves its device.
             tensors = (_bytes(one.item, planner=planner) for one in pending)

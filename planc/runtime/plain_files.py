@@ -1,0 +1,174 @@
+"""Opens the files of a run's folder: plain files only, never through a link, never waiting.
+
+Whoever may write into the folder may leave anything there. Opening a named pipe would wait for its other end,
+a device may act when it is opened, and a link would let a run overwrite a file elsewhere. Everything that
+reads or writes a run's files opens them here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+# Not every system has each of these; where links can't be refused on opening, `_lstat_mode` has to do.
+_FLAGS = (
+    getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_NOCTTY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+_KINDS = (
+    (stat.S_ISLNK, "symbolic link"),
+    (stat.S_ISDIR, "directory"),
+    (stat.S_ISFIFO, "named pipe"),
+    (stat.S_ISSOCK, "socket"),
+    (stat.S_ISCHR, "device"),
+    (stat.S_ISBLK, "device"),
+)
+
+
+class NotPlainError(OSError):
+    """Something else is where a plain file or a directory belongs; `strerror` says what."""
+
+    def __init__(self, path: Path, *, kind: str, wanted: str = "file") -> None:
+        super().__init__(errno.EINVAL, f"it is a {kind}, not a plain {wanted}", str(path))
+
+
+class TooLargeError(OSError):
+    """A file holds more than what belongs there ever does."""
+
+    def __init__(self, path: Path, *, max_bytes: int) -> None:
+        super().__init__(errno.EFBIG, f"it holds more than {max_bytes:,} bytes", str(path))
+
+
+def kind_of(path: Path) -> str | None:
+    """`file`, `directory`, `symbolic link`, ...; None where nothing has this name. A link is not followed."""
+    mode = _lstat_mode(path)
+    if mode is None:
+        return None
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), "file")
+
+
+@contextlib.contextmanager
+def open_to_read(path: Path) -> Iterator[BufferedReader]:
+    """The plain file at `path`, in bytes. OSError where there is none."""
+    with os.fdopen(_open(path, os.O_RDONLY), "rb") as stream:
+        yield stream
+
+
+def read_bytes(path: Path, *, max_bytes: int) -> bytes:
+    """All of a plain file. OSError where there is none, or where it holds more than `max_bytes`."""
+    with open_to_read(path) as stream:
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise TooLargeError(path, max_bytes=max_bytes)
+    return content
+
+
+def read_text(path: Path, *, max_bytes: int) -> str:
+    """As `read_bytes`, decoded; UnicodeDecodeError where it is not UTF-8."""
+    return read_bytes(path, max_bytes=max_bytes).decode()
+
+
+def open_to_append(path: Path) -> TextIO:
+    """The plain file at `path`, made if it is absent. Each line that is written reaches the system at once.
+
+    A last line that a crash has cut short is ended first, so no line is glued to it.
+    """
+    descriptor = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    try:
+        end = os.lseek(descriptor, 0, os.SEEK_END)
+        if end:
+            os.lseek(descriptor, end - 1, os.SEEK_SET)
+            if os.read(descriptor, 1) != b"\n":
+                os.write(descriptor, b"\n")
+        return os.fdopen(descriptor, "a", encoding="utf-8", buffering=1)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def open_lock(path: Path) -> TextIO:
+    """The plain file at `path`, made if it is absent, to read and to write from its start."""
+    descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+    return os.fdopen(descriptor, "r+", encoding="utf-8", errors="replace")
+
+
+def create(path: Path) -> BinaryIO:
+    """A new file at `path`, to read and write; FileExistsError where anything has this name, a link too."""
+    return path.open("x+b")
+
+
+def create_to_write(path: Path) -> BinaryIO:
+    """As `create`, to write only."""
+    return path.open("xb")
+
+
+def replace(path: Path, content: Iterable[bytes]) -> None:
+    """Puts a file with `content` at `path` by rename, in place of anything but a directory."""
+    # Random, because several processes and threads write, and nobody must be able to guess it.
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    try:
+        with create_to_write(temporary) as file:
+            file.writelines(content)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def remove(path: Path) -> None:
+    """Removes what has this name: a directory with all that is in it, a link without what it leads to."""
+    kind = kind_of(path)
+    if kind == "directory":
+        shutil.rmtree(path)
+    elif kind is not None:
+        path.unlink()
+
+
+def set_aside(path: Path) -> Path:
+    """Renames what is at `path` to the first free `<name>.damaged-<n>` beside it, and returns that."""
+    free = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
+    aside = next(one for one in free if not os.path.lexists(one))
+    path.rename(aside)
+    return aside
+
+
+def _open(path: Path, flags: int) -> int:
+    """A descriptor of the plain file at `path`."""
+    _require_plain(path, _lstat_mode(path))
+    descriptor = os.open(path, flags | _FLAGS, 0o666)
+    try:
+        # What was looked at may have been exchanged before it was opened.
+        opened, there = os.fstat(descriptor), os.lstat(path)
+        _require_plain(path, opened.st_mode)
+        if not getattr(os, "O_NOFOLLOW", 0) and not os.path.samestat(opened, there):
+            raise NotPlainError(path, kind="symbolic link")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_plain(path: Path, mode: int | None) -> None:
+    for is_kind, name in _KINDS:
+        if mode is not None and is_kind(mode):
+            raise NotPlainError(path, kind=name)
+
+
+def _lstat_mode(path: Path) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
