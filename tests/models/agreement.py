@@ -20,10 +20,10 @@ NORM_LIMIT = {"float32": 3e-4, "bfloat16": 2**-5}
 """Relative, of gradient norms: those after the first step follow from updates, which AdamW scales up."""
 UPDATE_LIMIT = 3e-4
 """Relative, in float32, to what training changed of a parameter."""
-NOISE_LIMIT, OWN_NOISE_LIMIT = 2.0, 4.0
+NOISE_LIMIT, OWN_NOISE_LIMIT = 2.0, 8.0
 """In bfloat16: how far the gradients may be from the reference's, all together and each parameter's alone, as
 multiples of the reference's own distance from float32. Two runs that round differently differ by 1.4 times
-that distance, if their roundings are independent."""
+that distance, if their roundings are independent; in a single router, one token with another expert is more."""
 _SMALL, _NO_GRADIENT = 1e-3, 1e-6
 _ROUNDING = 2**-9
 _STD_SIGMAS, _STD_SLACK = 8.0, 0.05

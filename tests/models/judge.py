@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -80,8 +80,9 @@ class Row:
         return asdict(self)
 
 
-def judged(model_type: str, architecture: str) -> Row:
+def judged(model_type: str, architecture: str, *, columns: Iterable[str] = COLUMNS) -> Row:
     """The row of an architecture; nothing raises but for bugs of this table."""
+    columns = tuple(columns)
     with TemporaryDirectory(prefix="planc-models-") as name:
         folder = Path(name)
         write_corpus(folder / CORPUS, sequence_length=SEQUENCE_LENGTH)
@@ -89,11 +90,13 @@ def judged(model_type: str, architecture: str) -> Row:
             inventory = prepare(model_type, architecture, folder=folder)
         except InventoryError as error:
             refused = Cell(Status.REFUSED, error.message.replace(f"{folder}/", ""), codes=("P216",))
-            return Row(model_type, architecture, dict.fromkeys(COLUMNS, refused))
+            return Row(model_type, architecture, dict.fromkeys(columns, refused))
         except (RankError, TimeoutError) as error:
             unknown = Cell(Status.UNKNOWN, cause(error))
-            return Row(model_type, architecture, dict.fromkeys(COLUMNS, unknown))
-        return Row(model_type, architecture, dict(_cells(inventory, model_type, folder=folder)))
+            return Row(model_type, architecture, dict.fromkeys(columns, unknown))
+        return Row(
+            model_type, architecture, dict(_cells(inventory, model_type, columns=columns, folder=folder))
+        )
 
 
 def prepare(model_type: str, architecture: str, *, folder: Path) -> Inventory:
@@ -114,9 +117,11 @@ def written(rank: int, world_size: int, folder: Path) -> None:
     write_weights(folder)
 
 
-def _cells(inventory: Inventory, model_type: str, *, folder: Path) -> Iterator[tuple[str, Cell]]:
+def _cells(
+    inventory: Inventory, model_type: str, *, columns: Iterable[str], folder: Path
+) -> Iterator[tuple[str, Cell]]:
     references: dict[str, Measured | Cell] = {}
-    for column in COLUMNS:
+    for column in columns:
         if column == "random":
             yield column, _random_cell(inventory, model_type, folder=folder)
             continue
