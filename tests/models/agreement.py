@@ -23,7 +23,7 @@ UPDATE_LIMIT = 3e-4
 NOISE_LIMIT, OWN_NOISE_LIMIT = 2.0, 8.0
 """In bfloat16: how far the gradients may be from the reference's, all together and each parameter's alone, as
 multiples of the reference's own distance from float32. Two runs that round differently differ by 1.4 times
-that distance, if their roundings are independent; in a single router, one token with another expert is more."""
+that distance, if their roundings are independent; in one router, a token with another expert is more."""
 _SMALL, _NO_GRADIENT = 1e-3, 1e-6
 _ROUNDING = 2**-9
 _STD_SIGMAS, _STD_SLACK = 8.0, 0.05

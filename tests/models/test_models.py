@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -63,6 +63,47 @@ def test_a_row_of_the_table_still_holds(model_type: str) -> None:
 @pytest.mark.parametrize("model_type", DTYPES)
 def test_every_tensor_begins_and_trains_as_transformers_has_it(model_type: str) -> None:
     require_known(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
+
+
+ROPES: Mapping[str, Mapping[str, object]] = {
+    "linear": {"factor": 4.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 64},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "longrope": {
+        "short_factor": [1.0 + n / 8 for n in range(8)],
+        "long_factor": [2.0 + n for n in range(8)],
+        "original_max_position_embeddings": 64,
+        "factor": 4.0,
+    },
+    "proportional": {"partial_rotary_factor": 0.5},
+}
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_scaled_frequencies_are_those_of_transformers(kind: str) -> None:
+    start_server()
+    rope = {"rope_type": kind, "rope_theta": 10_000.0, **ROPES[kind]}
+    changes = {"head_dim": 16, "max_position_embeddings": 256, "rope_parameters": rope}
+    columns = ("random", "one", "one bfloat16")
+    row = judged("llama", "LlamaForCausalLM", columns=columns, changes=changes)
+    assert {column: (cell.status, cell.detail) for column, cell in row.cells.items()} == dict.fromkeys(
+        columns, (Status.EQUAL, "")
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_the_dtype_of_a_config_says_nothing(dtype: str) -> None:
+    """The plan's does: also where config.json has another."""
+    start_server()
+    columns = ("random", "one bfloat16")
+    changes = {"dtype": dtype, "torch_dtype": dtype}
+    row = judged("deepseek_v3", "DeepseekV3ForCausalLM", columns=columns, changes=changes)
+    assert [cell.status for cell in row.cells.values()] == [Status.EQUAL] * 2
 
 
 def require_known(model_type: str, *, columns: Sequence[str]) -> None:
