@@ -141,7 +141,7 @@ _RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads")
 """Written only where they say something."""
 
 
-_KEPT_FIELDS = ("kept_in_half", "kept_in_float16")
+_KEPT_FIELDS = ("widened", "kept_in_half", "kept_in_float16")
 _RARE_NODE_FIELDS = (
     *("parameters", "sources", "returns", "attention", "unset", "routing", "own_dtypes", *_KEPT_FIELDS),
     "children",
@@ -162,6 +162,7 @@ def _node(value: object, where: str) -> Node:
         unset=_strings(fields.get("unset", []), f"{where}.unset"),
         routing=_routing(fields["routing"], f"{where}.routing") if "routing" in fields else None,
         own_dtypes=_own_dtypes(fields.get("own_dtypes", {}), f"{where}.own_dtypes"),
+        widened=_strings(fields.get("widened", []), f"{where}.widened"),
         kept_in_half=_strings(fields.get("kept_in_half", []), f"{where}.kept_in_half"),
         kept_in_float16=_strings(fields.get("kept_in_float16", []), f"{where}.kept_in_float16"),
         children=_array(fields.get("children", []), f"{where}.children", of=_node),

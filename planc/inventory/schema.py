@@ -67,6 +67,8 @@ class Module:
     """Of stacked experts, in one forward."""
     own_dtypes: tuple[tuple[str, DType], ...] = ()
     """Own parameters and buffers, by local name, that the model's code builds in a dtype of their own."""
+    widened: tuple[str, ...] = ()
+    """Those of them that are float64 in a float64 model after all."""
     kept_in_half: tuple[str, ...] = ()
     """Those of other dtypes that `from_pretrained` loads as float32 into a bfloat16 or float16 model."""
     kept_in_float16: tuple[str, ...] = ()
@@ -152,7 +154,7 @@ class Inventory:
             (_joined(module.fqn, name), own)
             for module in self.modules
             for name, own in module.own_dtypes
-            if own is not dtype
+            if own is not dtype and not (dtype is DType.FLOAT64 and name in module.widened)
         )
 
     def kept_in_float32(self, dtype: DType) -> tuple[str, ...]:
