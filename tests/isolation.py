@@ -10,30 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 _PREFIXES = (
-    *(
-        "PLANC_",
-        "HF_",
-        "HUGGING_FACE_",
-        "HUGGINGFACE_",
-        "TRANSFORMERS_",
-        "DATASETS_",
-        "TOKENIZERS_",
-        "WANDB_",
-    ),
-    *(
-        "TORCH",
-        "PYTORCH_",
-        "NCCL_",
-        "GLOO_",
-        "OMPI_",
-        "PMI_",
-        "MKL_",
-        "KMP_",
-        "RAYON_",
-        "INDUCTOR_",
-        "TRITON_",
-    ),
-    *("SLURM_", "PBS_", "GITHUB_", "GITLAB_", "GIT_", "PRE_COMMIT", "XDG_", "LC_", "CLICOLOR", "KUBERNETES_"),
+    *("PLANC_", "HF_", "HUGGING_FACE_", "HUGGINGFACE_", "TRANSFORMERS_", "DATASETS_", "TOKENIZERS_"),
+    *("WANDB_", "TORCH", "PYTORCH_", "NCCL_", "GLOO_", "OMPI_", "PMI_", "MKL_", "KMP_", "RAYON_"),
+    *("INDUCTOR_", "TRITON_", "SLURM_", "PBS_", "KUBERNETES_", "GITHUB_", "GITLAB_", "GIT_", "PRE_COMMIT"),
+    *("XDG_", "LC_", "CLICOLOR"),
 )
 _NAMES = (
     *("TP_SIZE", "DP_SIZE", "CP_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
