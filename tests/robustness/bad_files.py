@@ -1,4 +1,4 @@
-"""Bad models, data, checkpoints and environments, each with planc's answer: rows 69 to 109 of the corpus.
+"""Bad models, data, checkpoints and environments, each with planc's answer: rows 69 to 110 of the corpus.
 
 Each case spoils a sound workspace: a plan `x.plan`, a model with weights in `model`, text in `corpus.txt`.
 """
