@@ -67,9 +67,9 @@ def _fields(raw: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object
     while todo:
         field, value, depth = todo.pop()
         if depth <= MAX_DEPTH and isinstance(value, Mapping):
-            todo.extend(((*field, name), inner, depth + 1) for name, inner in reversed(value.items()))
+            todo.extend(((*field, name), inner, depth + 1) for name, inner in tuple(value.items())[::-1])
         elif depth <= MAX_DEPTH and isinstance(value, list):
-            todo.extend((field, inner, depth + 1) for inner in reversed(value))
+            todo.extend((field, inner, depth + 1) for inner in value[::-1])
         else:
             yield field, value, depth
 
