@@ -18,7 +18,7 @@ from planc.graph.graph import Graph
 from planc.hardware import Device
 from planc.launch.accelerate import accelerate_lines
 from planc.launch.errors import LaunchError
-from planc.launch.job import Job, Shrinking, job_of, read_endpoint, run_arguments
+from planc.launch.job import GRACE_SECONDS, Job, Shrinking, job_of, read_endpoint, run_arguments
 from planc.launch.kubernetes import (
     KubernetesOptions,
     kubernetes_manifest,
@@ -101,6 +101,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="torchrun, accelerate: where the first node listens; with several nodes required",
     )
+    parser.add_argument(
+        "--grace-seconds",
+        type=_number,
+        default=GRACE_SECONDS,
+        metavar="N",
+        help=f"how long ranks have to save and end after a signal (default: {GRACE_SECONDS})",
+    )
     parser.add_argument("--name", help="slurm, kubernetes: the job's name (default: the plan's)")
     parser.add_argument(
         "--cpus-per-node",
@@ -168,7 +175,9 @@ def _text(form: Form, arguments: Namespace, *, planned: _Planned, settings: Sequ
     texts = [source.text for source in settings]
     run = run_arguments(arguments.plan, settings=texts, run_dir=arguments.run_dir)
     shrinking = _shrinking(planned, nodes, form)
-    job = job_of(arguments.name or graph.name, nodes=nodes, run=run, shrinking=shrinking)
+    grace = arguments.grace_seconds
+    name = arguments.name or graph.name
+    job = job_of(name, nodes=nodes, run=run, shrinking=shrinking, grace_seconds=grace)
     match form:
         case Form.TORCHRUN:
             return _lines(torchrun_lines(job, endpoint=arguments.rdzv_endpoint))
