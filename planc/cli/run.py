@@ -33,11 +33,11 @@ from planc.runtime.launch import (
     Launch,
     needs_shared_folder,
     read_launch,
-    require_free_port,
     require_world_size,
 )
 from planc.runtime.observer import Observer, Silent
 from planc.runtime.processors import unsupported_system
+from planc.runtime.rank_claims import require_free_port
 from planc.runtime.run_directory import RunDirectory
 from planc.runtime.statements import Statements
 from planc.runtime.stop_points import StopPoints

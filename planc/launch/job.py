@@ -36,6 +36,8 @@ class Job:
     """None for a run whose every rank is needed."""
     grace_seconds: int = GRACE_SECONDS
     """How long ranks have to end in, once they are told to."""
+    meets_elsewhere: bool = False
+    """The place where nodes meet is on no node of the job."""
 
     @property
     def module(self) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ def torchrun_lines(job: Job, *, endpoint: Endpoint | None) -> tuple[str, ...]:
         more = (*_grace(job), *_restarts(job))
         return (on_one_node(job.nodes.ranks_per_node, job.run, more=more),)
     if job.shrinking is not None:
-        return (shlex.join(_elastic_words(job, job.shrinking, str(endpoint))),) * job.nodes.num_nodes
+        lines = (shlex.join(_elastic_words(job, job.shrinking, str(endpoint))),) * job.nodes.num_nodes
+        return (*lines, _store_line(endpoint)) if job.meets_elsewhere else lines
     nodes = range(job.nodes.num_nodes)
     return tuple(shlex.join(_words(job, str(endpoint), str(node), more=_grace(job))) for node in nodes)
 
@@ -52,8 +53,13 @@ def _elastic_words(job: Job, shrinking: Shrinking, endpoint: str) -> tuple[str, 
     nodes = ("--nnodes", f"{shrinking.min_nodes}:{job.nodes.num_nodes}")
     ranks = ("--nproc-per-node", str(job.nodes.ranks_per_node))
     meet = ("--rdzv-backend", "c10d", "--rdzv-id", job.name, "--rdzv-endpoint", endpoint)
-    more = (*_grace(job), *_restarts(job))
+    more = (*_grace(job), *_restarts(job), *(("--rdzv-conf", "is_host=0") if job.meets_elsewhere else ()))
     return ("env", _FRESH_STORE, "torchrun", *nodes, *ranks, *more, *meet, *job.module)
+
+
+def _store_line(endpoint: Endpoint) -> str:
+    """The command of the machine that hosts the store, which no node does."""
+    return shlex.join(("python", "-m", "planc.rendezvous", str(endpoint)))
 
 
 def _grace(job: Job) -> tuple[str, ...]:

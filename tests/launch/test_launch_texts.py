@@ -19,6 +19,7 @@ from planc.launch.kubernetes import KubernetesOptions, kubernetes_manifest
 from planc.launch.nodes import Nodes
 from planc.launch.slurm import SlurmOptions, slurm_script
 from tests.launch.processes import ROOT, start
+from tests.parity.cases import Case, make_workspace, plan_text
 
 HERE = Path(__file__).parent
 TWO_NODES = "plans/launch-two-nodes.plan"
@@ -154,6 +155,25 @@ def test_ranks_have_the_time_to_end_that_is_asked_for(launch: Callable[..., str]
     pod = indexed["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 107
     assert pod["containers"][0]["args"][6:8] == ["--shutdown-timeout", "77"]
+
+
+def test_nodes_of_an_elastic_plan_can_meet_on_a_machine_that_is_none_of_them(
+    launch: Callable[..., str], refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    plan = make_workspace(tmp_path / "workspace") / "elastic.plan"
+    text = plan_text(Case("x", "", {"dp_replicate": 2, "tp": 2}, micro_batch=1), saves=True)
+    text = text.replace("mesh {", "mesh {\n  devices_per_node = 2\n", 1)
+    plan.write_text(text + "\nelastic on dp_replicate {\n  sizes = [1]\n}\n", encoding="utf-8")
+    meet = ("--rdzv-endpoint", "store0:29500", "--meet-elsewhere")
+    *nodes, store = launch(str(plan), *meet).splitlines()
+    assert store == "python -m planc.rendezvous store0:29500"
+    assert all("--rdzv-conf is_host=0" in line for line in nodes)
+    assert "for elastic plans" in refusal(TWO_NODES, *meet)
+
+
+def test_a_store_that_anyone_can_reach_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "plans/quickstart.plan", "--nodes", "1"]) == 0
+    assert "listens on every interface" in capsys.readouterr().err
 
 
 def test_processors_are_asked_for_no_devices(launch: Callable[..., str]) -> None:
