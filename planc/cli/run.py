@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, NoReturn
 from planc.cli.banner import banner, closing, mesh_text, preempted
 from planc.cli.compiled import Compiled, compiled_for, work_of
 from planc.cli.fetching import require_models
-from planc.cli.preflight import require_interface, require_packages, require_storage, require_trackers
+from planc.cli.preflight import (
+    require_interface,
+    require_packages,
+    require_storage,
+    require_threads,
+    require_trackers,
+)
 from planc.cli.resuming import changes_since_saved, refuse_old_checkpoints
 from planc.cli.run_errors import record, report
 from planc.cli.starting import start_with
@@ -29,6 +35,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.runtime import interpreter
 from planc.runtime.checkpoints.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.failures import exit_code, memory_help, summary
 from planc.runtime.launch import (
     Launch,
     needs_shared_folder,
@@ -129,11 +136,15 @@ def _run(arguments: argparse.Namespace) -> int:
     launch = Launch(rank=_rank_hint())
     # Known before the plan is: a refused launch shows in the folder of the run that it was to go on with.
     directory = RunDirectory(arguments.run_dir) if arguments.run_dir else None
-    listener = listen(launch, directory)
+    try:
+        listener = listen(launch, directory)
+    except RuntimeError as error:  # no thread is to be had
+        return _unforeseen(error, launch, directory)
     try:
         listener.launch = launch = read_launch(os.environ)
         require_interface(launch, os.environ)
         require_packages()
+        require_threads(os.environ)
         compiled = compiled_for(arguments, launch)
         graph = compiled.graph
         if compiled.num_spares:
@@ -163,11 +174,26 @@ def _run(arguments: argparse.Namespace) -> int:
         if launch.rank == 0:
             print("planc: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
-    except Exception:
-        # A bug of planc's own. It must not leave the process to the interpreter's end, which may hang.
-        traceback.print_exc()
-        return ExitCode.INTERNAL
+    except Exception as error:
+        listener.notice.has_failed = listener.notice.is_over = True
+        return _unforeseen(error, launch, directory)
     return ExitCode.PREEMPTED if listener.notice.is_agreed else ExitCode.DONE
+
+
+def _unforeseen(error: Exception, launch: Launch, directory: RunDirectory | None) -> int:
+    """What the system refuses outside of any op, in a sentence; or a bug of planc's own, with its traceback.
+
+    Neither must leave the process to the interpreter's end, which may hang, nor the run without a status.
+    """
+    code = exit_code(error)
+    help = memory_help(error) if code is ExitCode.MEMORY else None
+    failure = RunError(summary(error, code=code), code=code, help=help, is_shared=False)
+    if code is ExitCode.INTERNAL:
+        record(failure, launch, directory)
+        traceback.print_exception(error)
+    else:
+        report(failure, launch, directory)
+    return code
 
 
 def _stand_by(launch: Launch, graph: Graph) -> ExitCode:
