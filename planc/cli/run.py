@@ -64,7 +64,7 @@ EPILOG = """examples:
   python -m planc.run plans/quickstart.plan --set mesh.dp_shard=1 --set mesh.tp=1
 
 exit codes: 0 done, 2 bad input, 4 storage, 5 numerics, 6 communication, 7 corrupt checkpoint,
-8 out of memory,
+8 out of memory or threads,
 75 told to end (SIGTERM, Ctrl-C, SIGHUP, SIGUSR1), and saved: the same command goes on from there.
 They are also in the run folder's status.json, since torchrun returns 1 for every failure."""
 

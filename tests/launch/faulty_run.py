@@ -28,8 +28,9 @@ _execute = TorchBackend.execute
 
 def execute(self: TorchBackend, op: Op, position: Position) -> None:
     is_it = (os.environ["RANK"], str(position.step), op.name) == (RANK, STEP, OP)
-    if is_it and self.session.watch is not None:
-        self.session.watch.enter(op, step=position.step, micro_step=position.micro_step)
+    if is_it:
+        if self.session.watch is not None:
+            self.session.watch.enter(op, step=position.step, micro_step=position.micro_step)
         match FAULT:
             case "stop" | "linger":
                 # Long enough for a beat, where ranks meet in the store.
