@@ -44,7 +44,7 @@ from planc.runtime.launch import (
 )
 from planc.runtime.observer import Observer, Silent
 from planc.runtime.processors import unsupported_system
-from planc.runtime.rank_claims import require_free_port
+from planc.runtime.rank_claims import Claim, require_free_port
 from planc.runtime.run_directory import RunDirectory
 from planc.runtime.statements import Statements
 from planc.runtime.stop_points import StopPoints
@@ -155,6 +155,8 @@ def _run(arguments: argparse.Namespace) -> int:
         line = start_with(arguments, world_size=graph.world_size, devices_per_node=compiled.devices_per_node)
         require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=line)
         require_trackers(graph, launch, os.environ)
+        # Before what takes time: the other process of this rank, if there is one, is to hear of it.
+        claim = Claim(launch)
         require_free_port(launch)
         _require_step(arguments.stop_after, graph)
         listener.directory = directory = directory or RunDirectory(Path("runs") / graph.name)
@@ -164,7 +166,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if launch.rank == 0:
             for change in changes:
                 print(f"since the checkpoint was saved: {change}")
-        _execute(compiled, launch, directory, arguments, listener)
+        _execute(compiled, launch, directory, arguments, listener, claim)
     except RunError as error:
         listener.notice.has_failed = listener.notice.is_over = True
         report(error, launch, directory)
@@ -211,6 +213,7 @@ def _execute(
     directory: RunDirectory,
     arguments: argparse.Namespace,
     listener: Listener,
+    claim: Claim,
 ) -> None:
     """Runs the graph on the torch backend."""
     # Imported here, after everything that can be refused without seconds of imports has been.
@@ -232,7 +235,8 @@ def _execute(
     init = graph.init_mesh
     device = choose_device(init.backend, launch)
     require_traceable(graph, device)
-    store = _meet(compiled, launch, device=device)
+    with claim:
+        store = _meet(compiled, launch, device=device, claim=claim)
     display = session = None
     observer: Observer = Silent()
     try:
@@ -276,7 +280,7 @@ def _execute(
             dist.destroy_process_group()
 
 
-def _meet(compiled: Compiled, launch: Launch, *, device: torch.device) -> Store:
+def _meet(compiled: Compiled, launch: Launch, *, device: torch.device, claim: Claim) -> Store:
     """The store where all ranks have met, once they have shown that they run the same, in the same way."""
     # Reached lazily, as all of torch is.
     from planc.runtime.backends.torch.mesh import connect
@@ -286,7 +290,7 @@ def _meet(compiled: Compiled, launch: Launch, *, device: torch.device) -> Store:
     if launch.world_size > 1:
         note_surroundings(reads, compiled.graph, device=device)
     timeout = compiled.graph.init_mesh.timeout_seconds
-    return connect(launch, device=device, timeout_seconds=timeout, entries=reads.take())
+    return connect(launch, device=device, timeout_seconds=timeout, entries=reads.take(), claim=claim)
 
 
 def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tuple[str, ...]:

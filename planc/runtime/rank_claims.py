@@ -45,7 +45,7 @@ class Claim:
         self._rank = launch.rank
         self._name = f"\0planc {launch.address} {launch.port} rank {launch.rank}"
         self._socket: socket.socket | None = None
-        if not sys.platform.startswith("linux"):
+        if launch.world_size == 1 or not sys.platform.startswith("linux"):
             return
         own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -95,8 +95,6 @@ def require_free_port(launch: Launch) -> None:
             return
         except OSError as error:
             reason = error.strerror
-            # Perhaps the port is another rank 0's.
-            Claim(launch).close()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
@@ -108,13 +106,14 @@ def require_free_port(launch: Launch) -> None:
     )
 
 
-def await_host(launch: Launch, claim: Claim, *, patience: timedelta) -> None:
+def await_host(launch: Launch, claim: Claim | None, *, patience: timedelta) -> None:
     """Returns once the store's port is open; RunError where nobody listens there in time."""
     assert launch.address is not None and launch.port is not None, "several ranks meet somewhere"
     deadline = time.monotonic() + patience.total_seconds()
     reason = ""
     while True:
-        claim.require_alone()
+        if claim is not None:
+            claim.require_alone()
         try:
             socket.create_connection((launch.address, launch.port), timeout=5.0).close()
             return
@@ -150,11 +149,13 @@ def require_once(store: Store) -> None:
         raise _twice(store.get(_TWICE).decode())
 
 
-def await_keys(store: Store, keys: list[str], *, patience: timedelta) -> bool:
+def await_keys(store: Store, keys: list[str], *, patience: timedelta, claim: Claim | None = None) -> bool:
     """Whether all keys are set in time; RunError if a rank turns out to be there twice."""
     deadline = time.monotonic() + patience.total_seconds()
     while not store.check(keys):
         require_once(store)
+        if claim is not None:
+            claim.require_alone()
         if time.monotonic() >= deadline:
             return False
         time.sleep(_POLL_SECONDS)

@@ -61,20 +61,26 @@ def choose_device(backend: str, launch: Launch) -> torch.device:
     return device
 
 
-def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, entries: Sequence[Entry]) -> Store:
+def connect(
+    launch: Launch,
+    *,
+    device: torch.device,
+    timeout_seconds: int,
+    entries: Sequence[Entry],
+    claim: Claim | None = None,
+) -> Store:
     """The store where ranks met. Joins the process group, once all have shown equal entries.
 
     These hold the graph, and what else a rank has read so far. Their digests meet in the store, before any
     collective: ranks with different graphs would hang in one. RunError if they differ, or if a rank does not
-    come.
+    come. `claim` tells of another process of this rank.
     """
     if launch.world_size == 1:
         store: Store = HashStore()
     else:
         patience = min(_ARRIVAL_TIMEOUT, timedelta(seconds=timeout_seconds))
-        with Claim(launch) as claim:
-            store = meet(launch, claim, patience=patience)
-            _agree(store, launch, entries, patience=patience)
+        store = meet(launch, claim, patience=patience)
+        _agree(store, launch, entries, patience=patience, claim=claim)
     keep_gloo_inside(os.environ, launch=launch)
     # gloo beside nccl: checkpoints and metrics move CPU tensors too.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -88,7 +94,7 @@ def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, entri
     return store
 
 
-def meet(launch: Launch, claim: Claim, *, patience: timedelta = _ARRIVAL_TIMEOUT) -> Store:
+def meet(launch: Launch, claim: Claim | None = None, *, patience: timedelta = _ARRIVAL_TIMEOUT) -> Store:
     """The store of a launch of several ranks; RunError where it cannot be reached."""
     assert launch.address is not None and launch.port is not None
     _await_name(launch.address)
@@ -138,16 +144,18 @@ def _await_name(address: str) -> None:
             return
 
 
-def _agree(store: Store, launch: Launch, entries: Sequence[Entry], *, patience: timedelta) -> None:
+def _agree(
+    store: Store, launch: Launch, entries: Sequence[Entry], *, patience: timedelta, claim: Claim | None
+) -> None:
     """RunError on every rank if one of them does not come, or has other entries."""
     store.set(f"digest/{launch.rank}", digest(entries))
     verdict = {"absent": "rank 0 did not answer in time"}
     try:
         if launch.rank == 0:
-            absent = _absent(store, launch, patience=patience)
+            absent = _absent(store, launch, patience=patience, claim=claim)
             store.set("verdict", json.dumps({"absent": absent} if absent else _verdict(store, launch)))
         # Rank 0 waits as long for those that have not come, and has then to say so.
-        if await_keys(store, ["verdict"], patience=patience + _PARTING_TIMEOUT):
+        if await_keys(store, ["verdict"], patience=patience + _PARTING_TIMEOUT, claim=claim):
             found = json.loads(store.get("verdict"))
             if "expected_of" in found:
                 _refuse_difference(store, launch, entries, expected_of=found["expected_of"])
@@ -163,11 +171,11 @@ def _agree(store: Store, launch: Launch, entries: Sequence[Entry], *, patience: 
         raise RunError(verdict["absent"], code=ExitCode.COMMUNICATION, help=help)
 
 
-def _absent(store: Store, launch: Launch, *, patience: timedelta) -> str:
+def _absent(store: Store, launch: Launch, *, patience: timedelta, claim: Claim | None) -> str:
     """Which ranks did not come; empty if all did."""
     keys = [f"digest/{rank}" for rank in range(launch.world_size)]
     with contextlib.suppress(RuntimeError, DistError):
-        await_keys(store, keys, patience=patience)
+        await_keys(store, keys, patience=patience, claim=claim)
     absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
     return f"{ranks_text(absent)} did not come within {patience.seconds} s" if absent else ""
 

@@ -9,7 +9,6 @@ from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 from planc.runtime.backends.torch.mesh import meet
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.launch import Launch
-from planc.runtime.rank_claims import Claim
 
 _DONE, _NUM_GONE = "spares/done", "spares/num_gone"
 _LOOK_SECONDS = 1.0
@@ -23,8 +22,7 @@ def stand_by(launch: Launch) -> ExitCode:
     would one that left well when the run fails: its node would not meet the others for the next attempt.
     """
     try:
-        with Claim(launch) as claim:
-            store = meet(launch, claim)
+        store = meet(launch)
         while not store.check([_DONE]):
             time.sleep(_LOOK_SECONDS)
         store.add(_NUM_GONE, 1)
