@@ -95,6 +95,20 @@ class Attention:
 
 
 @record
+class Positions:
+    """What a model does with the positions of its tokens.
+
+    Without `position_ids` its first token is at `first`. Tokens with the id `uncounted_token` do not advance
+    the count, and are all at the position before `first`.
+    """
+
+    first: int = 0
+    uncounted_token: int | None = None
+    counted_by_model: bool = False
+    """It numbers the tokens that it is given, whatever `position_ids` says."""
+
+
+@record
 class Inventory:
     """A model's structure. `modules` stand in registration order, the root (fqn "") first.
 
@@ -127,6 +141,7 @@ class Inventory:
     """Fields of config.json by which the model's own loss has more than cross-entropy."""
     rope_switch: int | None = None
     """A forward that sees more positions than this has other rotary embeddings for all of its tokens."""
+    positions: Positions = Positions()
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
