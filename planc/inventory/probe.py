@@ -40,6 +40,7 @@ from planc.inventory.routing_probe import routing_of
 from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.inventory.tensor_dtypes import tensor_dtypes, with_dtypes
+from planc.steady_rope import steady_rope
 
 
 def probe(model_dir: Path) -> Inventory:
@@ -110,6 +111,7 @@ def _build(
         model: PreTrainedModel = model_class._from_config(
             config, dtype=torch.bfloat16, attn_implementation=implementation
         )
+    steady_rope(model)
     model.train(False)
     return model
 
@@ -186,16 +188,11 @@ def _members_are_blocks(members: nn.ModuleList) -> bool:
 
 
 def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
-    """Parameter fqns by storage, where several share one. transformers maps each tied name to its owner."""
+    """Parameter fqns by storage, where several share one; first the one that `named_parameters` has."""
     names_of: dict[int, list[str]] = {}
-    for fqn, module in model.named_modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                names_of.setdefault(id(parameter), []).append(f"{fqn}.{name}" if fqn else name)
-    tied = model.all_tied_weights_keys
-    return tuple(
-        tuple(sorted(names, key=lambda name: name in tied)) for names in names_of.values() if len(names) > 1
-    )
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names_of.setdefault(id(parameter), []).append(name)
+    return tuple(tuple(names) for names in names_of.values() if len(names) > 1)
 
 
 def _attentions(

@@ -29,12 +29,13 @@ ALLOWED: dict[str, set[str]] = {
     "syntax": {"source", "vocab", "diagnostics"},
     "fmt": {"source", "vocab", "diagnostics", "syntax"},
     "first_positions": set(),
+    "steady_rope": set(),
     "initialisation": {"tensor_dtypes"},
     "tensor_dtypes": set(),
     "randomness": set(),
     "inventory": {
         *("source", "vocab", "hub", "diagnostics", "first_positions", "initialisation", "remote_code"),
-        *("randomness", "tensor_dtypes"),
+        *("randomness", "steady_rope", "tensor_dtypes"),
     },
     "styles": {"source", "vocab", "inventory.schema"},
     "graph": {"source", "vocab", "diagnostics", "styles", "strict_json"},
@@ -57,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {
         *("source", "hub", "vocab", "segment", "diagnostics", "styles", "graph", "first_positions"),
         *("initialisation", "remote_code", "secrets", "tensor_dtypes", "figures.model", "figures.plan"),
-        "strict_json",
+        *("steady_rope", "strict_json"),
     },
     "deep": {"source", "vocab", "diagnostics", "graph", "estimate", "figures", "runtime", "show.table"},
     "verify": {

@@ -7,6 +7,8 @@ from tempfile import TemporaryDirectory
 
 from planc.api import Checked, check_source
 from planc.graph.graph import Graph
+from planc.inventory.codec import loads
+from planc.inventory.load import save_inventory
 from planc.source import SourceFile
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Task, train_rank
@@ -16,13 +18,13 @@ MODEL = "model"
 MESHES = {
     "one": "",
     "cp": """mesh { cp = 2 }
-fsdp on cp { root_unit = true }
+fsdp on cp { UNITS }
 context_parallel on cp {
   rotate = allgather
   load_balancer = headtail
   ["input_ids", "labels", "position_ids"] -> Shard(1)
 }""",
-    "dp": "mesh { dp_shard = 2 }\nfsdp on dp_shard { root_unit = true }",
+    "dp": "mesh { dp_shard = 2 }\nfsdp on dp_shard { UNITS }",
 }
 
 
@@ -51,6 +53,9 @@ train {{
   steps = 10
 }}
 """
+    # Saved, it is what the check reads; a cache of the user's may hold another.
+    blocks = loads(save_inventory(folder / MODEL).read_bytes()).blocks
+    text = text.replace("UNITS", "\n".join(f'"{block}.*" -> unit' for block in blocks))
     return check_source(SourceFile("positions.plan", text), base=folder)
 
 

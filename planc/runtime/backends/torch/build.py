@@ -20,6 +20,7 @@ from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest, refuse_remote_code
+from planc.steady_rope import steady_rope
 from planc.tensor_dtypes import floating_tensors, set_dtypes
 from planc.vocab import DType
 
@@ -74,6 +75,7 @@ def bare_model(op: BuildModel, *, base: Path) -> Any:
         model = AutoModelForCausalLM.from_config(
             config, dtype=dtype, attn_implementation="eager", trust_remote_code=False
         )
+    steady_rope(model)
     model.config.use_cache = False
     model.train()
     return model
