@@ -22,15 +22,18 @@ from planc.vocab import MeshDim
 CODE = Code("P419", "prepared-input", "this module cannot take a prepared input")
 """A prepared input is a DTensor: it goes into modules with a style, and into nothing else."""
 
+_MEETS_PLAIN = "the input arrives as a DTensor, which plain tensors cannot meet"
+_UNREAD = "planc follows hidden states from layer to layer, and sees none enter this module"
 _ELSEWHERE = "leave this rule out: attention and the MLP are what takes a prepared input"
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each `prepare_input` rule and reason."""
+    """One finding for each rule that prepares, and reason."""
     inside = _inside(subject)
     for span, assignments in by_rule(subject):
-        if not _prepares(assignments[0].style):
+        if not assignments[0].style.prepares:
             continue
+        stays_plain = not _prepares(assignments[0].style)
         reasons: dict[tuple[str, str], list[str]] = {}
         for assignment in assignments:
             module = subject.inventory.get(assignment.fqn)
@@ -42,7 +45,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 span,
                 f"prepares the input of {quoted(patterns(subject, fqns))}, {reason}",
-                notes=("the input arrives as a DTensor, which plain tensors cannot meet",),
+                notes=(_UNREAD if stays_plain else _MEETS_PLAIN,),
                 help=help,
             )
 
@@ -50,7 +53,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 def _inside(subject: Subject) -> Mapping[str, Sequence[Module]]:
     """By prepared module, everything inside it."""
     found: dict[str, list[Module]] = {
-        fqn: [] for fqn, assignment in subject.bound.styles.items() if _prepares(assignment.style)
+        fqn: [] for fqn, assignment in subject.bound.styles.items() if assignment.style.prepares
     }
     for module in subject.inventory.modules:
         fqn = module.fqn
@@ -66,6 +69,9 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
     readers = [one for one in inside if one.parameters and _from_outside(one.sources, module.fqn)]
     if not readers:
         return "in which no layer reads it", _ELSEWHERE
+    if not _prepares(subject.bound.styles[module.fqn].style):
+        # Tensors stay plain inside, where anything can read them.
+        return None
     if _from_outside(module.returns, module.fqn):
         return "which adds it to its own output", _ELSEWHERE
     bare = [one for one in readers if not _takes_layouts(subject, one.fqn)]
@@ -83,7 +89,13 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
             f"write {both_ways}, which leaves tensors plain, and let nothing inside leave {use.input}",
         )
     # One that is wrong by itself is a finding already.
-    inner = [one.fqn for one in inside if one.fqn in held and _reason(subject, one, held) is None]
+    inner = [
+        one.fqn
+        for one in inside
+        if one.fqn in held
+        and _prepares(subject.bound.styles[one.fqn].style)
+        and _reason(subject, one, held) is None
+    ]
     if inner:
         prepared = quoted(patterns(subject, inner))
         return f"inside which {prepared} is prepared again", f"leave out this rule, or that of {prepared}"
@@ -103,6 +115,7 @@ def _takes_layouts(subject: Subject, fqn: str) -> bool:
 
 
 def _prepares(style: Style) -> bool:
+    """Whether it prepares the input alone, which is a DTensor then."""
     return style.prepares and "output" not in style.options
 
 
