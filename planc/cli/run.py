@@ -247,23 +247,13 @@ def _execute(
             observer = display = _display(compiled, launch, directory, arguments, notes, device=device.type)
         paths = Paths(base=compiled.base, run=directory.path)
         refuse_old_checkpoints(graph, paths.checkpoints)
-        session = Session(graph, digest, launch, paths, observer, device, arguments.sample_ids)
+        ids = arguments.sample_ids
+        session = Session(graph, digest, launch, paths, observer, device, ids, notice=listener.notice)
         session.sources, session.overrides = compiled.sources, compiled.overrides
-        session.work, session.notice = work_of(compiled), listener.notice
-        session.stop_points = StopPoints(listener.notice)
+        session.work = work_of(compiled)
         session.guard.statements = Statements(store, launch.rank, launch.world_size)
         if launch.world_size > 1:
-            session.watch = Watch(graph, launch, store=store, run_folder=directory.path)
-            say = partial(report, launch=launch, directory=directory)
-            points = session.stop_points = StopPoints(
-                listener.notice,
-                store=store,
-                rank=launch.rank,
-                world_size=launch.world_size,
-                timeout_seconds=init.timeout_seconds,
-            )
-            has_nccl = device.type == "cuda"
-            listener.keep_watch(session.watch, points, init, report=say, has_nccl=has_nccl)
+            _watch_others(session, store, listener, directory)
         last = interpreter.run(graph, TorchBackend(session), stop_after=arguments.stop_after)
         _conclude(session, display, directory, last_step=last)
     finally:
@@ -271,9 +261,8 @@ def _execute(
             close_log(session, is_done=sys.exc_info()[0] is None)
         if display is not None:
             display.close()
-        if listener.claimed is not None:
-            listener.claimed.close()
-        # A failing rank must not wait for the others, which may hang in a collective without it.
+        # A failing rank must not wait for the others, which may hang in a collective without it. It keeps its
+        # folder to the end: another rank could write over how it failed.
         if sys.exc_info()[0] is None:
             if compiled.num_spares and launch.rank == 0:
                 dismiss(store, num_spares=compiled.num_spares)
@@ -300,6 +289,23 @@ def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tu
     notes += directory.repair()
     directory.prepare(compiled.artifact, plan_hash=listener.plan_hash)
     return notes
+
+
+def _watch_others(session: Session, store: Store, listener: Listener, directory: RunDirectory) -> None:
+    """Lets this rank know of the others: where they are, whether they are lost, and whether they are told to
+    end."""
+    launch, init = session.launch, session.graph.init_mesh
+    session.watch = Watch(session.graph, launch, store=store, run_folder=directory.path)
+    points = session.stop_points = StopPoints(
+        listener.notice,
+        store=store,
+        rank=launch.rank,
+        world_size=launch.world_size,
+        timeout_seconds=init.timeout_seconds,
+    )
+    say = partial(report, launch=launch, directory=directory)
+    has_nccl = session.device.type == "cuda"
+    listener.keep_watch(session.watch, points, init, report=say, has_nccl=has_nccl)
 
 
 def _conclude(
