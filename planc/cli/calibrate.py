@@ -16,7 +16,7 @@ from planc.estimate.estimate import estimate
 from planc.estimate.roofline import calibrate, roofline
 from planc.graph.graph import plan_hash
 from planc.runtime.metrics_file import read_lines
-from planc.runtime.plain_files import read_text
+from planc.runtime.plain_files import read_utf8
 from planc.runtime.run_files import MAX_PLAN_BYTES, METRICS_NAME, PLAN_NAME
 from planc.strict_json import loads as loads_json
 
@@ -85,7 +85,7 @@ def _logged(metrics: Path) -> list[str]:
 def _require_same(folder: Path, digest: str) -> None:
     """UsageError unless the folder is of a run of this very plan."""
     try:
-        ran = loads_json(read_text(folder / PLAN_NAME, max_bytes=MAX_PLAN_BYTES))["plan_hash"]
+        ran = loads_json(read_utf8(folder / PLAN_NAME, max_bytes=MAX_PLAN_BYTES))["plan_hash"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"{folder} is no run's folder: it has no plan.json of one") from None
     if ran != digest:

@@ -10,6 +10,7 @@ import argparse
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
@@ -53,7 +54,7 @@ def _host(endpoint: Endpoint, listener: socket.socket) -> NoReturn:
     store = host_store(endpoint.host.strip("[]"), endpoint.port, listener=listener)
     print(f"planc: nodes can meet at {endpoint}", flush=True)
     while store is not None:
-        signal.pause()
+        threading.Event().wait()
     raise AssertionError("a store that is hosted is there")
 
 

@@ -22,7 +22,7 @@ from planc.plan.include import Load
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.layout import latest, step_directory, step_of
 from planc.runtime.checkpoints.verify import read_manifest
-from planc.runtime.plain_files import read_text
+from planc.runtime.plain_files import read_utf8
 from planc.runtime.run_files import CHECKPOINTS, MAX_PLAN_BYTES, PLAN_NAME
 from planc.source import SourceFile, Span
 
@@ -83,7 +83,7 @@ def _running(folder: Path) -> Artifact:
     """The plan that a run's folder runs."""
     path = folder / PLAN_NAME
     try:
-        return load(read_text(path, max_bytes=MAX_PLAN_BYTES))
+        return load(read_utf8(path, max_bytes=MAX_PLAN_BYTES))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"{folder}: the folder keeps no plan: {path}: {reason}") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from planc.graph.artifact import Artifact, ArtifactError, load
 from planc.runtime.checkpoints.manifest import Manifest
 from planc.runtime.checkpoints.verify import read_plan_text
-from planc.runtime.plain_files import read_text
+from planc.runtime.plain_files import read_utf8
 from planc.runtime.run_files import KEPT_PLANS, MAX_PLAN_BYTES
 
 _HASH = re.compile(r"[0-9a-f]{1,64}")
@@ -49,7 +49,7 @@ def _kept_by_run(checkpoint: Path, plan_hash: str) -> tuple[str, Path]:
     if not _HASH.fullmatch(plan_hash):
         raise NoSavedPlanError("is not kept here")
     try:
-        return read_text(folder / f"{plan_hash}.json", max_bytes=MAX_PLAN_BYTES), folder
+        return read_utf8(folder / f"{plan_hash}.json", max_bytes=MAX_PLAN_BYTES), folder
     except FileNotFoundError as error:
         raise NoSavedPlanError("is not kept here") from error
     except OSError as error:

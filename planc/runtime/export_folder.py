@@ -22,7 +22,7 @@ from typing import Any
 from planc.runtime.checkpoints.commit import fsync_directory
 from planc.runtime.checkpoints.errors import CheckpointError, storage_errors
 from planc.runtime.checkpoints.shards import Entry, encode_header
-from planc.runtime.plain_files import NotPlainError, create_to_write, kind_of, read_text, remove
+from planc.runtime.plain_files import NotPlainError, create_to_write, kind_of, read_utf8, remove
 from planc.strict_json import loads
 
 ORIGIN_NAME = "planc_export.json"
@@ -146,7 +146,7 @@ def exported_step(folder: Path) -> int | None:
     try:
         if kind != "directory":
             raise NotPlainError(folder, kind=kind, wanted="directory")
-        return int(loads(read_text(folder / ORIGIN_NAME, max_bytes=_MAX_ORIGIN_BYTES))["step"])
+        return int(loads(read_utf8(folder / ORIGIN_NAME, max_bytes=_MAX_ORIGIN_BYTES))["step"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(
             f"{folder} is no export of a run, and would be replaced by one",

@@ -75,7 +75,7 @@ def read_bytes(path: Path, *, max_bytes: int) -> bytes:
     return content
 
 
-def read_text(path: Path, *, max_bytes: int) -> str:
+def read_utf8(path: Path, *, max_bytes: int) -> str:
     """As `read_bytes`, decoded; UnicodeDecodeError where it is not UTF-8."""
     return read_bytes(path, max_bytes=max_bytes).decode()
 

@@ -173,7 +173,7 @@ class RunDirectory:
     def is_left_running(self) -> bool:
         """Whether status.json says that a run goes on, or cannot be read."""
         try:
-            text = plain_files.read_text(self.path / STATUS_NAME, max_bytes=_MAX_STATUS_BYTES)
+            text = plain_files.read_utf8(self.path / STATUS_NAME, max_bytes=_MAX_STATUS_BYTES)
             found = json.loads(text)
         except (OSError, ValueError):
             return True
