@@ -148,7 +148,10 @@ def test_every_mesh_goes_on_as_a_loop_by_hand(folder: Path, tmp_path: Path, mesh
     assert [bool(one.is_skipped) for one in record.metrics] == [not number for number in tokens]
     assert len({one.tokens for one in record.metrics}) == 1
     for name, values in weights.items():
-        torch.testing.assert_close(record.final[name], values, rtol=1e-4, atol=1e-5)
+        # Decay alone would move a weight by a thousandth of it. Adam makes much of a gradient's last bits.
+        difference = (record.final[name] - values).abs()
+        assert difference.mean() < 1e-6
+        assert difference.max() < 1e-3
 
 
 def test_a_guard_lets_it_pass_and_remembers_nothing_of_it(folder: Path, tmp_path: Path) -> None:
