@@ -273,8 +273,8 @@ def _reached(checked: Checked) -> Phase:
     """The last phase that had its say."""
     if checked.bound is not None:
         return Phase.MODEL if has_errors(checked.diagnostics) else Phase.SOUND
-    errors = (phase_of(one.code) for one in checked.diagnostics if one.severity is Severity.ERROR)
-    return min((*errors, Phase.RESOLVE))
+    phases = (phase_of(one.code) for one in checked.diagnostics)
+    return max((phase for phase in phases if phase < Phase.MODEL), default=Phase.RESOLVE)
 
 
 def _check(source: SourceFile, launch: _Launch, *, load: Load) -> Checked:
