@@ -144,12 +144,10 @@ def test_what_cannot_be_exported_is_refused(
 def test_a_checkpoint_away_from_its_run_needs_the_models_folder(
     tied_run: tuple[Path, Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = f"step-{NUM_STEPS}"
-    shutil.copytree(tied_run[0] / "checkpoints" / checkpoint, tmp_path / "a" / checkpoint)
-    assert (
-        main(["checkpoint", "export", str(tmp_path / "a" / checkpoint), "--hf", str(tmp_path / "hf")])
-        == COULD_NOT_RUN
-    )
+    # So deep that the plan's relative path leads nowhere.
+    copy = tmp_path / "a" / "b" / "c" / f"step-{NUM_STEPS}"
+    shutil.copytree(tied_run[0] / "checkpoints" / copy.name, copy)
+    assert main(["checkpoint", "export", str(copy), "--hf", str(tmp_path / "hf")]) == COULD_NOT_RUN
     assert "--model FOLDER" in capsys.readouterr().err
 
 
