@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +62,14 @@ _ADAPTER = TypeAdapter(Artifact)
 
 
 def base_between(artifact_folder: Path, *, plan_folder: Path) -> str:
-    """The way from an artifact's folder to its plan's, links resolved: `../plans`, or `.` for the same."""
-    return os.path.relpath(plan_folder.resolve(), artifact_folder.resolve())
+    """The way from an artifact's folder to its plan's, links resolved: `../plans`, or `.` for the same.
+
+    It has forward slashes on every system, and is absolute where no way leads from one drive to another.
+    """
+    folder = str(plan_folder.resolve())
+    with contextlib.suppress(ValueError):
+        folder = os.path.relpath(folder, artifact_folder.resolve())
+    return folder.replace(os.sep, "/")
 
 
 def dump(
