@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+VENV_NEWEST ?= .venv-newest
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference clean
+.PHONY: help install quickstart test test-newest test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
 	@echo "make test        lint, types and tests"
+	@echo "make test-newest quickstart, parity and tests with the newest releases of all libraries"
 	@echo "make test-slow   the long suites"
 	@echo "make parity      every launch shape against one process, as a table"
 	@echo "make lattice     every mesh of up to 8 ranks, run every way, against one process, as LATTICE.md has it"
@@ -50,6 +52,19 @@ ALONE := $(addprefix tests/,bench faults launch)
 test: install lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
 	$(BIN)/python -m pytest $(ALONE)
+
+# The constraints hold the tested set; this finds out what newer releases change before a user does.
+test-newest: $(VENV_NEWEST)/.installed
+	$(VENV_NEWEST)/bin/python -m pip list --disable-pip-version-check
+	$(MAKE) quickstart parity VENV=$(VENV_NEWEST) VENV_NEWEST=none RUN_DIR=runs/newest
+	$(VENV_NEWEST)/bin/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	$(VENV_NEWEST)/bin/python -m pytest $(ALONE)
+
+$(VENV_NEWEST)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV_NEWEST)
+	$(VENV_NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--upgrade --upgrade-strategy eager -e '.[test]'
+	touch $@
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
@@ -116,4 +131,4 @@ reference: install
 	$(BIN)/python -m planc.cli.manual > REFERENCE.md
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) $(VENV_NEWEST) runs build dist

@@ -105,6 +105,18 @@ def _set_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         setattr(module, name, nn.Parameter(tensor, tensor.is_floating_point()) if is_parameter else tensor)
 
 
+def small_buffers(pristine: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """The small buffers of a fresh copy on meta, each with the values that it is initialised with."""
+    named = dict(pristine.named_modules())
+    for fqn, module in named.items():
+        buffers = {name: buffer for name, buffer in module._buffers.items() if buffer is not None}
+        if not buffers:
+            continue
+        with _drawn(fqn, named, seed=0, largest=_SMALL_TENSOR) as tensors:
+            found = [(buffer, tensors[name].clone()) for name, buffer in buffers.items()]
+        yield from ((buffer, value) for buffer, value in found if not value.is_meta)
+
+
 def is_unset(tensor: Tensor) -> bool:
     """Whether an initialisation that should have drawn a tensor left it, or part of it, as it was."""
     return tensor.is_floating_point() and bool(tensor.isnan().any())

@@ -1,17 +1,68 @@
-"""What all tests share: the option that rewrites goldens."""
+"""What all tests share: isolation from the user who runs them, and the options that change a session."""
 
 from __future__ import annotations
 
+import os
+import random
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.isolation import changed_files, files_of_checkout, isolate
+
+_HOME = pytest.StashKey[Path]()
+_FILES = pytest.StashKey[frozenset[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-goldens", action="store_true", help="rewrite expected outputs; read the change in review"
     )
+    parser.addoption(
+        "--shuffle", type=int, metavar="SEED", help="run modules, and the tests of each, in another order"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Before any library reads where its cache lies. Workers of xdist get what this process has set.
+    if hasattr(config, "workerinput"):
+        return
+    home = config.stash[_HOME] = Path(tempfile.mkdtemp(prefix="home-"))
+    isolate(os.environ, home=home)
+    files = files_of_checkout()
+    if files is not None:
+        config.stash[_FILES] = files | changed_files()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    home = config.stash.get(_HOME, None)
+    if home is not None:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("--shuffle")
+    if seed is None:
+        return
+    order = random.Random(seed)
+    keys = {module: order.random() for module in dict.fromkeys(item.path for item in items)}
+    # Modules stay whole: what a module makes once should be made once.
+    items.sort(key=lambda item: (keys[item.path], order.random()))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails a session whose tests have written into the checkout."""
+    before = session.config.stash.get(_FILES, None)
+    if before is None or session.config.getoption("--update-goldens"):
+        return
+    new = sorted(((files_of_checkout() or frozenset()) | changed_files()) - before)
+    if new:
+        print(f"\nfiles of the checkout were written during the tests: {', '.join(new[:20])}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def run(arguments: Namespace) -> int:
         date = datetime.fromtimestamp(metrics.stat().st_mtime, UTC).date().isoformat()
         measured = calibrate(bound, seconds=seconds, machine=arguments.machine, device=device, date=date)
         measured = _with_earlier(measured, arguments.output)
-        arguments.output.write_text(dumps(measured), encoding="utf-8")
+        arguments.output.write_text(dumps(measured), encoding="utf-8", newline="\n")
     except (OSError, ValueError) as error:
         raise UsageError(f"{metrics}: {error}") from None
     sys.stdout.write(f"{arguments.output}: {measured.source}, from {seconds:.4g} s a step\n")

@@ -16,9 +16,17 @@ from planc.cli.export import export
 from planc.cli.libraries import require_libraries
 from planc.runtime.checkpoints.compare import comparable, differences
 from planc.runtime.checkpoints.errors import CheckpointError
-from planc.runtime.checkpoints.layout import committed_steps, leftovers, step_directory, step_of
-from planc.runtime.checkpoints.manifest import Manifest
+from planc.runtime.checkpoints.layout import (
+    committed_steps,
+    leftovers,
+    step_directory,
+    step_of,
+    strange_steps,
+)
+from planc.runtime.checkpoints.manifest import FileEntry, Manifest
 from planc.runtime.checkpoints.verify import read_manifest, verify
+from planc.runtime.plain_files import kind_of
+from planc.runtime.run_files import PLAN_NAME
 from planc.show.table import format_bytes, plural, render_table
 from planc.vocab import DType
 
@@ -131,6 +139,8 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     if step_of(folder.resolve()) is None:
         for path in leftovers(_root(folder)):
             yield _empty_row(path, "left by a save that died")
+        for path, kind in strange_steps(_root(folder)):
+            yield _empty_row(path, f"not a checkpoint: it is a {kind}")
 
 
 def _empty_row(path: Path, state: str) -> dict[str, Any]:
@@ -143,7 +153,7 @@ def _row(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
         "path": str(checkpoint),
         "step": manifest.step,
         "samples": manifest.progress.samples_consumed,
-        "size_bytes": sum(file.size_bytes for file in manifest.files.values()),
+        "size_bytes": sum(file.size_bytes for _, file in _files(manifest)),
         "mesh": mesh or "1 rank",
         "plan_hash": manifest.plan_hash[:12],
         "state": "committed" if _is_whole(checkpoint, manifest) else "incomplete: `verify` says what is gone",
@@ -152,8 +162,14 @@ def _row(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
 
 def _is_whole(checkpoint: Path, manifest: Manifest) -> bool:
     """Whether every file is there with its size; what is in them is for `verify`."""
-    files = ((checkpoint / name, file.size_bytes) for name, file in manifest.files.items())
-    return all(path.is_file() and path.stat().st_size == size_bytes for path, size_bytes in files)
+    files = ((checkpoint / name, file.size_bytes) for name, file in _files(manifest))
+    return all(kind_of(path) == "file" and path.stat().st_size == size_bytes for path, size_bytes in files)
+
+
+def _files(manifest: Manifest) -> tuple[tuple[str, FileEntry], ...]:
+    """Every file that a manifest names, and what it says of it."""
+    plan = ((PLAN_NAME, manifest.plan),) if manifest.plan is not None else ()
+    return (*manifest.files.items(), *plan)
 
 
 def _verify(arguments: Namespace) -> int:

@@ -6,7 +6,7 @@ import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar, assert_never
@@ -18,7 +18,7 @@ from planc.graph.graph import Graph
 from planc.hardware import Device
 from planc.launch.accelerate import accelerate_lines
 from planc.launch.errors import LaunchError
-from planc.launch.job import Job, Shrinking, job_of, read_endpoint, run_arguments
+from planc.launch.job import GRACE_SECONDS, Endpoint, Job, Shrinking, job_of, read_endpoint, run_arguments
 from planc.launch.kubernetes import (
     KubernetesOptions,
     kubernetes_manifest,
@@ -47,6 +47,9 @@ examples:
   planc launch llama.plan --form kubernetes --name llama --image registry/train:1 \\
     --volume shared:/shared --run-dir /shared/runs/llama > llama.yaml"""
 
+_OPEN_STORE = """\
+note: the store of torchrun's first agent listens on every interface of its machine and asks for no password:
+keep its port inside a network that you trust"""
 _Value = TypeVar("_Value")
 
 
@@ -101,6 +104,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="torchrun, accelerate: where the first node listens; with several nodes required",
     )
+    parser.add_argument(
+        "--meet-elsewhere",
+        action="store_true",
+        help="torchrun, elastic plans: --rdzv-endpoint is on no node of the job, so any node can be lost; "
+        "the last line printed is the command for its machine",
+    )
+    parser.add_argument(
+        "--grace-seconds",
+        type=_number,
+        default=GRACE_SECONDS,
+        metavar="N",
+        help=f"how long ranks have to save and end after a signal (default: {GRACE_SECONDS})",
+    )
     parser.add_argument("--name", help="slurm, kubernetes: the job's name (default: the plan's)")
     parser.add_argument(
         "--cpus-per-node",
@@ -154,6 +170,8 @@ def run(arguments: Namespace) -> int:
     except LaunchError as error:
         raise UsageError(f"{error.message}\nhelp: {error.help}") from error
     print(text, end="")
+    if not arguments.meet_elsewhere:
+        print(f"planc: {_OPEN_STORE}", file=sys.stderr)
     return CLEAN
 
 
@@ -168,7 +186,12 @@ def _text(form: Form, arguments: Namespace, *, planned: _Planned, settings: Sequ
     texts = [source.text for source in settings]
     run = run_arguments(arguments.plan, settings=texts, run_dir=arguments.run_dir)
     shrinking = _shrinking(planned, nodes, form)
-    job = job_of(arguments.name or graph.name, nodes=nodes, run=run, shrinking=shrinking)
+    grace = arguments.grace_seconds
+    name = arguments.name or graph.name
+    job = job_of(name, nodes=nodes, run=run, shrinking=shrinking, grace_seconds=grace)
+    if arguments.meet_elsewhere:
+        _require_elastic(job, arguments.rdzv_endpoint)
+        job = replace(job, meets_elsewhere=True)
     match form:
         case Form.TORCHRUN:
             return _lines(torchrun_lines(job, endpoint=arguments.rdzv_endpoint))
@@ -181,6 +204,15 @@ def _text(form: Form, arguments: Namespace, *, planned: _Planned, settings: Sequ
         case Form.KUBERNETES:
             return _manifest(job, arguments, planned=planned)
     assert_never(form)
+
+
+def _require_elastic(job: Job, endpoint: Endpoint | None) -> None:
+    """LaunchError for a job that ends with any of its nodes, wherever they meet."""
+    if job.shrinking is None or endpoint is None:
+        raise LaunchError(
+            "--meet-elsewhere is for elastic plans on several nodes, started by torchrun",
+            help="leave it out: a run that needs all of its nodes gains nothing by it",
+        )
 
 
 def _shrinking(planned: _Planned, nodes: Nodes, form: Form) -> Shrinking | None:

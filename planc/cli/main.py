@@ -110,9 +110,9 @@ def _report_full(error: OSError) -> int:
 def _open_closed_streams() -> None:
     """What is written to a stream that the process was started without goes nowhere."""
     if sys.stdout is None:
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", newline="\n")
     if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", newline="\n")
 
 
 def _import_lark() -> None:

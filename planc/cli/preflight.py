@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from netrc import NetrcParseError, netrc
 from pathlib import Path
@@ -19,8 +20,13 @@ from planc.graph.graph import Graph
 from planc.graph.ops import OpenLog
 from planc.inventory.schema import Inventory
 from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.failures import THREADS_HELP
 from planc.runtime.launch import Launch
 from planc.runtime.obstacles import num_kept, obstacles
+from planc.runtime.processors import num_cpus
+
+_THREADS = 12
+"""Of planc, gloo and the data, besides those that compute."""
 
 
 def require_packages() -> None:
@@ -56,6 +62,33 @@ def has_wandb_key(environment: Mapping[str, str]) -> bool:
         return server is not None and netrc(path).authenticators(server) is not None
     except (OSError, NetrcParseError):
         return False
+
+
+def require_threads(environment: Mapping[str, str]) -> None:
+    """RunError unless this process can start as many threads as a run does.
+
+    A library that is refused one may end the process without a word, so they are tried here first.
+    """
+    text = environment.get("OMP_NUM_THREADS", "")
+    wanted = _THREADS + (int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else num_cpus())
+    is_over = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        while len(started) < wanted:
+            thread = threading.Thread(target=is_over.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        raise RunError(
+            f"the system refuses thread {len(started) + 1} of the {wanted} that a run starts: {error}",
+            code=ExitCode.MEMORY,
+            help=THREADS_HELP,
+            is_shared=False,
+        ) from error
+    finally:
+        is_over.set()
+        for thread in started:
+            thread.join()
 
 
 def require_interface(launch: Launch, environment: Mapping[str, str]) -> None:

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, NoReturn
 from planc.cli.banner import banner, closing, mesh_text, preempted
 from planc.cli.compiled import Compiled, compiled_for, work_of
 from planc.cli.fetching import require_models
-from planc.cli.preflight import require_interface, require_packages, require_storage, require_trackers
+from planc.cli.preflight import (
+    require_interface,
+    require_packages,
+    require_storage,
+    require_threads,
+    require_trackers,
+)
 from planc.cli.resuming import changes_since_saved, refuse_old_checkpoints
 from planc.cli.run_errors import record, report
 from planc.cli.starting import start_with
@@ -29,15 +35,16 @@ from planc.graph.graph import Graph, plan_hash
 from planc.runtime import interpreter
 from planc.runtime.checkpoints.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.failures import exit_code, memory_help, summary
 from planc.runtime.launch import (
     Launch,
     needs_shared_folder,
     read_launch,
-    require_free_port,
     require_world_size,
 )
 from planc.runtime.observer import Observer, Silent
 from planc.runtime.processors import unsupported_system
+from planc.runtime.rank_claims import Claim, require_free_port
 from planc.runtime.run_directory import RunDirectory
 from planc.runtime.statements import Statements
 from planc.runtime.stop_points import StopPoints
@@ -57,7 +64,7 @@ EPILOG = """examples:
   python -m planc.run plans/quickstart.plan --set mesh.dp_shard=1 --set mesh.tp=1
 
 exit codes: 0 done, 2 bad input, 4 storage, 5 numerics, 6 communication, 7 corrupt checkpoint,
-8 out of memory,
+8 out of memory or threads,
 75 told to end (SIGTERM, Ctrl-C, SIGHUP, SIGUSR1), and saved: the same command goes on from there.
 They are also in the run folder's status.json, since torchrun returns 1 for every failure."""
 
@@ -129,11 +136,15 @@ def _run(arguments: argparse.Namespace) -> int:
     launch = Launch(rank=_rank_hint())
     # Known before the plan is: a refused launch shows in the folder of the run that it was to go on with.
     directory = RunDirectory(arguments.run_dir) if arguments.run_dir else None
-    listener = listen(launch, directory)
+    try:
+        listener = listen(launch, directory)
+    except RuntimeError as error:  # no thread is to be had
+        return _unforeseen(error, launch, directory)
     try:
         listener.launch = launch = read_launch(os.environ)
         require_interface(launch, os.environ)
         require_packages()
+        require_threads(os.environ)
         compiled = compiled_for(arguments, launch)
         graph = compiled.graph
         if compiled.num_spares:
@@ -144,6 +155,8 @@ def _run(arguments: argparse.Namespace) -> int:
         line = start_with(arguments, world_size=graph.world_size, devices_per_node=compiled.devices_per_node)
         require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=line)
         require_trackers(graph, launch, os.environ)
+        # Before what takes time: the other process of this rank, if there is one, is to hear of it.
+        claim = Claim(launch)
         require_free_port(launch)
         _require_step(arguments.stop_after, graph)
         listener.directory = directory = directory or RunDirectory(Path("runs") / graph.name)
@@ -153,7 +166,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if launch.rank == 0:
             for change in changes:
                 print(f"since the checkpoint was saved: {change}")
-        _execute(compiled, launch, directory, arguments, listener)
+        _execute(compiled, launch, directory, arguments, listener, claim)
     except RunError as error:
         listener.notice.has_failed = listener.notice.is_over = True
         report(error, launch, directory)
@@ -163,11 +176,26 @@ def _run(arguments: argparse.Namespace) -> int:
         if launch.rank == 0:
             print("planc: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
-    except Exception:
-        # A bug of planc's own. It must not leave the process to the interpreter's end, which may hang.
-        traceback.print_exc()
-        return ExitCode.INTERNAL
+    except Exception as error:
+        listener.notice.has_failed = listener.notice.is_over = True
+        return _unforeseen(error, launch, directory)
     return ExitCode.PREEMPTED if listener.notice.is_agreed else ExitCode.DONE
+
+
+def _unforeseen(error: Exception, launch: Launch, directory: RunDirectory | None) -> int:
+    """What the system refuses outside of any op, in a sentence; or a bug of planc's own, with its traceback.
+
+    Neither must leave the process to the interpreter's end, which may hang, nor the run without a status.
+    """
+    code = exit_code(error)
+    help = memory_help(error) if code is ExitCode.MEMORY else None
+    failure = RunError(summary(error, code=code), code=code, help=help, is_shared=False)
+    if code is ExitCode.INTERNAL:
+        record(failure, launch, directory)
+        traceback.print_exception(error)
+    else:
+        report(failure, launch, directory)
+    return code
 
 
 def _stand_by(launch: Launch, graph: Graph) -> ExitCode:
@@ -185,6 +213,7 @@ def _execute(
     directory: RunDirectory,
     arguments: argparse.Namespace,
     listener: Listener,
+    claim: Claim,
 ) -> None:
     """Runs the graph on the torch backend."""
     # Imported here, after everything that can be refused without seconds of imports has been.
@@ -206,7 +235,8 @@ def _execute(
     init = graph.init_mesh
     device = choose_device(init.backend, launch)
     require_traceable(graph, device)
-    store = _meet(compiled, launch, device=device)
+    with claim:
+        store = _meet(compiled, launch, device=device, claim=claim)
     display = session = None
     observer: Observer = Silent()
     try:
@@ -250,7 +280,7 @@ def _execute(
             dist.destroy_process_group()
 
 
-def _meet(compiled: Compiled, launch: Launch, *, device: torch.device) -> Store:
+def _meet(compiled: Compiled, launch: Launch, *, device: torch.device, claim: Claim) -> Store:
     """The store where all ranks have met, once they have shown that they run the same, in the same way."""
     # Reached lazily, as all of torch is.
     from planc.runtime.backends.torch.mesh import connect
@@ -260,7 +290,7 @@ def _meet(compiled: Compiled, launch: Launch, *, device: torch.device) -> Store:
     if launch.world_size > 1:
         note_surroundings(reads, compiled.graph, device=device)
     timeout = compiled.graph.init_mesh.timeout_seconds
-    return connect(launch, device=device, timeout_seconds=timeout, entries=reads.take())
+    return connect(launch, device=device, timeout_seconds=timeout, entries=reads.take(), claim=claim)
 
 
 def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import time
 import traceback
 from pathlib import Path
 
-from planc.runtime.errors import RunError
+from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.launch import Launch
 from planc.runtime.run_directory import FolderInUseError, RunDirectory
 from planc.secrets import redactor
@@ -42,12 +42,30 @@ def report(error: RunError, launch: Launch, directory: RunDirectory | None) -> N
 
 def record(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
     """Puts a failure into the run folder's status.json."""
-    if isinstance(error, FolderInUseError):
+    if isinstance(error, FolderInUseError) or directory is None or not directory.path.is_dir():
         return
-    if launch.rank == 0 and directory is not None and directory.path.is_dir():
-        # A full disk may be the very failure; it must not hide behind a second one.
-        with contextlib.suppress(OSError):
+    # A full disk may be the very failure; it must not hide behind a second one.
+    with contextlib.suppress(OSError):
+        if launch.rank == 0:
             directory.write_status("failed", code=error.code, error=error.message, **error.record)
+        else:
+            _record_for_rank_0(error, launch, directory)
+
+
+def _record_for_rank_0(error: RunError, launch: Launch, directory: RunDirectory) -> None:
+    """The status of a run whose rank 0 has died: by the first of the ranks that are left.
+
+    The folder is rank 0's until its process ends; then the system lets go of it, and one rank gets it.
+    """
+    try:
+        claimed = directory.claim()
+    except RunError:
+        return
+    with claimed:
+        if directory.is_left_running():
+            lost = {"lost": error.help} if error.code is ExitCode.COMMUNICATION and error.help else {}
+            message = f"rank {launch.rank}: {error.message}"
+            directory.write_status("failed", code=error.code, error=message, **lost, **error.record)
 
 
 def _error_text(error: RunError) -> str:

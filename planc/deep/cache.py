@@ -39,7 +39,7 @@ def save(rehearsal: Rehearsal, *, graph: Graph, cache_dir: Path) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(asdict(rehearsal)), encoding="utf-8")
+        temporary.write_text(json.dumps(asdict(rehearsal)), encoding="utf-8", newline="\n")
         temporary.replace(path)
 
 

@@ -33,6 +33,9 @@ def misfit(old: Side, new: Side) -> str:
         return f"{plural(num_other, 'parameter')} of another shape"
     if old.model.dtype != new.model.dtype:
         return f"parameters are {old.model.dtype} in one and {new.model.dtype} in the other"
+    types, others = (one.model.other_dtypes for one in (old, new))
+    if num_other := sum(types.get(fqn) != others.get(fqn) for fqn in before):
+        return f"{plural(num_other, 'parameter')} of another dtype"
     kept, wanted = (one.op(BuildOptimizer) for one in (old, new))
     if kept and wanted and kept.state_names != wanted.state_names:
         return f"one optimizer keeps {_listed(kept.state_names)}, the other {_listed(wanted.state_names)}"

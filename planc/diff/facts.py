@@ -34,6 +34,7 @@ from planc.graph.ops import (
     ShardContext,
     StartProfile,
 )
+from planc.graph.text import summarise
 from planc.show.table import format_number
 from planc.vocab import MESH_DIMS, MeshDim
 
@@ -128,6 +129,14 @@ def _offload(side: Side) -> bool | None:
     """None where nothing is offloaded, so that a plan without units differs in nothing from one that keeps
     them on the device."""
     return any(op.cpu_offload for op in side.ops(FullyShard)) or None
+
+
+def _other_dtypes(side: Side) -> str | None:
+    """Parameters and buffers that are not of `model.dtype`, layers folded."""
+    found: dict[str, list[str]] = {}
+    for name, dtype in side.model.other_dtypes.items():
+        found.setdefault(dtype, []).append(name)
+    return "; ".join(f"{dtype} {', '.join(summarise(names))}" for dtype, names in found.items()) or None
 
 
 def _unit_dtype(name: str) -> Callable[[Side], str | None]:
@@ -275,6 +284,7 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
     Fact(Group.NUMERICS, "fields of config.json taken as 0", "model.dropout", of_op(BuildModel, "zeroed")),
     Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
+    Fact(Group.NUMERICS, "tensors in another dtype", "model.dtype", _other_dtypes),
     Fact(Group.NUMERICS, "fsdp.param_dtype", "fsdp.param_dtype", _unit_dtype("param_dtype")),
     REDUCE_DTYPE,
     Fact(Group.NUMERICS, "optimizer", "optimizer.kind", of_op(BuildOptimizer, "kind")),

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from planc.doctor import codes
 from planc.doctor.model import Check, Section
 from planc.runtime.errors import RunError
-from planc.runtime.launch import VARIABLES, Launch, read_launch, require_free_port
+from planc.runtime.launch import VARIABLES, Launch, read_launch
+from planc.runtime.rank_claims import require_free_port
 from planc.source import SourceFile, Span
 
 
@@ -40,7 +41,8 @@ def _line_of(observed: SourceFile, message: str) -> Span:
 def _port(launch: Launch) -> Check:
     text = f"{launch.port}"
     if launch.rank != 0 or launch.agent_hosts_store:
-        where = "on rank 0's machine" if launch.rank != 0 else "torchrun's agent listens there"
+        agent = "torchrun's agent listens there, on every interface"
+        where = "on rank 0's machine" if launch.rank != 0 else agent
         return Check(Section.LAUNCH, SourceFile("port", f"{text}, {where}"))
     observed = SourceFile("port", text)
     try:

@@ -138,6 +138,8 @@ def _torch_facts(environment: Mapping[str, str]) -> TorchFacts:
             env=dict(environment),
             capture_output=True,
             text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=_PROBE_SECONDS,
         )
     except subprocess.TimeoutExpired:
@@ -168,7 +170,9 @@ def _driver() -> str | None:
         return None
     query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=_DRIVER_SECONDS)
+        done = subprocess.run(
+            query, capture_output=True, encoding="utf-8", errors="replace", timeout=_DRIVER_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = done.stdout.split()

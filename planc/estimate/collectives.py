@@ -45,8 +45,8 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
     """
     for unit in units:
         size = _group_size(work, unit.shard_over)
-        gathered = unit.num_local * work.compute_dtype.size_bytes
-        reduced = unit.num_local * work.reduce_dtype.size_bytes
+        gathered = unit.num_local * unit.compute_dtype.size_bytes
+        reduced = unit.num_local * unit.reduce_dtype.size_bytes
         times = work.times * (1 + unit.reshard_after_forward)
         yield Collective(unit.shard_over, size, Kind.ALL_GATHER, "fsdp.shard", times, gathered)
         yield Collective(unit.shard_over, size, Kind.REDUCE_SCATTER, "fsdp.shard", 1, size * reduced)

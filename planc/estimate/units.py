@@ -10,7 +10,7 @@ from planc.estimate.rank_work import RankWork, ancestors
 from planc.graph.ops import FullyShard
 from planc.inventory.schema import Kind
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.vocab import DType, MeshDim
 
 
 @record
@@ -30,6 +30,10 @@ class Unit:
     reshard_after_forward: bool
     shard_over: tuple[MeshDim, ...]
     replicate_over: tuple[MeshDim, ...]
+    compute_dtype: DType
+    """What it is gathered in."""
+    reduce_dtype: DType
+    """What its gradients are summed in."""
 
 
 def units(work: RankWork) -> tuple[Unit, ...]:
@@ -52,6 +56,8 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             reshard_after_forward=op.reshard_after_forward,
             shard_over=_more_than_one(work, op.shard_over),
             replicate_over=_more_than_one(work, op.replicate_over),
+            compute_dtype=_compute_dtype(op, parameters[group]),
+            reduce_dtype=op.reduce_dtype or _compute_dtype(op, parameters[group]),
         )
         for op, group in _groups(work)
         if group in parameters
@@ -75,6 +81,11 @@ def _groups(work: RankWork) -> Iterator[tuple[FullyShard, tuple[str, ...]]]:
     for op in work.graph.setup:
         if isinstance(op, FullyShard):
             yield from ((op, group) for group in op.groups)
+
+
+def _compute_dtype(op: FullyShard, held: list[ParameterLayout]) -> DType:
+    """All that a unit holds is of one dtype, or cast to one."""
+    return op.param_dtype or held[0].dtype
 
 
 def _more_than_one(work: RankWork, mesh_dims: tuple[MeshDim, ...]) -> tuple[MeshDim, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from planc.inventory.files import InventoryError, parse_json
-from planc.inventory.schema import Inventory, Kind, Parameter, Routing
+from planc.inventory.schema import Inventory, Kind, Parameter, Positions, Routing
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType
 
@@ -43,6 +43,8 @@ def dumps(inventory: Inventory) -> str:
     fields |= {key: value for key, value in rare.items() if value}
     if inventory.rope_switch is not None:
         fields["rope_switch"] = inventory.rope_switch
+    if positions := _position_fields(inventory.positions):
+        fields["positions"] = positions
     lines = [f'"{key}":{_compact(value)},' for key, value in fields.items()]
     return "\n".join(["{", *lines, '"modules":', *_node_lines(root, indent=0), "}", ""])
 
@@ -53,7 +55,7 @@ def loads(text: str | bytes) -> Inventory:
         parse_json(text.encode() if isinstance(text, str) else text, name="inventory"),
         "inventory",
         required=_FIELDS,
-        optional=(*_RARE_FIELDS, "rope_switch"),
+        optional=(*_RARE_FIELDS, "rope_switch", "positions"),
     )
     if (version := top["format_version"]) != FORMAT_VERSION or type(version) is not int:
         raise _error("format_version", f"this planc reads version {FORMAT_VERSION}")
@@ -76,6 +78,7 @@ def loads(text: str | bytes) -> Inventory:
         blocks=_strings(top["blocks"], "blocks"),
         **{key: _strings(top.get(key, []), key) for key in _RARE_FIELDS},
         rope_switch=_positive(top["rope_switch"], "rope_switch") if "rope_switch" in top else None,
+        positions=_positions(top.get("positions", {}), "positions"),
     )
     _check_references(inventory)
     return inventory
@@ -98,6 +101,12 @@ _FIELDS = (
 
 _RARE_FIELDS = ("own_attentions", "written", "reduced", "random", "added_losses")
 """Lists of names, written only where there are any."""
+
+
+def _position_fields(positions: Positions) -> dict[str, object]:
+    """The fields that say something."""
+    found = {key: getattr(positions, key) for key in _POSITION_FIELDS}
+    return {key: value for key, value in found.items() if value != getattr(Positions(), key)}
 
 
 def _compact(value: object) -> str:
@@ -141,7 +150,7 @@ _RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads")
 """Written only where they say something."""
 
 
-_KEPT_FIELDS = ("kept_in_half", "kept_in_float16")
+_KEPT_FIELDS = ("widened", "kept_in_half", "kept_in_float16")
 _RARE_NODE_FIELDS = (
     *("parameters", "sources", "returns", "attention", "unset", "routing", "own_dtypes", *_KEPT_FIELDS),
     "children",
@@ -162,6 +171,7 @@ def _node(value: object, where: str) -> Node:
         unset=_strings(fields.get("unset", []), f"{where}.unset"),
         routing=_routing(fields["routing"], f"{where}.routing") if "routing" in fields else None,
         own_dtypes=_own_dtypes(fields.get("own_dtypes", {}), f"{where}.own_dtypes"),
+        widened=_strings(fields.get("widened", []), f"{where}.widened"),
         kept_in_half=_strings(fields.get("kept_in_half", []), f"{where}.kept_in_half"),
         kept_in_float16=_strings(fields.get("kept_in_float16", []), f"{where}.kept_in_float16"),
         children=_array(fields.get("children", []), f"{where}.children", of=_node),
@@ -212,6 +222,20 @@ def _attention(value: object, where: str) -> AttentionNode:
         fixed_heads=_true(fields["fixed_heads"], f"{where}.fixed_heads")
         if "fixed_heads" in fields
         else False,
+    )
+
+
+_POSITION_FIELDS = ("first", "uncounted_token", "counted_by_model")
+
+
+def _positions(value: object, where: str) -> Positions:
+    fields = _object(value, where, required=(), optional=_POSITION_FIELDS)
+    uncounted = fields.get("uncounted_token")
+    return Positions(
+        first=_length(fields.get("first", 0), f"{where}.first"),
+        uncounted_token=None if uncounted is None else _length(uncounted, f"{where}.uncounted_token"),
+        counted_by_model="counted_by_model" in fields
+        and _true(fields["counted_by_model"], f"{where}.counted_by_model"),
     )
 
 

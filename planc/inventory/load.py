@@ -8,12 +8,14 @@ from typing import Literal
 
 from planc.hub import is_hub, parse_hub
 from planc.inventory.codec import dumps, loads
+from planc.inventory.config_limits import require_sane
 from planc.inventory.files import (
     CONFIG_NAME,
     INVENTORY_NAME,
     MAX_INVENTORY_BYTES,
     InventoryError,
     config_digest,
+    parse_json,
     read_config,
     read_regular_file,
     write_atomically,
@@ -131,8 +133,10 @@ def _digest_if_present(model_dir: Path) -> str | None:
     if not has_config:
         return None
     content = read_config(model_dir)
+    path = model_dir / CONFIG_NAME
     # What was saved or cached of it says nothing of code.
-    refuse_remote_code(content, path=model_dir / CONFIG_NAME)
+    refuse_remote_code(content, path=path)
+    require_sane(parse_json(content, name=str(path)), text=content.decode("utf-8"), path=path)
     return config_digest(content)
 
 

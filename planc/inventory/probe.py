@@ -24,23 +24,22 @@ from planc.first_positions import FirstPositions
 from planc.initialisation import unset_tensors
 from planc.inventory.attention_calls import (
     IMPLEMENTATIONS,
-    WITHOUT_MASK,
     AttentionCall,
     attention_calls,
     own_attentions,
 )
 from planc.inventory.config_facts import added_losses, rope_switch
 from planc.inventory.files import InventoryError, config_digest, read_config
+from planc.inventory.forwards import NUM_TOKENS, lacks_values, run, run_again
 from planc.inventory.head_probe import Core, fixed_heads, upstream
 from planc.inventory.model_class import read_model_class
 from planc.inventory.output_uses import OutputUses
+from planc.inventory.position_probe import positions_of
 from planc.inventory.random_probe import drawing_fields
 from planc.inventory.routing_probe import routing_of
 from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.inventory.tensor_dtypes import tensor_dtypes, with_dtypes
-
-_NUM_TOKENS = 8
 
 
 def probe(model_dir: Path) -> Inventory:
@@ -57,7 +56,8 @@ def probe(model_dir: Path) -> Inventory:
         own = own_attentions(model, calls=calls)
         build = partial(_build, model_class=model_class, implementation=model.config._attn_implementation)
         with _refusals_of(model_class):
-            random = drawing_fields(model, config=config, build=build, run=_run_again)
+            random = drawing_fields(model, config=config, build=build, run=run_again)
+            positions = positions_of(model)
     ties = _ties(model)
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
@@ -81,6 +81,7 @@ def probe(model_dir: Path) -> Inventory:
         random=random,
         added_losses=added_losses(config.to_dict()),
         rope_switch=rope_switch(config.to_dict()),
+        positions=positions,
     )
 
 
@@ -249,7 +250,7 @@ def _fixed_heads(
 
     def run() -> Mapping[nn.Module, tuple[int, int]]:
         calls.clear()
-        _run_again(model)
+        run_again(model)
         return {module: (call.num_heads, call.num_kv_heads) for module, call in calls.items()}
 
     cores = [
@@ -293,7 +294,7 @@ def _record(
     holds_recorded = {parent for fqn in recorded for parent in _ancestors(fqn)}
 
     def before(fqn: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if (routing := routing_of((*args, *kwargs.values()), num_tokens=_NUM_TOKENS)) is not None:
+        if (routing := routing_of((*args, *kwargs.values()), num_tokens=NUM_TOKENS)) is not None:
             flow.routings[fqn] = routing
         flow.inputs[fqn] = flow.inputs.get(fqn, frozenset()) | tracker.sources((args, kwargs))
 
@@ -306,33 +307,15 @@ def _record(
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
         named[fqn].register_forward_hook(partial(after, fqn))
-    with _refusals_of(type(model)), tracker, uses, FirstPositions(_is_meta) as positions:
-        _run(model)
-    if positions.answered:
+    with _refusals_of(type(model)), tracker, uses, FirstPositions(lacks_values) as first:
+        run(model)
+    if first.answered:
         refuse_skipped(type(model).__name__, flow.in_order(frozenset(recorded)), seen=flow.inputs)
     flow.written, flow.reduced = frozenset(uses.written), frozenset(uses.reduced)
     for fqn, module in named.items():
         if module in calls:
             flow.cores[fqn] = tracker.sources(calls[module].inputs)
     return flow
-
-
-def _run(model: PreTrainedModel) -> None:
-    tokens = torch.zeros(1, _NUM_TOKENS, dtype=torch.long, device="meta")
-    # What makes masks looks at one to learn whether tokens are packed, which no tensor on meta can tell.
-    is_unmasked = model.config._attn_implementation == WITHOUT_MASK
-    masks = {} if is_unmasked else {"attention_mask": torch.ones_like(tokens)}
-    with torch.no_grad():
-        model(input_ids=tokens, use_cache=False, **masks)
-
-
-def _run_again(model: PreTrainedModel) -> None:
-    with FirstPositions(_is_meta):
-        _run(model)
-
-
-def _is_meta(tensor: Tensor) -> bool:
-    return tensor.is_meta
 
 
 def _ancestors(fqn: str) -> Iterator[str]:

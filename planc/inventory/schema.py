@@ -67,6 +67,8 @@ class Module:
     """Of stacked experts, in one forward."""
     own_dtypes: tuple[tuple[str, DType], ...] = ()
     """Own parameters and buffers, by local name, that the model's code builds in a dtype of their own."""
+    widened: tuple[str, ...] = ()
+    """Those of them that are float64 in a float64 model after all."""
     kept_in_half: tuple[str, ...] = ()
     """Those of other dtypes that `from_pretrained` loads as float32 into a bfloat16 or float16 model."""
     kept_in_float16: tuple[str, ...] = ()
@@ -90,6 +92,20 @@ class Attention:
     value_dim: int | None = None
     extras: tuple[str, ...] = ()
     fixed_heads: bool = False
+
+
+@record
+class Positions:
+    """What a model does with the positions of its tokens.
+
+    Without `position_ids` its first token is at `first`. Tokens with the id `uncounted_token` do not advance
+    the count, and are all at the position before `first`.
+    """
+
+    first: int = 0
+    uncounted_token: int | None = None
+    counted_by_model: bool = False
+    """It numbers the tokens that it is given, whatever `position_ids` says."""
 
 
 @record
@@ -125,6 +141,7 @@ class Inventory:
     """Fields of config.json by which the model's own loss has more than cross-entropy."""
     rope_switch: int | None = None
     """A forward that sees more positions than this has other rotary embeddings for all of its tokens."""
+    positions: Positions = Positions()
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -152,7 +169,7 @@ class Inventory:
             (_joined(module.fqn, name), own)
             for module in self.modules
             for name, own in module.own_dtypes
-            if own is not dtype
+            if own is not dtype and not (dtype is DType.FLOAT64 and name in module.widened)
         )
 
     def kept_in_float32(self, dtype: DType) -> tuple[str, ...]:

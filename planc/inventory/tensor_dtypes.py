@@ -12,31 +12,36 @@ from planc.inventory.schema import Module
 from planc.tensor_dtypes import built_in, floating_tensors, kept_in_float32
 from planc.vocab import DType
 
+Place = tuple[str, str]
+"""A module's name, and a tensor's own in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorDTypes:
-    """By module and local name: the dtypes that the model's code sets, and what is loaded as float32."""
+    """The dtypes that the model's code sets, whatever the model's, and what is loaded as float32."""
 
-    own: Mapping[tuple[str, str], DType]
-    in_half: tuple[tuple[str, str], ...]
-    in_float16: tuple[tuple[str, str], ...]
+    own: Mapping[Place, DType]
+    widened: tuple[Place, ...]
+    in_half: tuple[Place, ...]
+    in_float16: tuple[Place, ...]
 
 
 def tensor_dtypes(model: PreTrainedModel) -> TensorDTypes:
-    """Of a model on meta, whatever dtype it has: it is built a second time."""
-    # No model is meant for float64, so a tensor that is not float64 there has a dtype of its own.
-    wide = built_in(model, torch.float64)
-    tensors = floating_tensors(wide).items()
-    own = {
-        _place(name): DType(str(tensor.dtype).removeprefix("torch."))
-        for name, tensor in tensors
-        if tensor.dtype != torch.float64
+    """Of a model on meta, whatever dtype it has: it is built twice more."""
+    # No code asks for float16: what is not float16 here is of its own dtype in float32 and bfloat16 too.
+    narrow, wide = built_in(model, torch.float16), floating_tensors(built_in(model, torch.float64))
+    others = {
+        name: tensor.dtype
+        for name, tensor in floating_tensors(narrow).items()
+        if tensor.dtype != torch.float16
     }
+    own = {_place(name): DType(str(dtype).removeprefix("torch.")) for name, dtype in others.items()}
     settled = {place for place, dtype in own.items() if dtype is DType.FLOAT32}
-    in_half = dict.fromkeys(map(_place, kept_in_float32(wide, torch.bfloat16)))
-    in_float16 = dict.fromkeys(map(_place, kept_in_float32(wide, torch.float16)))
+    in_half = dict.fromkeys(map(_place, kept_in_float32(narrow, torch.bfloat16)))
+    in_float16 = dict.fromkeys(map(_place, kept_in_float32(narrow, torch.float16)))
     return TensorDTypes(
         own,
+        widened=tuple(_place(name) for name in others if wide[name].dtype == torch.float64),
         in_half=tuple(place for place in in_half if place not in settled),
         in_float16=tuple(place for place in in_float16 if place not in settled and place not in in_half),
     )
@@ -44,11 +49,13 @@ def tensor_dtypes(model: PreTrainedModel) -> TensorDTypes:
 
 def with_dtypes(modules: Iterable[Module], dtypes: TensorDTypes) -> tuple[Module, ...]:
     """The modules, each with the dtypes of its own tensors."""
-    own, in_half, in_float16 = map(_by_module, (dtypes.own, dtypes.in_half, dtypes.in_float16))
+    own, widened = _by_module(dtypes.own), _by_module(dtypes.widened)
+    in_half, in_float16 = _by_module(dtypes.in_half), _by_module(dtypes.in_float16)
     return tuple(
         replace(
             module,
             own_dtypes=tuple((name, dtypes.own[module.fqn, name]) for name in own.get(module.fqn, ())),
+            widened=tuple(widened.get(module.fqn, ())),
             kept_in_half=tuple(in_half.get(module.fqn, ())),
             kept_in_float16=tuple(in_float16.get(module.fqn, ())),
         )
@@ -56,7 +63,7 @@ def with_dtypes(modules: Iterable[Module], dtypes: TensorDTypes) -> tuple[Module
     )
 
 
-def _by_module(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _by_module(places: Iterable[Place]) -> dict[str, list[str]]:
     """Local names by module, in their order."""
     found: dict[str, list[str]] = {}
     for fqn, name in places:
@@ -64,6 +71,6 @@ def _by_module(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return found
 
 
-def _place(name: str) -> tuple[str, str]:
+def _place(name: str) -> Place:
     fqn, _, local = name.rpartition(".")
     return fqn, local

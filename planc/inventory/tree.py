@@ -55,6 +55,7 @@ class Node:
     unset: tuple[str, ...] = ()
     routing: Routing | None = None
     own_dtypes: tuple[tuple[str, DType], ...] = ()
+    widened: tuple[str, ...] = ()
     kept_in_half: tuple[str, ...] = ()
     kept_in_float16: tuple[str, ...] = ()
     children: tuple[Node, ...] = ()
@@ -103,6 +104,7 @@ def _fold(
         unset=module.unset,
         routing=module.routing,
         own_dtypes=module.own_dtypes,
+        widened=module.widened,
         kept_in_half=module.kept_in_half,
         kept_in_float16=module.kept_in_float16,
         children=_collapse(tuple(children)),
@@ -136,6 +138,7 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                 unset=node.unset,
                 routing=node.routing,
                 own_dtypes=node.own_dtypes,
+                widened=node.widened,
                 kept_in_half=node.kept_in_half,
                 kept_in_float16=node.kept_in_float16,
             )

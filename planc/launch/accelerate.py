@@ -28,6 +28,7 @@ def accelerate_lines(job: Job, *, endpoint: Endpoint | None) -> tuple[str, ...]:
     return tuple(
         shlex.join(
             (
+                *("env", f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={job.grace_seconds}"),
                 *("accelerate", "launch", "--multi_gpu", "--num_processes", str(world_size)),
                 *("--num_machines", str(num_nodes), "--machine_rank", str(node)),
                 *meets,

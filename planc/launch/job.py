@@ -9,6 +9,10 @@ from planc.launch.errors import LaunchError
 from planc.launch.nodes import Nodes
 from planc.record import record
 
+GRACE_SECONDS = 600
+"""More than a save takes. Launchers wait for nothing but the ranks, so that a long time costs none."""
+KILL_SECONDS = 30
+"""How much longer a scheduler waits than torchrun, which has still to end what is left and to say so."""
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\]"
 _ENDPOINT = re.compile(rf"(?P<host>{_HOST}):(?P<port>[1-9][0-9]{{0,4}})", re.ASCII)
 
@@ -30,6 +34,10 @@ class Job:
     run: tuple[str, ...]
     shrinking: Shrinking | None = None
     """None for a run whose every rank is needed."""
+    grace_seconds: int = GRACE_SECONDS
+    """How long ranks have to end in, once they are told to."""
+    meets_elsewhere: bool = False
+    """The place where nodes meet is on no node of the job."""
 
     @property
     def module(self) -> tuple[str, ...]:
@@ -55,14 +63,21 @@ def read_endpoint(text: str) -> Endpoint:
     return Endpoint(found["host"], int(found["port"]))
 
 
-def job_of(name: str, *, nodes: Nodes, run: Sequence[str], shrinking: Shrinking | None = None) -> Job:
+def job_of(
+    name: str,
+    *,
+    nodes: Nodes,
+    run: Sequence[str],
+    shrinking: Shrinking | None = None,
+    grace_seconds: int = GRACE_SECONDS,
+) -> Job:
     """The job; LaunchError for arguments that no text can hold."""
     for argument in run:
         if not argument.isprintable():
             raise LaunchError(
                 f"{argument!r} has characters that cannot be printed", help="give the file another name"
             )
-    return Job(name, nodes, tuple(run), shrinking)
+    return Job(name, nodes, tuple(run), shrinking, grace_seconds)
 
 
 def run_arguments(plan: str, *, settings: Sequence[str], run_dir: str | None) -> tuple[str, ...]:

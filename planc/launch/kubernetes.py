@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from planc.launch.errors import LaunchError
-from planc.launch.job import Job
+from planc.launch.job import KILL_SECONDS, Job
 from planc.record import record
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -44,6 +44,8 @@ spec:
     spec:
       subdomain: {name}
       restartPolicy: Never
+      # A pod that is told to go has this long to save.
+      terminationGracePeriodSeconds: {grace_seconds}
       containers:
         - name: ranks
           image: {image}
@@ -96,6 +98,7 @@ def kubernetes_manifest(job: Job, options: KubernetesOptions) -> str:
     arguments = (
         *("--nnodes", str(job.nodes.num_nodes), "--node-rank", "$(JOB_COMPLETION_INDEX)"),
         *("--nproc-per-node", str(job.nodes.ranks_per_node)),
+        *("--shutdown-timeout", str(job.grace_seconds)),
         *("--rdzv-endpoint", f"{job.name}-0.{job.name}:{PORT}"),
         # Kubernetes fills in $(NAME), and reads $$ as $.
         *(text.replace("$", "$$") for text in job.module),
@@ -104,6 +107,7 @@ def kubernetes_manifest(job: Job, options: KubernetesOptions) -> str:
         name=_text(job.name),
         num_nodes=job.nodes.num_nodes,
         image=_text(options.image),
+        grace_seconds=job.grace_seconds + KILL_SECONDS,
         arguments="\n".join(f"            - {_text(one)}" for one in arguments),
         rest="\n".join(_rest(job, options)),
     )

@@ -6,7 +6,7 @@ import re
 import shlex
 
 from planc.launch.errors import LaunchError
-from planc.launch.job import Job
+from planc.launch.job import KILL_SECONDS, Job
 from planc.record import record
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
@@ -27,6 +27,7 @@ export OMP_NUM_THREADS={num_threads}
 srun --cpus-per-task={cpus_per_node} --kill-on-bad-exit=1 \\
     bash -c 'exec torchrun --node-rank "$SLURM_NODEID" "$@"' torchrun \\
     --nnodes {num_nodes} --nproc-per-node {ranks_per_node} --rdzv-endpoint "$head_node:$port" \\
+    --shutdown-timeout {grace_seconds} \\
     {module}
 """
 
@@ -56,11 +57,17 @@ def slurm_script(job: Job, options: SlurmOptions, *, uses_devices: bool) -> str:
         num_nodes=nodes.num_nodes,
         ranks_per_node=nodes.ranks_per_node,
         module=shlex.join(job.module),
+        grace_seconds=job.grace_seconds,
     )
 
 
 def _directives(job: Job, options: SlurmOptions, uses_devices: bool) -> tuple[str, ...]:
     nodes = job.nodes
+    # Before the time limit, to the steps of the job rather than to its shell: the ranks are in a step. After
+    # `scancel` and at preemption the cluster's KillWait and GraceTime decide.
+    given = tuple(_directive(text) for text in options.directives)
+    is_told = any(one.startswith("signal=") for one in given)
+    told = () if is_told else (f"signal=TERM@{job.grace_seconds + KILL_SECONDS}",)
     gpus = (f"gpus-per-node={nodes.ranks_per_node}",) if uses_devices else ()
     return (
         f"job-name={job.name}",
@@ -68,7 +75,8 @@ def _directives(job: Job, options: SlurmOptions, uses_devices: bool) -> tuple[st
         "ntasks-per-node=1",
         *gpus,
         f"cpus-per-task={options.cpus_per_node}",
-        *(_directive(text) for text in options.directives),
+        *told,
+        *given,
     )
 
 

@@ -16,17 +16,22 @@ def torchrun_lines(job: Job, *, endpoint: Endpoint | None) -> tuple[str, ...]:
     """The command of each node, first node first. LaunchError for several nodes without an endpoint."""
     require_endpoint(job, endpoint)
     if endpoint is None:
-        return (on_one_node(job.nodes.ranks_per_node, job.run, restarts=_restarts(job)),)
+        more = (*_grace(job), *_restarts(job))
+        return (on_one_node(job.nodes.ranks_per_node, job.run, more=more),)
     if job.shrinking is not None:
-        return (shlex.join(_elastic_words(job, job.shrinking, str(endpoint))),) * job.nodes.num_nodes
+        lines = (shlex.join(_elastic_words(job, job.shrinking, str(endpoint))),) * job.nodes.num_nodes
+        return (*lines, _store_line(endpoint)) if job.meets_elsewhere else lines
     nodes = range(job.nodes.num_nodes)
-    return tuple(shlex.join(_words(job, str(endpoint), str(node))) for node in nodes)
+    return tuple(shlex.join(_words(job, str(endpoint), str(node), more=_grace(job))) for node in nodes)
 
 
-def on_one_node(num_ranks: int, run: tuple[str, ...], *, restarts: tuple[str, ...] = ()) -> str:
-    """The command for a single machine. `--standalone` finds a free port, so that runs side by side do."""
+def on_one_node(num_ranks: int, run: tuple[str, ...], *, more: tuple[str, ...] = ()) -> str:
+    """The command for a single machine. `--standalone` finds a free port, so that runs side by side do.
+
+    `more` are other options of torchrun.
+    """
     ranks = ("--nproc-per-node", str(num_ranks))
-    return shlex.join(("torchrun", "--standalone", *ranks, *restarts, "-m", "planc.run", *run))
+    return shlex.join(("torchrun", "--standalone", *ranks, *more, "-m", "planc.run", *run))
 
 
 def on_every_node(nodes: Nodes, run: tuple[str, ...]) -> str:
@@ -34,12 +39,12 @@ def on_every_node(nodes: Nodes, run: tuple[str, ...]) -> str:
     return shlex.join(_words(Job("", nodes, run), "HOST:PORT", "NODE"))
 
 
-def _words(job: Job, endpoint: str, node: str) -> tuple[str, ...]:
+def _words(job: Job, endpoint: str, node: str, *, more: tuple[str, ...] = ()) -> tuple[str, ...]:
     # Node ranks are fixed rather than agreed upon, so that neighbours of a mesh dim share a node, and the
     # first node is the one that the endpoint names.
     nodes = ("--nnodes", str(job.nodes.num_nodes), "--node-rank", node)
     ranks = ("--nproc-per-node", str(job.nodes.ranks_per_node))
-    return ("torchrun", *nodes, *ranks, "--rdzv-endpoint", endpoint, *job.module)
+    return ("torchrun", *nodes, *ranks, *more, "--rdzv-endpoint", endpoint, *job.module)
 
 
 def _elastic_words(job: Job, shrinking: Shrinking, endpoint: str) -> tuple[str, ...]:
@@ -48,7 +53,17 @@ def _elastic_words(job: Job, shrinking: Shrinking, endpoint: str) -> tuple[str, 
     nodes = ("--nnodes", f"{shrinking.min_nodes}:{job.nodes.num_nodes}")
     ranks = ("--nproc-per-node", str(job.nodes.ranks_per_node))
     meet = ("--rdzv-backend", "c10d", "--rdzv-id", job.name, "--rdzv-endpoint", endpoint)
-    return ("env", _FRESH_STORE, "torchrun", *nodes, *ranks, *_restarts(job), *meet, *job.module)
+    more = (*_grace(job), *_restarts(job), *(("--rdzv-conf", "is_host=0") if job.meets_elsewhere else ()))
+    return ("env", _FRESH_STORE, "torchrun", *nodes, *ranks, *more, *meet, *job.module)
+
+
+def _store_line(endpoint: Endpoint) -> str:
+    """The command of the machine that hosts the store, which no node does."""
+    return shlex.join(("python", "-m", "planc.rendezvous", str(endpoint)))
+
+
+def _grace(job: Job) -> tuple[str, ...]:
+    return ("--shutdown-timeout", str(job.grace_seconds))
 
 
 def _restarts(job: Job) -> tuple[str, ...]:

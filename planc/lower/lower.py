@@ -250,10 +250,13 @@ def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLo
     style = bound.styles.get(head.fqn) if head else None
     tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
     over = tuple(dim for dim in MeshDim if dim in (*fsdp, *(cp.on if cp else ()), *tp))
+    positions = bound.inventory.positions
     yield ShardContext(
         balance=cp.load_balancer if cp else "none",
         buffers=tuple((name, tensor_dim) for name, (tensor_dim, _) in sorted(bound.buffers.items())),
         over=cp.on if cp else (),
+        first_position=positions.first or None,
+        uncounted_token=positions.uncounted_token,
         span=cp.span if cp else plan.span("data"),
     )
     yield Forward(over=over, span=model)

@@ -17,6 +17,9 @@ from planc.source import SourceFile, Span
 from planc.syntax import ast
 from planc.syntax.parse import parse_assignment
 
+OTHER_NAMES: Mapping[str, str] = {"learning_rate": "lr", "wd": "weight_decay", "warmup_steps": "warmup"}
+"""What other tools call an argument."""
+
 
 @functools.cache
 def argument_targets() -> Mapping[str, str]:
@@ -29,6 +32,16 @@ def takers(setting: str, argument: str) -> tuple[str, ...]:
     return tuple(
         name for name, case in _cases(setting).items() if argument in {one.name for one in keys(case)}
     )
+
+
+def argument_home(block: str, argument: str) -> str | None:
+    """Where a block's setting belongs that is an argument of one of its calls; None for another name."""
+    argument = OTHER_NAMES.get(argument, argument)
+    owners = [path for path, _ in settings() if path.rpartition(".")[0] == block and takers(path, argument)]
+    if not owners:
+        return None
+    calls = listed(f"`{owner.rpartition('.')[2]}`" for owner in owners)
+    return f"`{argument}` is an argument: write it between the parentheses of {calls}"
 
 
 def call_before(setting: str, written: Mapping[str, Written], *, at: Span) -> ast.Value | None:

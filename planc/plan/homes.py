@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import assert_never
+from collections.abc import Mapping, Sequence
+from dataclasses import Field
+from typing import Any, assert_never
 
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.scalars import listed
+from planc.plan.scope import ParamValue, Scope
+from planc.plan.types import keys, type_of
 from planc.record import record
 from planc.syntax import ast
 
 
-def home(statement: ast.Statement) -> str | None:
-    """Where a misplaced statement belongs."""
+def home(statement: ast.Statement, *, params: Mapping[str, ParamValue] | None = None) -> str | None:
+    """Where a misplaced statement belongs. A setting belongs where its value is of the right type."""
     match statement:
-        case ast.Setting(name):
-            return _homes().get(name.text)
+        case ast.Setting(name, value):
+            return _home_of_setting(name.text, value, Scope(params or {}))
         case ast.Comparison():
             return "a setting takes `=`; assertions stand in `expect`"
         case ast.Rule():
@@ -32,6 +35,42 @@ def home(statement: ast.Statement) -> str | None:
             return nested_home(name.text)
         case _:
             assert_never(statement)
+
+
+def rule_instead(kind: str, shape: Shape, statement: ast.Setting | ast.Directive) -> str | None:
+    """The rule to write for `mode = full` in a block of rules; None where a key of the block may be meant."""
+    if shape.actions is None:
+        return None
+    words = {statement.name.text}
+    if isinstance(statement, ast.Setting) and isinstance(statement.value, ast.Ref | ast.Call):
+        words.add(statement.value.name.text)
+    action = next((word for word in shape.actions if word in words), None)
+    if action is None and shape.names:
+        return None
+    example = f'`"model.layers.*" -> {action or next(iter(shape.actions))}`'
+    return f"`{kind}` says by rules which modules it is for: write {example}"
+
+
+def _home_of_setting(name: str, value: ast.Value, scope: Scope) -> str | None:
+    fitting = [f"`{kind}`" for kind, one in _homes().get(name, ()) if _fits(one, value, scope)]
+    if fitting:
+        return f"`{name}` belongs in {listed(fitting)}"
+    if name in _nested_homes():
+        return _nested_homes()[name]
+    inside = (
+        _written(one)
+        for one in _nested()
+        for spec_field in keys(one.shape.record)
+        if spec_field.name == name and _fits(spec_field, value, scope)
+    )
+    return next(inside, None)
+
+
+def _fits(spec_field: Field[Any], value: ast.Value, scope: Scope) -> bool:
+    """Whether a setting takes a value; its findings are not reported."""
+    trial = Scope(scope.params)
+    type_of(spec_field).convert(value, trial)
+    return not trial.diagnostics
 
 
 def nested_home(name: str) -> str | None:
@@ -50,15 +89,13 @@ class _Nested:
 
 
 @functools.cache
-def _homes() -> Mapping[str, str]:
-    """Where each name belongs: as a key of a block, as a block inside one, as a key of such a block."""
-    kinds: dict[str, list[str]] = {}
+def _homes() -> Mapping[str, Sequence[tuple[str, Field[Any]]]]:
+    """The blocks that have a key of each name."""
+    found: dict[str, list[tuple[str, Field[Any]]]] = {}
     for kind, shape in BLOCKS.items():
-        for name in shape.names:
-            kinds.setdefault(name, []).append(f"`{kind}`")
-    keys = {name: f"`{name}` belongs in {listed(found)}" for name, found in kinds.items()}
-    inner = {name: _written(one) for one in reversed(_nested()) for name in one.shape.names}
-    return {**inner, **_nested_homes(), **keys}
+        for spec_field in keys(shape.record):
+            found.setdefault(spec_field.name, []).append((kind, spec_field))
+    return found
 
 
 @functools.cache

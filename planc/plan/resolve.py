@@ -13,8 +13,9 @@ from planc.diagnostics.suggest import closest
 from planc.plan import codes, spec
 from planc.plan.apply_overrides import apply_overrides
 from planc.plan.blocks import BLOCKS, Shape
+from planc.plan.call_arguments import argument_home
 from planc.plan.expectations import resolve_expectations
-from planc.plan.homes import home, nested_home
+from planc.plan.homes import home, nested_home, rule_instead
 from planc.plan.missing import report_block, report_keys, required
 from planc.plan.overrides import Override
 from planc.plan.params import resolve_params, used_names
@@ -32,6 +33,16 @@ from planc.syntax import ast
 from planc.vocab import MeshDim
 
 PATTERN_HELP = "a part is a name, `*`, `**`, `{a,b}` or `{0..3}`"
+_OTHER_MESH_DIMS: Mapping[str, tuple[str, ...]] = {
+    MeshDim.TP: ("tensor", "model", "model_parallel", "tensor_parallel", "mp"),
+    MeshDim.DP_SHARD: ("dp", "data", "fsdp", "shard", "data_parallel", "dp_shard_cp", "zero"),
+    MeshDim.CP: ("context", "sequence", "sp", "seq", "context_parallel", "ring"),
+}
+"""What other tools call a dim of the mesh."""
+_ABSENT_MESH_DIMS: Mapping[str, str] = {
+    **dict.fromkeys(("pp", "pipeline", "pipe"), "planc has no pipeline parallelism"),
+    **dict.fromkeys(("ep", "expert"), "planc has no mesh dim for experts alone"),
+}
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 """Of all patterns of a plan."""
@@ -126,7 +137,9 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                     scope.report(codes.MISPLACED, span, "a setting overrides nothing", help=help)
                 if name.text not in names:
                     text = f"`{kind}` has no key `{name.text}`"
-                    instead = absent(name.text) or home(statement)
+                    instead = absent(name.text) or rule_instead(kind, shape, statement)
+                    instead = instead or argument_home(kind, name.text)
+                    instead = instead or home(statement, params=scope.params)
                     scope.unknown(codes.UNKNOWN_KEY, name, names, text=text, help=instead)
                     found.mistyped.update(filter(None, [closest(name.text, names)]))
                 elif name.text in found.values:
@@ -147,6 +160,9 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
             case ast.Directive(name) if name.text in names:
                 text, help = f"`{name.text}` has no value", f"write `{name.text} = ...`"
                 scope.report(codes.MISPLACED, name.span, text, help=help)
+            case ast.Directive(name) if (rule := rule_instead(kind, shape, statement)) is not None:
+                text = f"`{name.text}` is not a statement of `{kind}`"
+                scope.report(codes.MISPLACED, name.span, text, help=rule)
             case ast.Directive(name) if shape.directives:
                 scope.unknown(codes.MISPLACED, name, shape.directives, text=f"not a word of `{kind}`")
             case _:
@@ -203,17 +219,38 @@ def _mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, .
         if not shape.on:
             scope.report(codes.MISPLACED, name.span, f"`{block.kind.text}` works on no mesh dim")
         elif name.text not in tuple(MeshDim):
-            scope.unknown(
-                codes.UNKNOWN_MESH_DIM, name, tuple(shape.on), text=f"the mesh has no dim `{name.text}`"
-            )
+            text = f"the mesh has no dim `{name.text}`"
+            help, fix = _meant_mesh_dim(block, name, shape)
+            if closest(name.text, shape.on) is None:
+                scope.report(codes.UNKNOWN_MESH_DIM, name.span, text, help=help, fix=fix)
+            else:
+                scope.unknown(codes.UNKNOWN_MESH_DIM, name, tuple(shape.on), text=text)
         elif name.text not in shape.on:
             text = f"`{block.kind.text}` works on {wanted} only"
-            scope.report(codes.UNKNOWN_MESH_DIM, name.span, text, help=_other_way(block, name))
+            help, fix = _meant_mesh_dim(block, name, shape)
+            help, fix = (way, None) if (way := _other_way(block, name)) else (help, fix)
+            scope.report(codes.UNKNOWN_MESH_DIM, name.span, text, help=help, fix=fix)
         elif name.text in found:
             scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is listed twice")
         else:
             found.append(MeshDim(name.text))
     return tuple(sorted(found, key=list(MeshDim).index))
+
+
+def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str, Fix | None]:
+    """What to write for a mesh dim that a block does not work on."""
+    kind = block.kind.text
+    meant = next((dim for dim in shape.on if name.text in _OTHER_MESH_DIMS.get(dim, ())), None)
+    if meant is None and len(shape.on) == 1:
+        (meant,) = shape.on
+    if name.text in _ABSENT_MESH_DIMS:
+        return f"{_ABSENT_MESH_DIMS[name.text]}; `{kind}` works on {listed(shape.on)}", None
+    if meant is None:
+        return f"write {listed(f'`{kind} on {dim} {{`' for dim in shape.on)}", None
+    # Two of them would be the same dim listed twice.
+    is_there = any(other.text == meant for other in block.on)
+    fix = None if is_there else Fix(name.span, str(meant), Applicability.UNSAFE)
+    return f"write `{kind} on {meant} {{`", fix
 
 
 def _other_way(block: ast.Block, name: ast.Name) -> str | None:

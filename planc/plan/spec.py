@@ -81,7 +81,12 @@ class ModelSpec:
         default=True,
         doc="false takes dropout, layer drop and jitter of config.json as 0: no two meshes draw alike",
     )
-    dtype: DType = key(Choice(DType), default=DType.FLOAT32, doc="the dtype parameters are stored in")
+    dtype: DType = key(
+        Choice(DType),
+        default=DType.FLOAT32,
+        doc="the dtype parameters are stored in; `planc show --layout` lists the tensors that transformers "
+        "keeps in another",
+    )
     attention: AttentionKernel = key(
         Choice(AttentionKernel),
         default=AttentionKernel.SDPA,

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from planc.diagnostics import Applicability, Fix
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS, setting_paths
-from planc.plan.call_arguments import argument_targets, arguments, call_before, name_of, takers
+from planc.plan.call_arguments import OTHER_NAMES, argument_targets, arguments, call_before, name_of, takers
 from planc.plan.scalars import listed
 from planc.plan.scope import Scope
 from planc.plan.written import Written
 from planc.syntax import ast
 
 _TEXT = "neither a parameter nor a setting of the plan"
-_OTHER_NAMES: Mapping[str, str] = {"learning_rate": "lr", "wd": "weight_decay", "warmup_steps": "warmup"}
-"""What other tools call an argument."""
 
 
 def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scope: Scope) -> None:
@@ -24,7 +22,7 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
         return
     paths = tuple(setting_paths())
     block, _, written_key = target.text.rpartition(".")
-    key = _OTHER_NAMES.get(written_key, written_key)
+    key = OTHER_NAMES.get(written_key, written_key)
     inside = [path.removeprefix(f"{target.text}.") for path in paths if path.startswith(f"{target.text}.")]
     same_key = [f"`{path}`" for path in paths if path.rpartition(".")[2] == key]
     beside = [path.removeprefix(f"{block}.") for path in paths if path.rpartition(".")[0] == block]

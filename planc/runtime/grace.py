@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 TORCHRUN_GRACE_SECONDS = 30
@@ -48,7 +49,7 @@ def agent_command(process: int) -> tuple[str, ...]:
 
 
 def _pairs(agent: Sequence[str]) -> list[tuple[str, str]]:
-    return list(zip(agent, (*agent[1:], ""), strict=True))
+    return list(pairwise((*agent, "")))
 
 
 def _value(words: tuple[str, str]) -> str | None:

@@ -10,11 +10,10 @@ from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import Accumulate, Evaluate, ExportHf, SaveCheckpoint, SettleSave
 from planc.runtime.errors import ExitCode, OpFailure, RunError
-from planc.runtime.failures import MEMORY_HELP, exit_code, summary
+from planc.runtime.failures import exit_code, memory_help, summary
 
 _HELPS = {
     ExitCode.COMMUNICATION: "another rank ended or stopped answering; what it printed says why",
-    ExitCode.MEMORY: MEMORY_HELP,
 }
 
 
@@ -154,7 +153,7 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
         kind, _, rest = found.partition(": ")
         text = f"{kind} in op `{op.name}` ({where}{backend.describe_rank()}){': ' if rest else ''}{rest}"
         lost = backend.failed(found, code=code)
-        help = lost or _HELPS.get(code)
+        help = lost or (memory_help(error) if code is ExitCode.MEMORY else _HELPS.get(code))
         raise OpFailure(text, code=code, help=help, span=op.span, is_shared=False) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -87,28 +86,6 @@ def require_world_size(launch: Launch, *, wanted: int, mesh: str, start_with: st
     raise RunError(
         f"the mesh {mesh} needs {wanted} processes, but {was} started",
         help=f"start it with: {start_with}",
-    )
-
-
-def require_free_port(launch: Launch) -> None:
-    """RunError, naming a free port, if rank 0 cannot listen where it has to."""
-    if launch.rank != 0 or launch.port is None or launch.agent_hosts_store:
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", launch.port))
-            return
-        except OSError as error:
-            reason = error.strerror
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
-    raise RunError(
-        f"cannot listen on MASTER_PORT = {launch.port}: {reason}",
-        code=ExitCode.COMMUNICATION,
-        help=f"choose another port: {free} is free on this machine",
-        is_shared=False,
     )
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 class Notice:
     """What one rank knows. The thread that hears signals writes `heard`, the run all else.
 
-    A run that is told to end finishes its step, saves, and leaves; before that its ranks agree, since only
-    some of them may have heard.
+    A run that is told to end finishes or leaves its step, saves, and ends; before that its ranks agree where,
+    since only some of them may have heard.
     """
 
     heard: str = ""

@@ -98,7 +98,7 @@ def open_to_append(path: Path) -> TextIO:
         raise
 
 
-def open_lock(path: Path) -> TextIO:
+def open_to_overwrite(path: Path) -> TextIO:
     """The plain file at `path`, made if it is absent, to read and to write from its start."""
     descriptor = _open(path, os.O_RDWR | os.O_CREAT)
     return os.fdopen(descriptor, "r+", encoding="utf-8", errors="replace")

@@ -87,10 +87,18 @@ class Reads:
         self.add(kind, name, hashlib.sha256(content).hexdigest())
 
     def take(self) -> tuple[Entry, ...]:
-        """The entries so far, each once; those that follow are a new record."""
-        taken = tuple(dict.fromkeys(self.entries))
+        """The entries so far, each once; those that follow are a new record.
+
+        A file that changed between two reads has two entries, of which the second says so.
+        """
+        taken: dict[tuple[Kind, str], Entry] = {}
+        for one in dict.fromkeys(self.entries):
+            name = one.name
+            while (one.kind, name) in taken:
+                name += " (read again)"
+            taken[one.kind, name] = Entry(one.kind, name, one.value)
         self.entries.clear()
-        return taken
+        return tuple(taken.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -26,9 +27,11 @@ from planc.runtime.run_files import (
     STATUS_NAME,
     set_unusable_aside,
 )
+from planc.runtime.status_file import replace_text
 from planc.secrets import redactor
 
 _MAX_OWNER_CHARACTERS = 200
+_MAX_STATUS_BYTES = 2**20
 
 
 class FolderInUseError(RunError):
@@ -51,7 +54,7 @@ class RunDirectory:
 
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = plain_files.open_lock(self.path / LOCK_NAME)
+            file = plain_files.open_to_overwrite(self.path / LOCK_NAME)
         except OSError as error:
             raise self._not_writable(error) from error
         try:
@@ -67,9 +70,11 @@ class RunDirectory:
         except OSError as error:
             file.close()
             raise self._not_writable(error) from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        # For a person to read: a full disk may have no room for it.
+        with contextlib.suppress(OSError):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
         return file
 
     def free_lock(self) -> tuple[str, ...]:
@@ -162,7 +167,17 @@ class RunDirectory:
         """`state` is running, done, stopped (before the last step, as asked), preempted or failed."""
         status = {"state": state, "exit_code": None if code is None else int(code), **details}
         # A failure's message is whatever was raised, perhaps with an address that holds a key.
-        self._replace(STATUS_NAME, redactor(os.environ)(json.dumps(status, indent=2)) + "\n")
+        text = redactor(os.environ)(json.dumps(status, indent=2)) + "\n"
+        replace_text(self.path / STATUS_NAME, text)
+
+    def is_left_running(self) -> bool:
+        """Whether status.json says that a run goes on, or cannot be read."""
+        try:
+            text = plain_files.read_text(self.path / STATUS_NAME, max_bytes=_MAX_STATUS_BYTES)
+            found = json.loads(text)
+        except (OSError, ValueError):
+            return True
+        return not isinstance(found, dict) or found.get("state") == "running"
 
     def _repair_metrics(self) -> tuple[str, ...]:
         """Keeps the sound lines of metrics.jsonl, and all of it under another name where some are damaged."""

@@ -47,6 +47,8 @@ def shard_context(op: ShardContext, graph: Graph) -> Iterator[str]:
     data = _data(graph)
     if op.balance != "none":
         raise refuse(op, "balanced sequences have no form in a script: load_balancer = none has")
+    if op.first_position is not None or op.uncounted_token is not None:
+        raise refuse(op, "positions of the model's own have no form in a script")
     yield f"places = torch.arange({data.sequence_length})"
     for mesh_dim in op.over:
         submesh = one_dim((mesh_dim,))

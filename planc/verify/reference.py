@@ -1,6 +1,6 @@
 """One process that trains with transformers and torch alone: what every mesh is measured against.
 
-Of planc it takes the initial weights, the packed tokens and the order of samples, nothing that runs:
+Of planc it takes the initial parameters, the packed tokens and the order of samples, nothing that runs:
 attention is transformers' eager one; loss, accumulation and schedule are written out here a second time.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -40,6 +40,8 @@ class Training:
     gradients: dict[str, Tensor]
     """Of the first step, before clipping."""
     final: dict[str, Tensor]
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    """As transformers itself fills them while it builds the model."""
 
 
 def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> Training:
@@ -56,6 +58,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     model = AutoModelForCausalLM.from_config(
         config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
     )
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     initialise(model, seed=recipe.seed)
     model.train()
     initial = snapshot(model)
@@ -76,9 +79,8 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
         optimizer.zero_grad()
         losses.append(loss.item())
         ids.append(tuple(int(i) for i in sample_ids))
-    return Training(
-        tuple(losses), tuple(norms), tuple(rates), tuple(ids), initial, gradients, snapshot(model)
-    )
+    final = snapshot(model)
+    return Training(tuple(losses), tuple(norms), tuple(rates), tuple(ids), initial, gradients, final, buffers)
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from planc.graph.graph import Graph
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.runtime.backends.rehearsal.stack import Stack, stack_of
-from planc.runtime.backends.torch.build import meta_model
+from planc.runtime.backends.torch.build import bare_model, meta_model, own_dtypes
 from planc.runtime.data.sources import PythonStdlibSource, documents
 from planc.runtime.model_files import config_digest
 from planc.verify.config import Config, Demands, shrink_config
@@ -57,6 +57,8 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     digest = config_digest(folder / MODEL)
     built = replace(build, path=MODEL, config_digest=digest, dtype=dtype, zeroed=())
     short = _built(built, folder=folder)
+    # Those of its own layers, in its own dtype; it begins with random weights.
+    built = replace(built, own_dtypes=own_dtypes(short, dtype=dtype), kept_in_float32=())
     require_twin(model, short, dict(zip(kept, _renumbered(kept), strict=True)), _config_of(model), small)
     renamed = Renaming(frozenset(layers), dict(zip(kept, _renumbered(kept), strict=True)), names_of(short))
     recipe = recipe_of(bound, renamed, folder=folder, dtype=dtype)
@@ -136,7 +138,7 @@ def _write_corpus(path: Path) -> None:
 def _built(build: ops.BuildModel, *, folder: Path) -> Any:
     """The small model on meta; CannotShrink where its class refuses the sizes."""
     try:
-        return meta_model(build, base=folder)
+        return bare_model(build, base=folder)
     except Exception as error:  # whatever a class raises for sizes that it cannot have
         reason = str(error).strip().partition("\n")[0]
         raise CannotShrink(f"{build.architecture} cannot be built with small sizes: {reason}") from error

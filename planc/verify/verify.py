@@ -171,12 +171,14 @@ def compared(
 
 def _initial_weights(records: Sequence[Record], training: Training) -> Verdict:
     initial = {name: digest(tensor) for name, tensor in training.initial.items()}
+    expected = initial | {name: digest(tensor) for name, tensor in training.buffers.items()}
     differing = sorted(
         {
             name
             for record in records
-            for name in record.initial.keys() | initial.keys()
-            if record.initial.get(name) != initial.get(name)
+            for found in (record.initial | record.buffers,)
+            for name in found.keys() | expected.keys()
+            if found.get(name) != expected.get(name)
         }
     )
     detail = f"{len(initial)} parameters, bit for bit"

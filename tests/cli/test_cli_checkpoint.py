@@ -52,6 +52,14 @@ def test_ls_shows_a_manifest_that_cannot_be_read(run_dir: Path, capsys: pytest.C
     assert "committed" in text
 
 
+def test_ls_shows_a_link_that_is_named_like_a_checkpoint(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_dir / "checkpoints" / "step-60").symlink_to("step-9")
+    assert main(["checkpoint", "ls", str(run_dir), "--output-format=json"]) == 0
+    assert as_json(capsys)[-1]["state"] == "not a checkpoint: it is a symbolic link"
+
+
 def test_ls_shows_that_a_file_is_gone(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run_dir / "checkpoints" / "step-9" / SHARD).unlink()
     assert main(["checkpoint", "ls", str(run_dir), "--output-format=json"]) == 0

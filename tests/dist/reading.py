@@ -38,7 +38,8 @@ mesh {{
   {mesh} = 3
 }}
 
-fsdp on dp_shard {{
+fsdp on dp_shard, cp {{
+  replicate_on = dp_replicate
   "model.layers.*" -> unit
 }}
 
@@ -102,4 +103,4 @@ def train_own(rank: int, world_size: int, reading: Reading) -> Told:
 
 
 def run_own(reading: Reading) -> list[Told]:
-    return run_ranks(train_own, NUM_RANKS, reading)
+    return run_ranks(train_own, NUM_RANKS, reading, init=False)

@@ -54,7 +54,7 @@ data {{
 }}
 
 optimizer {{
-  kind = adamw(lr = 1e-2, betas = (0.9, 0.95), weight_decay = 0.1)
+  kind = adamw(lr = 1e-2, betas = [0.9, 0.95], weight_decay = 0.1)
   clip_grad_norm = 1.0
 }}
 

@@ -53,9 +53,12 @@ def python(
     is_bare: bool = False,
     environment: Mapping[str, str] | None = None,
     shell_prefix: str = "",
-    cwd: Path = ROOT,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Python with `path` first on its path; `is_bare` leaves out all installed packages."""
+    """Python with `path` first on its path; `is_bare` leaves out all installed packages.
+
+    It runs where only plans are: in the checkout a plan's run would be the one that `make quickstart` left.
+    """
     inherited = {name: os.environ[name] for name in READ if name in os.environ}
     search = os.pathsep.join(str(folder) for folder in (*path, ROOT))
     command = [sys.executable, *(["-S"] if is_bare else []), *arguments]
@@ -64,11 +67,19 @@ def python(
     return subprocess.run(
         command,
         env={**inherited, "PYTHONPATH": search, **(environment or {})},
-        cwd=cwd,
+        cwd=cwd or _only_plans(),
         capture_output=True,
         text=True,
         timeout=120,
     )
+
+
+def _only_plans() -> Path:
+    folder = Path(os.environ["HOME"]) / "only plans"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "plans").exists():
+        (folder / "plans").symlink_to(ROOT / "plans")
+    return folder
 
 
 def present_versions() -> dict[str, str | None]:

@@ -10,11 +10,14 @@ from typing import Any
 import jsonschema
 import pytest
 
+from planc.api import check_plan
 from planc.doctor.machine import read_storage
 from planc.doctor.packages import PACKAGES
 from planc.doctor.render import report_schema
+from planc.doctor.storage import storage_checks
+from planc.runtime.obstacles import obstacles
 from tests.doctor.environments import installed, python
-from tests.plans import QUICKSTART, TINY, write_plan
+from tests.plans import FULL, QUICKSTART, TINY, write_plan
 
 QUIET = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -190,3 +193,15 @@ def test_reading_a_folder_leaves_nothing_behind(tmp_path: Path) -> None:
     assert storage.existing == tmp_path
     assert storage.free_bytes > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_blocks_a_runs_saves_is_an_error(tmp_path: Path) -> None:
+    graph = check_plan(write_plan(tmp_path, text=FULL)).graph
+    assert graph is not None
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "step-60").symlink_to(tmp_path)
+    found = obstacles(tmp_path / "run", graph)
+    checks = storage_checks(read_storage(tmp_path / "run"), needs=None, obstacles=found)
+    [problem] = [problem for check in checks for problem in check.problems]
+    assert problem.code.code == "P945"
+    assert "step-60 is a symbolic link" in problem.primary.text

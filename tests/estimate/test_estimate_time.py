@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,6 +146,7 @@ def test_a_file_comes_back_as_it_was() -> None:
         ({"machine": " "}, "`machine` must be a text"),
         ({"format_version": 2}, "format_version 2 is not 1"),
         ({"extra": 1}, "expected an object with"),
+        ({"gemm_efficiency": float("nan")}, "NaN is not a JSON number"),
     ],
 )
 def test_a_broken_file_is_refused(edit: dict[str, object], message: str) -> None:
@@ -158,6 +160,11 @@ def lines(*seconds: float) -> list[str]:
         json.dumps({"step": step, "seconds": one, "labels": 10, "tokens_per_second": 10 / one})
         for step, one in enumerate(seconds, 1)
     ]
+
+
+def test_a_file_with_a_key_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match='the key "machine" stands twice'):
+        loads(dumps(MEASURED).replace("{", '{"machine": "b",', 1))
 
 
 def test_the_first_steps_of_a_run_do_not_count() -> None:
@@ -198,6 +205,31 @@ def test_a_run_of_another_plan_calibrates_nothing(tmp_path: Path, capsys: pytest
     command = ["calibrate", str(plan), str(folder), *other, "--gpu", "h100", "--machine", "a"]
     assert main([*command, "-o", str(output)]) == 2
     assert "give the --set of the run" in capsys.readouterr().err
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("damage", ["a byte", "a pipe", "a link", "a directory"])
+def test_a_damaged_run_calibrates_nothing(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, output = PLANS / "llama-3.1-8b.plan", tmp_path / "a.json"
+    folder = run_folder(tmp_path, rate=1.0, plan=plan)
+    metrics = folder / "metrics.jsonl"
+    sound = metrics.read_bytes()
+    metrics.unlink()
+    match damage:
+        case "a byte":
+            metrics.write_bytes(sound + b"\xff\n")
+        case "a pipe":
+            os.mkfifo(metrics)
+        case "a link":
+            (tmp_path / "elsewhere").write_bytes(sound)
+            metrics.symlink_to(tmp_path / "elsewhere")
+        case _:
+            metrics.mkdir()
+    command = ["calibrate", str(plan), str(folder), "--gpu", "h100", "--machine", "a", "-o", str(output)]
+    assert main(command) == 2
+    assert str(metrics) in capsys.readouterr().err
     assert not output.exists()
 
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from tests.faults import corpus_row, kills, power, resumes, runs, signals, wrong_numbers
 from tests.faults.damage import exchange_row, flip_row
+from tests.faults.folder_damage import folder_row
 from tests.faults.outcome import Row
 from tests.faults.page import write_page
 
@@ -75,6 +76,10 @@ def _damage(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
     return (flip_row(folder, num_flips=options.flips), exchange_row(folder))
 
 
+def _folder(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
+    return [folder_row(folder, stage=runs.prepare(folder / "stage"))]
+
+
 def _resumes(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
     return resumes.resume_rows(folder)
 
@@ -102,6 +107,7 @@ CAMPAIGNS: Mapping[str, Callable[[Path, argparse.Namespace], Iterable[Row]]] = {
     "storage": _storage,
     "damage": _damage,
     "corpus": _corpus,
+    "folder": _folder,
     "resumes": _resumes,
     "numbers": _numbers,
     "ranks": _ranks,

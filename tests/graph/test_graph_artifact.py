@@ -92,6 +92,16 @@ def test_tampering_is_refused(tamper: Tamper, text: str) -> None:
         load(json.dumps(document))
 
 
+@pytest.mark.parametrize("key", ["plan_hash", "num_steps", "op"])
+def test_a_key_that_stands_twice_is_refused(key: str) -> None:
+    text = _dumped()
+    start = text.index(f'"{key}":')
+    _, end = json.JSONDecoder().raw_decode(text, start + len(key) + 4)
+    twice = text[:start] + text[start:end] + ", " + text[start:]
+    with pytest.raises(ArtifactError, match=f'the key "{key}" stands twice'):
+        load(twice)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"format_version": 1}', "[" * 100_000])
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ArtifactError, match="not a compiled plan"):

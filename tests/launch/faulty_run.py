@@ -1,8 +1,9 @@
 """`planc.run`, where one rank does something bad as an op begins: for tests that start it with torchrun.
 
-FAULT is `stop`, `linger`, `exit`, `kill`, `sleep`, `raise`, `starve`, `skip`, `garble` or `drag`, and comes
-with rank, step and op: `stop 1 2 forward`. `kill` is for torchrun's first attempt alone, `drag` is 0.2 s, in
-that step and all after it; what is garbled is the data, some steps of which may have been read ahead.
+FAULT is `stop`, `linger`, `exit`, `kill`, `sleep`, `raise`, `starve`, `skip`, `garble`, `crowd`, `fill` or
+`drag`, and comes with rank, step and op: `stop 1 2 forward`. `kill` is for torchrun's first attempt alone,
+`drag` is 0.2 s, in that step and all after it; what is garbled is the data, some steps of which may have been
+read ahead; `fill` leaves no byte on the file system of the folder FILLED.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from planc.cli.run import main
 from planc.graph.op import Op
 from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.interpreter import Position
+from tests.launch.faulty_run_fill import fill
 
 FAULT, RANK, STEP, OP = os.environ["FAULT"].split()
 _execute = TorchBackend.execute
@@ -26,8 +28,9 @@ _execute = TorchBackend.execute
 
 def execute(self: TorchBackend, op: Op, position: Position) -> None:
     is_it = (os.environ["RANK"], str(position.step), op.name) == (RANK, STEP, OP)
-    if is_it and self.session.watch is not None:
-        self.session.watch.enter(op, step=position.step, micro_step=position.micro_step)
+    if is_it:
+        if self.session.watch is not None:
+            self.session.watch.enter(op, step=position.step, micro_step=position.micro_step)
         match FAULT:
             case "stop" | "linger":
                 # Long enough for a beat, where ranks meet in the store.
@@ -44,6 +47,12 @@ def execute(self: TorchBackend, op: Op, position: Position) -> None:
                 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
                 resource.setrlimit(resource.RLIMIT_AS, (size + 2**26, size + 2**26))
                 torch.zeros(2**26)
+            case "crowd":
+                size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+                # Less than the stack of one thread.
+                resource.setrlimit(resource.RLIMIT_AS, (size + 2**22, size + 2**22))
+            case "fill":
+                fill(Path(os.environ["FILLED"]))
             case "skip":
                 return
             case "garble":

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 from planc.runtime.backends.torch import mesh
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.launch import Launch
-from tests.launch.processes import free_port
+from planc.runtime.rank_claims import Claim, await_keys, register
+from tests.launch.processes import Outcome, free_port, start
+from tests.parity.cases import Case, make_workspace, plan_text
 
 CPU = torch.device("cpu")
 
@@ -32,6 +39,74 @@ def test_all_ranks_that_did_not_come_are_named(monkeypatch: pytest.MonkeyPatch) 
     assert error.code is ExitCode.COMMUNICATION
     assert error.message == "ranks 1, 2, 3 did not come within 1 s"
     assert seconds < 10
+
+
+def ranks_started(*ranks: int, world_size: int = 2, timeout: str = "3 s", plan: Path) -> list[Outcome]:
+    """How processes of these ranks end, each started by hand with `mesh.timeout`."""
+    world = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+    def start_rank(rank: int) -> Outcome:
+        environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        settings = ("--set", f"mesh.timeout={timeout}", "--run-dir", str(plan.parent / "run"))
+        return start(sys.executable, "-m", "planc.run", str(plan), *settings, environment=environment)
+
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        return list(threads.map(start_rank, ranks))
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_workspace(tmp_path_factory.mktemp("meeting") / "workspace")
+    path = folder / "two.plan"
+    path.write_text(plan_text(Case("DP2", "", {"dp_shard": 2})), encoding="utf-8")
+    return path
+
+
+def test_rank_0_that_is_not_there_is_named_by_those_that_are(plan: Path) -> None:
+    (outcome,) = ranks_started(1, plan=plan)
+    assert outcome.code == ExitCode.COMMUNICATION
+    assert f"rank 1 on {socket.gethostname()}: nobody listens at 127.0.0.1:" in outcome.stderr
+    assert "after 3 s (Connection refused): rank 0 has not started there, or has ended" in outcome.stderr
+    assert outcome.seconds < 40
+
+
+@pytest.mark.parametrize("rank", [1, 0])
+def test_processes_of_one_rank_both_say_so(rank: int, plan: Path) -> None:
+    outcomes = ranks_started(rank, rank, plan=plan, timeout="600 s")
+    for outcome in outcomes:
+        assert outcome.code == ExitCode.COMMUNICATION, outcome.stderr
+        assert f"RANK = {rank} is that of another process on {socket.gethostname()}" in outcome.stderr
+
+
+def test_a_rank_that_is_there_twice_is_named_on_all_ranks() -> None:
+    """As on several machines, where no name tells: by the store."""
+    port = free_port()
+    server = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    launches = [Launch(rank, 3, rank, "127.0.0.1", port, True, None) for rank in (0, 1)]
+
+    def failure(launch: Launch) -> str:
+        store = TCPStore("127.0.0.1", port, is_master=False)
+        try:
+            register(store, launch)
+            await_keys(store, ["never"], patience=timedelta(seconds=20))
+        except RunError as error:
+            return error.message
+        return ""
+
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(failure, [*launches, launches[1]]))
+    assert server is not None
+    assert all(text.startswith("RANK = 1 is that of two processes, on ") for text in found), found
+
+
+def test_a_claim_ends_with_the_meeting() -> None:
+    launch = Launch(1, 2, 1, "127.0.0.1", free_port(), False, None)
+    with Claim(launch) as first:
+        with pytest.raises(RunError, match="RANK = 1 is that of another process"):
+            Claim(launch)
+        with pytest.raises(RunError, match="RANK = 1 is that of another process"):
+            first.require_alone()
+    Claim(launch).close()
 
 
 def test_a_machine_that_no_service_knows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

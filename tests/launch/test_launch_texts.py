@@ -19,6 +19,7 @@ from planc.launch.kubernetes import KubernetesOptions, kubernetes_manifest
 from planc.launch.nodes import Nodes
 from planc.launch.slurm import SlurmOptions, slurm_script
 from tests.launch.processes import ROOT, start
+from tests.parity.cases import Case, make_workspace, plan_text
 
 HERE = Path(__file__).parent
 TWO_NODES = "plans/launch-two-nodes.plan"
@@ -76,14 +77,17 @@ def manifest_of(text: str) -> tuple[dict, dict]:  # type: ignore[type-arg]
 
 
 def test_one_node_is_one_command(launch: Callable[..., str]) -> None:
-    expected = "torchrun --standalone --nproc-per-node 4 -m planc.run plans/quickstart.plan\n"
+    expected = (
+        "torchrun --standalone --nproc-per-node 4 --shutdown-timeout 600 -m planc.run plans/quickstart.plan\n"
+    )
     assert launch("plans/quickstart.plan", "--nodes", "1") == expected
 
 
 def test_every_node_has_its_own_command(launch: Callable[..., str]) -> None:
     lines = launch(TWO_NODES, "--rdzv-endpoint", "node0:29503").splitlines()
     assert lines == [
-        f"torchrun --nnodes 2 --node-rank {node} --nproc-per-node 2 --rdzv-endpoint node0:29503 "
+        f"torchrun --nnodes 2 --node-rank {node} --nproc-per-node 2 --shutdown-timeout 600 "
+        "--rdzv-endpoint node0:29503 "
         f"-m planc.run {TWO_NODES}"
         for node in (0, 1)
     ]
@@ -115,6 +119,7 @@ def test_an_artifact_is_launched_as_its_plan(launch: Callable[..., str], tmp_pat
 def test_accelerate_has_the_same_ranks(launch: Callable[..., str]) -> None:
     lines = launch(TWO_NODES, "--form", "accelerate", "--rdzv-endpoint", "node0:29503").splitlines()
     assert lines == [
+        "env TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600 "
         f"accelerate launch --multi_gpu --num_processes 4 --num_machines 2 --machine_rank {node} "
         "--main_process_ip node0 --main_process_port 29503 --mixed_precision no --dynamo_backend no "
         f"-m planc.run {TWO_NODES}"
@@ -132,6 +137,43 @@ def test_kubernetes_manifest_golden(
 ) -> None:
     more = ("--gpu", "h100", "--cpus-per-node", "16", *STORAGE)
     match_golden(HERE / "two-nodes.yaml", launch(TWO_NODES, *KUBERNETES, *more))
+
+
+def test_ranks_have_the_time_to_end_that_is_asked_for(launch: Callable[..., str]) -> None:
+    asked = ("--grace-seconds", "77")
+    meet = ("--rdzv-endpoint", "h:1")
+    assert "--shutdown-timeout 77 " in launch("plans/quickstart.plan", "--nodes", "1", *asked)
+    assert launch(TWO_NODES, *meet, *asked).count("--shutdown-timeout 77 ") == 2
+    accelerate = launch(TWO_NODES, "--form", "accelerate", *meet, *asked)
+    assert accelerate.startswith("env TORCH_ELASTIC_SHUTDOWN_TIMEOUT=77 ")
+    script = launch(TWO_NODES, *SLURM, "--gpu", "h100", *asked)
+    assert "#SBATCH --signal=TERM@107" in script
+    assert "--shutdown-timeout 77 " in script
+    own = launch(TWO_NODES, *SLURM, "--gpu", "h100", *asked, "--sbatch", "signal=TERM@5")
+    assert own.count("--signal=") == 1
+    _, indexed = manifest_of(launch(TWO_NODES, *KUBERNETES, *STORAGE, "--gpu", "h100", *asked))
+    pod = indexed["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 107
+    assert pod["containers"][0]["args"][6:8] == ["--shutdown-timeout", "77"]
+
+
+def test_nodes_of_an_elastic_plan_can_meet_on_a_machine_that_is_none_of_them(
+    launch: Callable[..., str], refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    plan = make_workspace(tmp_path / "workspace") / "elastic.plan"
+    text = plan_text(Case("x", "", {"dp_replicate": 2, "tp": 2}, micro_batch=1), saves=True)
+    text = text.replace("mesh {", "mesh {\n  devices_per_node = 2\n", 1)
+    plan.write_text(text + "\nelastic on dp_replicate {\n  sizes = [1]\n}\n", encoding="utf-8")
+    meet = ("--rdzv-endpoint", "store0:29500", "--meet-elsewhere")
+    *nodes, store = launch(str(plan), *meet).splitlines()
+    assert store == "python -m planc.rendezvous store0:29500"
+    assert all("--rdzv-conf is_host=0" in line for line in nodes)
+    assert "for elastic plans" in refusal(TWO_NODES, *meet)
+
+
+def test_a_store_that_anyone_can_reach_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "plans/quickstart.plan", "--nodes", "1"]) == 0
+    assert "listens on every interface" in capsys.readouterr().err
 
 
 def test_processors_are_asked_for_no_devices(launch: Callable[..., str]) -> None:
@@ -196,6 +238,7 @@ def test_a_script_hands_torchrun_the_words_as_they_are(tmp_path: Path) -> None:
     done = start("bash", "-c", script, environment=environment)
     assert (done.code, done.stderr) == (0, "")
     ranks = ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-endpoint", "first-node:23456"]
+    ranks += ["--shutdown-timeout", "600"]
     module = ["-m", "planc.run", ODD, "--set", "a=b c"]
     assert done.stdout.splitlines() == [
         *("--node-rank", "0", *ranks, *module),

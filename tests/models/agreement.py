@@ -12,18 +12,19 @@ from planc.verify.compare import disagreements
 from planc.verify.ranks import Record
 from tests.models.independent import Drawn, Initial, Measured
 
-LOSS_LIMIT = {"float32": 1e-5, "bfloat16": 2**-8}
-"""Relative. bfloat16 has 8 bits: one rounding is off by up to 2**-9."""
+LOSS_LIMITS = {"float32": (1e-5, 1e-5), "bfloat16": (2**-8, 2**-6)}
+"""Relative, of the first step and of later ones, which begin from weights that rounding has moved apart.
+bfloat16 has 8 bits: one rounding is off by up to 2**-9."""
 GRADIENT_LIMIT = 1e-5
 """Relative, in float32, of each parameter's gradient; of those that are nearly zero, to `_SMALL` of all."""
-NORM_LIMIT = {"float32": 3e-4, "bfloat16": 2**-5}
+NORM_LIMITS = {"float32": (3e-4, 3e-4), "bfloat16": (2**-5, 2**-3)}
 """Relative, of gradient norms: those after the first step follow from updates, which AdamW scales up."""
 UPDATE_LIMIT = 3e-4
 """Relative, in float32, to what training changed of a parameter."""
 NOISE_LIMIT, OWN_NOISE_LIMIT = 2.0, 4.0
-"""In bfloat16: how far the gradients may be from the reference's, all together and each parameter's alone, as
-multiples of the reference's own distance from float32. Two runs that round differently differ by 1.4 times
-that distance, if their roundings are independent."""
+"""In bfloat16: how far the gradients may be from the reference's, all together and, in one process, each
+parameter's alone, as multiples of the reference's own distance from float32. Two runs that round differently
+differ by 1.4 times that distance, if their roundings are independent."""
 _SMALL, _NO_GRADIENT = 1e-3, 1e-6
 _ROUNDING = 2**-9
 _STD_SIGMAS, _STD_SLACK = 8.0, 0.05
@@ -42,9 +43,9 @@ def agreement(records: Sequence[Record], expected: Measured, *, dtype: str) -> A
     first = records[0]
     metrics = first.metrics
     wrong = [*_other_tensors(records, expected), *disagreements(records)]
-    wrong += _apart("loss", [one.loss for one in metrics], expected.losses, limit=LOSS_LIMIT[dtype])
+    wrong += _apart("loss", [one.loss for one in metrics], expected.losses, limits=LOSS_LIMITS[dtype])
     norms = [one.grad_norm for one in metrics]
-    wrong += _apart("gradient norm", norms, expected.grad_norms, limit=NORM_LIMIT[dtype])
+    wrong += _apart("gradient norm", norms, expected.grad_norms, limits=NORM_LIMITS[dtype])
     if first.gradients.keys() != expected.gradients.keys():
         names = sorted(first.gradients.keys() ^ expected.gradients.keys())
         return Agreement((*wrong, f"gradients only on one side: {', '.join(names[:3])}"), math.inf)
@@ -57,7 +58,9 @@ def agreement(records: Sequence[Record], expected: Measured, *, dtype: str) -> A
     error, noise = _all_together(first.gradients, expected)
     if not error <= NOISE_LIMIT * noise + _ROUNDING:
         wrong.append(f"gradients are off by {error:.0e}, where {dtype} is by {noise:.0e}")
-    wrong += _beyond_own_noise(first.gradients, expected)
+    # Ranks of tp round parts of sums: a token more or less of one expert is no noise of that expert alone.
+    if len(records) == 1:
+        wrong += _beyond_own_noise(first.gradients, expected)
     return Agreement(tuple(wrong), error)
 
 
@@ -74,11 +77,13 @@ def _other_tensors(records: Sequence[Record], expected: Measured) -> Iterator[st
             yield f"rank {rank} begins with another {', '.join(names[:3])}"
 
 
-def _apart(what: str, actual: Sequence[float], expected: Sequence[float], *, limit: float) -> Iterator[str]:
+def _apart(
+    what: str, actual: Sequence[float], expected: Sequence[float], *, limits: tuple[float, float]
+) -> Iterator[str]:
     if len(actual) != len(expected):
         yield f"{len(actual)} steps"
     for step, (one, other) in enumerate(zip(actual, expected, strict=False), start=1):
-        if not abs(one - other) <= limit * abs(other):
+        if not abs(one - other) <= limits[step > 1] * abs(other):
             yield f"{what} of step {step}: {one:.6g}, transformers' own {other:.6g}"
             return
 

@@ -65,7 +65,7 @@ def write_corpus(path: Path, *, sequence_length: int) -> None:
     path.write_text(text[: NUM_SEQUENCES * sequence_length], encoding="ascii")
 
 
-def write_weights(folder: Path) -> None:
+def write_weights(folder: Path, *, noise: float = NOISE) -> None:
     """Puts weights beside a config.json, in float32: of transformers' initialization, with noise on each."""
     torch.manual_seed(11)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -74,7 +74,7 @@ def write_weights(folder: Path) -> None:
         # Zeros and ones, of which a wrong one would not show, are moved too; tied ones only once.
         for tensor in {id(one): one for one in model.state_dict(keep_vars=True).values()}.values():
             if tensor.is_floating_point():
-                tensor += NOISE * torch.randn_like(tensor)
+                tensor += noise * torch.randn_like(tensor)
     model.save_pretrained(folder)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -80,43 +80,61 @@ class Row:
         return asdict(self)
 
 
-def judged(model_type: str, architecture: str) -> Row:
-    """The row of an architecture; nothing raises but for bugs of this table."""
+def judged(
+    model_type: str,
+    architecture: str,
+    *,
+    columns: Iterable[str] = COLUMNS,
+    changes: Mapping[str, object] | None = None,
+) -> Row:
+    """The row of an architecture, with changes of its config; nothing raises but for bugs of this table."""
+    columns = tuple(columns)
     with TemporaryDirectory(prefix="planc-models-") as name:
         folder = Path(name)
         write_corpus(folder / CORPUS, sequence_length=SEQUENCE_LENGTH)
         try:
-            inventory = prepare(model_type, architecture, folder=folder)
+            inventory = prepare(model_type, architecture, changes=changes or {}, folder=folder)
         except InventoryError as error:
             refused = Cell(Status.REFUSED, error.message.replace(f"{folder}/", ""), codes=("P216",))
-            return Row(model_type, architecture, dict.fromkeys(COLUMNS, refused))
+            return Row(model_type, architecture, dict.fromkeys(columns, refused))
         except (RankError, TimeoutError) as error:
             unknown = Cell(Status.UNKNOWN, cause(error))
-            return Row(model_type, architecture, dict.fromkeys(COLUMNS, unknown))
-        return Row(model_type, architecture, dict(_cells(inventory, model_type, folder=folder)))
+            return Row(model_type, architecture, dict.fromkeys(columns, unknown))
+        return Row(
+            model_type, architecture, dict(_cells(inventory, model_type, columns=columns, folder=folder))
+        )
 
 
-def prepare(model_type: str, architecture: str, *, folder: Path) -> Inventory:
+def prepare(model_type: str, architecture: str, *, changes: Mapping[str, object], folder: Path) -> Inventory:
     """The inventory of the tiny model, whose config.json and weights this writes below `folder`."""
     (folder / model_type).mkdir()
-    config = json.dumps(tiny_config(model_type, architecture), indent=1)
+    config = json.dumps({**tiny_config(model_type, architecture), **changes}, indent=1)
     (folder / model_type / "config.json").write_text(config, encoding="utf-8")
     # Of what is refused there is nothing to train: the weights of some such models are large.
     save_inventory(folder / model_type)
     (folder / model_type / "inventory.json").unlink()
     _alone(written, folder / model_type)
+    _change(folder / model_type / "config.json", changes)
     # Saved, it is what every check reads; a cache may hold one from before a change of the probe.
     save_inventory(folder / model_type)
     return load_inventory(folder / model_type, cache_dir=folder).inventory
+
+
+def _change(path: Path, changes: Mapping[str, object]) -> None:
+    """Again after transformers has written the config beside its weights."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, **changes}, indent=1), encoding="utf-8")
 
 
 def written(rank: int, world_size: int, folder: Path) -> None:
     write_weights(folder)
 
 
-def _cells(inventory: Inventory, model_type: str, *, folder: Path) -> Iterator[tuple[str, Cell]]:
+def _cells(
+    inventory: Inventory, model_type: str, *, columns: Iterable[str], folder: Path
+) -> Iterator[tuple[str, Cell]]:
     references: dict[str, Measured | Cell] = {}
-    for column in COLUMNS:
+    for column in columns:
         if column == "random":
             yield column, _random_cell(inventory, model_type, folder=folder)
             continue

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
 import pytest
 
 from tests.dist.pool import start_server
+from tests.models import independent
 from tests.models.architectures import LEFT_OUT, architectures, known_types
 from tests.models.judge import Status, judged
 from tests.models.page import PAGE, RESULTS, read_rows
 from tests.models.plans import COLUMNS
 from tests.models.tiny import tiny_config
 
-SAMPLE = ("gpt_neox", "gpt_oss", "granitemoehybrid", "mistral", "phi3", "qwen3_next")
-"""Fused heads, sinks and experts, a state space, windows, fused projections, a linear attention."""
+SAMPLE = ("gpt_oss", "granitemoehybrid", "phi3", "qwen3_next")
+"""Sinks and experts, a state space, fused projections, a linear attention."""
+DTYPES = ("llama", "deepseek_v3", "ernie4_5_moe", "gemma3_text", "gpt2")
+"""Rotary frequencies; a buffer that loading keeps in float32; parameters that are built so; an embedding with
+a scale in a buffer; learned positions."""
 
 
 def test_every_architecture_is_in_the_table_or_left_out_with_a_reason() -> None:
@@ -49,11 +57,68 @@ def test_a_tiny_config_keeps_every_kind_of_layer() -> None:
 
 @pytest.mark.parametrize("model_type", SAMPLE)
 def test_a_row_of_the_table_still_holds(model_type: str) -> None:
+    require_known(model_type, columns=("one", "fsdp", "tp", "sp", "cp"))
+
+
+@pytest.mark.parametrize("model_type", DTYPES)
+def test_every_tensor_begins_and_trains_as_transformers_has_it(model_type: str) -> None:
+    require_known(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
+
+
+ROPES: Mapping[str, Mapping[str, object]] = {
+    "linear": {"factor": 4.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 64},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "longrope": {
+        "short_factor": [1.0 + n / 8 for n in range(8)],
+        "long_factor": [2.0 + n for n in range(8)],
+        "original_max_position_embeddings": 64,
+        "factor": 4.0,
+    },
+    "proportional": {"partial_rotary_factor": 0.5},
+}
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_scaled_frequencies_are_those_of_transformers(kind: str) -> None:
     start_server()
-    row, known = judged(model_type, architectures()[model_type]), read_rows(RESULTS)[model_type]
-    assert {column: cell.status for column, cell in row.cells.items()} == {
-        column: cell.status for column, cell in known.cells.items()
-    }
-    assert {column: cell.codes for column, cell in row.cells.items()} == {
-        column: cell.codes for column, cell in known.cells.items()
-    }
+    rope = {"rope_type": kind, "rope_theta": 10_000.0, **ROPES[kind]}
+    changes = {"head_dim": 16, "max_position_embeddings": 256, "rope_parameters": rope}
+    columns = ("random", "one", "one bfloat16")
+    row = judged("llama", "LlamaForCausalLM", columns=columns, changes=changes)
+    assert {column: (cell.status, cell.detail) for column, cell in row.cells.items()} == dict.fromkeys(
+        columns, (Status.EQUAL, "")
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_the_dtype_of_a_config_says_nothing(dtype: str) -> None:
+    """The plan's does: also where config.json has another."""
+    start_server()
+    columns = ("random", "one bfloat16")
+    changes = {"dtype": dtype, "torch_dtype": dtype}
+    row = judged("deepseek_v3", "DeepseekV3ForCausalLM", columns=columns, changes=changes)
+    assert [cell.status for cell in row.cells.values()] == [Status.EQUAL] * 2
+
+
+def require_known(model_type: str, *, columns: Sequence[str]) -> None:
+    """That cells of a row come out as they stand in the table."""
+    start_server()
+    row = judged(model_type, architectures()[model_type], columns=columns)
+    known = read_rows(RESULTS)[model_type]
+    assert [(column, cell.status, cell.codes, cell.detail) for column, cell in row.cells.items()] == [
+        (column, known.cells[column].status, known.cells[column].codes, known.cells[column].detail)
+        for column in columns
+    ]
+
+
+def test_the_reference_imports_nothing_of_planc() -> None:
+    tree = ast.parse(Path(independent.__file__).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    assert {name.partition(".")[0] for name in names} & {"planc", "tests"} == set()

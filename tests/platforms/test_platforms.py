@@ -97,7 +97,7 @@ QUICK = tuple(one for one in COMMANDS if not one.needs)
 def test_output_reaches_streams_that_lack_its_characters(encoding: str, made: Path, tmp_path: Path) -> None:
     """As on a Windows console, or in a container without a locale: files are UTF-8 all the same."""
     locale = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
-    found = answers(made, tmp_path, "whole", QUICK, PRETENDED_ENCODING=encoding, **locale)
+    found = answers(made, tmp_path, "base", QUICK, PRETENDED_ENCODING=encoding, **locale)
     problems = [problem(command, found[command.line], lacks=frozenset()) for command in QUICK]
     assert [one for one in problems if one] == []
     compiled = json.loads((tmp_path / "wörld 1" / "out" / "x.json").read_text(encoding="utf-8"))
@@ -109,13 +109,13 @@ def test_line_ends_change_nothing_but_the_text(made: Path, tmp_path: Path) -> No
     lines = ("compile x.plan -o out/x.json", "fmt formatted.plan", "review main")
     commands = tuple(map(Command, lines))
     place = tmp_path / "unix"
-    unix = answers(made, place, "whole", commands)
+    unix = answers(made, place, "base", commands)
     windows = tmp_path / "windows"
     source = tmp_path / "crlf"
     shutil.copytree(made, source, symlinks=True)
     for plan in (source / "world").glob("*.plan"):
         plan.write_bytes(plan.read_bytes().replace(b"\n", b"\r\n"))
-    crlf = answers(source, windows, "whole", commands)
+    crlf = answers(source, windows, "base", commands)
     hashes = [one[lines[0]]["err"] for one in (unix, crlf)]
     assert hashes[0] == hashes[1]
     assert b"\r\n" not in (place / "wörld 1" / "formatted.plan").read_bytes()

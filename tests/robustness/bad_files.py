@@ -1,4 +1,4 @@
-"""Bad models, data, checkpoints and environments, each with planc's answer: rows 69 to 109 of the corpus.
+"""Bad models, data, checkpoints and environments, each with planc's answer: rows 69 to 110 of the corpus.
 
 Each case spoils a sound workspace: a plan `x.plan`, a model with weights in `model`, text in `corpus.txt`.
 """
@@ -212,6 +212,52 @@ WORLD = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "x", 
 KEY = "hf_of_nobody_at_all"
 UNKNOWN = "no causal language model"
 
+
+def _nested(depth: int) -> object:
+    value: object = 0
+    for _ in range(depth):
+        value = {"x": value}
+    return value
+
+
+def config_text(old: str, new: str) -> Callable[[Path], object]:
+    """Another config.json, of which nothing is known yet, as JSON libraries would not write it."""
+
+    def arrange(folder: Path) -> None:
+        config()(folder)
+        edit("model/config.json", old, new)(folder)
+
+    return arrange
+
+
+LAYERS, HEADS, EPS = "num_hidden_layers", "num_attention_heads", "rms_norm_eps"
+HOSTILE = tuple(
+    FileCase(f"110 {row}", arrange, said, FINDINGS, CHECK)
+    for row, arrange, said in (
+        ("10^9 layers", config(num_hidden_layers=10**9), f"`{LAYERS}` is 1000000000, and must be from 1 to"),
+        ("10^30 layers", config(num_hidden_layers=10**30), f"`{LAYERS}` is about 10^30, and must be"),
+        ("5000 layers", config(num_hidden_layers=5000), f"`{LAYERS}` is 5000, and must be from 1 to 1000"),
+        ("no layers", config(num_hidden_layers=0), f"`{LAYERS}` is 0, and must be from 1"),
+        ("layers as a string", config(num_hidden_layers="4"), f'`{LAYERS}` is "4", and must be a number'),
+        ("layers as a bool", config(num_hidden_layers=True), f"`{LAYERS}` is true, and must be a number"),
+        ("4.5 layers", config(num_hidden_layers=4.5), f"`{LAYERS}` is 4.5, and must be an integer"),
+        ("NaN eps", config(rms_norm_eps=float("nan")), f"`{EPS}` is nan, and must be a finite number"),
+        ("infinite eps", config(rms_norm_eps=float("inf")), f"`{EPS}` is inf, and must be a finite number"),
+        ("negative eps", config(rms_norm_eps=-1.0), f"`{EPS}` is -1.0, and must be at least 0"),
+        ("eps as a string", config(rms_norm_eps="x"), f'`{EPS}` is "x", and must be a number'),
+        ("no heads", config(num_attention_heads=0), f"`{HEADS}` is 0, and must be from 1"),
+        ("-4 heads", config(num_attention_heads=-4), f"`{HEADS}` is -4, and must be from 1"),
+        ("vocabulary 10^15", config(vocab_size=10**15), "`vocab_size` is 1000000000000000, and must be"),
+        ("10^400 positions", config(max_position_embeddings=10**400), "is about 10^400, and must be"),
+        ("NaN inside", config(rope_scaling={"factor": float("nan")}), "`rope_scaling.factor` is nan"),
+        ("10^9 layers inside", config(text_config={LAYERS: 10**9}), f"`text_config.{LAYERS}` is 1000000000"),
+        ("nested deep", config(x=_nested(100)), "is nested more than 32 deep"),
+        ("nested beyond reading", config_text("{", '{"x": ' + "[" * 10**5 + "]" * 10**5 + ","), "too deeply"),
+        ("many values", config(x=[0] * 10**5), "more than 50000 values"),
+        ("100 MB", config_text("{", "{" + " " * 10**8), "is larger than 4194304 bytes"),
+        ("a key given twice", config_text("{", f'{{"{LAYERS}": 1, '), f'the key "{LAYERS}" stands twice'),
+    )
+)
 MODEL = (
     FileCase("69 auto_map", config(auto_map={"AutoModelForCausalLM": "m.M"}), "auto_map", FINDINGS, CHECK),
     FileCase(
@@ -222,7 +268,11 @@ MODEL = (
         CHECK,
     ),
     FileCase("71 architecture pipeline", config(architectures=["pipeline"]), UNKNOWN, FINDINGS, CHECK),
-    FileCase("72 hidden size 2^40", config(hidden_size=2**40), "no tensor of a model", FINDINGS, CHECK),
+    FileCase(
+        "72 hidden size 2^40", config(hidden_size=2**40), "must be from 1 to 2147483647", FINDINGS, CHECK
+    ),
+    FileCase("72 hidden size 2^30", config(hidden_size=2**30), "no tensor of a model", FINDINGS, CHECK),
+    *HOSTILE,
     FileCase("73 only .bin", only_bin, "has neither model.safetensors nor"),
     FileCase("74 index to ../victim", index("../victim.safetensors"), "no safetensors file of its folder"),
     FileCase("75 absolute index path", absolute, "no safetensors file of its folder"),

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.launch import Launch, read_launch, require_free_port, require_world_size
+from planc.runtime.launch import Launch, read_launch, require_world_size
+from planc.runtime.rank_claims import require_free_port
 
 TORCHRUN = {
     "RANK": "3",

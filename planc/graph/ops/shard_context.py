@@ -18,6 +18,10 @@ class ShardContext(Op):
     buffers: tuple[tuple[str, int], ...]
     """Sequence tensors and the dimension that is divided."""
     over: tuple[MeshDim, ...]
+    first_position: int | None = None
+    """Of a sequence, where the model's own is not 0."""
+    uncounted_token: int | None = None
+    """The id of tokens that do not advance the count, and are at the position before the first."""
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.BATCH,), writes=(Resource.LOCAL_BATCH,))

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from planc.runtime.checkpoints.errors import storage_errors
+from planc.runtime.plain_files import kind_of
 
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")
 _LEFTOVER = re.compile(r"step-(0|[1-9][0-9]{0,17})(?:\.deleted)?\.tmp")
@@ -48,6 +49,15 @@ def committed_steps(root: Path) -> tuple[int, ...]:
         with entries:
             directories = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
     return tuple(sorted(step for directory in directories if (step := step_of(directory)) is not None))
+
+
+def strange_steps(root: Path) -> tuple[tuple[Path, str], ...]:
+    """Every entry that is named like a checkpoint and is not a directory, and what it is."""
+    with storage_errors(f"cannot list {root}"):
+        kinds = ((root / name, kind_of(root / name)) for name in sorted(os.listdir(root)))
+        return tuple(
+            (path, kind) for path, kind in kinds if kind and kind != "directory" and step_of(path) is not None
+        )
 
 
 def latest(root: Path) -> int | None:

@@ -50,8 +50,10 @@ def parse_manifest(text: str, *, directory: Path) -> Manifest:
     content, is_as_sealed = unseal(text)
     try:
         manifest = Manifest.model_validate_json(content)
-        # The model takes the last of two fields with one name, another reader may take the first.
-        loads(content)
+        # The model takes the last of two fields with one name, another reader may take the first. What
+        # this planc writes, it need not search.
+        if manifest.model_dump_json() != content:
+            loads(content)
     except ValidationError as error:
         raise _invalid_manifest(directory, error=error) from error
     except (ValueError, RecursionError) as error:

@@ -7,6 +7,7 @@ no network: the same messages are the same text for ever.
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,9 +121,11 @@ def unmarked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
 def compiled(template: ChatTemplate) -> Render:
     """The template as a function. Raises DataError if it is no template."""
     # Lazy: of all sources, only conversations need it.
-    from jinja2 import TemplateError, nodes
+    from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from planc.runtime.data.chat_budget import MAX_TEMPLATE_CHARACTERS, BoundedEnvironment
+    from planc.runtime.data.chat_steps import Budget
 
     class Generation(Extension):
         """`{% generation %}`, by which templates mark answers."""
@@ -137,19 +140,29 @@ def compiled(template: ChatTemplate) -> Render:
         def _marked(self, caller: Callable[[], str]) -> str:
             return f"{START}{caller()}{STOP}"
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    if len(template.text) > MAX_TEMPLATE_CHARACTERS:
+        raise DataError(
+            f"{template.origin} is not a chat template: it has {len(template.text):_} characters, "
+            f"more than {MAX_TEMPLATE_CHARACTERS:_}",
+            help="take another tokenizer",
+        )
+    environment = BoundedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[Generation, loopcontrols],
+        tojson=_to_json,
+        raise_exception=_refuse,
     )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
     try:
         loaded = environment.from_string(template.text)
-    except TemplateError as error:
+    # Not a TemplateError alone: text nested deeply enough overflows Jinja's parser, or Python's.
+    except Exception as error:
         raise DataError(
             f"{template.origin} is not a chat template: {error}", help="mend it, or take another tokenizer"
         ) from error
 
     def render(messages: Messages, starts_answer: bool, /) -> str:
+        environment.budget = Budget(lambda: num_characters(messages))
         try:
             return loaded.render(
                 messages=messages, add_generation_prompt=starts_answer, **template.special_tokens
@@ -158,9 +171,30 @@ def compiled(template: ChatTemplate) -> Render:
             raise
         # A template may run into any error, as any program may.
         except Exception as error:
-            raise TemplateFault(f"{type(error).__name__}: {error}") from error
+            line = _line(error)
+            where = f"line {line} of {template.origin}: " if line else ""
+            raise TemplateFault(f"{where}{type(error).__name__}: {error}") from error
 
     return render
+
+
+def num_characters(value: object) -> int:
+    """The characters of all strings in a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + num_characters(one) for key, one in value.items())
+    return sum(map(num_characters, value)) if isinstance(value, list) else 1
+
+
+def _line(error: BaseException) -> int | None:
+    """The line of the template in which an error came up, as Jinja tells it."""
+    lines = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == "<template>"
+    ]
+    return lines[-1] if lines else None
 
 
 def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **settings: Any) -> str:

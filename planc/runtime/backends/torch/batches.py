@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, ShardContext
 from planc.runtime.backends.torch.attention.documents import document_starts
@@ -145,6 +146,13 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
     if session.documents is not None:
         # Every rank of a sequence keeps all starts: what its own queries see may lie with another.
         session.documents.begin(document_starts(tensors["position_ids"].to(session.device)))
+    if op.first_position is not None or op.uncounted_token is not None:
+        tensors["position_ids"] = model_positions(
+            tensors["input_ids"],
+            places=tensors["position_ids"],
+            first=op.first_position or 0,
+            uncounted_token=op.uncounted_token,
+        )
     for mesh_dim in op.over:
         for name, tensor_dim in op.buffers:
             tensors[name] = shard(
@@ -155,3 +163,17 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
                 balance=op.balance,  # type: ignore[arg-type]
             )
     session.local_batch = LocalBatch(**{name: tensor.to(session.device) for name, tensor in tensors.items()})
+
+
+def model_positions(input_ids: Tensor, *, places: Tensor, first: int, uncounted_token: int | None) -> Tensor:
+    """[B, S]: the positions that the model itself gives each document alone, of whole sequences.
+
+    `places` [B, S] restart at 0 with every document.
+    """
+    if uncounted_token is None:
+        return places + first
+    is_counted = (input_ids != uncounted_token).long()
+    counted = is_counted.cumsum(1)
+    starts = document_starts(places)
+    before = (counted - is_counted).gather(1, starts)
+    return (counted - before) * is_counted + first - 1

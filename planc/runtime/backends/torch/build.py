@@ -47,7 +47,16 @@ def _code_of(model: Any) -> Iterator[tuple[str, Path]]:
 
 
 def meta_model(op: BuildModel, *, base: Path) -> Any:
-    """The op's model on meta, ready to train; RunError if its config.json is not the one compiled for."""
+    """The op's model on meta, ready to train; RunError if its config.json is not the one compiled for, or
+    if transformers builds it of other dtypes."""
+    model = bare_model(op, base=base)
+    _require_dtypes(model, dict(op.own_dtypes), dtype=op.dtype)
+    set_dtypes(model, dict.fromkeys(op.kept_in_float32, torch.float32))
+    return model
+
+
+def bare_model(op: BuildModel, *, base: Path) -> Any:
+    """The op's model on meta as its code builds it, whatever the op says of other dtypes."""
     folder = model_folder(op.path, base=base)
     found = config_digest(folder)
     if found != op.config_digest:
@@ -65,20 +74,27 @@ def meta_model(op: BuildModel, *, base: Path) -> Any:
         model = AutoModelForCausalLM.from_config(
             config, dtype=dtype, attn_implementation="eager", trust_remote_code=False
         )
-    _require_dtypes(model, dict(op.own_dtypes), dtype=op.dtype)
-    set_dtypes(model, dict.fromkeys(op.kept_in_float32, torch.float32))
     model.config.use_cache = False
     model.train()
     return model
 
 
+def own_dtypes(model: PreTrainedModel, *, dtype: DType) -> tuple[tuple[str, DType], ...]:
+    """Parameters and buffers that are not of the model's dtype, in its order."""
+    return tuple(
+        (name, DType(str(tensor.dtype).removeprefix("torch.")))
+        for name, tensor in floating_tensors(model).items()
+        if tensor.dtype != TORCH_DTYPES[dtype]
+    )
+
+
 def _require_dtypes(model: PreTrainedModel, own: Mapping[str, DType], *, dtype: DType) -> None:
     """RunError where transformers builds a tensor in another dtype than the graph says."""
-    for name, tensor in floating_tensors(model).items():
-        expected = own.get(name, dtype)
-        if tensor.dtype != TORCH_DTYPES[expected]:
-            found = str(tensor.dtype).removeprefix("torch.")
-            raise RunError(f"{name} is {found}, and the plan was compiled for {expected}", help=STALE)
+    found = dict(own_dtypes(model, dtype=dtype))
+    for name in (*found, *own):
+        actual, expected = (dtypes.get(name, dtype) for dtypes in (found, own))
+        if actual is not expected:
+            raise RunError(f"{name} is {actual}, and the plan was compiled for {expected}", help=STALE)
 
 
 def attach_attention(session: Session, op: AttachAttention, position: Position) -> None:

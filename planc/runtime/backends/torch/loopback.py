@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import MutableMapping
 
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
 from planc.runtime.launch import Launch
 
 _INTERFACES = ("lo", "lo0")
@@ -22,6 +24,12 @@ def keep_gloo_inside(environment: MutableMapping[str, str], *, launch: Launch) -
     for _, name in socket.if_nameindex():
         if name in _INTERFACES:
             environment["GLOO_SOCKET_IFNAME"] = name
+
+
+def host_store(host: str, port: int, *, listener: socket.socket) -> TCPStore:
+    """A store that is served on `listener` for as long as it is held."""
+    descriptor = listener.detach()
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
 
 
 def listener(launch: Launch) -> int | None:

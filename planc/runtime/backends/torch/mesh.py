@@ -25,6 +25,7 @@ from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.launch import Launch, names_devices
 from planc.runtime.numerics import ranks_text
+from planc.runtime.rank_claims import Claim, await_host, await_keys, register
 from planc.runtime.reads import Entry, deviation, deviation_of, digest, majority
 from planc.vocab import MeshDim
 
@@ -60,18 +61,26 @@ def choose_device(backend: str, launch: Launch) -> torch.device:
     return device
 
 
-def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, entries: Sequence[Entry]) -> Store:
+def connect(
+    launch: Launch,
+    *,
+    device: torch.device,
+    timeout_seconds: int,
+    entries: Sequence[Entry],
+    claim: Claim | None = None,
+) -> Store:
     """The store where ranks met. Joins the process group, once all have shown equal entries.
 
     These hold the graph, and what else a rank has read so far. Their digests meet in the store, before any
     collective: ranks with different graphs would hang in one. RunError if they differ, or if a rank does not
-    come.
+    come. `claim` tells of another process of this rank.
     """
     if launch.world_size == 1:
         store: Store = HashStore()
     else:
-        store = meet(launch)
-        _agree(store, launch, entries)
+        patience = min(_ARRIVAL_TIMEOUT, timedelta(seconds=timeout_seconds))
+        store = meet(launch, claim, patience=patience)
+        _agree(store, launch, entries, patience=patience, claim=claim)
     keep_gloo_inside(os.environ, launch=launch)
     # gloo beside nccl: checkpoints and metrics move CPU tensors too.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -85,11 +94,14 @@ def connect(launch: Launch, *, device: torch.device, timeout_seconds: int, entri
     return store
 
 
-def meet(launch: Launch) -> Store:
+def meet(launch: Launch, claim: Claim | None = None, *, patience: timedelta = _ARRIVAL_TIMEOUT) -> Store:
     """The store of a launch of several ranks; RunError where it cannot be reached."""
     assert launch.address is not None and launch.port is not None
     _await_name(launch.address)
     is_host = launch.rank == 0 and not launch.agent_hosts_store
+    if not is_host:
+        # torch's own client tries for up to twice its timeout, and says an address alone.
+        await_host(launch, claim, patience=patience)
     try:
         store = TCPStore(
             launch.address,
@@ -106,10 +118,11 @@ def meet(launch: Launch) -> Store:
             help="check MASTER_ADDR and MASTER_PORT, and that every rank was started",
             is_shared=False,
         ) from error
-    if not launch.agent_hosts_store:
-        return PrefixStore("planc", store)
     # Attempts of one torchrun share its agent's store, so that each needs its own keys.
-    return PrefixStore(f"planc/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    attempt = f"/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}" if launch.agent_hosts_store else ""
+    found = PrefixStore(f"planc{attempt}", store)
+    register(found, launch)
+    return found
 
 
 def _await_name(address: str) -> None:
@@ -131,31 +144,40 @@ def _await_name(address: str) -> None:
             return
 
 
-def _agree(store: Store, launch: Launch, entries: Sequence[Entry]) -> None:
+def _agree(
+    store: Store, launch: Launch, entries: Sequence[Entry], *, patience: timedelta, claim: Claim | None
+) -> None:
     """RunError on every rank if one of them does not come, or has other entries."""
     store.set(f"digest/{launch.rank}", digest(entries))
-    if launch.rank == 0:
-        absent = _absent(store, launch)
-        store.set("verdict", json.dumps({"absent": absent} if absent else _verdict(store, launch)))
+    verdict = {"absent": "rank 0 did not answer in time"}
     try:
-        verdict = json.loads(store.get("verdict"))
-        if "expected_of" in verdict:
-            _refuse_difference(store, launch, entries, expected_of=verdict["expected_of"])
+        if launch.rank == 0:
+            absent = _absent(store, launch, patience=patience, claim=claim)
+            store.set("verdict", json.dumps({"absent": absent} if absent else _verdict(store, launch)))
+        # Rank 0 waits as long for those that have not come, and has then to say so.
+        if await_keys(store, ["verdict"], patience=patience + _PARTING_TIMEOUT, claim=claim):
+            found = json.loads(store.get("verdict"))
+            if "expected_of" in found:
+                _refuse_difference(store, launch, entries, expected_of=found["expected_of"])
+            verdict = found
     except (RuntimeError, DistError):
-        verdict = {"absent": "rank 0 did not answer in time"}
+        pass
+    except RunError:
+        _part(store, launch)
+        raise
     if "absent" in verdict:
         _part(store, launch)
         help = "see why it did not start, or lost its way to MASTER_ADDR and MASTER_PORT"
         raise RunError(verdict["absent"], code=ExitCode.COMMUNICATION, help=help)
 
 
-def _absent(store: Store, launch: Launch) -> str:
+def _absent(store: Store, launch: Launch, *, patience: timedelta, claim: Claim | None) -> str:
     """Which ranks did not come; empty if all did."""
     keys = [f"digest/{rank}" for rank in range(launch.world_size)]
     with contextlib.suppress(RuntimeError, DistError):
-        store.wait(keys, _ARRIVAL_TIMEOUT)
+        await_keys(store, keys, patience=patience, claim=claim)
     absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
-    return f"{ranks_text(absent)} did not come within {_ARRIVAL_TIMEOUT.seconds} s" if absent else ""
+    return f"{ranks_text(absent)} did not come within {patience.seconds} s" if absent else ""
 
 
 def _part(store: Store, launch: Launch) -> None:

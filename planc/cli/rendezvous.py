@@ -1,0 +1,61 @@
+"""`python -m planc.rendezvous`: hosts the store of a job's torchrun agents, so no node of the job has to.
+
+An agent that hosts it takes the whole job with it when its node is lost: those that are left have nowhere to
+agree on how to go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from planc.launch.job import Endpoint, read_endpoint
+
+DESCRIPTION = """\
+Host the store where the nodes of an elastic job meet, until told to end (SIGTERM, Ctrl-C). It listens at the
+address of HOST alone, not on every interface as torchrun's own does. Whoever reaches it can join the job."""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    parser = argparse.ArgumentParser(
+        prog="planc.rendezvous",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("endpoint", type=read_endpoint, metavar="HOST:PORT", help="where to listen")
+    endpoint = parser.parse_args(argv).endpoint
+    try:
+        listener = _listen(endpoint)
+    except OSError as error:
+        print(f"planc: error: cannot listen at {endpoint}: {error.strerror}", file=sys.stderr)
+        sys.exit(6)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    _host(endpoint, listener)
+
+
+def _listen(endpoint: Endpoint) -> socket.socket:
+    """A socket that listens at the endpoint's own address."""
+    host = endpoint.host.strip("[]")
+    family, _, _, _, address = socket.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(address[:2], family=family)
+
+
+def _host(endpoint: Endpoint, listener: socket.socket) -> NoReturn:
+    # Imported once the port is known to be free: it takes seconds.
+    from planc.runtime.backends.torch.loopback import host_store
+
+    store = host_store(endpoint.host.strip("[]"), endpoint.port, listener=listener)
+    print(f"planc: nodes can meet at {endpoint}", flush=True)
+    while store is not None:
+        signal.pause()
+    raise AssertionError("a store that is hosted is there")
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)

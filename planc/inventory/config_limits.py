@@ -1,0 +1,129 @@
+"""Limits on what a config.json may say, held before anything is made of it. No torch here.
+
+A model is built to be inspected: a number of layers that no model has would keep the build busy for hours,
+and what is no number at all fails somewhere inside it. Nested configurations are held to the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from planc.inventory.files import InventoryError
+
+MAX_LAYERS = 1_000
+"""The deepest published model that transformers has a class for, Llama 3.1 405B, has 126."""
+MAX_HEADS = 2**16
+MAX_EXPERTS = 2**16
+MAX_SIZE = 2**31 - 1
+"""Of one dimension: vocabularies and positions are the largest, with some 10^7."""
+MAX_NUMBER = 2**63 - 1
+MAX_DEPTH = 32
+MAX_VALUES = 50_000
+"""Numbers, words and the like of a whole file; lists of layers and of modules have hundreds."""
+
+_HELP = "correct this value in config.json"
+_LAYERS = re.compile(r"(?:num_(?:hidden_|decoder_|encoder_|\w+_)?|n_|decoder_|encoder_)layers?")
+_HEADS = re.compile(
+    r"(?:num_(?:attention_|key_value_|query_)?|n_|decoder_attention_|encoder_attention_)heads?"
+)
+_EXPERTS = re.compile(r"(?:num_(?:local_|routed_|shared_)?|n_(?:routed_|shared_)?)experts")
+_SIZES = re.compile(
+    r"hidden_size|vocab_size|intermediate_size|moe_intermediate_size|head_dim|n_embd|n_inner|n_positions|n_ctx"
+    r"|d_model|d_ff|ffn_dim|max_position_embeddings"
+)
+_AT_LEAST_ONE = re.compile(
+    rf"(?:{_HEADS.pattern})|num_hidden_layers|n_layers?|hidden_size|vocab_size|n_embd|d_model|head_dim"
+)
+_POSITIVE = re.compile(r"\w*_eps|\w*_epsilon|eps|rope_theta")
+_MAY_BE_INFINITE = ("time_step_limit", "time_step_max")
+"""Mamba's configurations write Infinity for a time step without a bound."""
+
+
+def require_sane(raw: object, *, text: str, path: Path) -> None:
+    """InventoryError, which names the field, its value, its limit and its line, for a hostile config.json."""
+    if not isinstance(raw, Mapping):
+        return
+    for number, (field, value, depth) in enumerate(_fields(raw)):
+        if number == MAX_VALUES:
+            raise InventoryError(f"{path}: more than {MAX_VALUES} values", help="take a model's config.json")
+        is_deep = depth > MAX_DEPTH
+        fault = (
+            f"is nested more than {MAX_DEPTH} deep" if is_deep else _fault(field[-1] if field else "", value)
+        )
+        if fault is None:
+            continue
+        name = ".".join(field[:MAX_DEPTH])
+        place = f"{path}:{_line(text, field)}" if field else str(path)
+        raise InventoryError(f"{place}: `{name}` {fault}", help=_HELP)
+
+
+def _fields(raw: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object, int]]:
+    """Each value that is no mapping and no list, with the names that lead to it and how deep it lies."""
+    todo: list[tuple[tuple[str, ...], object, int]] = [((), raw, 0)]
+    while todo:
+        field, value, depth = todo.pop()
+        if depth <= MAX_DEPTH and isinstance(value, Mapping):
+            todo.extend(((*field, name), inner, depth + 1) for name, inner in tuple(value.items())[::-1])
+        elif depth <= MAX_DEPTH and isinstance(value, list):
+            todo.extend((field, inner, depth + 1) for inner in value[::-1])
+        else:
+            yield field, value, depth
+
+
+def _fault(name: str, value: object) -> str | None:
+    """What is wrong with a field's value."""
+    if value is None:
+        return None
+    high = _most(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        is_number = high is not None or _POSITIVE.fullmatch(name)
+        return f"is {_shown(value)}, and must be a number" if is_number else None
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            is_known = name in _MAY_BE_INFINITE and value > 0
+            return None if is_known else f"is {value}, and must be a finite number"
+        if high is not None:
+            return f"is {value}, and must be an integer"
+    if _POSITIVE.fullmatch(name) and value < 0:
+        return f"is {_shown(value)}, and must be at least 0"
+    is_count = high is not None or _POSITIVE.fullmatch(name)
+    low = 1 if _AT_LEAST_ONE.fullmatch(name) else 0 if is_count else -MAX_NUMBER
+    high = MAX_NUMBER if high is None else high
+    if isinstance(value, int) and not low <= value <= high:
+        return f"is {_shown(value)}, and must be from {low} to {high}"
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _most(name: str) -> int | None:
+    """The largest value of a field that counts something; None for another field."""
+    limits = ((_LAYERS, MAX_LAYERS), (_HEADS, MAX_HEADS), (_EXPERTS, MAX_EXPERTS), (_SIZES, MAX_SIZE))
+    return next((limit for pattern, limit in limits if pattern.fullmatch(name)), None)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
+        return f"about {'-' if value < 0 else ''}10^{len(str(abs(value))) - 1}"
+    text = (
+        f'"{value}"'
+        if isinstance(value, str)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _line(text: str, field: tuple[str, ...]) -> int:
+    """The line of a field: its name stands behind the names that lead to it."""
+    at = 0
+    for name in field:
+        found = re.compile(rf'"{re.escape(name)}"\s*:').search(text, at)
+        if found is None:
+            break
+        at = found.end()
+    return text.count("\n", 0, at) + 1
