@@ -31,9 +31,13 @@ def compare_resources(old: Side, new: Side) -> Iterator[Change]:
 def _memory(before: Estimate, after: Estimate, new: Side) -> Iterator[Change]:
     """The peak, its phase, and its parts, which add up to it on both sides; then other parts."""
     sides = before, after
-    note = "; ".join(f"{name} is not modeled" for name in after.not_modeled or before.not_modeled)
+    missing = "; ".join(f"{name} is not modeled" for name in after.not_modeled or before.not_modeled)
+    # What comes or goes unmodeled changes the peak, by what the estimate does not know.
+    note = missing if before.not_modeled != after.not_modeled else ""
     peaks = [needs.peak_memory(side) for side in sides]
-    yield _bytes_change(Group.MEMORY, PEAK, *peaks, findings=new.broken("peak_memory"), remark=note)
+    yield _bytes_change(
+        Group.MEMORY, PEAK, *peaks, note=note, findings=new.broken("peak_memory"), remark=missing
+    )
     was, now = (needs.peak_phase(side).text for side in sides)
     yield Change(Group.MEMORY, Action.KEEP if was == now else Action.CHANGE, PHASE, was, now)
     for name in dict(after.memory.peak_parts) | dict(before.memory.peak_parts):

@@ -48,7 +48,7 @@ class TooLargeError(OSError):
     """A file holds more than what belongs there ever does."""
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
-        super().__init__(errno.EFBIG, f"it holds more than {max_bytes:,} bytes", str(path))
+        super().__init__(errno.EFBIG, f"it holds more than {max_bytes:_} bytes", str(path))
 
 
 def kind_of(path: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from planc.figures import plan as of_plan
 from planc.figures.model import Figure
 from planc.graph.graph import Graph
 from planc.plan.facts import facts
-from tests.figures.views import Known, Recorder, View, known
+from tests.figures.views import Known, Recorder, View
 from tests.plans import PLANS, TINY, canonical_plans, write_plan
 
 QUICK = ("quickstart", "launch-one-process", "launch-cp2-tp2", "launch-dp4", "llama-3.1-8b-64-gpus")
@@ -23,9 +24,11 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Recorder:
-    return Recorder(monkeypatch, capsys)
+@pytest.fixture(scope="module")
+def recorder() -> Iterator[Recorder]:
+    """One for all tests, for it shows each plan once."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield Recorder(patch)
 
 
 def graph_of(path: Path) -> Graph:
@@ -36,7 +39,7 @@ def graph_of(path: Path) -> Graph:
 
 @pytest.mark.parametrize("path", CASES)
 def test_all_views_of_a_plan_agree(path: Path, recorder: Recorder) -> None:
-    found, views = known(path, recorder, of_graph=graph_of)
+    found, views = recorder.known(path, of_graph=graph_of)
     assert found.disagreements == []
     assert {view.command: view.unregistered() for view in views if view.unregistered()} == {}
     assert len(found.values) > 15
@@ -45,7 +48,7 @@ def test_all_views_of_a_plan_agree(path: Path, recorder: Recorder) -> None:
 @pytest.mark.parametrize("path", CASES)
 def test_parts_add_up(path: Path, recorder: Recorder) -> None:
     """The peak is the sum of its parts, and so are collectives and bytes of theirs."""
-    found, _ = known(path, recorder, of_graph=graph_of)
+    found, _ = recorder.known(path, of_graph=graph_of)
     for name in ("peak_memory", "collectives_per_step", "sent_bytes_per_step"):
         parts = [value for other, (value, _) in found.values.items() if other.startswith(f"{name}.")]
         assert sum(int(str(part)) for part in parts) == found.expected(name), name
@@ -69,7 +72,7 @@ def bytes_of(figures: dict[str, object], prefix: str) -> int:
 @pytest.mark.parametrize(("old", "new"), PAIRS)
 def test_a_difference_has_the_figures_of_both_plans(old: str, new: str, recorder: Recorder) -> None:
     paths = [PLANS / f"{name}.plan" for name in (old, new)]
-    sides = [known(path, recorder, of_graph=graph_of)[0] for path in paths]
+    sides = [recorder.known(path, of_graph=graph_of)[0] for path in paths]
     view = recorder.command("diff", *map(str, paths))
     strangers = [
         (figure.name, figure.value)
@@ -172,7 +175,7 @@ def is_part(figure: Figure) -> bool:
 def test_an_expectation_holds_a_plan_to_the_figures_that_are_shown(path: Path, recorder: Recorder) -> None:
     checked = check_plan(path)
     assert checked.plan is not None and checked.inventory is not None and checked.graph is not None
-    found, _ = known(path, recorder, of_graph=graph_of)
+    found, _ = recorder.known(path, of_graph=graph_of)
     derived = facts(checked.plan, checked.inventory)
     names = ("world_size", "tokens_per_step", "gradient_accumulation", "total_tokens", "parameters")
     assert {name: found.values[name][0] for name in names} == {name: derived[name] for name in names}

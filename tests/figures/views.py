@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,8 +56,8 @@ class View:
 class Recorder:
     """Runs views, and notes each figure that becomes text."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._found: dict[Path, tuple[Known, list[View]]] = {}
         self._seen: list[tuple[Figure, str]] = []
         written, exact = Figure.written, Figure.exact
 
@@ -74,18 +76,34 @@ class Recorder:
 
     def command(self, *arguments: str) -> View:
         """A command that must find nothing wrong with its plan."""
-        assert main(list(arguments)) == 0, self._capsys.readouterr().err
-        return self._view(" ".join(arguments), self._capsys.readouterr().out)
+        self._seen = []
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(list(arguments))
+        assert code == 0, _text(err)
+        return self._view(" ".join(arguments), _text(out))
 
     def banner(self, graph: Graph) -> View:
         """What a run prints before it runs."""
+        self._seen = []
         launch = Launch(rank=0, world_size=graph.world_size)
         text = banner(graph, launch, device="cpu", run_folder=Path("runs/x"), overrides=())
         return self._view("run", text)
 
+    def known(self, path: Path, *, of_graph: Callable[[Path], Graph]) -> tuple[Known, list[View]]:
+        """The figures that the views of a plan print, and the views that print text; each plan once."""
+        if path not in self._found:
+            self._found[path] = known(path, self, of_graph=of_graph)
+        return self._found[path]
+
     def _view(self, command: str, text: str) -> View:
         seen, self._seen = self._seen, []
         return View(command, text, tuple(seen))
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
 
 
 class Known:

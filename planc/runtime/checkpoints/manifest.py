@@ -145,7 +145,7 @@ class Manifest(_Record):
         if self.format_version < FORMAT_VERSION and (self.plan or self.progress.batch):
             raise ValueError(f"format {self.format_version} knows no plan and no batch")
         if self.plan is not None and self.plan.size_bytes > MAX_PLAN_BYTES:
-            raise ValueError(f"its plan has {self.plan.size_bytes:,} bytes")
+            raise ValueError(f"its plan has {self.plan.size_bytes:_} bytes")
         places = set()
         for name, tensor in self.tensors.items():
             for chunk in tensor.chunks:
