@@ -26,6 +26,7 @@ from planc.hardware import Demand
 from planc.hub import is_hub
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
+from planc.inventory.load import OnProbe
 from planc.inventory.quantized import refuse_quantized
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
@@ -127,10 +128,17 @@ def _not_utf8(name: str, content: bytes, offset: int) -> Diagnostic:
     return NOT_TEXT.at(span, text, help="save the file as UTF-8")
 
 
-def check_plan(path: Path, *, settings: Sequence[SourceFile] = (), world_size: int | None = None) -> Checked:
+def check_plan(
+    path: Path,
+    *,
+    settings: Sequence[SourceFile] = (),
+    world_size: int | None = None,
+    on_probe: OnProbe | None = None,
+) -> Checked:
     """A plan with everything that follows from it, up to its graph, and all findings on the way.
 
-    `settings` are overrides as sources: one `path=value` each, named for where they come from.
+    `settings` are overrides as sources: one `path=value` each, named for where they come from. A model that
+    is seen for the first time can take a minute: `on_probe` gets its directory before that.
     """
     source, problems = read_source(path)
     if source is None:
@@ -140,7 +148,7 @@ def check_plan(path: Path, *, settings: Sequence[SourceFile] = (), world_size: i
         return Checked(
             {}, (NO_FILE.at(source.start(), text, help="`planc run` and `planc diff` take it as it is"),)
         )
-    return check_source(source, base=path.parent, settings=settings, world_size=world_size)
+    return check_source(source, base=path.parent, settings=settings, world_size=world_size, on_probe=on_probe)
 
 
 def check_source(
@@ -150,6 +158,7 @@ def check_source(
     settings: Sequence[SourceFile] = (),
     world_size: int | None = None,
     load: Load | None = None,
+    on_probe: OnProbe | None = None,
 ) -> Checked:
     """As `check_plan`, for a text whose relative paths start at `base`.
 
@@ -157,7 +166,7 @@ def check_source(
     text, without those that a comment suppresses; MAX_FINDINGS at most, errors before warnings.
     """
     load = load or local_files(base, plan=source.name)
-    launch = _Launch(base, tuple(settings), world_size, KnownModels(base, cache_dir()))
+    launch = _Launch(base, tuple(settings), world_size, KnownModels(base, cache_dir(), on_probe=on_probe))
     checked = _check(source, launch, load=load)
     found = _capped(_with_tried_fixes(source, checked, launch, load=load))
     diagnostics = in_order(_with_way(one, checked.included) for one in found)

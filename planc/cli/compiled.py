@@ -72,14 +72,19 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     # Reached lazily: a compiled artifact runs without the front end.
     from planc.api import check_plan
     from planc.checks.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
-    from planc.cli.plans import render_errors
+    from planc.cli.plans import announce_probe, render_errors
     from planc.cli.settings import settings_from
     from planc.diagnostics import Severity
 
     settings, errors = settings_from(arguments.set, os.environ)
     if errors:
         raise RunError("; ".join(errors))
-    checked = with_model(partial(check_plan, arguments.plan, settings=settings, world_size=launch.world_size))
+    announce = announce_probe if launch.rank == 0 else None
+    checked = with_model(
+        partial(
+            check_plan, arguments.plan, settings=settings, world_size=launch.world_size, on_probe=announce
+        )
+    )
     findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
         errors_found = {one.code for one in checked.diagnostics if one.severity is Severity.ERROR}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from planc.api import Checked, check_source, local_files, read_source
 from planc.cli.exits import UsageError
+from planc.cli.plans import announce_probe
 from planc.diagnostics import Applicability, Diagnostic
 from planc.diagnostics.confirm import is_undone
 from planc.diagnostics.fixes import apply_fixes
@@ -129,7 +130,9 @@ def _check(
     base = Path(plan).parent
     load = _fixed(local_files(base, plan=plan), files)
     source = SourceFile(plan, _unified(files[plan].after))
-    return check_source(source, base=base, settings=settings, world_size=world_size, load=load)
+    return check_source(
+        source, base=base, settings=settings, world_size=world_size, load=load, on_probe=announce_probe
+    )
 
 
 def _fixed(load: Load, files: dict[str, FixedFile]) -> Load:

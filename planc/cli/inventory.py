@@ -9,6 +9,7 @@ from pathlib import Path
 from planc.api import cache_dir
 from planc.cli.exits import CLEAN, UsageError
 from planc.cli.fetching import say
+from planc.cli.plans import announce_probe
 from planc.hub import is_hub, parse_hub
 from planc.inventory.codec import dumps
 from planc.inventory.load import (
@@ -54,7 +55,7 @@ def run(arguments: Namespace) -> int:
     try:
         if arguments.save:
             print(f"wrote {_save(folder)}", file=sys.stderr)
-        loaded = load_inventory(folder, cache_dir=cache_dir())
+        loaded = load_inventory(folder, cache_dir=cache_dir(), on_probe=announce_probe)
     except InventoryError as error:
         raise UsageError(f"{error.message}\n{error.help}") from error
     if arguments.output_format == "json":

@@ -69,7 +69,12 @@ def settings(arguments: Namespace) -> tuple[SourceFile, ...]:
 
 def check(path: str, *, settings: Sequence[SourceFile], world_size: int | None = None) -> Checked:
     """The plan at `path`, checked with the settings of the command line."""
-    return check_plan(Path(path), settings=settings, world_size=world_size)
+    return check_plan(Path(path), settings=settings, world_size=world_size, on_probe=announce_probe)
+
+
+def announce_probe(model_dir: Path) -> None:
+    """Prints what is being waited for, as a model is read for the first time."""
+    print(f"planc: reading the structure of {model_dir}: once, then it is kept", file=sys.stderr, flush=True)
 
 
 def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from planc.api import Checked, cache_dir, check_source, read_source
 from planc.cli.exits import UsageError
 from planc.cli.git import git, top_folder
+from planc.cli.plans import announce_probe
 from planc.cli.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
 from planc.diagnostics import Diagnostic, has_errors
 from planc.diff.model import State, Verdict
@@ -51,7 +52,9 @@ def read_side(
     # No plan starts with a brace, and every artifact does.
     if source.text.lstrip().startswith("{"):
         return _artifact(source, base=base, settings=settings), Checked({}, ())
-    checked = check_source(source, base=base, settings=settings, world_size=world_size, load=files)
+    checked = check_source(
+        source, base=base, settings=settings, world_size=world_size, load=files, on_probe=announce_probe
+    )
     return side_of(checked, name=name), checked
 
 
@@ -127,7 +130,9 @@ def _saved_by(checkpoint: Path) -> SavedPlan:
 def _inventory(artifact: Artifact, side: Side, *, base: Path) -> Inventory | None:
     """The model that an artifact was compiled for; None where it is not here, or not the same any more."""
     try:
-        found = inventory_of(side.model.path, base=base / artifact.base, cache_dir=cache_dir()).inventory
+        found = inventory_of(
+            side.model.path, base=base / artifact.base, cache_dir=cache_dir(), on_probe=announce_probe
+        ).inventory
     except InventoryError:
         return None
     return found if found.config_digest == side.model.config_digest else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from planc.inventory.load import inventory_of
+from planc.inventory.load import OnProbe, inventory_of
 from planc.inventory.schema import Inventory
 
 
@@ -17,10 +17,18 @@ class KnownModels:
     cache_dir: Path
     may_probe: bool = True
     found: dict[str, Inventory] = field(default_factory=dict)
+    on_probe: OnProbe | None = None
+    """Gets the folder of a model that is read for the first time, before that takes its time."""
 
     def get(self, hf: str) -> Inventory:
         if hf not in self.found:
-            loaded = inventory_of(hf, base=self.base, cache_dir=self.cache_dir, may_probe=self.may_probe)
+            loaded = inventory_of(
+                hf,
+                base=self.base,
+                cache_dir=self.cache_dir,
+                may_probe=self.may_probe,
+                on_probe=self.on_probe,
+            )
             self.found[hf] = loaded.inventory
         return self.found[hf]
 

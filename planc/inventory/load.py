@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ __all__ = [
     "InventoryError",
     "LibraryMissing",
     "LoadedInventory",
+    "OnProbe",
     "inventory_of",
     "load_inventory",
     "save_cached_inventory",
@@ -42,6 +44,9 @@ class LibraryMissing(InventoryError):
     """An inventory would have to be made, and a library that makes it is not installed."""
 
 
+OnProbe = Callable[[Path], None]
+
+
 @record
 class LoadedInventory:
     """An inventory and where it came from; `path` is the file that was read."""
@@ -51,28 +56,33 @@ class LoadedInventory:
     path: Path
 
 
-def inventory_of(path: str, *, base: Path, cache_dir: Path, may_probe: bool = True) -> LoadedInventory:
+def inventory_of(
+    path: str, *, base: Path, cache_dir: Path, may_probe: bool = True, on_probe: OnProbe | None = None
+) -> LoadedInventory:
     """The inventory of what a plan names as its model: a folder from `base`, or a model of the hub.
 
     Nothing is downloaded: InventoryError also where the cache of the hub has no config.json of it yet.
     """
     if not is_hub(path):
-        return load_inventory(base / path, cache_dir=cache_dir, may_probe=may_probe)
+        return load_inventory(base / path, cache_dir=cache_dir, may_probe=may_probe, on_probe=on_probe)
     model = parse_hub(path)
     if not (model.folder / CONFIG_NAME).exists():
         raise InventoryError(
             f"{model.short} is not on this machine: there is no {model.folder / CONFIG_NAME}",
             help=f"Fetch what a check needs of it: planc inventory {model}",
         )
-    return load_inventory(model.folder, cache_dir=cache_dir, may_probe=may_probe)
+    return load_inventory(model.folder, cache_dir=cache_dir, may_probe=may_probe, on_probe=on_probe)
 
 
-def load_inventory(model_dir: Path, *, cache_dir: Path, may_probe: bool = True) -> LoadedInventory:
+def load_inventory(
+    model_dir: Path, *, cache_dir: Path, may_probe: bool = True, on_probe: OnProbe | None = None
+) -> LoadedInventory:
     """The inventory of the model in `model_dir`. InventoryError when there is none to be had.
 
     A saved inventory.json comes first and must be that of the config.json beside it; a directory may hold an
     inventory alone. Then the cache, by the content of config.json; then a probe on the meta device, which
-    needs torch and fills the cache, unless it may not be. A cache that cannot be written only costs time.
+    needs torch and fills the cache, unless it may not be. A probe can take a minute: `on_probe` gets the
+    directory before it begins. A cache that cannot be written only costs time.
     """
     config_path, saved_path = model_dir / CONFIG_NAME, model_dir / INVENTORY_NAME
     digest = _digest_if_present(model_dir)
@@ -89,6 +99,8 @@ def load_inventory(model_dir: Path, *, cache_dir: Path, may_probe: bool = True) 
         return LoadedInventory(cached, "cached", cache_path)
     if not may_probe:
         raise InventoryError(f"nothing is known of {model_dir} yet", help=f"planc inventory {model_dir}")
+    if on_probe is not None:
+        on_probe(model_dir)
     inventory = require_possible(_probe(model_dir), origin=str(config_path))
     with contextlib.suppress(OSError):
         cache_dir.mkdir(parents=True, exist_ok=True)

@@ -124,3 +124,13 @@ def test_other_commands_give_a_warning_one_line(tmp_path: Path) -> None:
         shown = plain(at_terminal(words, columns=200))
         lines = [line for line in shown.splitlines() if "P714" in line]
         assert len(lines) == 1 and "warning[P714]" in lines[0] and "help:" not in shown
+
+
+def test_a_model_that_is_read_for_the_first_time_is_announced_once(tmp_path: Path) -> None:
+    plan = str(write_plan(tmp_path, text=TINY, edits=[('"models/tiny-llama"', '"model"')]))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_bytes((PLANS / "models/tiny-llama/config.json").read_bytes())
+    cache = {"PLANC_CACHE": str(tmp_path / "cache")}
+    first, second = (plain(at_terminal(("check", plan), columns=100, environment=cache)) for _ in range(2))
+    assert first.startswith("planc: reading the structure of ") and "plan_hash" in first
+    assert "reading the structure" not in second
