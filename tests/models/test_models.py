@@ -57,12 +57,28 @@ def test_a_tiny_config_keeps_every_kind_of_layer() -> None:
 
 @pytest.mark.parametrize("model_type", SAMPLE)
 def test_a_row_of_the_table_still_holds(model_type: str) -> None:
-    require_known(model_type, columns=("one", "fsdp", "tp", "sp", "cp"))
+    start_server()
+    columns = ("one", "fsdp", "tp", "sp", "cp")
+    row = judged(model_type, architectures()[model_type], columns=columns)
+    known = read_rows(RESULTS)[model_type]
+    assert [(column, cell.status, cell.codes, cell.detail) for column, cell in row.cells.items()] == [
+        (column, known.cells[column].status, known.cells[column].codes, known.cells[column].detail)
+        for column in columns
+    ]
 
 
 @pytest.mark.parametrize("model_type", DTYPES)
 def test_every_tensor_begins_and_trains_as_transformers_has_it(model_type: str) -> None:
-    require_known(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
+    require_equal(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
+
+
+def require_equal(
+    model_type: str, *, columns: Sequence[str], changes: Mapping[str, object] | None = None
+) -> None:
+    start_server()
+    row = judged(model_type, architectures()[model_type], columns=columns, changes=changes)
+    found = {column: (cell.status, cell.detail) for column, cell in row.cells.items()}
+    assert found == dict.fromkeys(columns, (Status.EQUAL, ""))
 
 
 ROPES: Mapping[str, Mapping[str, object]] = {
@@ -86,35 +102,16 @@ ROPES: Mapping[str, Mapping[str, object]] = {
 
 @pytest.mark.parametrize("kind", ROPES)
 def test_scaled_frequencies_are_those_of_transformers(kind: str) -> None:
-    start_server()
     rope = {"rope_type": kind, "rope_theta": 10_000.0, **ROPES[kind]}
     changes = {"head_dim": 16, "max_position_embeddings": 256, "rope_parameters": rope}
-    columns = ("random", "one", "one bfloat16")
-    row = judged("llama", "LlamaForCausalLM", columns=columns, changes=changes)
-    assert {column: (cell.status, cell.detail) for column, cell in row.cells.items()} == dict.fromkeys(
-        columns, (Status.EQUAL, "")
-    )
+    require_equal("llama", columns=("random", "one", "one bfloat16"), changes=changes)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_the_dtype_of_a_config_says_nothing(dtype: str) -> None:
-    """The plan's does: also where config.json has another."""
-    start_server()
-    columns = ("random", "one bfloat16")
+    """The plan's does, also where config.json has another."""
     changes = {"dtype": dtype, "torch_dtype": dtype}
-    row = judged("deepseek_v3", "DeepseekV3ForCausalLM", columns=columns, changes=changes)
-    assert [cell.status for cell in row.cells.values()] == [Status.EQUAL] * 2
-
-
-def require_known(model_type: str, *, columns: Sequence[str]) -> None:
-    """That cells of a row come out as they stand in the table."""
-    start_server()
-    row = judged(model_type, architectures()[model_type], columns=columns)
-    known = read_rows(RESULTS)[model_type]
-    assert [(column, cell.status, cell.codes, cell.detail) for column, cell in row.cells.items()] == [
-        (column, known.cells[column].status, known.cells[column].codes, known.cells[column].detail)
-        for column in columns
-    ]
+    require_equal("deepseek_v3", columns=("random", "one bfloat16"), changes=changes)
 
 
 def test_the_reference_imports_nothing_of_planc() -> None:
