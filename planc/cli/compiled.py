@@ -58,7 +58,7 @@ class Compiled:
         reads.add("graph", "compiled plan", plan_hash(self.graph))
         for name, digest in self.sources:
             reads.add("source", name, digest)
-        reads.add("override", "--set", " ".join(self.overrides) or "not given")
+        reads.add("override", "the plan's override", " ".join(self.overrides) or "none")
         for op in self.graph.setup:
             if isinstance(op, BuildModel):
                 reads.add("file", f"{op.path}/config.json", op.config_digest)
