@@ -43,16 +43,17 @@ def caller(frame: FrameType | None) -> str:
 def opened(rank: int, world_size: int, run_folder: Path, arguments: tuple[str, ...]) -> dict[str, list[str]]:
     """By the file of planc that opens them, the names in a run's folder that a command opens.
 
-    Left out are directories, and files made under a name that must be free: neither follows a link.
+    Left out are directories, and files made under a name that must be free, which follow no link.
     """
     found: dict[str, list[str]] = {}
 
     def hear(event: str, values: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(values[0], str | bytes | os.PathLike):
             return
-        path, flags = Path(os.fsdecode(values[0])), values[2]
+        # A plan's relative paths lead out of the folder, by way of it.
+        path, flags = Path(os.path.normpath(os.fsdecode(values[0]))), values[2]
         is_new = flags & os.O_EXCL and flags & os.O_CREAT
-        if path.is_relative_to(run_folder) and not flags & os.O_DIRECTORY and not is_new:
+        if path.is_relative_to(run_folder) and not is_new and not path.is_dir():
             found.setdefault(caller(sys._getframe(1)), []).append(path.name)
 
     def leave(code: int) -> NoReturn:
