@@ -11,8 +11,8 @@ from pathlib import Path
 from planc.runtime.plain_files import TooLargeError, open_to_read
 from planc.strict_json import loads
 
-_MAX_LINE_BYTES = 64 * 2**20
-"""Some five million sample ids."""
+_MAX_LINE_BYTES = 16 * 2**20
+"""A million sample ids."""
 _MAX_FILE_BYTES = 16 * 2**30
 """Of ten million steps, each with all that is logged; a sparse file of terabytes would take hours."""
 
