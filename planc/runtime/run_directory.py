@@ -168,7 +168,7 @@ class RunDirectory:
         status = {"state": state, "exit_code": None if code is None else int(code), **details}
         # A failure's message is whatever was raised, perhaps with an address that holds a key.
         text = redactor(os.environ)(json.dumps(status, indent=2)) + "\n"
-        replace_text(self.path / STATUS_NAME, text)
+        replace_text(self.path / STATUS_NAME, text, is_last=state != "running")
 
     def is_left_running(self) -> bool:
         """Whether status.json says that a run goes on, or cannot be read."""

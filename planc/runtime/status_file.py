@@ -17,10 +17,10 @@ ROOM_BYTES = 16 * 2**10
 """More than a status takes."""
 
 
-def replace_text(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str, *, is_last: bool = False) -> None:
     """Replaces a file in one step, so that a reader sees the old text or the new; OSError if it cannot be.
 
-    Several threads may write the same file.
+    Several threads may write the same file. After a text that `is_last` no room is held for another.
     """
     room = path.with_name(f".{path.name}.room")
     try:
@@ -29,7 +29,10 @@ def replace_text(path: Path, text: str) -> None:
         if not _replace_from(room, path, text):
             raise
     with contextlib.suppress(OSError):
-        _hold(room)
+        if is_last:
+            room.unlink(missing_ok=True)
+        else:
+            _hold(room)
 
 
 def _replace_from(room: Path, path: Path, text: str) -> bool:

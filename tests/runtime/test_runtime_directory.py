@@ -143,4 +143,7 @@ def test_a_running_run_has_no_exit_code(directory: RunDirectory) -> None:
 
 def test_nothing_temporary_stays(directory: RunDirectory) -> None:
     directory.write_status("running", step=3)
+    room = ".status.json.room"
+    assert sorted(os.listdir(directory.path)) == [room, "plan.json", "plans", "status.json"]
+    directory.write_status("done", step=3)
     assert sorted(os.listdir(directory.path)) == ["plan.json", "plans", "status.json"]
