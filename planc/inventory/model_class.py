@@ -6,6 +6,7 @@ from pathlib import Path
 
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
@@ -29,15 +30,24 @@ def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConf
         )
     try:
         config = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
-        is_text_alone = config.get_text_config() is config
+        is_text_alone = not _has_models_inside(config) and config.get_text_config() is config
     except Exception as error:
         raise InventoryError(f"{path}: {error}", help="Correct the values in config.json.") from error
     if not is_text_alone:
         raise InventoryError(
-            f"{path} describes a model of more than text",
+            f"{path} describes a model of more than text, or one made of several",
             help="Take the configuration of its language model alone.",
         )
     return config, getattr(transformers, architectures[0])
+
+
+def _has_models_inside(config: PreTrainedConfig) -> bool:
+    """Whether the configuration holds those of other models, such as an encoder of images or of audio.
+
+    Some have a language model of their own around it, and no `text_config` that would show.
+    """
+    inside = (config.sub_configs or {}).values()
+    return any(one is AutoConfig or one.model_type in CONFIG_MAPPING_NAMES for one in inside)
 
 
 def _causal_lm_names(model_type: object) -> tuple[str, ...]:

@@ -15,14 +15,13 @@ from planc.inventory.probe import probe
 from planc.inventory.schema import Positions
 from tests.models.architectures import architectures
 from tests.models.tiny import tiny_config
-from tests.positions.plain import HALF, SMALL
-from tests.positions.sizes import HALVES, OFFSET
+from tests.positions.sizes import HALVES, OFFSET, sizes_of
 
 ORDINARY, COUNTED = Positions(), Positions(counted_by_model=True)
 
 
 def write(folder: Path, *, model_type: str, **fields: object) -> Path:
-    config = AutoConfig.for_model(model_type, **(HALF if model_type in HALVES else SMALL) | fields)
+    config = AutoConfig.for_model(model_type, **sizes_of(model_type) | fields)
     config.architectures = [type(AutoModelForCausalLM.from_config(config)).__name__]
     config.save_pretrained(folder)
     return folder

@@ -25,31 +25,6 @@ CORPUS = "documents.jsonl"
 _PADDING = "\x01"
 """A byte, and the id that models with padding call 1."""
 
-SMALL: Mapping[str, Any] = {
-    "vocab_size": 264,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "max_position_embeddings": 66,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "pad_token_id": 1,
-    "is_decoder": True,
-}
-HALF: Mapping[str, Any] = {
-    "vocab_size": 264,
-    "d_model": 64,
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 96),
-    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "decoder_layerdrop"), 0.0),
-    "max_position_embeddings": 66,
-    "pad_token_id": 1,
-    "decoder_start_token_id": 2,
-}
-"""Of an encoder-decoder, whose decoder is a language model of its own."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plain:

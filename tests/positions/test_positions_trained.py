@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.positions.plain import CORPUS, HALF, SMALL, plain_step, save_corpus, save_model
-from tests.positions.sizes import HALVES, OFFSET
+from tests.positions.plain import CORPUS, plain_step, save_corpus, save_model
+from tests.positions.sizes import HALVES, OFFSET, ORDINARY, OWN_ATTENTION, sizes_of
 from tests.positions.through_planc import MODEL, checked, codes, planc_step, worst_error
 
 TOLERANCE = 1e-5
@@ -42,10 +42,12 @@ LLAMA: dict[str, Any] = {
 }
 
 
-def error_of(folder: Path, *, model_type: str, sizes: Any, mesh: str, packing: str) -> float:
-    save_model(folder / MODEL, model_type=model_type, sizes=sizes)
+def error_of(
+    folder: Path, *, model_type: str, mesh: str, packing: str, sizes: Any = None, attention: str = "sdpa"
+) -> float:
+    save_model(folder / MODEL, model_type=model_type, sizes=sizes or sizes_of(model_type))
     save_corpus(folder / CORPUS)
-    found = checked(folder, mesh=mesh, packing=packing)
+    found = checked(folder, mesh=mesh, packing=packing, attention=attention)
     assert found.graph is not None, codes(found)
     expected = plain_step(folder / MODEL, corpus=folder / CORPUS, isolates=packing == "isolate")
     return worst_error(planc_step(found.graph, base=folder), expected)
@@ -56,15 +58,15 @@ def error_of(folder: Path, *, model_type: str, sizes: Any, mesh: str, packing: s
     [("roberta", "one", "attend"), ("camembert", "one", "isolate"), ("roberta", "cp", "isolate")],
 )
 def test_positions_are_those_of_the_model(model_type: str, mesh: str, packing: str, tmp_path: Path) -> None:
-    assert error_of(tmp_path, model_type=model_type, sizes=SMALL, mesh=mesh, packing=packing) < TOLERANCE
+    assert error_of(tmp_path, model_type=model_type, mesh=mesh, packing=packing) < TOLERANCE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("packing", ["attend", "isolate"])
 @pytest.mark.parametrize("mesh", ["one", "cp", "dp"])
-@pytest.mark.parametrize("model_type", ["bert", "electra", *OFFSET])
+@pytest.mark.parametrize("model_type", [*ORDINARY, *OFFSET])
 def test_every_such_model_trains_equal(model_type: str, mesh: str, packing: str, tmp_path: Path) -> None:
-    assert error_of(tmp_path, model_type=model_type, sizes=SMALL, mesh=mesh, packing=packing) < TOLERANCE
+    assert error_of(tmp_path, model_type=model_type, mesh=mesh, packing=packing) < TOLERANCE
 
 
 @pytest.mark.slow
@@ -73,14 +75,22 @@ def test_every_such_model_trains_equal(model_type: str, mesh: str, packing: str,
 def test_a_model_that_counts_its_tokens_trains_equal_where_they_are_whole(
     model_type: str, mesh: str, tmp_path: Path
 ) -> None:
-    assert error_of(tmp_path, model_type=model_type, sizes=HALF, mesh=mesh, packing="attend") < TOLERANCE
+    assert error_of(tmp_path, model_type=model_type, mesh=mesh, packing="attend") < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["one", "dp"])
+@pytest.mark.parametrize("model_type", OWN_ATTENTION)
+def test_attention_of_the_models_own_trains_equal(model_type: str, mesh: str, tmp_path: Path) -> None:
+    found = error_of(tmp_path, model_type=model_type, mesh=mesh, packing="attend", attention="eager")
+    assert found < TOLERANCE
 
 
 @pytest.mark.parametrize("model_type", HALVES)
 def test_a_model_that_counts_its_tokens_is_refused_where_they_are_not(
     model_type: str, tmp_path: Path
 ) -> None:
-    save_model(tmp_path / MODEL, model_type=model_type, sizes=HALF)
+    save_model(tmp_path / MODEL, model_type=model_type, sizes=sizes_of(model_type))
     save_corpus(tmp_path / CORPUS)
     assert codes(checked(tmp_path, mesh="cp", packing="attend")) == ["P611"]
     assert codes(checked(tmp_path, mesh="one", packing="isolate")) == ["P611"]

@@ -17,6 +17,8 @@ _ALIKE = (
     ("sequence_parallel", "replicated_with_grad_allreduce", "replicate"),
 )
 """Styles for linear layers, for embeddings, for norms."""
+_BOTH_WAYS = "prepare_input_output"
+"""No slip of the hand makes it of another style, so random plans go without."""
 _ALL_LAYERS, _FIRST_LAYER, _LAST_LAYER = ".*.", ".0.", ".1."
 
 
@@ -44,6 +46,16 @@ def single_edits(draft: Draft, *, bare: Sequence[str] = ()) -> Iterator[Edit]:
     for pattern, style in itertools.product(bare, STYLES):
         rule = Rule((pattern,), style)
         yield Edit("added", f"and {rule}", _with_rules(draft, (*rules, rule)))
+
+
+def module_edits(draft: Draft, *, modules: Sequence[str]) -> Iterator[Edit]:
+    """A rule more: every style, with everything that it takes, on each of the modules."""
+    rules = draft.block(TP).rules
+    for pattern, style in itertools.product(modules, (*STYLES, _BOTH_WAYS)):
+        options = OPTIONS.get(style, ("input", "desired", "output") if style == _BOTH_WAYS else ())
+        for values in itertools.product(*map(_values, options)):
+            rule = Rule((pattern,), style, tuple(zip(options, values, strict=True)))
+            yield Edit("added", f"and {rule}", _with_rules(draft, (*rules, rule)))
 
 
 def double_edits(draft: Draft, first: str, second: str) -> Iterator[Edit]:

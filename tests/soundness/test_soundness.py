@@ -8,12 +8,15 @@ from itertools import islice
 
 import pytest
 
+from planc.checks.families import families
+from planc.inventory.codec import loads
 from tests.dist.pool import start_server
 from tests.mutants.campaign import Mutant, Result, Workshop, judged
 from tests.mutants.mutant import Edited
 from tests.mutants.report import HOLE, class_of, told
 from tests.mutants.verdicts import static
-from tests.soundness.edits import Edit, single_edits
+from tests.plans import PLANS
+from tests.soundness.edits import Edit, module_edits, single_edits
 from tests.soundness.plans import RIGHT_PLANS, RightPlan, mutants_of
 
 QUICK = (("llama ends", 3), ("nanochat sequence", 1))
@@ -47,6 +50,27 @@ def test_edits_that_are_accepted_train_as_one_process(name: str, count: int, wor
     results = [judged(mutant, depths=("static",)) for mutant in found]
     assert holes(results) == []
     assert {one.status for one in results} == {"equal"}
+
+
+@pytest.mark.parametrize("module", ["model", "model.layers.*.mlp.act_fn", "model.rotary_emb"])
+@pytest.mark.parametrize("name", ["llama plain", "llama sequence"])
+def test_modules_in_which_no_layer_reads_take_no_style(name: str, module: str, workshop: Workshop) -> None:
+    plan = RIGHT_PLANS[name]
+    found = accepted(workshop, plan, module_edits(plan.draft, modules=[module]))
+    assert [mutant.note for mutant in found] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "model"), [("llama sequence", "tiny-llama"), ("llama plain", "tiny-llama")])
+def test_styles_on_any_module_that_are_accepted_train_as_one_process(
+    name: str, model: str, workshop: Workshop
+) -> None:
+    plan = RIGHT_PLANS[name]
+    inventory = loads((PLANS / "models" / model / "inventory.json").read_bytes())
+    modules = families(inventory, inventory.names())
+    found = list(accepted(workshop, plan, module_edits(plan.draft, modules=modules)))
+    assert found
+    assert holes([judged(mutant, depths=("static",)) for mutant in found]) == []
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,46 @@
+"""`check` accepts no architecture that has not been shown to train as transformers does by itself.
+
+The architectures are transformers' own list. The table of models shows most of them, and
+`tests/positions/test_positions_trained.py` those that it leaves out and `check` accepts.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from planc.inventory.files import InventoryError
+from tests.models.architectures import architectures
+from tests.positions.plain import CORPUS, save_corpus
+from tests.positions.sizes import TRAINED, sizes_of
+from tests.positions.through_planc import MODEL, checked
+
+IN_THE_TABLE = frozenset(architectures().values())
+"""Classes: two model types may share one."""
+UNSHOWN: dict[str, Any] = {
+    model_type: name
+    for model_type, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()
+    if name not in IN_THE_TABLE and model_type not in TRAINED
+}
+
+
+def test_what_is_shown_elsewhere_is_not_in_the_table() -> None:
+    assert {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[one] for one in TRAINED}.isdisjoint(IN_THE_TABLE)
+
+
+@pytest.mark.parametrize("model_type", UNSHOWN)
+def test_what_is_not_shown_is_refused(model_type: str, tmp_path: Path) -> None:
+    config = {"model_type": model_type, "architectures": [UNSHOWN[model_type]], **sizes_of(model_type)}
+    (tmp_path / MODEL).mkdir()
+    (tmp_path / MODEL / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_corpus(tmp_path / CORPUS)
+    for attention in ("sdpa", "eager"):
+        try:
+            found = checked(tmp_path, mesh="one", packing="attend", attention=attention)
+        except InventoryError:
+            continue
+        assert found.graph is None, f"{attention}: accepted, and nowhere shown"
