@@ -46,7 +46,7 @@ fsdp on dp_shard, cp {{
 data {{
   source = {source}
   tokenizer = file("tokenizer")
-  sequence_length = 16
+  sequence_length = 64
   micro_batch = 1
   packing = none
   eval "held_out" {{ source = text("held_out.txt"), every = 2 steps }}
@@ -58,7 +58,7 @@ optimizer {{
 
 train {{
   steps = 2
-  tokens_per_step = 48
+  tokens_per_step = 192
 }}
 """
 
