@@ -45,7 +45,7 @@ def rule_instead(kind: str, shape: Shape, statement: ast.Setting | ast.Directive
     if isinstance(statement, ast.Setting) and isinstance(statement.value, ast.Ref | ast.Call):
         words.add(statement.value.name.text)
     action = next((word for word in shape.actions if word in words), None)
-    if action is None and shape.names:
+    if action is None and (shape.names or shape.directives):
         return None
     example = f'`"model.layers.*" -> {action or next(iter(shape.actions))}`'
     return f"`{kind}` says by rules which modules it is for: write {example}"

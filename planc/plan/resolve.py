@@ -245,6 +245,8 @@ def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str
         (meant,) = shape.on
     if name.text in _ABSENT_MESH_DIMS:
         return f"{_ABSENT_MESH_DIMS[name.text]}; `{kind}` works on {listed(shape.on)}", None
+    if meant is None and any(other.text in shape.on for other in block.on):
+        return f"leave `{name.text}` out", None
     if meant is None:
         return f"write {listed(f'`{kind} on {dim} {{`' for dim in shape.on)}", None
     # Two of them would be the same dim listed twice.

@@ -206,7 +206,7 @@ FAULTS = [
     ("expect {", 'expect "x" {', "P210", '"x"', "takes no label", "a fragment"),
     ("expect {", "expect on tp {", "P210", "tp", "works on no mesh dim", None),
     ("tensor_parallel on tp {", "tensor_parallel {", "P209", "tensor_parallel", "which mesh dims", "on tp {"),
-    ("fsdp on dp_shard, cp {", "fsdp on dp, cp {", "P303", "dp", "no dim `dp`", "one of: dp_shard, cp"),
+    ("fsdp on dp_shard, cp {", "fsdp on dp, cp {", "P303", "dp", "no dim `dp`", "on dp_shard {"),
     (
         "fsdp on dp_shard, cp {",
         "fsdp on dp_shrad, cp {",
@@ -216,7 +216,14 @@ FAULTS = [
         "did you mean `dp_shard`?",
     ),
     ("fsdp on dp_shard", "fsdp on dp_replicate", "P303", "dp_replicate", "only", "replicate_on = dp_rep"),
-    ("fsdp on dp_shard, cp {", "fsdp on dp_shard, tp {", "P303", "tp", "dp_shard or cp only", None),
+    (
+        "fsdp on dp_shard, cp {",
+        "fsdp on dp_shard, tp {",
+        "P303",
+        "tp",
+        "dp_shard or cp only",
+        "leave `tp` out",
+    ),
     ("fsdp on dp_shard, cp {", "fsdp on cp, cp {", "P204", "cp", "listed twice", None),
     # Expectations.
     ("world_size == 4", "world_size = 4", "P210", "world_size = 4", "not inside `expect`", "compares"),
