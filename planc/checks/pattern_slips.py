@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from planc.checks.model import Subject
@@ -41,23 +42,46 @@ def rewritten(selection: Selection, blocks: Sequence[str]) -> str | None:
     return None
 
 
-def is_clear(subject: Subject, selection: Selection, text: str) -> bool:
-    """Whether a rule with this pattern could stand: it names nothing that another rule of its block names,
-    and its style is for what it names."""
-    rules = next((rules for rules in _blocks(subject) if _owner(rules, selection.pattern)), ())
-    owner, meant = _owner(rules, selection.pattern), _parsed(text)
-    if owner is None or meant is None:
-        return False
-    own = {id(pattern) for pattern in owner.patterns}
-    matched = set(meant.select(selection.names)).difference(selection.matched)
-    for other in subject.bound.selections:
-        is_beside = any(other.pattern is pattern for rule in rules for pattern in rule.patterns)
-        if is_beside and id(other.pattern) not in own and not matched.isdisjoint(other.matched):
+@dataclass(slots=True, eq=False)
+class Beside:
+    """What stands beside each pattern in its block, looked up once for all patterns of a plan."""
+
+    subject: Subject
+    _owners: dict[int, tuple[int, PatternRule[Any]]]
+    _takers: Mapping[int, Mapping[str, frozenset[int]]]
+
+    @classmethod
+    def of(cls, subject: Subject) -> Beside:
+        owners = {
+            id(pattern): (block, rule)
+            for block, rules in enumerate(_blocks(subject))
+            for rule in rules
+            for pattern in rule.patterns
+        }
+        takers: dict[int, dict[str, set[int]]] = {}
+        for selection in subject.bound.selections:
+            block, rule = owners[id(selection.pattern)]
+            names = takers.setdefault(block, {})
+            for name in selection.matched:
+                names.setdefault(name, set()).add(id(rule))
+        frozen = {block: {name: frozenset(ids) for name, ids in one.items()} for block, one in takers.items()}
+        return cls(subject, owners, frozen)
+
+    def is_clear(self, selection: Selection, text: str) -> bool:
+        """Whether a rule with this pattern could stand: it names nothing that another rule of its block
+        names, and its style is for what it names."""
+        block, owner = self._owners[id(selection.pattern)]
+        meant = _parsed(text)
+        if meant is None:
             return False
-    return not isinstance(owner.action, StyleAction) or all(
-        module is not None and module.kind in owner.action.style.kinds
-        for module in map(subject.inventory.get, matched)
-    )
+        takers = self._takers.get(block, {})
+        matched = set(meant.select(selection.names)).difference(selection.matched)
+        if any(takers.get(name, frozenset()) - {id(owner)} for name in matched):
+            return False
+        return not isinstance(owner.action, StyleAction) or all(
+            module is not None and module.kind in owner.action.style.kinds
+            for module in map(self.subject.inventory.get, matched)
+        )
 
 
 def _blocks(subject: Subject) -> Iterator[Sequence[PatternRule[Any]]]:
@@ -68,10 +92,6 @@ def _blocks(subject: Subject) -> Iterator[Sequence[PatternRule[Any]]]:
         *(plan.context_parallel, plan.optimizer),
     )
     return (block.rules for block in blocks if block is not None)
-
-
-def _owner(rules: Sequence[PatternRule[Any]], pattern: Pattern) -> PatternRule[Any] | None:
-    return next((rule for rule in rules if any(pattern is one for one in rule.patterns)), None)
 
 
 def _with_prefix(pattern: Pattern, names: tuple[str, ...]) -> str | None:

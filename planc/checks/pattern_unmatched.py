@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planc.checks.families import runs
 from planc.checks.model import Rule, Subject
-from planc.checks.pattern_slips import is_clear, rewritten
+from planc.checks.pattern_slips import Beside, rewritten
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix
 from planc.diagnostics.suggest import closest, is_slip
 from planc.plan.bind import Selection
@@ -45,14 +45,18 @@ class Gap:
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each pattern without a match, or for each choice in a brace without one."""
     own_file = subject.plan.span("").file
+    beside: Beside | None = None
     for selection in subject.bound.selections:
         if (tied := _tied(subject, selection)) is not None:
             yield tied
             continue
         gaps = tuple(_unused_choices(selection) if selection.matched else _dead_end(selection))
+        if not gaps:
+            continue
+        beside = beside or Beside.of(subject)
         # In an included file, a name may be right for another plan's model.
         is_own = selection.pattern.source.span.file == own_file
-        yield from _reports(subject, selection, gaps, is_own=is_own)
+        yield from _reports(beside, selection, gaps, is_own=is_own)
 
 
 def _tied(subject: Subject, selection: Selection) -> Diagnostic | None:
@@ -70,25 +74,25 @@ def _tied(subject: Subject, selection: Selection) -> Diagnostic | None:
 
 
 def _reports(
-    subject: Subject, selection: Selection, gaps: Sequence[Gap], *, is_own: bool
+    beside: Beside, selection: Selection, gaps: Sequence[Gap], *, is_own: bool
 ) -> Iterator[Diagnostic]:
     """A finding for each gap; one alone where the choices of a brace seem to be slips of one name."""
     near = [_near(gap) for gap in gaps]
     if len(gaps) > 1 and near[0] is not None and len(set(near)) == 1:
         first = _whole_segment(selection.pattern, gaps)
-        yield _report(subject, selection, first, _near(first), is_safe=False)
+        yield _report(beside, selection, first, _near(first), is_safe=False)
         return
     meant = None
     if not selection.matched and not any(
         one and _leads(selection, gap, one) for gap, one in zip(gaps, near, strict=True)
     ):
-        meant = rewritten(selection, subject.inventory.blocks)
+        meant = rewritten(selection, beside.subject.inventory.blocks)
     for gap, one in zip(gaps, near, strict=True):
         if meant is not None:
-            yield _rewrite(subject, selection, gap, meant, is_own=is_own)
+            yield _rewrite(beside, selection, gap, meant, is_own=is_own)
             return
         is_safe = is_own and not gap.is_range and not gap.is_container
-        yield _report(subject, selection, gap, one, is_safe=is_safe)
+        yield _report(beside, selection, gap, one, is_safe=is_safe)
 
 
 def _whole_segment(pattern: Pattern, gaps: Sequence[Gap]) -> Gap:
@@ -97,33 +101,31 @@ def _whole_segment(pattern: Pattern, gaps: Sequence[Gap]) -> Gap:
     return replace(gaps[0], start=start, end=start + len(text), around=("", ""), others=())
 
 
-def _report(
-    subject: Subject, selection: Selection, gap: Gap, near: str | None, *, is_safe: bool
-) -> Diagnostic:
+def _report(beside: Beside, selection: Selection, gap: Gap, near: str | None, *, is_safe: bool) -> Diagnostic:
     same, pattern = _same_but_for_case(gap), selection.pattern
     span = pattern.source.part(gap.start, gap.end)
     nothing = f"there is nothing below `{gap.parent}`"
     children = tuple(dict.fromkeys((*(same[0] if same else ()), *gap.children)))
     fix = None
     if near is not None:
-        is_sure = is_safe and _is_slip(gap, near) and is_clear(subject, selection, _with(pattern, gap, near))
+        is_sure = is_safe and _is_slip(gap, near) and beside.is_clear(selection, _with(pattern, gap, near))
         fix = Fix(span, near, Applicability.of(is_safe=is_sure))
     return CODE.at(
         span,
         _label(gap),
         notes=(f"candidates: {_listed(children)}" if children else nothing,),
-        help=f"did you mean `{near}`?" if near else _other_help(subject, gap),
+        help=f"did you mean `{near}`?" if near else _other_help(beside.subject, gap),
         fix=fix,
     )
 
 
-def _rewrite(subject: Subject, selection: Selection, gap: Gap, meant: str, *, is_own: bool) -> Diagnostic:
+def _rewrite(beside: Beside, selection: Selection, gap: Gap, meant: str, *, is_own: bool) -> Diagnostic:
     """A finding on a pattern that would match as another whole one."""
     pattern = selection.pattern
     whole = pattern.source.part(0, len(pattern.text))
     # What another model calls its blocks is another model's pattern.
     is_same = meant.endswith(pattern.text) or pattern.text.endswith(meant) or pattern.text.startswith(meant)
-    is_safe = is_own and is_same and is_clear(subject, selection, meant)
+    is_safe = is_own and is_same and beside.is_clear(selection, meant)
     return CODE.at(
         pattern.source.part(gap.start, gap.end),
         _label(gap),

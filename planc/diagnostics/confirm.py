@@ -110,7 +110,8 @@ class _Tries:
         named = [unit for unit in units if _line(unit[0]) in lines]
         if len(units) == 1 or (named and len(named) < len(units)):
             self._undo(named or units, new)
-            return self.accept([unit for unit in units if unit not in named]) if named else ()
+            undone = {_line(unit[0]) for unit in named}
+            return self.accept([unit for unit in units if _line(unit[0]) not in undone]) if named else ()
         middle = len(units) // 2
         first, second = self.accept(units[:middle]), self.accept(units[middle:])
         if not first or not second:
