@@ -251,7 +251,7 @@ HOSTILE = tuple(
         ("10^400 positions", config(max_position_embeddings=10**400), "is about 10^400, and must be"),
         ("NaN inside", config(rope_scaling={"factor": float("nan")}), "`rope_scaling.factor` is nan"),
         ("10^9 layers inside", config(text_config={LAYERS: 10**9}), f"`text_config.{LAYERS}` is 1000000000"),
-        ("nested deep", config(x=_nested(100)), "is nested more than 32 deep"),
+        ("nested deep", config(x=_nested(100)), "is nested more"),
         ("nested beyond reading", config_text("{", '{"x": ' + "[" * 10**5 + "]" * 10**5 + ","), "too deeply"),
         ("many values", config(x=[0] * 10**5), "more than 50000 values"),
         ("100 MB", config_text("{", "{" + " " * 10**8), "is larger than 4194304 bytes"),
@@ -271,7 +271,7 @@ MODEL = (
     FileCase(
         "72 hidden size 2^40", config(hidden_size=2**40), "must be from 1 to 2147483647", FINDINGS, CHECK
     ),
-    FileCase("72 hidden size 2^30", config(hidden_size=2**30), "no tensor of a model", FINDINGS, CHECK),
+    FileCase("72 hidden size 2^30", config(hidden_size=2**30), "as large", FINDINGS, CHECK),
     *HOSTILE,
     FileCase("73 only .bin", only_bin, "has neither model.safetensors nor"),
     FileCase("74 index to ../victim", index("../victim.safetensors"), "no safetensors file of its folder"),
