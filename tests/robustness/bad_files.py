@@ -271,7 +271,9 @@ MODEL = (
     FileCase(
         "72 hidden size 2^40", config(hidden_size=2**40), "must be from 1 to 2147483647", FINDINGS, CHECK
     ),
-    FileCase("72 hidden size 2^30", config(hidden_size=2**30), "as large", FINDINGS, CHECK),
+    FileCase(
+        "72 hidden size 2^30", config(hidden_size=2**30, intermediate_size=2**20), "as large", FINDINGS, CHECK
+    ),
     *HOSTILE,
     FileCase("73 only .bin", only_bin, "has neither model.safetensors nor"),
     FileCase("74 index to ../victim", index("../victim.safetensors"), "no safetensors file of its folder"),
