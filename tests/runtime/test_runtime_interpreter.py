@@ -261,3 +261,17 @@ def test_an_interrupt_is_no_failure_of_an_op() -> None:
 @pytest.mark.parametrize("handled", [set(HANDLERS), set(HANDLED)], ids=["torch", "null"])
 def test_every_backend_handles_every_op_but_accumulate(handled: set[type[Op]]) -> None:
     assert handled == set(OPS) - {Accumulate}
+
+
+def test_a_step_that_is_left_is_undone_and_the_step_before_is_saved() -> None:
+    backend = NullBackend(left_at=3)
+    assert run(graph(num_steps=9, times=4), backend) == 2
+    assert backend.num_left == 1
+    saves = [position.step for position, op in backend.executed if isinstance(op, SaveCheckpoint)]
+    assert saves == [2]
+
+
+def test_a_step_that_is_left_right_after_a_resume_saves_nothing_new() -> None:
+    backend = NullBackend(resumed_steps=2, left_at=3)
+    assert run(graph(num_steps=9, times=4), backend) == 2
+    assert not any(isinstance(op, SaveCheckpoint) for _, op in backend.executed)
