@@ -99,10 +99,11 @@ def _unset(tensor: Tensor, *, largest: int | None) -> Tensor:
 
 
 def _set_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Replaces a module's tensors by name; parameters stay parameters."""
+    """Replaces a module's tensors by name. A parameter is put back itself, as others may be tied to it."""
     for name, tensor in tensors.items():
-        is_parameter = name in module._parameters
-        setattr(module, name, nn.Parameter(tensor, tensor.is_floating_point()) if is_parameter else tensor)
+        if name in module._parameters and not isinstance(tensor, nn.Parameter):
+            tensor = nn.Parameter(tensor, tensor.is_floating_point())
+        setattr(module, name, tensor)
 
 
 def small_buffers(pristine: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
