@@ -11,7 +11,8 @@ from tests.positions.plain import CORPUS, plain_step, save_corpus, save_model
 from tests.positions.sizes import HALVES, OFFSET, ORDINARY, OWN_ATTENTION, sizes_of
 from tests.positions.through_planc import MODEL, checked, codes, planc_step, worst_error
 
-TOLERANCE = 1e-5
+TOLERANCE = 5e-5
+"""Weights are large, and so is rounding. A wrong position is off by 1e-2 and more."""
 ROPE: dict[str, dict[str, Any]] = {
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
     "linear": {"rope_type": "linear", "factor": 4.0},
