@@ -138,8 +138,9 @@ class PrepareInputOutput(ParallelStyle):
             return sharded.redistribute(placements=(leaving,)).to_local()
 
         def leave(_: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
-            if isinstance(output, tuple):
-                return (move(output[0], self.desired_layout, self.output_layout), *output[1:])
+            # The layers of GPT return a list.
+            if isinstance(output, tuple | list):
+                return type(output)((move(output[0], self.desired_layout, self.output_layout), *output[1:]))
             return move(output, self.desired_layout, self.output_layout)
 
         prepare_hidden_states(module, lambda tensor: move(tensor, self.input_layout, self.desired_layout))
