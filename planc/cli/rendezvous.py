@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from planc.launch.job import Endpoint, read_endpoint
 
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Host the store where the nodes of an elastic job meet, until told to end (SIGTERM, Ctrl-C). It listens at the
 address of HOST alone, not on every interface as torchrun's own does. Whoever reaches it can join the job."""
 
@@ -25,7 +25,7 @@ address of HOST alone, not on every interface as torchrun's own does. Whoever re
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(
         prog="planc.rendezvous",
-        description=DESCRIPTION,
+        description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("endpoint", type=read_endpoint, metavar="HOST:PORT", help="where to listen")

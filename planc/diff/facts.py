@@ -116,6 +116,15 @@ def _sequence_tensors(side: Side) -> str | None:
     return f"{tensors}, load balancer {context.balance}"
 
 
+def _positions(side: Side) -> str | None:
+    """None for a model that counts its positions from 0."""
+    context = side.op(ShardContext)
+    if context is None or context.first_position is None is context.uncounted_token:
+        return None
+    uncounted = "" if context.uncounted_token is None else f" without tokens of id {context.uncounted_token}"
+    return f"from {context.first_position or 0}{uncounted}"
+
+
 def _fsdp(side: Side) -> str | None:
     return _of_all_units(side, _unit_dims)
 
@@ -285,6 +294,7 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "fields of config.json taken as 0", "model.dropout", of_op(BuildModel, "zeroed")),
     Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
     Fact(Group.NUMERICS, "tensors in another dtype", "model.dtype", _other_dtypes),
+    Fact(Group.NUMERICS, "first position", "model.hf", _positions),
     Fact(Group.NUMERICS, "fsdp.param_dtype", "fsdp.param_dtype", _unit_dtype("param_dtype")),
     REDUCE_DTYPE,
     Fact(Group.NUMERICS, "optimizer", "optimizer.kind", of_op(BuildOptimizer, "kind")),

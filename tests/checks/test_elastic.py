@@ -82,8 +82,11 @@ def test_a_smaller_mesh_that_breaks_a_rule_is_an_error_of_the_plan() -> None:
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        (Nodes(4, 2), "--nnodes 1:4 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d"),
-        (Nodes(1, 8), "--standalone --nproc-per-node 8 --max-restarts 3"),
+        (
+            Nodes(4, 2),
+            "--nnodes 1:4 --nproc-per-node 2 --shutdown-timeout 600 --max-restarts 3 --rdzv-backend c10d",
+        ),
+        (Nodes(1, 8), "--standalone --nproc-per-node 8 --shutdown-timeout 600 --max-restarts 3"),
     ],
 )
 def test_torchrun_may_go_on_with_fewer_nodes(form: Nodes, words: str) -> None:

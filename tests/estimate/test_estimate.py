@@ -210,9 +210,9 @@ def test_expectations_on_estimates(expectation: str, codes: list[str]) -> None:
     assert [finding.code.code for finding in found.diagnostics] == codes
 
 
-def test_a_broken_size_is_told_in_gib() -> None:
+def test_a_broken_size_is_told_as_all_views_tell_it() -> None:
     (finding,) = checked(full_with("peak_memory < 1 MiB")).diagnostics
-    assert re.fullmatch(r"peak_memory is 0\.0\d+ GiB \(\d+ bytes\)", finding.primary.text)
+    assert re.fullmatch(r"peak_memory is \d+\.\d\d MiB \([\d_]+ B\)", finding.primary.text)
 
 
 def test_an_unknown_fact_is_told_which_there_are() -> None:

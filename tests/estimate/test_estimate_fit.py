@@ -84,15 +84,15 @@ def test_without_a_device_nothing_is_judged() -> None:
 def test_a_finding_says_where_the_peak_is_and_what_it_is_made_of() -> None:
     (finding,) = checked(with_memory(80)).diagnostics
     assert finding.notes[0].startswith(
-        "the peak is reached in: forward and loss; it is mostly activations 98.6"
+        "the peak is reached in: forward and loss; it is mostly activations 98.57 GiB"
     )
 
 
 def test_a_tiny_plan_has_figures_too() -> None:
     text = PLAN.replace("llama-3.1-8b", "tiny-llama").replace("8192", "256")
     (finding,) = checked(f"{text}hardware {{\n  gpu = device(memory = 2 MiB)\n}}\n").diagnostics
-    assert re.fullmatch(r"[1-9][\d.]* MiB of 2.0 MiB, \d+ %", finding.primary.text)
-    assert "0.0" not in str(finding.notes)
+    assert re.fullmatch(r"[1-9][\d.]* MiB of 2.00 MiB, \d+ %", finding.primary.text)
+    assert "GiB" not in str(finding.notes)
 
 
 def test_recomputing_is_named_first_with_its_own_figure() -> None:

@@ -157,7 +157,7 @@ def test_a_broken_file_is_refused(edit: dict[str, object], message: str) -> None
 def lines(*seconds: float) -> list[str]:
     """Of a run on chats, whose labels are a small part of its positions: no rate of labels tells seconds."""
     return [
-        json.dumps({"step": step, "seconds": one, "labels": 10, "tokens_per_second": 10 / one})
+        json.dumps({"step": step, "loss": 1.0, "seconds": one, "labels": 10, "tokens_per_second": 10 / one})
         for step, one in enumerate(seconds, 1)
     ]
 
@@ -213,7 +213,7 @@ def test_a_damaged_run_calibrates_nothing(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, output = PLANS / "llama-3.1-8b.plan", tmp_path / "a.json"
-    folder = run_folder(tmp_path, rate=1.0, plan=plan)
+    folder = run_folder(tmp_path, seconds=1.0, plan=plan)
     metrics = folder / "metrics.jsonl"
     sound = metrics.read_bytes()
     metrics.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -23,8 +22,14 @@ def main() -> None:
             answer = f"rendered {len(compiled(ChatTemplate('here', template, {}))(TALK, False))} characters"
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps([name, answer, time.process_time() - began, peak]), flush=True)
+        print(json.dumps([name, answer, time.process_time() - began, peak_bytes()]), flush=True)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process held. The kernel's `ru_maxrss` is also that of the process which
+    started it, as large as any other test has made it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 if __name__ == "__main__":
