@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import sys
 from pathlib import Path
 from types import FrameType
@@ -88,12 +89,15 @@ def begun(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_command_opens_a_runs_files_in_one_place(
-    words: str, reads: set[str], stage: Stage, begun: Path
+    words: str, reads: set[str], stage: Stage, begun: Path, tmp_path: Path
 ) -> None:
-    texts = words.replace("RUN", str(begun)).replace("PLAN", str(stage.plans[1])).split()
+    # A run that goes on removes checkpoints, which other commands look at.
+    folder = tmp_path / "run"
+    shutil.copytree(begun, folder)
+    texts = words.replace("RUN", str(folder)).replace("PLAN", str(stage.plans[1])).split()
     more = SETTINGS if texts[0] == "run" else ()
     [ending] = endings(
-        opened, 1, begun, (*texts, *more), group=False, environment={"WORLD_SIZE": "1"}, limit_seconds=60
+        opened, 1, folder, (*texts, *more), group=False, environment={"WORLD_SIZE": "1"}, limit_seconds=60
     )
     assert ending.code == 0 and not ending.error, ending
     names = {name for found in ending.value.values() for name in found}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 NUM_SEQUENCES = 4
 END_OF_DOCUMENT = 256
 NOISE = 0.02
+DECISIVE = 32
+_ROUTER = re.compile(r"(^|\.)(gate|router)(\.\w+)*\.weight$")
 LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY, MAX_NORM = 1e-2, (0.9, 0.95), 1e-3, 0.1, 1.0
 """A small rate would drown in rounding, a small eps would make whole updates of it."""
 
@@ -66,7 +69,11 @@ def write_corpus(path: Path, *, sequence_length: int) -> None:
 
 
 def write_weights(folder: Path, *, noise: float = NOISE) -> None:
-    """Puts weights beside a config.json, in float32: of transformers' initialization, with noise on each."""
+    """Puts weights beside a config.json, in float32: of transformers' initialization, with noise on each.
+
+    Routers are made decisive. Where two experts are nearly equal, one rounding chooses between them, and no
+    two ways to sum in bfloat16 round alike.
+    """
     torch.manual_seed(11)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -75,6 +82,9 @@ def write_weights(folder: Path, *, noise: float = NOISE) -> None:
         for tensor in {id(one): one for one in model.state_dict(keep_vars=True).values()}.values():
             if tensor.is_floating_point():
                 tensor += noise * torch.randn_like(tensor)
+        for name, tensor in model.named_parameters():
+            if tensor.dim() == 2 and _ROUTER.search(name):
+                tensor *= DECISIVE
     model.save_pretrained(folder)
 
 

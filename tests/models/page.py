@@ -26,6 +26,7 @@ writes this page.
   and replicas. The number is the worst gradient's relative error in float32; up to 1e-5 counts as equal.
 - `P412`: `planc check` refuses the plan; the reasons stand below the table.
 - `-`: this table writes no such plan; the reasons stand below.
+- `not loaded`: a run ends before its first step, naming weights that planc cannot convert.
 - **DIFFERENT**, **FAILED**: a bug, of planc or of transformers. `unknown`: one process cannot train the model
   either.
 
@@ -97,8 +98,8 @@ def _shown(cell: Cell) -> str:
             return "-"
         case Status.DIFFERENT | Status.FAILED:
             return f"**{cell.status.value}**"
-        case Status.UNKNOWN:
-            return "unknown"
+        case Status.UNKNOWN | Status.NOT_LOADED:
+            return cell.status.value
 
 
 def _reasons(rows: Iterable[Row]) -> Iterator[str]:
