@@ -8,9 +8,11 @@ read ahead; `fill` leaves no byte on the file system of the folder FILLED.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -51,6 +53,10 @@ def execute(self: TorchBackend, op: Op, position: Position) -> None:
                 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
                 # Less than the stack of one thread.
                 resource.setrlimit(resource.RLIMIT_AS, (size + 2**22, size + 2**22))
+                # The library keeps the stacks of threads that have ended, and would give one of those.
+                with contextlib.suppress(RuntimeError):
+                    while True:
+                        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
             case "fill":
                 fill(Path(os.environ["FILLED"]))
             case "skip":
