@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 NUM_SEQUENCES = 4
 END_OF_DOCUMENT = 256
 NOISE = 0.02
-DECISIVE = 32
-_ROUTER = re.compile(r"(^|\.)(gate|router)(\.\w+)*\.weight$")
+NUM_MOVED = 4
+RESET_BY_LOADING = "balancing_biases"
+"""ZAYA's code puts one of these numbers back to -1 as transformers loads it, whatever the file has. planc
+takes what the file has, so they are left as ZAYA has them."""
 LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY, MAX_NORM = 1e-2, (0.9, 0.95), 1e-3, 0.1, 1.0
 """A small rate would drown in rounding, a small eps would make whole updates of it."""
 
@@ -38,7 +39,7 @@ class Measured:
     gradients: dict[str, Tensor]
     """Of the first step, before clipping."""
     noise: dict[str, Tensor]
-    """What the model's dtype adds to each of them: the difference to float32 from the same weights."""
+    """What roundings of the model's dtype do to each of them."""
     final: dict[str, Tensor]
 
 
@@ -69,22 +70,16 @@ def write_corpus(path: Path, *, sequence_length: int) -> None:
 
 
 def write_weights(folder: Path, *, noise: float = NOISE) -> None:
-    """Puts weights beside a config.json, in float32: of transformers' initialization, with noise on each.
-
-    Routers are made decisive. Where two experts are nearly equal, one rounding chooses between them, and no
-    two ways to sum in bfloat16 round alike.
-    """
+    """Puts weights beside a config.json, in float32: of transformers' initialization, with noise on each."""
     torch.manual_seed(11)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         # Zeros and ones, of which a wrong one would not show, are moved too; tied ones only once.
-        for tensor in {id(one): one for one in model.state_dict(keep_vars=True).values()}.values():
-            if tensor.is_floating_point():
+        named = {id(one): (name, one) for name, one in model.state_dict(keep_vars=True).items()}
+        for name, tensor in named.values():
+            if tensor.is_floating_point() and not name.endswith(RESET_BY_LOADING):
                 tensor += noise * torch.randn_like(tensor)
-        for name, tensor in model.named_parameters():
-            if tensor.dim() == 2 and _ROUTER.search(name):
-                tensor *= DECISIVE
     model.save_pretrained(folder)
 
 
@@ -121,10 +116,32 @@ def loaded(folder: Path, *, dtype: str) -> nn.Module:
 
 
 def _noise(folder: Path, tokens: Tensor, gradients: dict[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
-    model = loaded(folder, dtype=dtype).float()
-    loss_of(model, tokens).backward()  # type: ignore[no-untyped-call]
-    exact = gradients_of(model)
-    return {name: gradient.double() - exact[name].double() for name, gradient in gradients.items()}
+    """The largest of several differences: to float32 from the same weights, and to weights rounded otherwise.
+
+    A router chooses by rank. Where two experts are nearly equal one rounding decides, and the gradients jump:
+    that is the model's own doing, and shows when the last bit of its weights is moved.
+    """
+    exact = loaded(folder, dtype=dtype).float()
+    others = [
+        exact,
+        *(_rounded_otherwise(loaded(folder, dtype=dtype), seed=seed) for seed in range(NUM_MOVED)),
+    ]
+    found = []
+    for model in others:
+        loss_of(model, tokens).backward()  # type: ignore[no-untyped-call]
+        other = gradients_of(model)
+        found.append({name: one.double() - other[name].double() for name, one in gradients.items()})
+    return max(found, key=lambda differences: sum(float(one.square().sum()) for one in differences.values()))
+
+
+def _rounded_otherwise(model: nn.Module, *, seed: int) -> nn.Module:
+    """The model with each weight moved by up to one rounding of its dtype."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            share = torch.rand(parameter.shape, generator=generator) * 2 - 1
+            parameter += (parameter.float() * share * torch.finfo(parameter.dtype).eps).to(parameter.dtype)
+    return model
 
 
 def tokens_of(corpus: Path, *, sequence_length: int) -> Tensor:
