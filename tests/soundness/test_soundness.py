@@ -80,6 +80,7 @@ class Silent:
     of: str
     edits: tuple[tuple[str, str], ...]
     code: str
+    statuses: tuple[str, ...] = ("differs",)
 
 
 VALUES = '"model.layers.*.self_attn.{q,k,v}_proj" -> colwise'
@@ -99,6 +100,8 @@ SILENT = {
             ),
         ),
         "P481",
+        # The kernel reads memory behind the values. What is there may be no number, which ends the run.
+        ("differs", "crash"),
     ),
     "weightless norms on a part of the features": Silent(
         "nanochat sequence",
@@ -121,7 +124,7 @@ def test_a_fault_that_no_run_reports_is_rejected(silent: Silent, workshop: Works
         text = text.replace(old, new)
     path.write_text(text)
     result = judged(Mutant(0, "by hand", plan.name, "by hand", path, ""), depths=("static",))
-    assert result.status == "differs"
+    assert result.status in silent.statuses, result
     assert silent.code in result.codes["static"]
 
 

@@ -102,9 +102,12 @@ def schedule_one_step_ahead(session: Session, op: Op, position: Position) -> Non
 
 
 def order_off_by_one(session: Session, op: Op, position: Position) -> None:
-    """The second step starts one sample late."""
+    """The second step starts one sample late, and counts as ever."""
     if isinstance(op, ops.NextBatch) and position.step == 2:
         session.loader.load_state(session.loader.samples_consumed + 1)
+    if isinstance(op, ops.SaveCheckpoint):
+        # Else the save itself finds that the samples do not follow from the steps.
+        session.loader.load_state(session.loader.samples_consumed - 1)
 
 
 def first_micro_step_forgotten(session: Session, op: Op, position: Position) -> None:
