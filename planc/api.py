@@ -17,20 +17,20 @@ from itertools import islice
 from pathlib import Path
 
 from planc.checks import RULES, Subject, run_checks, suppressions
+from planc.checks.phases import Phase, phase_of
 from planc.checks.suppressions import suppress
-from planc.deep import codes as deep_codes
+from planc.deep_check import codes as deep_codes
+from planc.devices.hardware import Demand
 from planc.diagnostics import Code, Diagnostic, Label, Severity, has_errors, in_order
 from planc.diagnostics.suggest import closest
 from planc.graph.graph import Graph
-from planc.hardware import Demand
-from planc.hub import is_hub
+from planc.hub.names import is_hub
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.load import OnProbe
 from planc.inventory.quantized import refuse_quantized
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
-from planc.phases import Phase, phase_of
 from planc.plan import codes as plan_codes
 from planc.plan.bind import BoundPlan, bind
 from planc.plan.elastic_meshes import shrinking_note, smaller_plans, started_on
@@ -393,6 +393,6 @@ def _estimated(bound: BoundPlan) -> Mapping[str, int]:
 
 def _demand(bound: BoundPlan) -> Demand | None:
     """What the plan asks of the device that it names, with the near plans that fit where it does not."""
-    from planc.fit.demand import demand  # as above
+    from planc.capacity.fits import demand  # as above
 
     return demand(bound)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.model import Rule, Subject
+from planc.devices.hardware import FITS, RISKY, Demand
 from planc.diagnostics import Code, Diagnostic, Severity
-from planc.hardware import FITS, RISKY, Demand
 from planc.show.table import format_bytes
 from planc.source import Span
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from planc.checks.layout_flow import Flow, layout_flow
+from planc.devices.hardware import Demand
 from planc.diagnostics import Code, Diagnostic
-from planc.hardware import Demand
 from planc.inventory.schema import Inventory
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import facts

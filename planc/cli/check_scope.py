@@ -9,7 +9,7 @@ from pathlib import Path
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import LoadWeights, OpenData, OpenEvaluation
-from planc.hub import model_folder
+from planc.hub.names import model_folder
 from planc.plan.data import FileTokenizer
 from planc.plan.spec import Plan, Weights
 from planc.show.table import Row

@@ -11,8 +11,8 @@ from planc.cli.exits import CLEAN, UsageError
 from planc.graph.artifact import base_between, dump
 from planc.graph.graph import Graph, plan_hash
 from planc.inventory.files import write_atomically
-from planc.script.emit import script
-from planc.script.model import NotInScript
+from planc.plain_pytorch.emit import script
+from planc.plain_pytorch.script import NotInScript
 
 DESCRIPTION = """\
 Write a plan's execution graph as JSON that a run executes without the plan, or with --script as a

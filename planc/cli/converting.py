@@ -10,7 +10,7 @@ from pathlib import Path
 import planc
 from planc.cli.exits import CLEAN, UsageError
 from planc.cli.libraries import require_libraries
-from planc.hub import model_folder
+from planc.hub.names import model_folder
 from planc.runtime.checkpoints.manifest import Manifest, Progress
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import config_digest

@@ -13,11 +13,11 @@ from planc.api import Checked, cache_dir
 from planc.checks import does_not_fit
 from planc.cli.exits import UsageError
 from planc.cli.libraries import require_libraries
-from planc.deep.deep import Deep, check_deep
-from planc.deep.summary import rehearsed_rows
+from planc.deep_check.check import Deep, check_deep
+from planc.deep_check.summary import rehearsed_rows
+from planc.devices.hardware import Demand
 from planc.diagnostics import Diagnostic, Severity, has_errors, in_order
 from planc.estimate.estimate import estimate
-from planc.hardware import Demand
 from planc.plan.elastic_meshes import shrinking_note
 from planc.runtime.errors import RunError
 from planc.show.table import Row

@@ -10,7 +10,7 @@ from planc.cli.libraries import require_libraries
 from planc.cli.saved_plans import NoSavedPlanError, saved_plan
 from planc.graph.artifact import graph_of
 from planc.graph.ops import BuildModel
-from planc.hub import model_folder
+from planc.hub.names import model_folder
 from planc.runtime.checkpoints.errors import CheckpointError
 from planc.runtime.checkpoints.verify import read_manifest
 from planc.runtime.errors import RunError

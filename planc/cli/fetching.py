@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, LoadWeights
-from planc.hub import is_hub, parse_hub
+from planc.hub.names import is_hub, parse_hub
 from planc.runtime.hub import require_model
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from planc.api import cache_dir
 from planc.cli.exits import CLEAN, UsageError
 from planc.cli.fetching import say
 from planc.cli.plans import announce_probe
-from planc.hub import is_hub, parse_hub
+from planc.hub.names import is_hub, parse_hub
 from planc.inventory.codec import dumps
 from planc.inventory.load import (
     InventoryError,

@@ -13,22 +13,22 @@ from typing import TypeVar, assert_never
 
 from planc.cli import plans
 from planc.cli.exits import CLEAN, UsageError
+from planc.devices.hardware import Device
 from planc.graph.artifact import ArtifactError, graph_of, load
 from planc.graph.graph import Graph
-from planc.hardware import Device
-from planc.launch.accelerate import accelerate_lines
-from planc.launch.errors import LaunchError
-from planc.launch.job import GRACE_SECONDS, Endpoint, Job, Shrinking, job_of, read_endpoint, run_arguments
-from planc.launch.kubernetes import (
+from planc.launchers.accelerate import accelerate_lines
+from planc.launchers.errors import LaunchError
+from planc.launchers.job import GRACE_SECONDS, Endpoint, Job, Shrinking, job_of, read_endpoint, run_arguments
+from planc.launchers.kubernetes import (
     KubernetesOptions,
     kubernetes_manifest,
     read_resource,
     read_volume,
     require_kept,
 )
-from planc.launch.nodes import Nodes, place
-from planc.launch.slurm import SlurmOptions, slurm_script
-from planc.launch.torchrun import torchrun_lines
+from planc.launchers.nodes import Nodes, place
+from planc.launchers.slurm import SlurmOptions, slurm_script
+from planc.launchers.torchrun import torchrun_lines
 from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.spec import Plan
 from planc.runtime.launch import needs_shared_folder

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from planc.launch.job import Endpoint, read_endpoint
+from planc.launchers.job import Endpoint, read_endpoint
 
 _DESCRIPTION = """\
 Host the store where the nodes of an elastic job meet, until told to end (SIGTERM, Ctrl-C). It listens at the

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from planc.launch.job import run_arguments
-from planc.launch.nodes import Nodes
-from planc.launch.torchrun import on_every_node, on_one_node
+from planc.launchers.job import run_arguments
+from planc.launchers.nodes import Nodes
+from planc.launchers.torchrun import on_every_node, on_one_node
 
 
 def start_with(arguments: Namespace, *, world_size: int, devices_per_node: int | None) -> str:

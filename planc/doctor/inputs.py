@@ -11,7 +11,7 @@ from planc.doctor import codes
 from planc.doctor.model import Check, Section
 from planc.graph.graph import Graph
 from planc.graph.ops import LoadWeights, OpenData, OpenEvaluation
-from planc.hub import is_hub, model_folder
+from planc.hub.names import is_hub, model_folder
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import matched_files
 from planc.runtime.errors import RunError

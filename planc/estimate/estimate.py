@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planc.devices.hardware import FITS, Device
 from planc.estimate.activations import activations, context_bytes, document_bias_bytes, loss
 from planc.estimate.backward import fullest_moment
 from planc.estimate.checkpoint import staging
@@ -27,7 +28,6 @@ from planc.estimate.states import num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, num_gradients, units
 from planc.graph.graph import Graph
 from planc.graph.ops import CompileModules
-from planc.hardware import FITS, Device
 from planc.inventory.schema import Inventory
 from planc.vocab import MeshDim
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from planc.devices.segment import Segment
 from planc.estimate.backward import Moment
 from planc.estimate.gaps import Gap
 from planc.estimate.units import Unit
 from planc.record import record
-from planc.segment import Segment
 
 GAPS = "gaps"
 """What is reserved and held by nothing."""

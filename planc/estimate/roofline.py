@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from planc.devices.hardware import Device
 from planc.estimate.calibration import Calibration
 from planc.estimate.model import Collective, Estimate
 from planc.graph.graph import Graph
 from planc.graph.ops import AllReduceGradients, BuildOptimizer
-from planc.hardware import Device
 from planc.record import record
 from planc.vocab import MeshDim
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from planc.first_positions import FirstPositions
 from planc.inventory.attention_calls import WITHOUT_MASK
+from planc.modeling.first_positions import FirstPositions
 
 NUM_TOKENS = 8
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from planc.hub import is_hub, parse_hub
+from planc.hub.names import is_hub, parse_hub
 from planc.inventory.codec import dumps, loads
 from planc.inventory.config_limits import require_sane
 from planc.inventory.files import (
@@ -22,7 +22,7 @@ from planc.inventory.files import (
     write_atomically,
 )
 from planc.inventory.limits import require_possible
-from planc.inventory.remote_code import refuse_remote_code
+from planc.inventory.refused_code import refuse_remote_code
 from planc.inventory.schema import Inventory
 from planc.record import record
 

@@ -10,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
-from planc.inventory.remote_code import refuse_remote_code
+from planc.inventory.refused_code import refuse_remote_code
 
 
 def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from planc.initialisation import small_buffers
 from planc.inventory.files import InventoryError
 from planc.inventory.forwards import NUM_TOKENS, makes_masks, run_again
 from planc.inventory.known_values import KnownValues, Meeting
 from planc.inventory.schema import Positions
+from planc.modeling.initialization import small_buffers
 
 _UNCOUNTED_AT = (3, 5)
 """Where the tokens that are tried hold the one for padding: not at an end, where models warn of it."""

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from planc.first_positions import FirstPositions
-from planc.initialisation import unset_tensors
 from planc.inventory.attention_calls import (
     IMPLEMENTATIONS,
     AttentionCall,
@@ -40,7 +38,9 @@ from planc.inventory.routing_probe import routing_of
 from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.inventory.tensor_dtypes import tensor_dtypes, with_dtypes
-from planc.steady_rope import steady_rope
+from planc.modeling.first_positions import FirstPositions
+from planc.modeling.initialization import unset_tensors
+from planc.modeling.steady_rope import steady_rope
 
 
 def probe(model_dir: Path) -> Inventory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planc.hub import model_folder
+from planc.hub.names import model_folder
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json, read_config
 
 

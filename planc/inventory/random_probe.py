@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.files import InventoryError
-from planc.randomness import random_fields
+from planc.inventory.randomness import random_fields
 
 _DRAWS_IN_VAIN = frozenset(("phimoe",))
 """Model types that draw where nothing depends on it: without jitter, one candidate is left to choose from."""

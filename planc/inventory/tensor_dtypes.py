@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from planc.inventory.schema import Module
-from planc.tensor_dtypes import built_in, floating_tensors, kept_in_float32
+from planc.modeling.tensor_dtypes import built_in, floating_tensors, kept_in_float32
 from planc.vocab import DType
 
 Place = tuple[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planc.hardware import DEVICES, Device
+from planc.devices.hardware import DEVICES, Device
 from planc.plan import codes
 from planc.plan.scalars import BYTES, Float, Int, Quantity, listed, wrong_type
 from planc.plan.scope import Scope

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planc.hub import HubModel, is_commit, is_hub, is_repository, parse_hub
+from planc.hub.names import HubModel, is_commit, is_hub, is_repository, parse_hub
 from planc.plan import codes
 from planc.plan.scalars import Path, Text
 from planc.plan.scope import Scope
@@ -64,7 +64,7 @@ _SOURCES: Mapping[str, type[Any]] = {"hub": Hub}
 
 @record
 class ModelSource:
-    """A local folder's path, or `hub("org/name", revision = "...")`, as `planc.hub` writes it."""
+    """A local folder's path, or `hub("org/name", revision = "...")`, as `planc.hub.names` writes it."""
 
     @property
     def calls(self) -> Mapping[str, type[Any]]:

@@ -15,7 +15,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from planc.hub import HubModel, hub_cache
+from planc.hub.names import HubModel, hub_cache
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.export_folder import COMPANIONS
 from planc.runtime.model_files import refuse_quantized, weight_files, weight_names

@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from planc.remote_code import code_asked_for
+from planc.hub.remote_code import code_asked_for
 from planc.runtime.errors import RunError
 
 _SINGLE = "model.safetensors"

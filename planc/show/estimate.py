@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from planc.devices.hardware import FITS, RISKY, Device
 from planc.estimate.estimate import estimated_facts
 from planc.estimate.model import CONVENTION, Amount, Collective, Estimate
 from planc.estimate.roofline import Roofline
 from planc.figures import needs
-from planc.hardware import FITS, RISKY, Device
 from planc.show.table import format_bytes, plural, render_table
 from planc.vocab import MeshDim
 

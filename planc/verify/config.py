@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planc.randomness import random_fields
+from planc.inventory.randomness import random_fields
 
 Config = Mapping[str, Any]
 """A config.json with everything that its class fills in."""

@@ -15,7 +15,7 @@ FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "planc").rg
 
 _OF_RUNS = ("planc/runtime/", "planc/cli/watching.py", "planc/cli/run", "planc/verify/")
 """What Windows never gets to, or only after a look at the system; `tests/platforms` runs the rest."""
-_COPIED = "planc/script/parts.py"
+_COPIED = "planc/plain_pytorch/parts.py"
 """Its text becomes a script, which runs where a run does."""
 
 

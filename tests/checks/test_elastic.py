@@ -10,9 +10,9 @@ from planc.api import Checked, check_source
 from planc.cli.main import main
 from planc.diff.side import Side
 from planc.graph.ops import Accumulate
-from planc.launch.job import Endpoint, Shrinking, job_of
-from planc.launch.nodes import Nodes
-from planc.launch.torchrun import torchrun_lines
+from planc.launchers.job import Endpoint, Shrinking, job_of
+from planc.launchers.nodes import Nodes
+from planc.launchers.torchrun import torchrun_lines
 from planc.source import SourceFile
 
 BASE = Path(__file__).parents[2] / "plans"

@@ -12,8 +12,9 @@ import planc
 from planc.api import check_plan
 from planc.cli.deep import progress
 from planc.cli.main import main
-from planc.deep import cache, deep
-from planc.deep.deep import check_deep
+from planc.deep_check import cache
+from planc.deep_check import check as deep
+from planc.deep_check.check import check_deep
 from planc.estimate.estimate import estimate
 from planc.graph.graph import Graph
 from planc.runtime.backends.rehearsal.model import Failure, Rehearsal

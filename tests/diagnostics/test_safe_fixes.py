@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from planc.api import Checked, check_source
+from planc.checks.phases import phase_of
 from planc.diagnostics import Diagnostic
 from planc.diagnostics.fixes import apply_fixes
-from planc.phases import phase_of
 from planc.show.origin import values
 from planc.source import SourceFile
 from tests.plans import PLANS

@@ -12,14 +12,14 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.api import Checked, check_source
-from planc.deep.deep import counted_collectives, predicted_collectives
+from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, FullyShard
 from planc.inventory.load import save_inventory
 from planc.runtime.backends.rehearsal.rehearse import rehearse
-from planc.script.emit import script
+from planc.plain_pytorch.emit import script
 from planc.show.layout import other_dtypes_text
 from planc.source import SourceFile
 from planc.verify.ranks import Record, Task, train_rank

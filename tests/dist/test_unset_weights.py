@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from planc.initialisation import draw, unset_tensors
+from planc.modeling.initialization import draw, unset_tensors
 from planc.runtime.backends.torch.weights import require_set
 from planc.runtime.errors import RunError
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from planc.api import Checked, check_plan, check_source
+from planc.devices.hardware import DEVICES
 from planc.estimate.activations import loss
 from planc.estimate.estimate import estimate, estimated_facts
 from planc.estimate.gaps import gaps
@@ -18,7 +19,6 @@ from planc.estimate.rank_work import rank_work
 from planc.estimate.units import units
 from planc.graph.graph import Graph
 from planc.graph.ops import AllReduceGradients
-from planc.hardware import DEVICES
 from planc.plan.facts import COUNTS, ESTIMATED
 from planc.source import SourceFile
 from planc.vocab import MeshDim

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from planc.api import Checked, check_source
+from planc.capacity.fits import demand
 from planc.cli.main import main
+from planc.devices.hardware import FITS, Demand
 from planc.estimate.estimate import estimate
-from planc.fit.demand import demand
-from planc.hardware import FITS, Demand
 from planc.source import SourceFile
 from tests.plans import PLANS
 

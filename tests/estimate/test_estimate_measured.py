@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_source
-from planc.deep.deep import Counted, counted_collectives, predicted_collectives
+from planc.deep_check.check import Counted, counted_collectives, predicted_collectives
 from planc.estimate.activations import activations
 from planc.estimate.estimate import estimate
 from planc.estimate.model import Estimate

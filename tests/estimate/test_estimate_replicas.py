@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.deep.deep import counted_collectives, predicted_collectives
+from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.inventory.load import load_inventory
 from planc.runtime.backends.rehearsal.rehearse import rehearse

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.hub import HubModel
+from planc.hub.names import HubModel
 from planc.runtime import hub
 from planc.runtime.errors import RunError
 from planc.runtime.hub import require_model
@@ -42,7 +42,7 @@ def require_in_process(
 ) -> subprocess.CompletedProcess[str]:
     """`require_model` in a process of its own, since the library reads its variables as it is imported."""
     program = (
-        "import sys\nfrom planc.hub import HubModel\nfrom planc.runtime.errors import RunError\n"
+        "import sys\nfrom planc.hub.names import HubModel\nfrom planc.runtime.errors import RunError\n"
         "from planc.runtime.hub import require_model\ntry:\n"
         f"    print(require_model({MODEL!r}, with_weights={with_weights}, say=print))\n"
         "except RunError as error:\n    sys.exit(f'{error.message} HELP {error.help}')\n"

@@ -8,7 +8,7 @@ import pytest
 
 from planc.api import Checked, check_plan
 from planc.graph.ops import BuildModel, LoadWeights
-from planc.hub import HubModel, hub_cache, is_repository, model_folder, parse_hub
+from planc.hub.names import HubModel, hub_cache, is_repository, model_folder, parse_hub
 from planc.show.resolved import resolved_text
 from tests.hub.model_repository import NAME, REPOSITORY, REVISION, put_into_cache
 from tests.plans import PLANS, write_plan

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from planc.first_positions import FirstPositions
 from planc.inventory.files import InventoryError
 from planc.inventory.probe import probe
 from planc.inventory.skipped_modules import refuse_skipped
+from planc.modeling.first_positions import FirstPositions
 
 DBRX = {
     "architecture": "DbrxForCausalLM",

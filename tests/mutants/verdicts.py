@@ -11,7 +11,7 @@ from pathlib import Path
 
 from planc.api import check_plan
 from planc.checks.layout_types import normal
-from planc.deep.deep import check_deep
+from planc.deep_check.check import check_deep
 from planc.diagnostics import Diagnostic, Severity
 from planc.estimate.estimate import estimate
 from planc.plan.bind import BoundPlan

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.api import check_source
-from planc.deep.deep import counted_collectives, predicted_collectives
+from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.graph.graph import Graph
 from planc.plan.bind import BoundPlan

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_source
-from planc.deep.deep import check_deep, counted_collectives, predicted_collectives
+from planc.deep_check.check import check_deep, counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.graph.graph import Graph
 from planc.graph.ops import OPS, Accumulate, BuildModel, ShardTensorParallel

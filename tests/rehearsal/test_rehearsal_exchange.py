@@ -7,7 +7,7 @@ import re
 import pytest
 
 from planc.api import check_source
-from planc.deep.deep import counted_collectives, predicted_collectives
+from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.runtime.backends.rehearsal.rehearse import rehearse
 from planc.source import SourceFile

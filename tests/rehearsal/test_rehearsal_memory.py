@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from planc.devices.segment import Segment
 from planc.inventory.load import save_inventory
 from planc.runtime.backends.rehearsal.allocator import SMALL_BYTES, reserved_bytes
 from planc.runtime.backends.rehearsal.lives import Life, Lives, Moment, Visit, repeated
 from planc.runtime.backends.rehearsal.model import Measured
 from planc.runtime.backends.rehearsal.rehearse import rehearse
-from planc.segment import Segment
 from tests.dist.pool import run_ranks
 from tests.parity.cases import MODELS, Case, compile_case
 from tests.parity.ranks import Task

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.deep.deep import counted_collectives, predicted_collectives
+from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.runtime.backends.rehearsal.rehearse import rehearse
 from tests.plans import PLANS, canonical_plans, checked

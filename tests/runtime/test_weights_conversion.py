@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from planc.initialisation import fresh_copy
+from planc.modeling.initialization import fresh_copy
 from planc.runtime.backends.torch.weights_conversion import to_checkpoint, to_model
 from planc.runtime.backends.torch.weights_files import stored_views
 from planc.runtime.backends.torch.weights_views import View

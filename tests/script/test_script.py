@@ -12,8 +12,8 @@ import pytest
 
 from planc.cli.main import main
 from planc.graph.graph import Graph
-from planc.script.emit import script
-from planc.script.model import NotInScript, in_one_line, listed
+from planc.plain_pytorch.emit import script
+from planc.plain_pytorch.script import NotInScript, in_one_line, listed
 from tests.bench.shapes import Shape, compile_shape, make_workspace, plan_text
 
 NUM_STEPS = 12

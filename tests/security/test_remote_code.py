@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planc.cli.main import main
-from planc.remote_code import code_asked_for
+from planc.hub.remote_code import code_asked_for
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import refuse_remote_code
 from tests.plans import FULL, PLANS

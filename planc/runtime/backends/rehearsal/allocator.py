@@ -6,8 +6,8 @@ one for large ones.
 
 from __future__ import annotations
 
+from planc.devices.segment import Segment
 from planc.runtime.backends.rehearsal.lives import Lives
-from planc.segment import Segment
 
 SMALL_BYTES = 2**20
 """Blocks up to this size have a segment of their own."""

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planc.first_positions import FirstPositions
 from planc.graph import ops
 from planc.graph.op import Op
-from planc.initialisation import draw, fresh_copy, unset_tensors
+from planc.modeling.first_positions import FirstPositions
+from planc.modeling.initialization import draw, fresh_copy, unset_tensors
 from planc.runtime.backends.rehearsal.collectives import CollectiveRecorder
 from planc.runtime.backends.rehearsal.exchange import exchanging
 from planc.runtime.backends.rehearsal.grouped_mm import teach_grouped_mm

@@ -12,7 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.figures.plan import parameters
 from planc.graph.ops import AttachAttention, BuildModel
-from planc.hub import model_folder
+from planc.hub.names import model_folder
+from planc.modeling.steady_rope import steady_rope
+from planc.modeling.tensor_dtypes import floating_tensors, set_dtypes
 from planc.runtime.backends.torch.attention.documents import Documents
 from planc.runtime.backends.torch.attention.register import register_attention
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
@@ -20,8 +22,6 @@ from planc.runtime.backends.torch.session import Session
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest, refuse_remote_code
-from planc.steady_rope import steady_rope
-from planc.tensor_dtypes import floating_tensors, set_dtypes
 from planc.vocab import DType
 
 STALE = "write the inventory again with this release of transformers: planc inventory DIR --save"

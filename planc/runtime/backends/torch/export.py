@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 import planc
 from planc.graph.ops import BuildModel, ExportHf
-from planc.hub import model_folder
-from planc.initialisation import fresh_copy
+from planc.hub.names import model_folder
+from planc.modeling.initialization import fresh_copy
 from planc.runtime import export_folder
 from planc.runtime.backends.torch import export_format
 from planc.runtime.backends.torch.blocks import Slices

@@ -10,13 +10,13 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from planc.modeling.tensor_dtypes import loaded_dtypes
 from planc.runtime.backends.torch.checkpoint.tensors import element_type
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
 from planc.runtime.backends.torch.weights_views import View
 from planc.runtime.checkpoints.manifest import ElementType
 from planc.runtime.checkpoints.shards import Entry
 from planc.runtime.errors import ExitCode, RunError
-from planc.tensor_dtypes import loaded_dtypes
 from planc.vocab import DType
 
 MAX_SHARD_BYTES = 5 * 10**9

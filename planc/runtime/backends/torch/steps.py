@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
 from planc.graph.ops import Backward, ComputeLoss, Forward
-from planc.initialisation import derived_seed
+from planc.modeling.initialization import derived_seed
 from planc.runtime.backends.torch.session import Session
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position

@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 
 from planc.figures.plan import parameters_per_rank
 from planc.graph.ops import BuildModel, InitWeights, LoadWeights, MaterialiseWeights
-from planc.hub import model_folder
-from planc.initialisation import draw, fresh_copy, is_unset
+from planc.hub.names import model_folder
+from planc.modeling.initialization import draw, fresh_copy, is_unset
+from planc.modeling.tensor_dtypes import default_dtype, kept_in_float32
 from planc.runtime.backends.torch.blocks import Slices, blocks
 from planc.runtime.backends.torch.build import STALE
 from planc.runtime.backends.torch.dtypes import TORCH_DTYPES
@@ -25,7 +26,6 @@ from planc.runtime.backends.torch.weights_files import stored_views
 from planc.runtime.backends.torch.weights_views import View, leaf
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
-from planc.tensor_dtypes import default_dtype, kept_in_float32
 from planc.vocab import DType
 
 _MAX_LISTED = 10

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from planc.hub import model_folder
+from planc.hub.names import model_folder
 from planc.runtime.backends.torch.blocks import Slices, blocks
 from planc.runtime.backends.torch.replicas import digest
 from planc.runtime.backends.torch.session import Session

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from planc.deep.cache import load, save
-from planc.deep.codes import ESTIMATE_DIFFERS, REHEARSAL_FAILED
+from planc.deep_check.cache import load, save
+from planc.deep_check.codes import ESTIMATE_DIFFERS, REHEARSAL_FAILED
 from planc.diagnostics import Diagnostic
 from planc.estimate.model import Estimate, Kind
 from planc.graph.graph import Graph

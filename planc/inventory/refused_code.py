@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planc.hub.remote_code import code_asked_for
 from planc.inventory.files import InventoryError, parse_json
-from planc.remote_code import code_asked_for
 
 
 def refuse_remote_code(content: bytes, *, path: Path) -> None:

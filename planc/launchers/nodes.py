@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planc.hardware import Device
-from planc.launch.errors import LaunchError
+from planc.devices.hardware import Device
+from planc.launchers.errors import LaunchError
 from planc.record import record
 
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from planc.tensor_dtypes import default_dtype, floating_tensors, set_dtypes
+from planc.modeling.tensor_dtypes import default_dtype, floating_tensors, set_dtypes
 
 _SMALL_TENSOR = 2**16
 """Numbers: norms, scales and biases, which take no time to draw."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from planc.launch.errors import LaunchError
-from planc.launch.nodes import Nodes
+from planc.launchers.errors import LaunchError
+from planc.launchers.nodes import Nodes
 from planc.record import record
 
 GRACE_SECONDS = 600

@@ -20,8 +20,8 @@ from planc.graph.ops import (
     OpenData,
     ShardTensorParallel,
 )
-from planc.hub import is_hub
-from planc.script.model import dtype, listed, one_dim, quoted, refuse
+from planc.hub.names import is_hub
+from planc.plain_pytorch.script import dtype, listed, one_dim, quoted, refuse
 from planc.styles.model import StyleUse
 from planc.vocab import MeshDim
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from planc.launch.job import Endpoint, Job, Shrinking, require_endpoint
-from planc.launch.nodes import Nodes
+from planc.launchers.job import Endpoint, Job, Shrinking, require_endpoint
+from planc.launchers.nodes import Nodes
 
 _FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 """Gives every start of the ranks a store of its own. In the agent's, ranks look for each other under the

@@ -25,7 +25,7 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
-from planc.script.model import one_dim, refuse
+from planc.plain_pytorch.script import one_dim, refuse
 
 
 def next_batch(op: NextBatch, graph: Graph) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.deep.deep import Deep
+from planc.deep_check.check import Deep
 from planc.figures.model import num_bytes
 from planc.figures.needs import counted_collectives
 from planc.graph.graph import Graph

@@ -34,9 +34,9 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
-from planc.script import setup, steps
-from planc.script.model import NotInScript, in_one_line, quoted, refuse
-from planc.script.parts_file import copied
+from planc.plain_pytorch import setup, steps
+from planc.plain_pytorch.parts_file import copied
+from planc.plain_pytorch.script import NotInScript, in_one_line, quoted, refuse
 
 Emitter = Callable[[Any, Graph], Iterable[str]]
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from planc.launch.errors import LaunchError
-from planc.launch.job import KILL_SECONDS, Job
+from planc.launchers.errors import LaunchError
+from planc.launchers.job import KILL_SECONDS, Job
 from planc.record import record
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from planc.capacity.near_plans import Neighbour, neighbours
+from planc.devices.hardware import FITS, Change, Demand, Device
 from planc.estimate.estimate import estimate
 from planc.estimate.model import Memory
-from planc.fit.neighbours import Neighbour, neighbours
-from planc.hardware import FITS, Change, Demand, Device
 from planc.lower import draft_graph
 from planc.plan.bind import BoundPlan
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from planc.launch.errors import LaunchError
-from planc.launch.job import Endpoint, Job, require_endpoint
+from planc.launchers.errors import LaunchError
+from planc.launchers.job import Endpoint, Job, require_endpoint
 
 # Said rather than left to the configuration file that accelerate would read them from.
 _EXPLICIT = ("--mixed_precision", "no", "--dynamo_backend", "no")

@@ -1,0 +1,1 @@
+"""Building transformers models: initialization, dtypes, rotary embeddings, positions. Imports torch."""
