@@ -16,9 +16,10 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from planc.checks import RULES, Subject, run_checks, suppressions
+from planc.checks import RULES, Subject, run_checks
 from planc.checks.phases import Phase, phase_of
-from planc.checks.suppressions import suppress
+from planc.checks.support import suppressions
+from planc.checks.support.suppressions import suppress
 from planc.deep_check import codes as deep_codes
 from planc.devices.hardware import Demand
 from planc.diagnostics import Code, Diagnostic, Label, Severity, has_errors, in_order

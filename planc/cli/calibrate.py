@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from planc.checks.does_not_fit import CODE as DOES_NOT_FIT
+from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli import plans
 from planc.cli.exits import CLEAN, UsageError
 from planc.estimate.calibration import Calibration, dumps, loads, step_seconds

@@ -71,7 +71,7 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
         return _load(arguments.plan, arguments.set)
     # Reached lazily: a compiled artifact runs without the front end.
     from planc.api import check_plan
-    from planc.checks.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
+    from planc.checks.mesh.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
     from planc.cli.plans import announce_probe, render_errors
     from planc.cli.settings import settings_from
     from planc.diagnostics import Severity

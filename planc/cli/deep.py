@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from planc.api import Checked, cache_dir
-from planc.checks import does_not_fit
+from planc.checks.run import does_not_fit
 from planc.cli.exits import UsageError
 from planc.cli.libraries import require_libraries
 from planc.deep_check.check import Deep, check_deep

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
 
-from planc.checks.expectation_broken import CODE as BROKEN
+from planc.checks.run.expectation_broken import CODE as BROKEN
 from planc.cli import plans
 from planc.cli.difftool import Pair, pairs
 from planc.cli.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError

@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from planc.checks.does_not_fit import CODE as DOES_NOT_FIT
+from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli import plans
 from planc.cli.exits import UsageError
 from planc.cli.views import write_view

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import Any
 
-from planc.checks.does_not_fit import CODE as DOES_NOT_FIT
+from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli import plans
 from planc.cli.exits import UsageError
 from planc.cli.views import write_view

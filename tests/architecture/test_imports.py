@@ -36,8 +36,9 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles", "inventory.schema"},
     "checks": {
         *("source", "vocab", "devices", "diagnostics", "syntax", "styles", "inventory.schema", "plan"),
-        "show.table",
+        *("layouts", "show.table"),
     },
+    "layouts": {"inventory.schema", "plan", "vocab"},
     "estimate": {
         *("source", "vocab", "devices", "devices", "styles", "inventory.schema", "graph", "strict_json"),
     },

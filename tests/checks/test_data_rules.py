@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_source
-from planc.checks.tokenizer_file import has_chat_template, num_token_ids
+from planc.checks.data.tokenizer_file import has_chat_template, num_token_ids
 from planc.source import SourceFile
 from tests.data.conversing import TEMPLATE, save_tokenizer
 from tests.plans import FULL, PLANS

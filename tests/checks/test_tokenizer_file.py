@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from planc.api import check_source
-from planc.checks.tokenizer_file import num_token_ids
+from planc.checks.data.tokenizer_file import num_token_ids
 from planc.source import SourceFile
 from tests.plans import FULL, PLANS
 

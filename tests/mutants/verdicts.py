@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from planc.api import check_plan
-from planc.checks.layout_types import normal
 from planc.deep_check.check import check_deep
 from planc.diagnostics import Diagnostic, Severity
 from planc.estimate.estimate import estimate
+from planc.layouts.types import normal
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import facts
 from planc.source import SourceFile

@@ -8,8 +8,8 @@ from itertools import islice
 
 import pytest
 
-from planc.checks.families import families
 from planc.inventory.codec import loads
+from planc.layouts.families import families
 from tests.dist.pool import start_server
 from tests.mutants.campaign import Mutant, Result, Workshop, judged
 from tests.mutants.mutant import Edited

@@ -1,0 +1,41 @@
+"""The model's own attention on a part of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.tensor_parallel.sequence_indivisible import divides_sequence
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.data import Packing
+from planc.plan.spec import AttentionKernel
+
+CODE = Code("P609", "eager-in-parts", "the model's own attention takes a sequence whole")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `model.attention` for each block that would give it less than a sequence."""
+    plan, bound = subject.plan, subject.bound
+    if plan.model.attention is not AttentionKernel.EAGER:
+        return
+    dividing = next((one.span for one in bound.styles.values() if divides_sequence(one.use)), None)
+    if plan.context_parallel is not None and plan.mesh.cp > 1:
+        text, span = f"cp = {plan.mesh.cp} gives each rank a part of the tokens", plan.context_parallel.span
+        help = "set cp = 1 and remove this block"
+    elif dividing is not None and plan.mesh.tp > 1:
+        text, span = "sequence parallelism hands it masks of a part of the tokens", dividing
+        help = "leave the tokens whole: rules without Shard(1) and `sequence_parallel`"
+    elif plan.data.packing is Packing.ISOLATE:
+        text, span = "it does not know where documents begin", plan.span("data.packing")
+        help = "write `packing = attend` or `packing = none`"
+    else:
+        return
+    yield CODE.at(
+        plan.span("model.attention"),
+        text,
+        secondary=(Label(span, "asked for here"),),
+        help=f"{help}, or write `attention = sdpa` where the model allows it",
+    )
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,46 @@
+"""Rotary embeddings that a forward chooses by the positions that it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.data import Packing
+from planc.plan.spec import LoadBalancer
+
+CODE = Code("P610", "positions-apart", "not every forward would choose the same rotary embeddings")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `data.sequence_length` for LongRoPE, where some rank or some batch sees short positions
+    alone and others do not."""
+    plan, switch = subject.plan, subject.inventory.rope_switch
+    length = plan.data.sequence_length
+    if switch is None or length <= switch:
+        return
+    text = f"beyond {switch} positions the model has other rotary embeddings, for all tokens of a forward"
+    if plan.data.packing is Packing.ISOLATE:
+        why = Label(plan.span("data.packing"), "positions start anew with every document, long or short")
+        help = f"write `packing = attend`, or a sequence_length of at most {switch}"
+        yield CODE.at(plan.span("data.sequence_length"), text, secondary=(why,), help=help)
+    elif (seen := _fewest_positions(subject)) <= switch:
+        spec = plan.context_parallel
+        assert spec is not None, "elsewhere every rank sees all positions"
+        why = Label(spec.span, f"over cp = {plan.mesh.cp} some rank sees positions up to {seen} alone")
+        help = f"take fewer ranks of cp, or a sequence_length of at most {switch}"
+        yield CODE.at(plan.span("data.sequence_length"), text, secondary=(why,), help=help)
+
+
+def _fewest_positions(subject: Subject) -> int:
+    """One more than the last position of the rank whose last one is the lowest."""
+    spec, cp, length = subject.plan.context_parallel, subject.plan.mesh.cp, subject.plan.data.sequence_length
+    if spec is None:
+        return length
+    if spec.load_balancer is LoadBalancer.HEADTAIL:
+        # Of 2 cp chunks the last rank has the two in the middle.
+        return length * (cp + 1) // (2 * cp)
+    return length // cp
+
+
+RULE = Rule((CODE,), check)

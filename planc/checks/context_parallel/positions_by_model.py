@@ -1,0 +1,39 @@
+"""Models that number the tokens that they are given, where those are not a whole document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.plan.data import Packing
+
+CODE = Code("P611", "positions-by-model", "the model ignores the positions of its tokens")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for context parallelism, one for isolated documents, where the model counts tokens itself.
+
+    None for attention in code of the model's own, which other rules refuse for both.
+    """
+    plan, inventory = subject.plan, subject.inventory
+    if not inventory.positions.counted_by_model or inventory.own_attentions:
+        return
+    text = f"`{inventory.architecture}` numbers the tokens that it sees, and ignores `position_ids`"
+    if plan.context_parallel is not None and plan.mesh.cp > 1:
+        yield CODE.at(
+            plan.context_parallel.span,
+            text,
+            notes=("each rank would number its part of a sequence as if it were the whole",),
+            help="set cp = 1 and remove this block",
+        )
+    if plan.data.packing is Packing.ISOLATE:
+        yield CODE.at(
+            plan.span("data.packing"),
+            text,
+            notes=("a document would be numbered from where it stands in the sequence",),
+            help="write `packing = none`, one document a sequence; or `attend`, if they may see each other",
+        )
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,50 @@
+"""Layers that carry a state along the sequence, which context parallelism divides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Inventory
+from planc.layouts.families import runs
+from planc.vocab import MeshDim
+
+CODE = Code("P605", "recurrent-under-cp", "context parallelism knows no recurrent layers")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at the block when members of a repeated block mix tokens otherwise than by attention."""
+    spec = subject.plan.context_parallel
+    if spec is None:
+        return
+    for text in without_attention(subject.inventory):
+        yield CODE.at(
+            spec.span,
+            text,
+            notes=("each rank would start the state anew in the middle of a sequence",),
+            help="set cp = 1 and remove this block",
+        )
+
+
+def without_attention(inventory: Inventory) -> Iterator[str]:
+    """For each repeated block, which members mix tokens otherwise than by attention, in words; if any do."""
+    for block in inventory.blocks:
+        depth = block.count(".") + 2
+        attending = {".".join(attention.fqn.split(".")[:depth]) for attention in inventory.attentions}
+        members = [name for name in inventory.names() if name.rpartition(".")[0] == block]
+        bare = [name for name in members if name not in attending]
+        if bare and all(name.rpartition(".")[2].isdecimal() for name in bare):
+            numbers = runs([int(name.rpartition(".")[2]) for name in bare])
+            yield f"`{block}.{{{numbers}}}` has no attention" if len(bare) > 1 else f"`{bare[0]}` has none"
+        beside = next((name for name in _convolutions(inventory) if name.startswith(f"{block}.")), None)
+        if beside is not None and not bare:
+            yield f"`{beside}` mixes neighbouring tokens"
+
+
+def _convolutions(inventory: Inventory) -> Iterator[str]:
+    """Convolutions, which over tokens carry the last few along; GPT-2's `Conv1D` is a linear layer."""
+    return (module.fqn for module in inventory.modules if module.class_name == "Conv1d")
+
+
+RULE = Rule((CODE,), check, over=MeshDim.CP)

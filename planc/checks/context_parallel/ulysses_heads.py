@@ -1,0 +1,45 @@
+"""Attention heads over Ulysses context parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.attention_heads import divided_attentions
+from planc.checks.support.legal_values import choices, divisors
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.spec import Rotate
+from planc.vocab import MeshDim
+
+CODE = Code("P604", "ulysses-heads", "ulysses cannot divide the heads over cp")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `mesh.cp`: a rank's heads must divide by cp, and its KV heads too, or cp by them."""
+    spec, mesh = subject.plan.context_parallel, subject.plan.mesh
+    if spec is None or spec.rotate is not Rotate.ULYSSES:
+        return
+    divided = {attention.fqn for attention, _ in divided_attentions(subject)}
+    for attention in subject.inventory.attentions:
+        tp = mesh.tp if attention.fqn in divided else 1
+        if attention.num_heads % tp or attention.num_kv_heads % tp:
+            continue  # indivisible by tp already
+        heads, kv_heads = attention.num_heads // tp, attention.num_kv_heads // tp
+        if _fits(mesh.cp, heads, kv_heads):
+            continue
+        sizes = [size for size in divisors(heads) if _fits(size, heads, kv_heads)]
+        per_rank = f" (num_attention_heads / tp = {tp})" if tp > 1 else ""
+        yield CODE.at(
+            subject.plan.span("mesh.cp"),
+            f"{heads} heads and {kv_heads} key/value heads{per_rank} over cp = {mesh.cp}",
+            secondary=(Label(subject.plan.span("context_parallel.rotate"), "each rank gets whole heads"),),
+            help=f"cp can be {choices(sizes, near=mesh.cp)}, or use `rotate = ring`",
+        )
+        return
+
+
+def _fits(cp: int, heads: int, kv_heads: int) -> bool:
+    return heads % cp == 0 and (kv_heads % cp == 0 or cp % kv_heads == 0)
+
+
+RULE = Rule((CODE,), check, over=MeshDim.CP)

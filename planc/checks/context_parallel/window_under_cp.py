@@ -1,0 +1,30 @@
+"""Sliding windows under ring attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.spec import Rotate
+from planc.vocab import MeshDim
+
+CODE = Code("P602", "window-under-cp", "ring attention does not know sliding windows")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at the block for ring, which does not mask blocks, when some layer sees less than all."""
+    spec, length = subject.plan.context_parallel, subject.plan.data.sequence_length
+    narrow = [a for a in subject.inventory.attentions if a.window is not None and a.window < length]
+    if spec is None or spec.rotate is not Rotate.RING or not narrow:
+        return
+    yield CODE.at(
+        spec.span,
+        f"{len(narrow)} layers see {narrow[0].window} of {length} tokens",
+        secondary=(Label(subject.plan.span("data.sequence_length"), "longer than the window"),),
+        notes=(f"the first is `{narrow[0].fqn}`",),
+        help=f"write `rotate = {'allgather' if narrow[0].value_dim is None else 'ulysses'}`",
+    )
+
+
+RULE = Rule((CODE,), check, over=MeshDim.CP)

@@ -1,0 +1,28 @@
+"""Rules on data: sources, tokenizers, sequences, and batches."""
+
+from __future__ import annotations
+
+from planc.checks.data import (
+    batch_indivisible,
+    bytes_for_pretrained,
+    chat_without_template,
+    evaluated_on_training,
+    recurrent_isolated,
+    sequence_beyond_positions,
+    tokenizer_beyond_vocabulary,
+    unknown_data_format,
+    unpinned_revision,
+)
+from planc.checks.support.rule import Rule
+
+RULES: tuple[Rule, ...] = (
+    batch_indivisible.RULE,
+    sequence_beyond_positions.RULE,
+    tokenizer_beyond_vocabulary.RULE,
+    bytes_for_pretrained.RULE,
+    recurrent_isolated.RULE,
+    chat_without_template.RULE,
+    unpinned_revision.RULE,
+    unknown_data_format.RULE,
+    evaluated_on_training.RULE,
+)

@@ -1,0 +1,44 @@
+"""The tokens of a step against what the ranks take at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import lcm
+
+from planc.checks.context_parallel.sequence_over_cp import CODE as SEQUENCE_OVER_CP
+from planc.checks.support.legal_values import choices, multiples_around
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.tensor_parallel.sequence_indivisible import CODE as SEQUENCE_INDIVISIBLE
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.elastic_meshes import smaller_plans
+from planc.plan.facts import tokens_per_micro_step
+
+CODE = Code("P701", "batch-indivisible", "a step's tokens do not divide into micro batches")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `train.tokens_per_step` when accumulation would not come out whole.
+
+    Of an elastic plan, the help names what suits every mesh that it may run on.
+    """
+    plan = subject.plan
+    wanted, each = plan.train.tokens_per_step, tokens_per_micro_step(plan)
+    if wanted is None or wanted % each == 0:
+        return
+    data = plan.data
+    rows = f"{data.micro_batch} sequence{'s' if data.micro_batch > 1 else ''}"
+    sequences = f"{rows} on each of {plan.mesh.dp_size} data-parallel ranks"
+    every = lcm(each, *(tokens_per_micro_step(other) for other in (*subject.meshes, *smaller_plans(plan))))
+    yield CODE.at(
+        plan.span("train.tokens_per_step"),
+        f"{wanted} tokens in micro steps of {each}",
+        secondary=(
+            Label(plan.span("data.micro_batch"), sequences),
+            Label(plan.span("data.sequence_length"), f"of {data.sequence_length} tokens"),
+        ),
+        help=f"tokens_per_step can be {choices(multiples_around(wanted, of=every), near=wanted)}",
+    )
+
+
+# Another length of the sequences makes other micro steps.
+RULE = Rule((CODE,), check, unless=(SEQUENCE_INDIVISIBLE, SEQUENCE_OVER_CP))

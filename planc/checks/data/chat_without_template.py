@@ -1,0 +1,37 @@
+"""Conversations without a template that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.data.tokenizer_file import has_chat_template
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.data import ByteTokenizer, Chat
+
+CODE = Code("P731", "chat-without-template", "the tokenizer has no chat template")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each source of conversations, where the tokenizer is known to have no template."""
+    data = subject.plan.data
+    # Of a file that the plan has, only the path is another: its other arguments stay.
+    write = "set the path of `tokenizer` to"
+    if isinstance(data.tokenizer, ByteTokenizer):
+        text, write = "bytes have none", "write `tokenizer = file(...)` with"
+    elif subject.base is not None and has_chat_template(subject.base / data.tokenizer.path) is False:
+        text = f"none beside {data.tokenizer.path}"
+    else:
+        return
+    for path, source in data.sources():
+        if isinstance(source, Chat):
+            yield CODE.at(
+                subject.plan.span(path),
+                "messages become text by the tokenizer's template",
+                secondary=(Label(subject.plan.span("data.tokenizer"), text),),
+                help=f"{write} a folder that has a chat_template.jinja, or a chat_template in its "
+                "tokenizer_config.json",
+            )
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,62 @@
+"""Evaluation on the text that is trained on."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.plan.data import AnySource, Chat, HfDataset, JsonLines, TextFiles
+
+CODE = Code(
+    "P734", "evaluated-on-training", "an evaluation reads the text that is trained on", Severity.WARNING
+)
+
+_OF_FILES = (TextFiles, JsonLines, Chat, HfDataset)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each `eval` block whose source, or a pattern of it, is the data's own.
+
+    The patterns alone are compared: a check walks through no folders of data.
+    """
+    plan = subject.plan
+    for label, evaluation in plan.data.eval.items():
+        is_same = evaluation.source == plan.data.source
+        shared = next(_shared(evaluation.source, plan.data.source), None)
+        if is_same or shared is not None:
+            yield CODE.at(
+                plan.span(f"data.eval.{label}.source"),
+                "the same as is trained on" if is_same else f'"{shared}" is among what is trained on',
+                secondary=(Label(plan.span("data.source"), "trained on"),),
+                notes=("its loss says how well that text is learnt by heart",),
+                help="name other files, kept out of training",
+            )
+
+
+def _shared(evaluated: AnySource, trained: AnySource) -> Iterator[str]:
+    """The patterns of an evaluation whose files those of the training match."""
+    if isinstance(evaluated, _OF_FILES) and isinstance(trained, _OF_FILES):
+        for pattern in evaluated.patterns:
+            if any(_covers(_parts(other), _parts(pattern)) for other in trained.patterns):
+                yield pattern
+
+
+def _parts(pattern: str) -> tuple[str, ...]:
+    return tuple(posixpath.normpath(pattern).split("/"))
+
+
+def _covers(pattern: Sequence[str], name: Sequence[str]) -> bool:
+    """Whether a glob matches a path, or all that another glob matches: its `*` is one of many characters."""
+    reached = {0}  # how many parts of the name the pattern's parts so far can take
+    for part in pattern:
+        if part == "**":
+            reached = set(range(min(reached, default=len(name) + 1), len(name) + 1))
+        else:
+            reached = {at + 1 for at in reached if at < len(name) and fnmatchcase(name[at], part)}
+    return len(name) in reached
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,28 @@
+"""Documents kept apart in layers that carry a state along the sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.context_parallel.recurrent_under_cp import without_attention
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.plan.data import Packing
+
+CODE = Code("P730", "recurrent-isolated", "documents cannot be kept apart in recurrent layers")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `data.packing` for each repeated block with members that have no attention."""
+    if subject.plan.data.packing is not Packing.ISOLATE:
+        return
+    for text in without_attention(subject.inventory):
+        yield CODE.at(
+            subject.plan.span("data.packing"),
+            text,
+            notes=("their state goes on from one document into the next",),
+            help="write `packing = none`, one document a sequence; or `attend`, if they may see each other",
+        )
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,60 @@
+"""FSDP units whose parameters are of several dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.layouts.families import as_patterns, families, quoted
+from planc.plan.tensor_dtypes import other_dtypes
+from planc.plan.unit_dtypes import parameters_by_unit
+from planc.source import Span
+from planc.vocab import DType
+
+CODE = Code("P736", "dtypes-in-unit", "an FSDP unit mixes dtypes")
+
+_MAX_LISTED = 3
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule whose units hold parameters of more than one dtype."""
+    plan, bound = subject.plan, subject.bound
+    if plan.fsdp is None:
+        return
+    dtypes = other_dtypes(plan, bound.inventory)
+    if not dtypes:
+        return
+    spans = {group.fqns: group.span for group in bound.units}
+    found: dict[Span, list[tuple[str, DType]]] = {}
+    for unit, parameters in parameters_by_unit(bound).items():
+        stored = {name: dtypes.get(name, plan.model.dtype) for name in parameters}
+        if len(set(stored.values())) > 1:
+            others = [(name, dtype) for name, dtype in stored.items() if dtype is not plan.model.dtype]
+            found.setdefault(spans.get(unit, plan.fsdp.span), []).extend(others)
+    for span, others in found.items():
+        dtype = others[0][1]
+        names = families(subject.inventory, [name for name, other in others if other is dtype])
+        more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+        yield CODE.at(
+            span,
+            f"{quoted(names[:_MAX_LISTED])}{more} in {dtype}, the rest of the unit in {plan.model.dtype}",
+            notes=("FSDP gathers a unit as one tensor, and rejects a unit of several dtypes",),
+            help=_help(subject, [name for name, _ in others]),
+        )
+
+
+def _help(subject: Subject, others: Sequence[str]) -> str:
+    """Units of their own, where modules hold nothing else."""
+    owners = {name.rpartition(".")[0] for name in others}
+    modules = [module for module in subject.inventory.modules if module.parameters]
+    inside = [module for module in modules if any(f"{module.fqn}.".startswith(f"{one}.") for one in owners)]
+    held = {f"{module.fqn}.{parameter.name}" for module in inside for parameter in module.parameters}
+    if held <= set(others) and "" not in owners:
+        patterns = as_patterns(families(subject.inventory, sorted(owners)))
+        rules = ", ".join(f'"{pattern}" -> unit' for pattern in patterns)
+        return f"give them units of their own: add `{rules}` to `fsdp`"
+    return "store the model in float32: write `dtype = float32` in `model`"
+
+
+RULE = Rule((CODE,), check, block="fsdp")

@@ -1,0 +1,83 @@
+"""Parameters with fewer rows than the ranks that FSDP shards them over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from planc.checks.support.legal_values import divisors
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.inventory.schema import Module, Parameter
+from planc.layouts.families import as_patterns, families, quoted
+from planc.record import record
+from planc.vocab import Replicate, Shard
+
+CODE = Code("P520", "empty-shards", "fewer rows than ranks that FSDP shards them over", Severity.NOTE)
+
+_WORTH_SAYING = 0.05
+"""Of the parameters that a rank would hold if all were even; a router's few rows cost nothing."""
+
+
+@record
+class _Divided:
+    """A parameter of `num_rows` rows on each rank of tp, and how many numbers they have together."""
+
+    name: str
+    num_rows: int
+    num_elements: int
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One note at `fsdp` for each number of rows, where rank 0 holds far more than an even share."""
+    fsdp = subject.plan.fsdp
+    if fsdp is None:
+        return
+    num_ranks = prod(subject.plan.mesh.size(mesh_dim) for mesh_dim in fsdp.on)
+    found = [
+        _divided(subject, module, parameter)
+        for _, module, parameter in subject.inventory.parameters()
+        if parameter.shape
+    ]
+    even = sum(one.num_elements for one in found) / num_ranks
+    by_rows: dict[int, list[_Divided]] = {}
+    for one in found:
+        if one.num_rows < num_ranks:
+            by_rows.setdefault(one.num_rows, []).append(one)
+    for num_rows, short in by_rows.items():
+        held = sum(one.num_elements for one in short) // num_rows
+        fair = sum(one.num_elements for one in short) // num_ranks
+        if held - fair < _WORTH_SAYING * even:
+            continue
+        names = quoted(as_patterns(families(subject.inventory, (one.name for one in short))))
+        yield CODE.at(
+            fsdp.span,
+            f"{names}: dimension 0 is {num_rows}, for {num_ranks} ranks",
+            notes=(
+                f"FSDP gives whole rows: {num_ranks - num_rows} ranks hold none, and rank 0 holds {held:_} "
+                f"numbers where an even share is {fair:_}; gradients and optimizer state likewise",
+                f"gathers are padded to that, and carry {num_ranks / num_rows:.3g} times the bytes",
+            ),
+            help=_help(num_rows, num_ranks),
+        )
+
+
+def _divided(subject: Subject, module: Module, parameter: Parameter) -> _Divided:
+    tp, rows = subject.plan.mesh.tp, parameter.shape[0]
+    name = module.fqn if parameter.name == "weight" else f"{module.fqn}.{parameter.name}"
+    assignment = subject.bound.styles.get(module.fqn)
+    placement = assignment.placement(parameter.name) if assignment else Replicate()
+    if isinstance(placement, Replicate):
+        return _Divided(name, rows, parameter.num_elements)
+    divides_rows = isinstance(placement, Shard) and placement.tensor_dim == 0
+    return _Divided(name, -(-rows // tp) if divides_rows else rows, parameter.num_elements // tp)
+
+
+def _help(num_rows: int, num_ranks: int) -> str:
+    size = max(size for size in divisors(num_ranks) if size <= num_rows)
+    if size == 1:
+        return "replicate over the ranks instead: `dp_replicate`"
+    return f"shard over {size} ranks and replicate over the rest: `dp_shard = {size}`, `dp_replicate`"
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,65 @@
+"""FSDP without a unit for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planc.checks.patterns.pattern_unmatched import CODE as PATTERN_UNMATCHED
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.inventory.schema import Inventory
+from planc.layouts.families import runs
+
+CODE = Code("P502", "no-block-unit", "layers are not FSDP units of their own", Severity.WARNING)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning for each repeated block of which some member is in no unit, nor most of it in units."""
+    fsdp, mesh = subject.plan.fsdp, subject.plan.mesh
+    if fsdp is None or all(mesh.size(mesh_dim) == 1 for mesh_dim in fsdp.on):
+        return
+    units = frozenset(fqn for group in subject.bound.units for fqn in group.fqns)
+    sizes = _sizes(subject.inventory, units)
+    for block in subject.inventory.blocks:
+        names = [name for name in subject.inventory.names() if name.rpartition(".")[0] == block]
+        layers = [name.rpartition(".")[2] for name in names if not _is_in_units(name, sizes, units)]
+        if layers and all(layer.isdecimal() for layer in layers):
+            numbers = runs([int(layer) for layer in layers])
+            has_some = any(one.startswith(f"{block}.{layers[0]}.") for one in units)
+            most = "most parameters of " if has_some else ""
+            missing = f"`{block}.{numbers if len(layers) == 1 else f'{{{numbers}}}'}`"
+            yield CODE.at(
+                fsdp.span,
+                f"no unit for {most}{f'the members of `{block}`' if len(layers) == len(names) else missing}",
+                notes=("what is in no unit is gathered before the first layer, and kept to the end",),
+                help=f'add `"{block}.*" -> unit`',
+            )
+
+
+def _is_in_units(name: str, sizes: Mapping[str, tuple[int, int]], units: frozenset[str]) -> bool:
+    """Whether a member is a unit, or at least half of its parameters are in units below it."""
+    inside, whole = sizes.get(name, (0, 0))
+    return name in units or (whole > 0 and 2 * inside >= whole)
+
+
+def _sizes(inventory: Inventory, units: frozenset[str]) -> Mapping[str, tuple[int, int]]:
+    """(elements that units below it hold, all) of each member of a repeated block."""
+    found: dict[str, tuple[int, int]] = {}
+    for _, module, parameter in inventory.parameters():
+        names = tuple(_prefixes(module.fqn))
+        for name in names:
+            if name.rpartition(".")[0] in inventory.blocks:
+                inside, whole = found.get(name, (0, 0))
+                is_below = any(one in units for one in names if len(one) > len(name))
+                found[name] = inside + is_below * parameter.num_elements, whole + parameter.num_elements
+    return found
+
+
+def _prefixes(fqn: str) -> Iterator[str]:
+    """A module and everything that holds it."""
+    parts = fqn.split(".")
+    for depth in range(1, len(parts) + 1):
+        yield ".".join(parts[:depth])
+
+
+RULE = Rule((CODE,), check, block="fsdp", unless=(PATTERN_UNMATCHED,))

@@ -1,0 +1,31 @@
+"""Gradients summed in fewer bits than they are computed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.vocab import DType
+
+CODE = Code("P506", "reduced-below-compute", "gradients lose bits before they are summed", Severity.WARNING)
+
+_MANTISSA_BITS = {DType.FLOAT64: 52, DType.FLOAT32: 23, DType.FLOAT16: 10, DType.BFLOAT16: 7}
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning when `fsdp.reduce_dtype` is coarser than the dtype of compute."""
+    fsdp = subject.plan.fsdp
+    if fsdp is None or fsdp.reduce_dtype is None:
+        return
+    computed = fsdp.param_dtype or subject.plan.model.dtype
+    if _MANTISSA_BITS[fsdp.reduce_dtype] < _MANTISSA_BITS[computed]:
+        yield CODE.at(
+            subject.plan.span("fsdp.reduce_dtype"),
+            f"computed in {computed}, summed in {fsdp.reduce_dtype}",
+            help=f"write `reduce_dtype = {computed}`, or compute in {fsdp.reduce_dtype} too: "
+            f"`param_dtype = {fsdp.reduce_dtype}`",
+        )
+
+
+RULE = Rule((CODE,), check)

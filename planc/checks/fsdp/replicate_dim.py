@@ -1,0 +1,25 @@
+"""Replicas on the wrong mesh dim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.vocab import MeshDim
+
+CODE = Code("P307", "replicate-dim", "FSDP replicates over dp_replicate only")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `fsdp.replicate_on` when it names a mesh dim that holds no replicas."""
+    fsdp = subject.plan.fsdp
+    if fsdp is not None and fsdp.replicate_on not in (None, MeshDim.DP_REPLICATE):
+        yield CODE.at(
+            subject.plan.span("fsdp.replicate_on"),
+            f"`{fsdp.replicate_on}` holds parts of the model or of the data, not replicas",
+            help="write `replicate_on = dp_replicate`, or leave it out",
+        )
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,45 @@
+"""Parameters that transformers computes with in float32, and FSDP rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.fsdp.dtypes_in_unit import CODE as DTYPES_IN_UNIT
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.layouts.families import families, quoted
+from planc.plan.unit_dtypes import kept_from, parameters_by_unit
+
+CODE = Code(
+    "P737",
+    "rounded-for-compute",
+    "`param_dtype` rounds parameters that transformers keeps in float32",
+    Severity.WARNING,
+)
+
+_MAX_LISTED = 3
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning for all parameters that stand in a unit with others. A unit of such alone is not cast."""
+    fsdp, model = subject.plan.fsdp, subject.plan.model
+    if fsdp is None or fsdp.param_dtype is None or fsdp.param_dtype is model.dtype:
+        return
+    kept = kept_from(subject.bound, fsdp.param_dtype)
+    if not kept:
+        return
+    held = parameters_by_unit(subject.bound).values()
+    rounded = [name for unit in held if not kept.issuperset(unit) for name in unit if name in kept]
+    if rounded:
+        names = families(subject.inventory, rounded)
+        more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+        yield CODE.at(
+            subject.plan.span("fsdp.param_dtype"),
+            f"computes {quoted(names[:_MAX_LISTED])}{more} in {fsdp.param_dtype}",
+            notes=(f"in a {fsdp.param_dtype} model, transformers loads them as float32 and computes so",),
+            help="give the modules that hold only such parameters units of their own: planc does not cast "
+            "those; or leave `param_dtype` out",
+        )
+
+
+RULE = Rule((CODE,), check, block="fsdp", unless=(DTYPES_IN_UNIT,))

@@ -1,0 +1,42 @@
+"""Tied parameters in two FSDP units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.fsdp.fsdp_groups import group_by_module, owner
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.layouts.families import quoted
+from planc.vocab import MeshDim
+
+CODE = Code("P503", "tied-parameters-apart", "tied parameters are in different FSDP units")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each tie that two units would gather, at the unit to change."""
+    fsdp, mesh = subject.plan.fsdp, subject.plan.mesh
+    if fsdp is None or all(mesh.size(mesh_dim) == 1 for mesh_dim in (*fsdp.on, MeshDim.DP_REPLICATE)):
+        return
+    groups = group_by_module(subject.bound.units)
+    for tie in subject.inventory.ties:
+        modules = [name.rpartition(".")[0] for name in tie]
+        owners = [owner(groups, fqn) for fqn in modules]
+        if all(group == owners[0] for group in owners):
+            continue
+        placed = [(fqn, group) for fqn, group in zip(modules, owners, strict=True) if group is not None]
+        fqn, group = placed[-1]
+        yield CODE.at(
+            group.span,
+            f"`{fqn}` is gathered by this unit",
+            secondary=tuple(
+                Label(other.span, f"`{name}` is gathered here")
+                for name, other in placed[:-1]
+                if other.span != group.span
+            ),
+            notes=(f"{quoted(tie)} are one parameter, which only one unit can shard",),
+            help=f"put {quoted(modules)} into one unit, or both into none",
+        )
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,30 @@
+"""FSDP units on modules that never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind
+from planc.layouts.families import families, quoted
+
+CODE = Code("P501", "unit-on-container", "an FSDP unit needs a module that runs")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule that makes a unit of a module list."""
+    lists = {module.fqn for module in subject.inventory.modules if module.kind is Kind.MODULE_LIST}
+    for group in subject.bound.units:
+        wrong = [fqn for fqn in group.fqns if fqn in lists]
+        if wrong:
+            names = families(subject.inventory, wrong)
+            yield CODE.at(
+                group.span,
+                f"{quoted(names)} is a module list",
+                notes=("a list has no forward, in which a unit gathers its parameters",),
+                help=f'name its members: `"{names[0]}.*"`',
+            )
+
+
+RULE = Rule((CODE,), check)

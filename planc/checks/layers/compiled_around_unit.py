@@ -1,0 +1,54 @@
+"""Modules that are compiled with others inside that gather parameters, or are compiled too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.inventory.schema import Inventory
+from planc.layouts.families import family
+from planc.source import Span
+
+UNIT = Code("P808", "compiled-around-unit", "a compiled module holds an FSDP unit")
+NESTED = Code("P809", "nested-regions", "a module is compiled inside another", Severity.WARNING)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each pair of rules, of which one names modules inside those that the other compiles."""
+    bound, inventory = subject.bound, subject.inventory
+    units = {fqn: group.span for group in bound.units for fqn in group.fqns}
+    for outer, unit in _pairs(bound.compiled, units):
+        yield UNIT.at(
+            bound.compiled[outer],
+            f"`{family(inventory, outer)}` is compiled as one",
+            secondary=(Label(units[unit], f"`{family(inventory, unit)}` is gathered here"),),
+            notes=("gathering runs between the modules, where traced code has no room for it",),
+            help=_help(inventory, unit),
+        )
+    for outer, inner in _pairs(bound.compiled, bound.compiled):
+        yield NESTED.at(
+            bound.compiled[inner],
+            f"`{family(inventory, inner)}` is part of `{family(inventory, outer)}`",
+            secondary=(Label(bound.compiled[outer], "which is compiled with all that it holds"),),
+            help="leave out the inner one",
+        )
+
+
+def _pairs(outside: Mapping[str, Span], inside: Mapping[str, Span]) -> Iterator[tuple[str, str]]:
+    """(outer, inner) modules, the first of each pair of rules."""
+    seen: set[tuple[Span, Span]] = set()
+    for inner, span in inside.items():
+        parts = inner.split(".")
+        around = (".".join(parts[:depth]) for depth in range(1, len(parts)))
+        outer = next((fqn for fqn in around if fqn in outside), None)
+        if outer is not None and (outside[outer], span) not in seen:
+            seen.add((outside[outer], span))
+            yield outer, inner
+
+
+def _help(inventory: Inventory, unit: str) -> str:
+    return f'compile the unit\'s modules instead: `"{family(inventory, unit)}" -> region`'
+
+
+RULE = Rule((UNIT, NESTED), check)

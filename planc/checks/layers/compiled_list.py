@@ -1,0 +1,23 @@
+"""torch.compile of modules that never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind
+
+CODE = Code("P807", "compiled-list", "torch.compile needs a module that runs")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each module list that is to be compiled."""
+    for fqn, span in subject.bound.compiled.items():
+        module = subject.inventory.get(fqn)
+        if module is not None and module.kind is Kind.MODULE_LIST:
+            text = f"`{fqn}` is a module list, which has no forward"
+            yield CODE.at(span, text, help=f'name its members: `"{fqn}.*"`')
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,38 @@
+"""Activations that would be recomputed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.layouts.families import family
+from planc.source import Span
+
+CODE = Code("P802", "nested-checkpointing", "a module is recomputed inside another", Severity.WARNING)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning for each pair of rules, of which one names modules inside the other's."""
+    checkpointed = subject.bound.checkpointed
+    seen: set[tuple[Span, Span]] = set()
+    for fqn, span in checkpointed.items():
+        parts = fqn.split(".")
+        parents = (".".join(parts[:depth]) for depth in range(1, len(parts)))
+        outer = next((parent for parent in parents if parent in checkpointed), None)
+        if outer is None or (checkpointed[outer], span) in seen:
+            continue
+        seen.add((checkpointed[outer], span))
+        inner, holder = family(subject.inventory, fqn), family(subject.inventory, outer)
+        yield CODE.at(
+            span,
+            f"`{inner}` is part of `{holder}`",
+            secondary=(Label(checkpointed[outer], f"`{holder}` is recomputed here"),)
+            if checkpointed[outer] != span
+            else (),
+            notes=("backward would run the inner module's forward three times in all",),
+            help="recompute one of the two",
+        )
+
+
+RULE = Rule((CODE,), check)

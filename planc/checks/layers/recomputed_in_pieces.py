@@ -1,0 +1,48 @@
+"""Activation checkpointing of a layer's parts, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.source import Span
+
+CODE = Code(
+    "P508", "recomputed-in-pieces", "a layer is recomputed in pieces, which keeps more", Severity.WARNING
+)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning for each set of rules that recompute all large parts of a layer, but not the layer."""
+    bound, inventory = subject.bound, subject.inventory
+    checkpointed = {fqn: span for fqn, span in bound.checkpointed.items() if fqn not in bound.selective}
+    sizes: dict[str, int] = {}
+    for fqn, _, parameter in inventory.parameters():
+        for block in inventory.blocks:
+            if fqn.startswith(f"{block}."):
+                part = ".".join(fqn.split(".")[: block.count(".") + 3])
+                sizes[part] = sizes.get(part, 0) + parameter.num_elements
+    layers: dict[str, list[str]] = {}
+    for part in sizes:
+        layers.setdefault(part.rpartition(".")[0], []).append(part)
+    seen: set[tuple[Span, ...]] = set()
+    for layer, parts in layers.items():
+        pieces = [part for part in parts if part in checkpointed]
+        rest = sum(sizes[part] for part in parts if part not in pieces)
+        if layer in checkpointed or len(pieces) < 2 or rest * 10 > sum(sizes[part] for part in parts):
+            continue
+        spans = tuple(dict.fromkeys(checkpointed[part] for part in pieces))
+        if spans not in seen:
+            seen.add(spans)
+            block = layer.rpartition(".")[0]
+            yield CODE.at(
+                spans[0],
+                f"{len(pieces)} parts of each layer keep an input of their own",
+                secondary=tuple(Label(span, "and here") for span in spans[1:]),
+                notes=("a layer recomputed at once does the same work, and keeps one input",),
+                help=f'write `"{block}.*" -> full`',
+            )
+
+
+RULE = Rule((CODE,), check)

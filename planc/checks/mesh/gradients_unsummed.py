@@ -1,0 +1,39 @@
+"""Mesh dims whose ranks see different tokens and never meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.fsdp.fsdp_groups import covering_block
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.plan.spec import Plan
+from planc.vocab import TOKEN_DIMS, MeshDim
+
+CODE = Code("P308", "gradients-unsummed", "gradients are never summed over this mesh dim")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each mesh dim that divides the data and that `fsdp` does not cover."""
+    plan = subject.plan
+    for mesh_dim in TOKEN_DIMS:
+        size = plan.mesh.size(mesh_dim)
+        is_idle = mesh_dim is MeshDim.CP and plan.context_parallel is None
+        if size > 1 and not is_idle and not _is_covered(plan, mesh_dim):
+            yield CODE.at(
+                plan.span(f"mesh.{mesh_dim}"),
+                f"{size} ranks would each train a model of their own",
+                help=f"{covering_block(subject, mesh_dim)}, or set {mesh_dim} = 1",
+            )
+
+
+def _is_covered(plan: Plan, mesh_dim: MeshDim) -> bool:
+    fsdp = plan.fsdp
+    if fsdp is None:
+        # Whole replicas: their gradients are summed after backward.
+        return mesh_dim is MeshDim.DP_REPLICATE
+    # Another value of replicate_on is a finding of its own.
+    return mesh_dim in fsdp.on or (mesh_dim is MeshDim.DP_REPLICATE and fsdp.replicate_on is not None)
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,47 @@
+"""Mesh dims of the model on which nothing works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.fsdp.fsdp_groups import covering_block
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.plan.bind import BUFFERS
+from planc.vocab import MeshDim
+
+CODE = Code("P306", "unused-mesh-dim", "no block works on this mesh dim")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for tp and for cp, where several ranks would do the same work."""
+    plan = subject.plan
+    blocks = {
+        MeshDim.CP: (plan.context_parallel, _context_parallel(subject)),
+        MeshDim.TP: (plan.tensor_parallel, _tensor_parallel(subject)),
+    }
+    for mesh_dim, (block, remedy) in blocks.items():
+        size = plan.mesh.size(mesh_dim)
+        if size > 1 and block is None:
+            yield CODE.at(
+                plan.span(f"mesh.{mesh_dim}"),
+                f"{size} ranks would all compute the same",
+                help=f"{remedy}, or set {mesh_dim} = 1",
+            )
+
+
+def _context_parallel(subject: Subject) -> str:
+    """The block, and what sums the gradients of its ranks: they see different tokens."""
+    buffers = ", ".join(f'"{name}"' for name in BUFFERS)
+    fsdp = subject.plan.fsdp
+    covering = "" if fsdp and MeshDim.CP in fsdp.on else f" and {covering_block(subject, MeshDim.CP)}"
+    return f"add `context_parallel on cp {{ [{buffers}] -> Shard(1) }}`{covering}"
+
+
+def _tensor_parallel(subject: Subject) -> str:
+    if subject.inventory.tp_plan:
+        return "add `tensor_parallel on tp { auto }`"
+    return "add a `tensor_parallel on tp` block with rules, since the model has no plan of its own for `auto`"
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,46 @@
+"""Weights that start from whatever lay in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Inventory
+from planc.layouts.families import as_patterns, families, quoted
+from planc.plan.spec import Weights
+
+CODE = Code("P720", "weights-unset", "the model's own initialisation does not set all that it has")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at the model for what it leaves as it was: where weights are read from files, the buffers,
+    which are computed and not read; else everything."""
+    parameters, buffers = _unset(subject.inventory)
+    is_random = subject.plan.model.weights is Weights.RANDOM
+    names = (*parameters, *buffers) if is_random else buffers
+    if not names:
+        return
+    found = quoted(as_patterns(families(subject.inventory, names)))
+    yield CODE.at(
+        subject.plan.span("model.hf"),
+        f"nothing sets {found}",
+        notes=("a run that started would compute with whatever lay in memory, and so it refuses to",),
+        help="take a model whose code sets every weight"
+        + (", or write `weights = pretrained`" if not buffers else ""),
+    )
+
+
+def _unset(inventory: Inventory) -> tuple[list[str], list[str]]:
+    """The fqns of parameters and of buffers that the model does not set."""
+    parameters: list[str] = []
+    buffers: list[str] = []
+    for module in inventory.modules:
+        own = {parameter.name for parameter in module.parameters}
+        for name in module.unset:
+            fqn = f"{module.fqn}.{name}" if module.fqn else name
+            (parameters if name in own else buffers).append(fqn)
+    return parameters, buffers
+
+
+RULE = Rule((CODE,), check)

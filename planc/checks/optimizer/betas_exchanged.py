@@ -1,0 +1,29 @@
+"""AdamW's decay rates in the wrong order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.plan.optimizer import AdamW
+
+CODE = Code("P712", "betas-exchanged", "the first moment decays slower than the second", Severity.WARNING)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning at the optimizer when beta1 is above beta2, beyond where AdamW is known to converge."""
+    kind = subject.plan.optimizer.kind
+    if not isinstance(kind, AdamW):
+        return
+    first, second = kind.betas
+    if first > second:
+        yield CODE.at(
+            subject.plan.span("optimizer.kind.betas"),
+            f"betas = [{first:g}, {second:g}]",
+            notes=("the mean of gradients would be older than the variance that it is divided by",),
+            help=f"write `betas = [{second:g}, {first:g}]`",
+        )
+
+
+RULE = Rule((CODE,), check)

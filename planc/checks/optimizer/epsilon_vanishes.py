@@ -1,0 +1,38 @@
+"""A division by zero in the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.fsdp.fsdp_groups import stored_in_float32
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.optimizer import AdamW
+from planc.vocab import DType
+
+CODE = Code("P709", "epsilon-vanishes", "the optimizer's eps is zero in the dtype of the parameters")
+
+_SMALLEST = {DType.FLOAT64: 4.9e-324, DType.FLOAT32: 1.4e-45, DType.BFLOAT16: 9.2e-41, DType.FLOAT16: 6.0e-8}
+"""The smallest positive number of each dtype."""
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at the optimizer when a gradient of zero would be divided by zero."""
+    plan, kind = subject.plan, subject.plan.optimizer.kind
+    if not isinstance(kind, AdamW):
+        return
+    eps, stored = kind.eps, plan.model.dtype
+    smallest = _SMALLEST[stored]
+    if eps * 2 > smallest:
+        return
+    dtype = (Label(plan.span("model.dtype"), f"has no number between 0 and {smallest:g}"),)
+    yield CODE.at(
+        plan.span("optimizer.kind.eps"),
+        f"eps = {eps:g}",
+        secondary=dtype if eps else (),
+        notes=("a weight without gradient, as of a token that a step does not hold, becomes 0 / 0",),
+        help=stored_in_float32(subject) if eps else "write `eps = 1e-8`",
+    )
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,36 @@
+"""Warm-ups that outlast the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.optimizer import Constant, WarmupStableDecay
+
+CODE = Code("P706", "warmup-beyond-training", "the warm-up takes all of the training")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at the schedule when the peak learning rate is never reached, or never left.
+
+    A constant one may be reached in the last step: it has nowhere to go. What a `wsd` lacks for its decay is
+    another rule's.
+    """
+    schedule, steps = subject.plan.optimizer.schedule, subject.plan.train.steps
+    warmup = schedule.warmup
+    never_left = warmup == steps > 1 and not isinstance(schedule, Constant | WarmupStableDecay)
+    if warmup > steps or never_left:
+        share = ", a tenth of the training" if steps >= 10 else ""
+        yield CODE.at(
+            subject.plan.span("optimizer.schedule.warmup"),
+            f"{warmup} steps of warm-up",
+            secondary=(Label(subject.plan.span("train.steps"), f"{steps} steps of training"),),
+            notes=("the learning rate would reach its peak in the last step, and never come down",)
+            if never_left
+            else ("the learning rate would never reach its peak, and never come down",),
+            help=f"write `warmup = {max(1, steps // 10)} steps`{share}, or train longer",
+        )
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,21 @@
+"""Rules on patterns: what they match, and which of them overlap or override."""
+
+from __future__ import annotations
+
+from planc.checks.patterns import (
+    names_nothing,
+    overlapping_rules,
+    override_of_nothing,
+    pattern_partial,
+    pattern_unmatched,
+)
+from planc.checks.support.rule import Rule
+
+RULES: tuple[Rule, ...] = (
+    # Unmatched patterns first: later rules skip what merely follows from these.
+    pattern_unmatched.RULE,
+    overlapping_rules.RULE,
+    override_of_nothing.RULE,
+    pattern_partial.RULE,
+    names_nothing.RULE,
+)

@@ -1,0 +1,27 @@
+"""Blocks whose rules are all that they do, without a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.inventory.schema import Kind
+
+CODE = Code("P812", "names-nothing", "a block without rules does nothing", Severity.WARNING)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each such block."""
+    plan = subject.plan
+    layers = next((one.fqn for one in subject.inventory.modules if one.kind is Kind.MODULE_LIST), None)
+    for block, text, action in (
+        (plan.activation_checkpoint, "nothing is recomputed", "full"),
+        (plan.compile, "nothing is compiled", "region"),
+    ):
+        if block is not None and not block.rules:
+            rule = f'add `"{layers}.*" -> {action}`' if layers else f"name modules, as in `x -> {action}`"
+            yield CODE.at(block.span, text, help=f"{rule}, or take the block out")
+
+
+RULE = Rule((CODE,), check)

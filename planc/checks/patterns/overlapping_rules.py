@@ -1,0 +1,35 @@
+"""Two rules that say different things of one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.layouts.families import exact_families, quoted
+from planc.source import Span
+
+CODE = Code("P221", "overlapping-rules", "two rules differ on the same name")
+
+_MAX_NAMES = 4
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each pair of rules, at the later one."""
+    spec = subject.plan.tensor_parallel
+    auto = spec.auto if spec else None
+    pairs: dict[tuple[Span, Span], list[str]] = {}
+    for conflict in subject.bound.conflicts:
+        pairs.setdefault((conflict.first, conflict.second), []).append(conflict.name)
+    for (first, second), names in pairs.items():
+        shown = exact_families(subject.inventory, names)
+        more = f" and {len(shown) - _MAX_NAMES} more" if len(shown) > _MAX_NAMES else ""
+        yield CODE.at(
+            second,
+            f"also matches {quoted(shown[:_MAX_NAMES])}{more}",
+            secondary=(Label(first, "`auto` covers it too" if first == auto else "the earlier rule"),),
+            help="write `override` before the rule that is to win, or narrow one of the patterns",
+        )
+
+
+RULE = Rule((CODE,), check)

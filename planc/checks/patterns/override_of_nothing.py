@@ -1,0 +1,68 @@
+"""Rules that override nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Severity
+from planc.plan.bind import parse_own
+from planc.plan.spec import PatternRule
+
+CODE = Code("P218", "override-of-nothing", "this rule overrides nothing", Severity.WARNING)
+
+_WORD = "override "
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each overriding rule of the plan's own file whose names no other rule matches.
+
+    In an included file the word may be for another plan, or for another model.
+    """
+    plan = subject.plan
+    file = plan.span("").file
+    blocks = (
+        plan.tensor_parallel,
+        plan.fsdp,
+        plan.context_parallel,
+        plan.activation_checkpoint,
+        plan.compile,
+        plan.optimizer,
+    )
+    for rules in (block.rules for block in blocks if block is not None):
+        for rule in rules:
+            if rule.override and rule.span.file == file and _is_idle(rule, rules, subject):
+                start = rule.span
+                word = replace(start, end_line=start.line, end_column=start.column + len(_WORD))
+                yield CODE.at(
+                    replace(word, end_column=word.end_column - 1),
+                    "no other rule matches what this one does",
+                    help="remove `override`: a rule that comes to differ from this one is then reported",
+                    fix=Fix(word, "", Applicability.SAFE),
+                )
+
+
+def _is_idle(rule: PatternRule[Any], rules: Sequence[PatternRule[Any]], subject: Subject) -> bool:
+    names = _matched(rule, subject)
+    others = (_matched(other, subject) for other in rules if other is not rule)
+    return bool(names) and not names & _automatic(rule, subject) and all(names.isdisjoint(o) for o in others)
+
+
+def _matched(rule: PatternRule[Any], subject: Subject) -> frozenset[str]:
+    patterns = {id(pattern) for pattern in rule.patterns}
+    found = (one.matched for one in subject.bound.selections if id(one.pattern) in patterns)
+    return frozenset(name for matched in found for name in matched)
+
+
+def _automatic(rule: PatternRule[Any], subject: Subject) -> frozenset[str]:
+    """What `auto` covers, if the rule stands beside it."""
+    spec = subject.plan.tensor_parallel
+    if spec is None or spec.auto is None or rule not in spec.rules:
+        return frozenset()
+    own = [parse_own(text, spec.auto) for text, _ in subject.inventory.tp_plan]
+    return frozenset(name for pattern in own for name in pattern.select(subject.inventory.names()))
+
+
+RULE = Rule((CODE,), check)

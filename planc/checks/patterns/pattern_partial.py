@@ -1,0 +1,62 @@
+"""Tensor-parallel rules that divide a module in some layers only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.layouts.families import as_patterns, family, quoted, runs
+from planc.source import Span
+from planc.vocab import MeshDim
+
+CODE = Code("P220", "pattern-partial", "a rule covers only some layers of a repeated block")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for all modules without a rule in the same layers, at their first rule."""
+    found: dict[tuple[int, ...], list[tuple[str, Span]]] = {}
+    for name, layers in _families(subject).items():
+        ruled = [span for span in layers.values() if span is not None]
+        missing = tuple(layer for layer, rule in layers.items() if rule is None)
+        if ruled and missing:
+            found.setdefault(missing, []).append((name, ruled[0]))
+    for missing, modules in found.items():
+        spans = tuple(dict.fromkeys(span for _, span in modules))
+        names = quoted(as_patterns([name for name, _ in modules]))
+        yield CODE.at(
+            spans[0],
+            f"does not cover {_layers(missing)}",
+            secondary=tuple(Label(span, "nor does this") for span in spans[1:]),
+            notes=(f"{names} would stay whole there",),
+            help="write `*` for the layer, or add a rule for the others (`replicate` keeps them whole)",
+        )
+
+
+def _layers(numbers: Sequence[int]) -> str:
+    return f"layer{'s' if len(numbers) > 1 else ''} {runs(numbers)}"
+
+
+def _families(subject: Subject) -> Mapping[str, Mapping[int, Span | None]]:
+    """By family, each layer's rule. Only members of repeated blocks are listed."""
+    found: dict[str, dict[int, Span | None]] = {}
+    # Without parameters of its own, a module has nothing that these styles could divide.
+    of_parameters = {
+        family(subject.inventory, fqn)
+        for fqn, assignment in subject.bound.styles.items()
+        if assignment.style.placed_by_model
+    }
+    for module in subject.inventory.modules:
+        for block in subject.inventory.blocks:
+            layer, _, rest = module.fqn.removeprefix(f"{block}.").partition(".")
+            if module.fqn.startswith(f"{block}.") and rest and layer.isdecimal():
+                assignment = subject.bound.styles.get(module.fqn)
+                name = family(subject.inventory, module.fqn)
+                if assignment is None and not module.parameters and name in of_parameters:
+                    continue
+                layers = found.setdefault(name, {})
+                layers[int(layer)] = assignment.span if assignment else None
+    return found
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP)

@@ -1,0 +1,64 @@
+"""The estimated peak against the memory of the device that the plan names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.devices.hardware import FITS, RISKY, Demand
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.show.table import format_bytes
+from planc.source import Span
+
+CODE = Code("P810", "does-not-fit", "the plan needs more memory than its device has")
+TIGHT = Code("P811", "fits-barely", "the plan may run out of memory", Severity.WARNING)
+
+_NUM_PARTS = 4
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `hardware.gpu` when the estimated peak leaves too little of the device's memory."""
+    if subject.plan.hardware is None:
+        return
+    found = subject.demand()
+    if found is None or found.fits:
+        return
+    yield _finding(found, subject.plan.span("hardware.gpu"), notes=tuple(_notes(found)), help=_help(found))
+
+
+def rehearsed(found: Demand, span: Span) -> Diagnostic | None:
+    """The same finding at `hardware.gpu`, of a peak that a rehearsal measured; None where it fits."""
+    if found.fits:
+        return None
+    source = "the figure is the rehearsal's: planc's own operations, and an allocator on what they allocate"
+    help = "`planc estimate` shows what takes the memory"
+    return _finding(found, span, notes=(source, *_notes(found)), help=help)
+
+
+def _finding(found: Demand, span: Span, *, notes: tuple[str, ...], help: str) -> Diagnostic:
+    code = CODE if found.share > RISKY else TIGHT
+    device = found.device
+    text = (
+        f"{format_bytes(found.peak_bytes)} of {format_bytes(device.memory_bytes)}, {100 * found.share:.0f} %"
+    )
+    return code.at(span, text, notes=notes, help=help)
+
+
+def _notes(found: Demand) -> Iterator[str]:
+    parts = ", ".join(f"{name} {format_bytes(num_bytes)}" for name, num_bytes in found.parts[:_NUM_PARTS])
+    yield f"the peak is reached in: {found.phase}; it is mostly {parts}"
+    yield (
+        f"up to {100 * FITS:.0f} % counts as fitting: context and communicators need room beside PyTorch's "
+        "allocator, and the estimate is not calibrated to a machine"
+    )
+
+
+def _help(found: Demand) -> str:
+    if not found.changes:
+        return "no plan two changes away fits; `planc estimate` shows what takes the memory"
+    texts = [f"{' and '.join(one.texts)}: {format_bytes(one.peak_bytes)}" for one in found.changes]
+    return f"what fits: {'; or '.join(texts)}"
+
+
+# A batch that does not come out whole has no step to estimate.
+RULE = Rule((CODE, TIGHT), check, of_sound=True)

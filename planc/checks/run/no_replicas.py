@@ -1,0 +1,29 @@
+"""Replicas to compare where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+
+CODE = Code("P743", "no-replicas", "there are no replicas to compare")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One error where every mesh dim divides every parameter; under tp, norms at least have copies."""
+    plan = subject.plan
+    if plan.guard is None or plan.guard.replicas_every is None:
+        return
+    dividing = plan.fsdp.on if plan.fsdp else ()
+    wide = [mesh_dim for mesh_dim, size in plan.mesh.sizes.items() if size > 1]
+    if all(mesh_dim in dividing for mesh_dim in wide):
+        text = f"every parameter is sharded over {' and '.join(wide)}" if wide else "the mesh has one rank"
+        yield CODE.at(
+            plan.span("guard.replicas_every"),
+            text,
+            help="leave the key out, or write `replicas_every = none`",
+        )
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,35 @@
+"""Things to be done every so many steps, more than there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.run.nothing_saved import CODE as NOTHING_SAVED
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label, Severity
+
+CODE = Code("P710", "policy-beyond-training", "training ends before this happens once", Severity.WARNING)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning for each interval that is longer than the training.
+
+    An elastic run must save before its end, not just at it: that is another rule's.
+    """
+    plan = subject.plan
+    saving = plan.checkpoint if plan.elastic is None else None
+    every = {
+        "checkpoint.save_every": saving.save_every if saving else None,
+        "train.log_every": plan.train.log_every,
+    }
+    for path, steps in every.items():
+        if steps is not None and steps > plan.train.steps:
+            yield CODE.at(
+                plan.span(path),
+                f"every {steps} steps",
+                secondary=(Label(plan.span("train.steps"), f"{plan.train.steps} steps of training"),),
+                help=f"it can be up to {plan.train.steps} step{'s' if plan.train.steps > 1 else ''}",
+            )
+
+
+RULE = Rule((CODE,), check, block="checkpoint", unless=(NOTHING_SAVED,))

@@ -1,0 +1,1 @@
+"""What rules share: the type of a rule, names for groups of findings, and remedies."""

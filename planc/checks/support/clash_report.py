@@ -1,0 +1,114 @@
+"""Clashes of the layout flow, gathered for reports: one group a fault, however many layers it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planc.checks.support.rule import Subject
+from planc.diagnostics import Label
+from planc.layouts.families import as_patterns, families, family
+from planc.layouts.flow import Clash, ClashKind
+from planc.layouts.types import SEQUENCE
+from planc.record import record
+from planc.source import Span
+from planc.styles.model import Style
+
+_OF_PLACES = (ClashKind.TOKENS_APART, ClashKind.FEATURES_APART, ClashKind.OWN_PARAMETER)
+"""Faults of what is between modules, whatever these modules' styles are."""
+
+
+@record
+class ClashGroup:
+    """Clashes with one cause. `first` is the earliest; the names are of modules, in order of computation."""
+
+    first: Clash
+    consumers: tuple[str, ...]
+    producers: tuple[str, ...]
+    partners: tuple[str, ...]
+    style: Style | None
+    """The style of the consumers, where they have one."""
+
+
+def clash_groups(subject: Subject, kind: ClashKind) -> Iterator[ClashGroup]:
+    """The clashes of one kind: grouped by layouts and style, values that are combined by their producer."""
+    groups: dict[tuple[object, ...], list[Clash]] = {}
+    for clash in subject.flow.clashes:
+        if clash.kind is kind:
+            groups.setdefault(_cause(subject, clash), []).append(clash)
+    for clashes in groups.values():
+        yield ClashGroup(
+            first=clashes[0],
+            consumers=tuple(dict.fromkeys(clash.consumer for clash in clashes)),
+            producers=tuple(dict.fromkeys(fqn for clash in clashes for fqn in clash.producers)),
+            partners=tuple(dict.fromkeys(fqn for clash in clashes for fqn in clash.partners)),
+            style=_style(subject, clashes[0].consumer),
+        )
+
+
+def _cause(subject: Subject, clash: Clash) -> tuple[object, ...]:
+    if clash.partners:
+        assignment = subject.bound.styles.get(clash.producers[0])
+        if assignment is not None and assignment.rule is not None:
+            return (assignment.span, clash.arriving, clash.needs)
+        return (family(subject.inventory, clash.producers[0]),)
+    if clash.kind in _OF_PLACES:
+        return (clash.arriving,)
+    style = _style(subject, clash.consumer)
+    return (clash.needs, clash.arriving, style.name if style else None)
+
+
+def _style(subject: Subject, fqn: str) -> Style | None:
+    assignment = subject.bound.styles.get(fqn)
+    return assignment.style if assignment else None
+
+
+def rule_spans(subject: Subject, fqns: Sequence[str]) -> tuple[Span, ...]:
+    """The rules that gave these modules their styles, each once."""
+    found = (subject.bound.styles.get(fqn) for fqn in fqns)
+    return tuple(dict.fromkeys(assignment.span for assignment in found if assignment))
+
+
+def block_span(subject: Subject) -> Span:
+    """Where a missing tensor-parallel rule would belong."""
+    spec = subject.plan.tensor_parallel
+    assert spec is not None, "layouts differ only under a tensor_parallel block"
+    return spec.span
+
+
+def primary_span(subject: Subject, spans: Sequence[Span]) -> Span:
+    """The first of the rules that a finding is about, or where one would belong."""
+    return spans[0] if spans else block_span(subject)
+
+
+def labels_at(spans: Sequence[Span], text: str, *, apart_from: Span | None) -> tuple[Label, ...]:
+    """A label at each of `spans` but the primary one."""
+    return tuple(Label(span, text) for span in spans if span != apart_from)
+
+
+def patterns(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
+    """The modules as patterns over all layers."""
+    return as_patterns(families(subject.inventory, fqns))
+
+
+def rules_to_add(subject: Subject, fqns: Sequence[str], action: str) -> str:
+    """`add "model.layers.*.mlp.down_proj" -> rowwise`."""
+    rules = (f'`"{pattern}" -> {action}`' for pattern in patterns(subject, fqns))
+    return f"add {' and '.join(rules)}"
+
+
+def size_note(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
+    """How many modules a finding is about, when they are more than its text shows."""
+    if len(fqns) == len(families(subject.inventory, fqns)):
+        return ()
+    return (f"{len(fqns)} modules are concerned, the first is `{fqns[0]}`",)
+
+
+def rowwise_for(subject: Subject, fqn: str) -> str:
+    """`rowwise`, with the output that the residual stream of its block has."""
+    for block in subject.inventory.blocks:
+        if fqn.startswith(f"{block}."):
+            member = subject.inventory.get(".".join(fqn.split(".")[: block.count(".") + 2]))
+            stream = subject.flow.leaving.get(member.returns[0]) if member and member.returns else None
+            if stream is not None and stream.layout == SEQUENCE:
+                return "rowwise(output = Shard(1))"
+    return "rowwise"

@@ -1,0 +1,132 @@
+"""Rules that mend a plan, as help lines write them: whole, so that they can be taken over as they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planc.checks.support.clash_report import patterns
+from planc.checks.support.rule import Subject
+from planc.inventory.schema import Kind, Module
+from planc.layouts.flow import ClashKind
+from planc.layouts.types import FEATURES, SEQUENCE, normal
+from planc.plan.bind import Assignment
+from planc.vocab import Placement, Shard
+
+
+def gathered(subject: Subject, containers: Sequence[str]) -> str:
+    """The rules with which layers inside `containers` hand each other whole features.
+
+    Their weights stay divided. This suits what cannot work on a share of the heads, or takes the features of
+    several ranks apart. Norms that summed gradients over divided heads have nothing to sum then.
+    """
+    by_action: dict[str, list[str]] = {}
+    for module in subject.inventory.modules:
+        assignment = subject.bound.styles.get(module.fqn)
+        if assignment is not None and any(module.fqn.startswith(f"{fqn}.") for fqn in containers):
+            action = _gathered_action(subject, module, assignment=assignment)
+            if action is not None:
+                by_action.setdefault(action, []).append(module.fqn)
+    return " and ".join(changed(subject, fqns, action) for action, fqns in by_action.items())
+
+
+def _gathered_action(subject: Subject, module: Module, *, assignment: Assignment) -> str | None:
+    use = assignment.use
+    weight = assignment.style.parameters.get("weight")
+    if assignment.style.meets_heads or norms_heads(subject, module.fqn):
+        return "replicate"
+    if module.kind is not Kind.LINEAR:
+        return None
+    if weight == Shard(0) and normal(use.output) == FEATURES:
+        return with_option("colwise_gather_output", "input", _written(assignment, "input"))
+    if weight == Shard(1) and normal(use.input) == FEATURES:
+        return with_option("rowwise_split_input", "output", _written(assignment, "output"))
+    return None
+
+
+def with_option(style: str, option: str, value: Placement | None) -> str:
+    """`rowwise(output = Shard(1))`; the style alone where there is no value."""
+    return style if value is None else f"{style}({option} = {value})"
+
+
+def _written(assignment: Assignment, option: str) -> Placement | None:
+    """What the plan itself says of a boundary."""
+    boundary = assignment.rule.action.boundary if assignment.rule else None
+    value: Placement | None = getattr(boundary, option, None)
+    return value
+
+
+def changed(subject: Subject, fqns: Sequence[str], action: str) -> str:
+    """`"model.layers.*.mlp.down_proj" -> rowwise` in backticks, one rule for each pattern over all layers.
+
+    Beside `auto` and rules of other files it takes an `override` to win.
+    """
+    spec = subject.plan.tensor_parallel
+    own = spec.span.file if spec else ""
+    found = (subject.bound.styles.get(fqn) for fqn in fqns)
+    is_elsewhere = any(one and (one.rule is None or one.span.file != own) for one in found)
+    override = "override " if is_elsewhere else ""
+    return " and ".join(f'`{override}"{pattern}" -> {action}`' for pattern in patterns(subject, fqns))
+
+
+def divided_here(subject: Subject, fqns: Sequence[str]) -> str:
+    """The rules by which rowwise layers divide whole inputs themselves, leaving what they left."""
+    by_action: dict[str, list[str]] = {}
+    for fqn in fqns:
+        output = _written(subject.bound.styles[fqn], "output")
+        by_action.setdefault(with_option("rowwise_split_input", "output", output), []).append(fqn)
+    return " and ".join(changed(subject, one, action) for action, one in by_action.items())
+
+
+def followers(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
+    """The linear layers that take what others yield, in the same container."""
+    return tuple(
+        module.fqn
+        for module in subject.inventory.modules
+        if module.kind is Kind.LINEAR
+        and any(fqn in module.sources and _parent(fqn) == _parent(module.fqn) for fqn in fqns)
+    )
+
+
+def exchanged(subject: Subject) -> frozenset[str]:
+    """Layers that divide their output, behind ones that wait for a divided input: they should swap styles."""
+    clashes = subject.flow.clashes
+    waiting = [clash.consumer for clash in clashes if clash.kind is ClashKind.FEATURES_NOT_DIVIDED]
+    styles = subject.bound.styles
+    return frozenset(
+        fqn
+        for fqn in followers(subject, waiting)
+        if fqn in styles and styles[fqn].style.parameters.get("weight") == Shard(0)
+    )
+
+
+def _parent(fqn: str) -> str:
+    return fqn.rpartition(".")[0]
+
+
+def norms_heads(subject: Subject, fqn: str) -> bool:
+    """Whether a module has the style of norms on divided heads."""
+    assignment = subject.bound.styles.get(fqn)
+    if assignment is None or not assignment.style.reduces_parameter_gradients:
+        return False
+    return normal(assignment.use.computes_on) == FEATURES
+
+
+def behind_norms(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
+    """Modules, with norms of single heads replaced by the projections whose heads they norm."""
+    found: set[str] = set()
+    for fqn in fqns:
+        module = subject.inventory.get(fqn)
+        is_norm = module is not None and module.kind is Kind.NORM
+        inner = [source for source in module.sources if _parent(source) == _parent(fqn)] if module else []
+        found.update(inner if is_norm and inner else [fqn])
+    return tuple(module.fqn for module in subject.inventory.modules if module.fqn in found)
+
+
+def is_sequence_divided(subject: Subject, *, apart_from: Sequence[str] = ()) -> bool:
+    """Whether anything else but norms gives or takes a divided sequence: the plan means to divide it."""
+    for fqn, assignment in subject.bound.styles.items():
+        if "sequence_dim" not in assignment.style.options and fqn not in apart_from:
+            use = assignment.use
+            if SEQUENCE in (normal(use.input), normal(use.output)):
+                return True
+    return False

@@ -1,0 +1,40 @@
+"""Parts of the model's own plan that `auto` cannot take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import rules_to_add
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.layouts.families import quoted
+from planc.plan.bind import parse_own
+from planc.styles.replicate import REPLICATE
+from planc.vocab import MeshDim
+
+CODE = Code("P412", "auto-style-unknown", "the model's own plan uses a style that planc does not know")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `auto` for all patterns that no rule of the plan takes over."""
+    spec = subject.plan.tensor_parallel
+    if spec is None or spec.auto is None:
+        return
+    styled, names = subject.bound.styles, subject.inventory.names()
+    matched = {
+        one: parse_own(one[0], spec.auto).select(names) for one in dict.fromkeys(subject.bound.unknown_styles)
+    }
+    left = [one for one, fqns in matched.items() if not all(fqn in styled for fqn in fqns)]
+    if left:
+        bare = [fqn for one in left for fqn in matched[one] if fqn not in styled]
+        yield CODE.at(
+            spec.auto,
+            f"{subject.inventory.architecture} asks for {quoted(dict.fromkeys(style for _, style in left))}",
+            notes=tuple(f'"{pattern}" -> {style}' for pattern, style in left),
+            help=f"{rules_to_add(subject, bare, REPLICATE.name)}, which keeps them whole, or another style"
+            if all(module and module.parameters for module in map(subject.inventory.get, bare))
+            else "write rules for all modules that are to be divided, and leave `auto` out",
+        )
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP)

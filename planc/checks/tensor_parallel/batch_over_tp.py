@@ -1,0 +1,37 @@
+"""A batch that tensor parallelism divides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.legal_values import choices, multiples_around
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+from planc.layouts.types import BATCH, normal
+from planc.vocab import MeshDim
+
+CODE = Code("P421", "batch-over-tp", "the micro batch is not divisible by tp")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `data.micro_batch` when a boundary divides activations along the batch, unevenly."""
+    tp, micro_batch = subject.plan.mesh.tp, subject.plan.data.micro_batch
+    uses = ((one, one.use) for one in subject.bound.styles.values())
+    dividing = next(
+        (one for one, use in uses if BATCH in map(normal, (use.input, use.computes_on, use.output))),
+        None,
+    )
+    if dividing is None or micro_batch % tp == 0:
+        return
+    near = multiples_around(micro_batch, of=tp)
+    yield CODE.at(
+        subject.plan.span("data.micro_batch"),
+        f"{micro_batch} over tp = {tp}",
+        secondary=(Label(dividing.span, "the batch is divided here: Shard(0)"),),
+        notes=("ranks with unequal shards would abort in the first all-gather",),
+        help=f"micro_batch can be {choices(near, near=micro_batch)}; "
+        "or divide the sequence instead, Shard(1)",
+    )
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP)

@@ -1,0 +1,83 @@
+"""Divided features that reach a module which needs them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import (
+    ClashGroup,
+    block_span,
+    clash_groups,
+    labels_at,
+    patterns,
+    rowwise_for,
+    rule_spans,
+    rules_to_add,
+    size_note,
+)
+from planc.checks.support.remedies import changed, exchanged, gathered
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind
+from planc.layouts.families import quoted
+from planc.layouts.flow import ClashKind
+from planc.vocab import MeshDim
+
+CODE = Code("P406", "colwise-without-rowwise", "divided features are never put together again")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding, at the rule that divides, for all layers and producers of one kind of consumer."""
+    elsewhere = exchanged(subject)
+    for group in clash_groups(subject, ClashKind.FEATURES_STAY_DIVIDED):
+        if elsewhere.issuperset(group.producers) or elsewhere.issuperset(group.consumers):
+            continue  # P407 says to exchange the styles
+        dividing = rule_spans(subject, group.producers)
+        span = dividing[0] if dividing else block_span(subject)
+        consumers = rule_spans(subject, group.consumers)
+        yield CODE.at(
+            span,
+            f"leaves {group.first.arriving} on {quoted(patterns(subject, group.producers))}",
+            secondary=(
+                *labels_at(dividing, "and here", apart_from=span),
+                *labels_at(consumers, f"this needs {group.first.needs}", apart_from=span),
+            ),
+            notes=(_meeting(subject, group), *size_note(subject, group.consumers)),
+            help=_help(subject, group),
+        )
+
+
+def _meeting(subject: Subject, group: ClashGroup) -> str:
+    if group.partners:
+        return f"it meets {group.first.needs} from {quoted(patterns(subject, group.partners[:1]))}"
+    rule = "" if group.style else ", which no rule names"
+    return f"it goes into {quoted(patterns(subject, group.consumers))}{rule}"
+
+
+def _help(subject: Subject, group: ClashGroup) -> str:
+    modules = group.producers if group.partners else group.consumers
+    if not all(module and module.kind is Kind.LINEAR for module in map(subject.inventory.get, modules)):
+        return "let the dividing rule gather: `output = Replicate()`"
+    parents = dict.fromkeys(fqn.rpartition(".")[0] for fqn in group.consumers)
+    if any(module and module.parameters for module in map(subject.inventory.get, parents)):
+        return f"gather them: write {gathered(subject, tuple(parents))}"
+    if group.partners and _are_siblings(subject, group):
+        rowwise = rowwise_for(subject, group.consumers[0])
+        first, last = changed(subject, group.partners, "colwise"), changed(subject, group.consumers, rowwise)
+        return f"write {first} and {last}"
+    action = rowwise_for(subject, modules[0])
+    if group.partners or group.style:
+        return f"write {changed(subject, modules, action)}"
+    return rules_to_add(subject, modules, action)
+
+
+def _are_siblings(subject: Subject, group: ClashGroup) -> bool:
+    """Whether all that meets comes from linear layers in one container, and goes into another there."""
+    met = (*group.producers, *group.partners, *group.consumers)
+    modules = [subject.inventory.get(fqn) for fqn in met]
+    parents = {fqn.rpartition(".")[0] for fqn in (group.producers[0], group.partners[0], group.consumers[0])}
+    return len(parents) == 1 and all(module and module.kind is Kind.LINEAR for module in modules)
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

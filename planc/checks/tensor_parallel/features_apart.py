@@ -1,0 +1,51 @@
+"""Features of one token that are computed on together, on different ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import (
+    clash_groups,
+    labels_at,
+    patterns,
+    primary_span,
+    rule_spans,
+    size_note,
+)
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.layouts.families import quoted
+from planc.layouts.flow import ClashKind
+from planc.vocab import MeshDim
+
+CODE = Code("P482", "features-apart", "features that belong together are on different ranks")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding, at the rule that leaves the features divided, for all layers."""
+    for group in clash_groups(subject, ClashKind.FEATURES_APART):
+        spans = rule_spans(subject, group.producers)
+        span = primary_span(subject, spans)
+        consumers = rule_spans(subject, group.consumers)
+        yield CODE.at(
+            span,
+            f"{quoted(patterns(subject, group.producers))} leaves {group.first.arriving}",
+            secondary=(
+                *labels_at(spans, "and here", apart_from=span),
+                *labels_at(consumers, "and this takes it", apart_from=span),
+            ),
+            notes=(_reason(subject, group.first.consumer), *size_note(subject, group.consumers)),
+            help="leave whole features here: `output = Replicate()`, or `Shard(1)` with a divided sequence",
+        )
+
+
+def _reason(subject: Subject, consumer: str) -> str:
+    (name,) = patterns(subject, [consumer])
+    module = subject.inventory.get(consumer)
+    if module is not None and not module.parameters:
+        return f"`{name}` adds to it, and norms it, all features of a token at once"
+    return f"on the way into `{name}` they are normed, or joined with others, all at once"
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

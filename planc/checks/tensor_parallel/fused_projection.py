@@ -1,0 +1,78 @@
+"""Projections that hold several tensors in one, divided as if they held one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planc.checks.support.clash_report import patterns
+from planc.checks.support.remedies import gathered
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule_groups import by_rule
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Attention, Kind, Module
+from planc.layouts.families import quoted
+from planc.layouts.types import FEATURES, normal
+from planc.plan.bind import Assignment
+from planc.vocab import MeshDim, Shard
+
+CODE = Code("P417", "fused-projection", "a fused projection is divided across its parts")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule that leaves the columns of a fused projection divided."""
+    consumers = _consumers(subject)
+    attentions = {attention.fqn: attention for attention in subject.inventory.attentions}
+    for span, assignments in by_rule(subject):
+        fused = [
+            one.fqn
+            for one in assignments
+            if _leaves_columns(one) and _is_fused(subject, one.fqn, consumers.get(one.fqn, ()), attentions)
+        ]
+        if fused:
+            yield CODE.at(
+                span,
+                f"{quoted(patterns(subject, fused))} holds several projections, one after the other",
+                notes=("a rank would get all of the first and none of the last, instead of a share of each",),
+                help=f"gather its output: write {gathered(subject, [_parent(fqn) for fqn in fused])}",
+            )
+
+
+def _parent(fqn: str) -> str:
+    return fqn.rpartition(".")[0]
+
+
+def _consumers(subject: Subject) -> Mapping[str, tuple[Module, ...]]:
+    """By module, the linear layers that its output reaches."""
+    found: dict[str, tuple[Module, ...]] = {}
+    for module in subject.inventory.modules:
+        if module.kind is Kind.LINEAR:
+            for source in module.sources:
+                found[source] = (*found.get(source, ()), module)
+    return found
+
+
+def _leaves_columns(assignment: Assignment) -> bool:
+    divides = assignment.placement("weight") == Shard(0)
+    return divides and normal(assignment.use.output) == FEATURES
+
+
+def _is_fused(
+    subject: Subject, fqn: str, consumers: tuple[Module, ...], attentions: Mapping[str, Attention]
+) -> bool:
+    """Whether all that follows takes a fraction of what the module yields: its parts are then used apart.
+
+    A projection that feeds an attention alone may hold the parts head by head, which divides well; whether it
+    does, the attention itself says.
+    """
+    module = subject.inventory.get(fqn)
+    if module is None or module.kind is not Kind.LINEAR or not consumers:
+        return False
+    if _parent(fqn) in attentions:
+        return False
+    width = module.parameters[0].shape[0]
+    alone = all(consumer.sources == (fqn,) for consumer in consumers)
+    return alone and all(width > consumer.parameters[0].shape[1] for consumer in consumers)
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -1,0 +1,63 @@
+"""Attention whose code counts its heads itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.attention_heads import divided_attentions
+from planc.checks.support.remedies import gathered
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.tensor_parallel.heads_partly_divided import CODE as HEADS_PARTLY_DIVIDED
+from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Attention, Kind
+from planc.layouts.families import as_patterns, families, quoted
+from planc.layouts.types import FEATURES, normal
+from planc.source import Span
+from planc.vocab import MeshDim
+
+CODE = Code("P418", "heads-fixed", "this attention cannot work on a part of its heads")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule that leaves projections divided where the model's code takes all heads."""
+    found: dict[Span, list[str]] = {}
+    for attention, assignment in divided_attentions(subject):
+        if attention.fixed_heads and _is_divided(subject, attention):
+            found.setdefault(assignment.span, []).append(attention.fqn)
+    for fqn, assignment in subject.bound.styles.items():
+        inside = next((one for one in subject.inventory.own_attentions if fqn.startswith(f"{one}.")), None)
+        if inside is not None and FEATURES in (normal(assignment.use.input), normal(assignment.use.output)):
+            found.setdefault(assignment.span, []).append(inside)
+    for span, fqns in found.items():
+        yield CODE.at(
+            span,
+            f"divides the heads of {quoted(as_patterns(families(subject.inventory, fqns)))}",
+            notes=(
+                "its code shapes queries by the model's own number of heads, or has them fused, "
+                "so a rank's share becomes something else",
+            ),
+            help=f"leave all heads on every rank: write {gathered(subject, fqns)}",
+        )
+
+
+def _is_divided(subject: Subject, attention: Attention) -> bool:
+    """Whether what reaches the attention's core is divided by features."""
+    consumers = (
+        module
+        for module in subject.inventory.modules
+        if module.fqn.rpartition(".")[0] == attention.fqn and module.kind is Kind.LINEAR
+    )
+    projections = {source for module in consumers for source in module.sources}
+    styles = (subject.bound.styles.get(fqn) for fqn in projections if fqn.startswith(f"{attention.fqn}."))
+    return any(normal(style.use.output) == FEATURES for style in styles if style)
+
+
+RULE = Rule(
+    (CODE,),
+    check,
+    over=MeshDim.TP,
+    block="tensor_parallel",
+    unless=(*TENSOR_PARALLEL_FAULTS, HEADS_PARTLY_DIVIDED, LAYOUTS_DISAGREE),
+)

@@ -1,0 +1,79 @@
+"""Attention with only some of its queries, keys and values divided."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from planc.checks.support.clash_report import (
+    ClashGroup,
+    clash_groups,
+    labels_at,
+    patterns,
+    primary_span,
+    rule_spans,
+    rules_to_add,
+    size_note,
+)
+from planc.checks.support.remedies import behind_norms, changed, gathered
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.layouts.families import quoted
+from planc.layouts.flow import ClashKind
+from planc.vocab import MeshDim
+
+CODE = Code("P411", "heads-partly-divided", "queries, keys and values are not divided alike")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each projection that divides while another does not, at its rule."""
+    for group in clash_groups(subject, ClashKind.HEADS_PARTLY):
+        spans = rule_spans(subject, group.producers)
+        span = primary_span(subject, spans)
+        partners = behind_norms(subject, group.partners)
+        bare = [fqn for fqn in partners if fqn not in subject.bound.styles]
+        whole = quoted(patterns(subject, partners))
+        yield CODE.at(
+            span,
+            f"divides the heads of {quoted(patterns(subject, group.producers))}",
+            secondary=(
+                *labels_at(
+                    rule_spans(subject, partners),
+                    "this leaves all heads on every rank",
+                    apart_from=span,
+                ),
+                *labels_at(
+                    rule_spans(subject, group.consumers), "they meet on the way here", apart_from=span
+                ),
+            ),
+            notes=(
+                f"{whole} keeps all heads" + (": no rule names it" if bare else ""),
+                *size_note(subject, group.consumers),
+            ),
+            help=_help(subject, group),
+        )
+
+
+def _help(subject: Subject, group: ClashGroup) -> str:
+    """Divides the rest too, where the attention can work on a part of its heads."""
+    parents = {fqn.rpartition(".")[0] for fqn in group.consumers}
+    fixed = [one.fqn for one in subject.inventory.attentions if one.fixed_heads and one.fqn in parents]
+    if fixed:
+        return f"this attention needs all heads on every rank: write {gathered(subject, fixed)}"
+    partners = behind_norms(subject, group.partners)
+    latent = [fqn for fqn in partners if _is_latent(subject, fqn, parents=parents)]
+    if latent:
+        return f"write {changed(subject, latent, 'mla_kv_a_proj')}"
+    bare = [fqn for fqn in partners if fqn not in subject.bound.styles]
+    if bare:
+        return rules_to_add(subject, bare, "colwise")
+    return f"write {changed(subject, partners, 'colwise')}"
+
+
+def _is_latent(subject: Subject, fqn: str, *, parents: Collection[str]) -> bool:
+    """Whether a projection goes to the heads and, with the rest of its features, into another layer first."""
+    readers = [one for one in subject.inventory.modules if fqn in one.sources]
+    return len([one for one in readers if one.fqn.rpartition(".")[0] in parents]) > 1
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

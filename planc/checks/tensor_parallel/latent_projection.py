@@ -1,0 +1,63 @@
+"""The whole projection of latent attention, where it does not meet divided heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import patterns
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule_groups import by_rule
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind
+from planc.layouts.families import quoted
+from planc.layouts.types import FEATURES
+from planc.vocab import MeshDim
+
+CODE = Code("P432", "latent-projection", "this projection does not meet divided heads")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule and reason."""
+    for span, assignments in by_rule(subject):
+        reasons: dict[str, list[str]] = {}
+        for assignment in assignments:
+            reason = _reason(subject, assignment.fqn) if assignment.style.meets_heads else None
+            if reason is not None:
+                reasons.setdefault(reason, []).append(assignment.fqn)
+        for reason, fqns in reasons.items():
+            names = patterns(subject, fqns)
+            yield CODE.at(
+                span,
+                f"{quoted(names)}: {reason}",
+                notes=(
+                    "the gradient of its rotary part is summed over the ranks, as that of their own heads",
+                ),
+                help=f"leave the rule for `{names[0]}` out, or divide the heads: `colwise` for the "
+                "projections to queries, and to keys and values",
+            )
+
+
+def _reason(subject: Subject, fqn: str) -> str | None:
+    attention = fqn.rpartition(".")[0]
+    readers = [one for one in subject.inventory.modules if fqn in one.sources]
+    is_attention = attention in {one.fqn for one in subject.inventory.attentions}
+    of_heads = [one for one in readers if one.kind is Kind.NORM and _sums(subject, one.fqn)]
+    meeting = [one for one in readers if one.kind is Kind.LINEAR and len(one.sources) > 1] + of_heads
+    is_normed = any(one.kind is Kind.NORM and one not in of_heads for one in readers)
+    if not (is_attention and is_normed and meeting):
+        return "it is not what makes latent keys and values, with a rotary part beside them"
+    heads = [source for one in meeting for source in one.sources if source != fqn]
+    leaving = [subject.flow.leaving.get(source) for source in heads]
+    if any(value is not None and value.layout != FEATURES for value in leaving):
+        return "every rank has all heads"
+    return None
+
+
+def _sums(subject: Subject, fqn: str) -> bool:
+    """Whether a norm's style is for divided heads."""
+    assignment = subject.bound.styles.get(fqn)
+    return assignment is not None and assignment.style.reduces_parameter_gradients
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -1,0 +1,200 @@
+"""What mends layouts that disagree: the help of P415, by what takes the activation and what left it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planc.checks.support.clash_report import ClashGroup, patterns, rowwise_for, rules_to_add
+from planc.checks.support.remedies import behind_norms, changed, gathered, is_sequence_divided, with_option
+from planc.checks.support.rule import Subject
+from planc.inventory.schema import Kind
+from planc.layouts.families import quoted
+from planc.layouts.types import FEATURES, SEQUENCE, WHOLE, normal
+from planc.styles.model import Style
+from planc.vocab import Placement
+
+_LEAVE_OUT = "leave this rule out: tokens are whole here, and all ranks have the same gradient"
+_PREPARE = "prepare_input(input = {}, desired = {})"
+
+
+def combined_help(subject: Subject, group: ClashGroup) -> str:
+    """For values that are added or multiplied: what brings the odd one to the others' layout."""
+    producers, needs = group.producers, group.first.needs
+    style, partner = _style(subject, producers[0]), _style(subject, group.partners[0])
+    if style is None and _is_kind(subject, producers, Kind.LINEAR):
+        is_beside_linear = partner is not None and Kind.LINEAR in partner.kinds
+        return rules_to_add(
+            subject,
+            producers,
+            partner.name if partner and is_beside_linear else rowwise_for(subject, producers[0]),
+        )
+    if style is not None and "output" not in style.options and needs == FEATURES:
+        return f"write {changed(subject, producers, 'colwise')}"
+    # Where a norm behind the producers takes what they leave, the partners are the odd ones.
+    are_right = group.first.arriving == SEQUENCE and _norms_tokens(subject, producers)
+    divided = _leave(subject, group.partners, SEQUENCE) if are_right else None
+    return divided or _leave(subject, producers, needs) or _prepared_member(subject, producers)
+
+
+def _norms_tokens(subject: Subject, fqns: Sequence[str]) -> bool:
+    """Whether a norm with a rule for divided tokens takes what modules leave, in a plan that divides more."""
+    norms = (
+        subject.inventory.get(fqn)
+        for fqn, one in subject.bound.styles.items()
+        if "sequence_dim" in one.style.options
+    )
+    is_read = any(fqn in module.sources for module in norms if module for fqn in fqns)
+    return is_read and is_sequence_divided(subject, apart_from=fqns)
+
+
+def declared_help(subject: Subject, group: ClashGroup) -> str:
+    """For a module, or a prepared container, that gets something other than it takes."""
+    arriving, style = group.first.arriving, group.style
+    if _is_kind(subject, group.consumers, Kind.NORM):
+        return _norm_help(subject, group)
+    if style is None or (style.name == "replicate" and _is_kind(subject, group.consumers, Kind.LINEAR)):
+        return _ruleless_help(subject, group)
+    if "desired" in style.options:
+        if is_exchanged(subject, group):
+            return f"write {changed(subject, group.consumers, _PREPARE.format(arriving, group.first.needs))}"
+        leave = _leave(subject, group.producers, group.first.needs)
+        is_inside = group.producers[0].startswith(f"{group.consumers[0]}.")
+        is_due = arriving == WHOLE and is_sequence_divided(subject, apart_from=group.consumers)
+        return leave if leave and (is_inside or is_due) else f"write `input = {arriving}`"
+    if "desired" in _options(subject, group.producers[0]):
+        return _prepared_help(subject, group)
+    if group.first.needs == WHOLE and _is_gathered_above(subject, group):
+        return _gather_above(subject, group)
+    leave = _leave(subject, group.producers, group.first.needs)
+    if leave and _is_output_written(subject, group.producers):
+        return leave
+    if "input" in style.options:
+        return f"write `input = {arriving}`" + (f", or {leave}" if leave else "")
+    return leave or f"use another style: this one takes {group.first.needs}"
+
+
+def is_exchanged(subject: Subject, group: ClashGroup) -> bool:
+    """Whether prepared containers hand on the divided tokens that reach them: exchanged are their options."""
+    if group.first.arriving == WHOLE or group.style is None or "desired" not in group.style.options:
+        return False
+    uses = (subject.bound.styles[fqn].use for fqn in group.consumers)
+    return all(normal(use.computes_on) == group.first.arriving for use in uses)
+
+
+def _norm_help(subject: Subject, group: ClashGroup) -> str:
+    arriving, style, producer = group.first.arriving, group.style, group.producers[0]
+    is_for_tokens = style is not None and "sequence_dim" in style.options
+    if arriving == FEATURES and group.first.needs == WHOLE:
+        parents = _parents(group)
+        gather = gathered(subject, parents) if _is_kind(subject, group.producers, Kind.LINEAR) else ""
+        due = SEQUENCE if is_for_tokens else WHOLE
+        leave = _leave(subject, group.producers, due)
+        return f"norms take all features: write {gather}" if gather or not leave else leave
+    if arriving == SEQUENCE:
+        return f"write {changed(subject, group.consumers, 'sequence_parallel')}"
+    if arriving == FEATURES:
+        return f"write {changed(subject, group.consumers, 'replicated_with_grad_allreduce')}"
+    if "desired" in _options(subject, producer):
+        return f"attention and MLP take a prepared input: leave out the rule of {_named(subject, producer)}"
+    bare = [fqn for fqn in behind_norms(subject, group.consumers) if _style(subject, fqn) is None]
+    if not is_for_tokens and bare and _is_kind(subject, bare, Kind.LINEAR):
+        return rules_to_add(subject, bare, "colwise")
+    leave = _leave(subject, group.producers, SEQUENCE)
+    return leave if leave and is_for_tokens and is_sequence_divided(subject) else _LEAVE_OUT
+
+
+def _ruleless_help(subject: Subject, group: ClashGroup) -> str:
+    """For modules that compute on whole tokens: gathered for them, or never divided."""
+    arriving, head = group.first.arriving, subject.inventory.head
+    leave = _leave(subject, group.producers, WHOLE)
+    if leave and not is_sequence_divided(subject, apart_from=group.producers):
+        return leave
+    inner = tuple(fqn for fqn in group.consumers if head is None or fqn != head.fqn)
+    if not inner:
+        action = f"colwise(input = {arriving}, output = Shard(-1))"
+        return f"write {changed(subject, group.consumers, action)}"
+    if _is_kind(subject, inner, Kind.LINEAR):
+        return _gather_above(subject, group)
+    return _prepared_member(subject, inner)
+
+
+def _prepared_member(subject: Subject, fqns: Sequence[str]) -> str:
+    """For modules that no style divides: their layer's member, gathered before it and divided behind it."""
+    depths = {block: block.count(".") + 2 for block in subject.inventory.blocks}
+    members = tuple(
+        dict.fromkeys(
+            ".".join(fqn.split(".")[: depth + 1])
+            for fqn in fqns
+            for block, depth in depths.items()
+            if fqn.startswith(f"{block}.")
+        )
+    )
+    if not members or set(members) & set(fqns):
+        return "keep the sequence whole, without `sequence_parallel`, `prepare_input` and `Shard(1)`"
+    action = "prepare_input_output(input = Shard(1), desired = Replicate(), output = Shard(1))"
+    return f"write {changed(subject, members, action)}"
+
+
+def _prepared_help(subject: Subject, group: ClashGroup) -> str:
+    """What leaves a prepared container's entrance is not what its layers take."""
+    gates, needs = _named(subject, *group.producers), group.first.needs
+    assignment = subject.bound.styles[group.consumers[0]]
+    boundary = assignment.rule.action.boundary if assignment.rule else None
+    if boundary is not None and boundary.input is not None:
+        return f"write `input = {group.first.arriving}` here: {gates} has prepared it"
+    return f"write `desired = {needs}` for {gates}"
+
+
+def _is_gathered_above(subject: Subject, group: ClashGroup) -> bool:
+    """Whether a container should gather: for several modules in one, and for attention in any case.
+
+    Attention takes the number of tokens from its own input.
+    """
+    parents = _parents(group)
+    attentions = {attention.fqn for attention in subject.inventory.attentions}
+    return all(parents) and (len(parents) < len(group.consumers) or parents[0] in attentions)
+
+
+def _gather_above(subject: Subject, group: ClashGroup) -> str:
+    action = _PREPARE.format(group.first.arriving, group.first.needs)
+    return f"gather once for all: {rules_to_add(subject, _parents(group), action)}"
+
+
+def _leave(subject: Subject, producers: Sequence[str], placement: Placement) -> str | None:
+    """How producers come to leave a placement; None where no rule for them could say so."""
+    names, options = _named(subject, *producers), _options(subject, producers[0])
+    if "output" in options:
+        return f"let {names} leave {placement}: `output = {placement}`"
+    if _is_kind(subject, producers, Kind.EMBEDDING) and _style(subject, producers[0]) is None:
+        return rules_to_add(subject, producers, with_option("embedding_rowwise", "output", placement))
+    if "desired" in options:
+        return f"write `desired = {placement}` for {names}"
+    return None
+
+
+def _is_output_written(subject: Subject, fqns: Sequence[str]) -> bool:
+    """Whether all rules say themselves what their modules leave."""
+    rules = [one.rule for one in map(subject.bound.styles.get, fqns) if one]
+    return bool(rules) and all(rule and rule.action.boundary.output is not None for rule in rules)
+
+
+def _parents(group: ClashGroup) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(fqn.rpartition(".")[0] for fqn in group.consumers))
+
+
+def _is_kind(subject: Subject, fqns: Sequence[str], kind: Kind) -> bool:
+    return all(module is not None and module.kind is kind for module in map(subject.inventory.get, fqns))
+
+
+def _style(subject: Subject, fqn: str) -> Style | None:
+    assignment = subject.bound.styles.get(fqn)
+    return assignment.style if assignment else None
+
+
+def _options(subject: Subject, fqn: str) -> tuple[str, ...]:
+    style = _style(subject, fqn)
+    return style.options if style else ()
+
+
+def _named(subject: Subject, *fqns: str) -> str:
+    return quoted(patterns(subject, fqns))

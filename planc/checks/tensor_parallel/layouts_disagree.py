@@ -1,0 +1,118 @@
+"""Activations that do not arrive as declared, or that are combined in unlike layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from planc.checks.support.clash_report import (
+    ClashGroup,
+    clash_groups,
+    labels_at,
+    patterns,
+    primary_span,
+    rule_spans,
+    size_note,
+)
+from planc.checks.support.remedies import norms_heads
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.tensor_parallel.layout_remedies import combined_help, declared_help, is_exchanged
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.layouts.families import quoted
+from planc.layouts.flow import ClashKind
+from planc.layouts.types import GradientFault
+from planc.source import Span
+from planc.vocab import MeshDim
+
+CODE = Code("P415", "layouts-disagree", "an activation does not arrive in the layout that is needed")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each pair of layouts that do not fit, at the rule to change."""
+    groups = tuple(clash_groups(subject, ClashKind.OTHER))
+    exchanged = {fqn for group in groups if is_exchanged(subject, group) for fqn in group.consumers}
+    for group in groups:
+        if exchanged.issuperset(group.producers):
+            continue  # a mere consequence: what they hand on is what should have entered
+        if _are_heads_awaited(subject, group):
+            continue  # P407 says what divides them
+        yield _combined(subject, group) if group.partners else _declared(subject, group)
+
+
+def _are_heads_awaited(subject: Subject, group: ClashGroup) -> bool:
+    """Whether norms for divided heads get whole ones, and so does what comes behind them."""
+    if not all(norms_heads(subject, fqn) for fqn in group.consumers):
+        return False
+    clashes = (one for one in subject.flow.clashes if one.kind is ClashKind.FEATURES_NOT_DIVIDED)
+    waiting = (subject.inventory.get(clash.consumer) for clash in clashes)
+    return any(fqn in module.sources for module in waiting if module for fqn in group.consumers)
+
+
+def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
+    """Values that are added or multiplied: the odd one out is named first."""
+    needs, arriving = group.first.needs, group.first.arriving
+    culprits = quoted(patterns(subject, group.producers))
+    partners = quoted(patterns(subject, group.partners[:1]))
+    meeting = quoted(patterns(subject, group.consumers[:1]))
+    spans = rule_spans(subject, group.producers)
+    span = primary_span(subject, spans)
+    return CODE.at(
+        span,
+        f"{culprits} leaves {arriving}" + ("" if spans else ": no rule names it"),
+        secondary=(
+            *labels_at(rule_spans(subject, group.partners[:1]), f"this leaves {needs}", apart_from=span),
+            *labels_at(_meeting_spans(subject, group), "they meet on the way here", apart_from=span),
+        ),
+        notes=(
+            f"it is combined with {partners} on the way into {meeting}",
+            *size_note(subject, group.producers),
+        ),
+        help=combined_help(subject, group),
+    )
+
+
+def _meeting_spans(subject: Subject, group: ClashGroup) -> tuple[Span, ...]:
+    """The rules of what reads the combined values: the consumer, or whatever a layer's output goes into."""
+    consumer = group.consumers[0]
+    readers = (module.fqn for module in subject.inventory.modules if consumer in module.sources)
+    return rule_spans(subject, [consumer]) or rule_spans(subject, tuple(readers))[:1]
+
+
+def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
+    """A module, or a prepared container, that gets something other than it takes."""
+    needs, arriving = group.first.needs, group.first.arriving
+    spans = rule_spans(subject, group.consumers)
+    span = primary_span(subject, spans)
+    names = quoted(patterns(subject, group.consumers))
+    get = "get" if len(patterns(subject, group.consumers)) > 1 else "gets"
+    return CODE.at(
+        span,
+        f"takes {needs}, gets {arriving}" if spans else f"no rule names {names}, which {get} {arriving}",
+        secondary=(
+            *labels_at(spans, "and here", apart_from=span),
+            *labels_at(rule_spans(subject, group.producers), f"this leaves {arriving}", apart_from=span),
+        ),
+        notes=(
+            f"{quoted(patterns(subject, group.producers))} leaves {arriving} for {names}",
+            *_gradient(group.first.gradient),
+            *size_note(subject, group.consumers),
+        ),
+        help=declared_help(subject, group),
+    )
+
+
+def _gradient(fault: GradientFault | None) -> tuple[str, ...]:
+    """What would become of the consumer's gradients, if it ran."""
+    match fault:
+        case GradientFault.NEVER_SUMMED:
+            return ("its parameters are whole, and nothing would sum their gradients over tp",)
+        case GradientFault.SUMMED_AGAIN:
+            return ("every rank would have the whole gradient of its parameters, and tp of them be summed",)
+        case None:
+            return ()
+        case _:
+            assert_never(fault)
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -1,0 +1,57 @@
+"""Rules on modules that the model never calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind
+from planc.layouts.families import families, quoted
+from planc.source import Span
+
+CODE = Code("P420", "module-not-called", "the model never calls this module")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule on modules whose parameters the model uses without calling them.
+
+    Styles and units act when their module is called: without that, a shard is taken for the whole.
+    """
+    idle = _never_called(subject)
+    named: dict[Span, list[str]] = {}
+    for fqn, assignment in subject.bound.styles.items():
+        # A module that stays whole needs no call.
+        if fqn in idle and assignment.style.name != "replicate":
+            named.setdefault(assignment.span, []).append(fqn)
+    for group in subject.bound.units:
+        for fqn in group.fqns:
+            if fqn in idle:
+                named.setdefault(group.span, []).append(fqn)
+    for span, fqns in named.items():
+        names = quoted(families(subject.inventory, fqns)[:3])
+        yield CODE.at(
+            span,
+            f"{names} is not called",
+            notes=("another module reads its parameters directly, and would find a shard",),
+            help="leave it out; as part of a unit that holds it, it is gathered in time",
+        )
+
+
+def _never_called(subject: Subject) -> frozenset[str]:
+    """Modules with parameters that nothing was seen to enter or to leave."""
+    inventory = subject.inventory
+    used = {fqn for module in inventory.modules for fqn in (*module.sources, *module.returns)}
+    head = inventory.head
+    return frozenset(
+        module.fqn
+        for module in inventory.modules
+        if module.parameters
+        and module.kind is not Kind.CONTAINER
+        and not module.sources
+        and module.fqn not in used
+        and (head is None or module.fqn != head.fqn)
+    )
+
+
+RULE = Rule((CODE,), check)

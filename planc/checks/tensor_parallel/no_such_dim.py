@@ -1,0 +1,39 @@
+"""Placements along a dimension that activations do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import patterns
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule_groups import by_rule
+from planc.diagnostics import Code, Diagnostic
+from planc.layouts.families import quoted
+from planc.layouts.types import NUM_DIMS
+from planc.styles import StyleUse
+from planc.vocab import MeshDim, Placement, Shard
+
+CODE = Code("P483", "no-such-dim", "activations have no such dimension")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule that divides activations along a dimension beyond theirs."""
+    for span, assignments in by_rule(subject):
+        beyond = next((shard for one in assignments for shard in _beyond(one.use)), None)
+        if beyond is not None:
+            names = quoted(patterns(subject, [one.fqn for one in assignments])[:3])
+            yield CODE.at(
+                span,
+                f"{beyond} of what enters or leaves {names}",
+                notes=("activations are [batch, sequence, features]",),
+                help="write `Shard(1)` for the sequence, `Shard(-1)` for the features",
+            )
+
+
+def _beyond(use: StyleUse) -> Iterator[Placement]:
+    for placement in (use.input, use.computes_on, use.output):
+        if isinstance(placement, Shard) and not -NUM_DIMS <= placement.tensor_dim < NUM_DIMS:
+            yield placement
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel")

@@ -1,0 +1,62 @@
+"""A tensor_parallel block that divides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import rules_to_add
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind, Module
+from planc.vocab import MeshDim
+
+CODE = Code("P413", "no-tensor-parallel-rules", "nothing is divided over tp")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding when the block has no rules and `auto` finds nothing either, or all leave modules whole."""
+    spec = subject.plan.tensor_parallel
+    if spec is None:
+        return
+    if spec.rules:
+        styles = subject.bound.styles.values()
+        if styles and all(one.style.name == "replicate" for one in styles):
+            text = f"all rules leave modules whole, so that {subject.plan.mesh.tp} ranks compute the same"
+            yield CODE.at(spec.span, text, help=f"{_example(subject)}, or set tp = 1")
+    elif spec.auto is None:
+        help = "write `auto` for the model's own plan" if subject.inventory.tp_plan else _example(subject)
+        yield CODE.at(spec.span, "this block has neither rules nor `auto`", help=help)
+    elif not subject.inventory.tp_plan:
+        text = f"{subject.inventory.architecture} has no tensor-parallel plan of its own"
+        yield CODE.at(spec.auto, text, help=_example(subject))
+
+
+def _example(subject: Subject) -> str:
+    """The layers of MLPs as rules, where they follow one another as in most models.
+
+    Attention is left out: whether it works on a part of its heads is for other rules to say.
+    """
+    attentions = {attention.fqn for attention in subject.inventory.attentions}
+    first: list[str] = []
+    last: list[str] = []
+    for module in subject.inventory.modules:
+        parent = module.fqn.rpartition(".")[0]
+        sources = [one for one in map(subject.inventory.get, module.sources) if one is not None]
+        is_behind = sources and module.kind is Kind.LINEAR and all(_feeds(one, module) for one in sources)
+        if is_behind and parent not in attentions:
+            first.extend(source.fqn for source in sources)
+            last.append(module.fqn)
+    if not last:
+        return "name the modules in rules: colwise, rowwise, embedding_rowwise"
+    added = rules_to_add(subject, first, "colwise"), rules_to_add(subject, last, "rowwise")
+    return f"name the modules in rules: {' and '.join(added).replace(' and add ', ' and ')}"
+
+
+def _feeds(source: Module, module: Module) -> bool:
+    """Whether a module yields, in the same container, just the features that another takes."""
+    if source.kind is not Kind.LINEAR or source.fqn.rpartition(".")[0] != module.fqn.rpartition(".")[0]:
+        return False
+    return source.parameters[0].shape[0] == module.parameters[0].shape[1]
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP)

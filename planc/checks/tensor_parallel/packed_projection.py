@@ -1,0 +1,74 @@
+"""Layers divided as if they held two of one width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import patterns
+from planc.checks.support.remedies import changed
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule_groups import by_rule
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind, Module
+from planc.layouts.families import quoted
+from planc.styles.colwise import COLWISE
+from planc.vocab import MeshDim, StridedShard
+
+CODE = Code("P431", "packed-projection", "this layer cannot be divided in two halves")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule that divides both halves of what has none, or of what FSDP divides too."""
+    for span, assignments in by_rule(subject):
+        packed = [one.fqn for one in assignments if _is_packed_linear(subject, one.fqn)]
+        single = [fqn for fqn in packed if not _holds_two(subject, fqn)]
+        if single:
+            names = quoted(patterns(subject, single))
+            yield CODE.at(
+                span,
+                f"{names} does not hold two projections of one width",
+                notes=("a rank would get columns from two places, and take them for one part of the layer",),
+                help=f"write {changed(subject, single, COLWISE.name)}, or `colwise_gather_output` for "
+                "a layer that holds several",
+            )
+        elif packed and _is_sharded_again(subject):
+            yield CODE.at(
+                span,
+                "FSDP divides the rows of these weights once more",
+                notes=("no placement of PyTorch says how the rows of both halves then lie",),
+                help="write `colwise_gather_output` here and `rowwise_split_input` for what follows, "
+                "or `mesh.dp_replicate` for `mesh.dp_shard`",
+            )
+
+
+def _is_packed_linear(subject: Subject, fqn: str) -> bool:
+    module = subject.inventory.get(fqn)
+    is_linear = module is not None and module.kind is Kind.LINEAR
+    return is_linear and isinstance(subject.bound.styles[fqn].placement("weight"), StridedShard)
+
+
+def _holds_two(subject: Subject, fqn: str) -> bool:
+    """Whether all that follows takes half of what the layer yields; inside an attention there are three."""
+    if fqn.rpartition(".")[0] in {attention.fqn for attention in subject.inventory.attentions}:
+        return False
+    (width, *_) = _weight(subject.inventory.get(fqn))
+    consumers = [
+        module for module in subject.inventory.modules if module.kind is Kind.LINEAR and fqn in module.sources
+    ]
+    return bool(consumers) and all(
+        consumer.sources == (fqn,) and 2 * _weight(consumer)[1] == width for consumer in consumers
+    )
+
+
+def _weight(module: Module | None) -> tuple[int, ...]:
+    assert module is not None, "styles are of modules of this inventory"
+    return next(parameter.shape for parameter in module.parameters if parameter.name == "weight")
+
+
+def _is_sharded_again(subject: Subject) -> bool:
+    plan = subject.plan
+    return plan.fsdp is not None and any(plan.mesh.size(mesh_dim) > 1 for mesh_dim in plan.fsdp.on)
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -1,0 +1,85 @@
+"""Styles whose parameters lie as the model's own plan places them, and what that plan leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.attention_heads import divided_attentions
+from planc.checks.support.clash_report import patterns
+from planc.checks.support.remedies import changed
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule_groups import by_rule
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Module
+from planc.layouts.families import quoted
+from planc.plan.bind import Assignment, parse_own
+from planc.styles.replicate import REPLICATE
+from planc.vocab import MeshDim, Replicate, Shard, StridedShard
+
+CODE = Code("P430", "placed-by-model", "this style cannot divide the parameters of this module")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule and reason."""
+    divided = {attention.fqn for attention, _ in divided_attentions(subject)}
+    for span, assignments in by_rule(subject):
+        reasons: dict[str, list[str]] = {}
+        for assignment in assignments:
+            reason = _reason(subject, assignment, divided) if assignment.style.placed_by_model else None
+            if reason is not None:
+                reasons.setdefault(reason, []).append(assignment.fqn)
+        for reason, fqns in reasons.items():
+            yield CODE.at(
+                span,
+                f"{quoted(patterns(subject, fqns))}: {reason}",
+                notes=("names and shapes do not tell how such parameters lie in memory",),
+                help=f"write {changed(subject, fqns, REPLICATE.name)}, which keeps them whole",
+            )
+
+
+def _reason(subject: Subject, assignment: Assignment, divided: set[str]) -> str | None:
+    """Why a style that goes by the model's own plan cannot be used on a module."""
+    fqn, style = assignment.fqn, assignment.style.name
+    if style not in _own_styles(subject, fqn):
+        return f"the model's own plan has no `{style}` for it"
+    module = subject.inventory.get(fqn)
+    assert module is not None, "styles are of modules of this inventory"
+    whole = [one.name for one in module.parameters if assignment.placement(one.name) == Replicate()]
+    if whole:
+        return f"the model's own plan does not divide {quoted(whole)}"
+    if style == "local_params":
+        return None if fqn in divided else "its heads are whole, and so must be what it holds for each"
+    uneven = _of_other_width(module, assignment)
+    if uneven is not None:
+        return f"the model's own plan divides `{uneven}` as one layer, and it is as wide as several"
+    inside = [one.fqn for one in subject.inventory.modules if one.fqn.startswith(f"{fqn}.")]
+    normed = [name for name in inside if "norm" in name.rpartition(".")[2]]
+    return f"{quoted(normed[:1])} norms what is only a part of a sum" if normed else None
+
+
+def _of_other_width(module: Module, assignment: Assignment) -> str | None:
+    """The first parameter whose divided parts are wider than another's, so that they cannot be alike.
+
+    Experts compute with the same intermediate features in all of their weights.
+    """
+    widths = {}
+    for parameter in module.parameters:
+        match assignment.placement(parameter.name):
+            case Shard(tensor_dim):
+                widths[parameter.name] = parameter.shape[tensor_dim]
+            case StridedShard(tensor_dim, split_factor):
+                widths[parameter.name] = parameter.shape[tensor_dim] // split_factor
+    return next((name for name, width in widths.items() if width > min(widths.values())), None)
+
+
+def _own_styles(subject: Subject, fqn: str) -> frozenset[str]:
+    """What the model's own plan gives a module."""
+    spec = subject.plan.tensor_parallel
+    assert spec is not None, "only a tensor_parallel block gives styles"
+    return frozenset(
+        style for text, style in subject.inventory.tp_plan if parse_own(text, spec.span).select((fqn,))
+    )
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -1,0 +1,134 @@
+"""Prepared inputs that meet modules or values without a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from planc.checks.support.clash_report import patterns
+from planc.checks.support.remedies import changed
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule_groups import by_rule
+from planc.checks.tensor_parallel.colwise_without_rowwise import CODE as COLWISE_WITHOUT_ROWWISE
+from planc.checks.tensor_parallel.heads_partly_divided import CODE as HEADS_PARTLY_DIVIDED
+from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
+from planc.checks.tensor_parallel.rowwise_without_colwise import CODE as ROWWISE_WITHOUT_COLWISE
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind, Module
+from planc.layouts.families import quoted
+from planc.styles import Style
+from planc.vocab import MeshDim
+
+CODE = Code("P419", "prepared-input", "this module cannot take a prepared input")
+"""A prepared input is a DTensor: it goes into modules with a style, and into nothing else."""
+
+_MEETS_PLAIN = "the input arrives as a DTensor, which plain tensors cannot meet"
+_UNREAD = "planc follows hidden states from layer to layer, and sees none enter this module"
+_ELSEWHERE = "leave this rule out: attention and the MLP are what takes a prepared input"
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule that prepares, and reason."""
+    inside = _inside(subject)
+    for span, assignments in by_rule(subject):
+        if not assignments[0].style.prepares:
+            continue
+        stays_plain = not _prepares(assignments[0].style)
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for assignment in assignments:
+            module = subject.inventory.get(assignment.fqn)
+            assert module is not None, "styles are of modules of this inventory"
+            found = _reason(subject, module, inside)
+            if found is not None:
+                reasons.setdefault(found, []).append(assignment.fqn)
+        for (reason, help), fqns in reasons.items():
+            yield CODE.at(
+                span,
+                f"prepares the input of {quoted(patterns(subject, fqns))}, {reason}",
+                notes=(_UNREAD if stays_plain else _MEETS_PLAIN,),
+                help=help,
+            )
+
+
+def _inside(subject: Subject) -> Mapping[str, Sequence[Module]]:
+    """By prepared module, everything inside it."""
+    found: dict[str, list[Module]] = {
+        fqn: [] for fqn, assignment in subject.bound.styles.items() if assignment.style.prepares
+    }
+    for module in subject.inventory.modules:
+        fqn = module.fqn
+        while found and (fqn := fqn.rpartition(".")[0]):
+            if fqn in found:
+                found[fqn].append(module)
+    return found
+
+
+def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module]]) -> tuple[str, str] | None:
+    """(why a module cannot take a prepared input, what helps). `held` is what each such module holds."""
+    inside = held.get(module.fqn, ())
+    readers = [one for one in inside if one.parameters and _from_outside(one.sources, module.fqn)]
+    if not readers:
+        return "in which no layer reads it", _ELSEWHERE
+    if not _prepares(subject.bound.styles[module.fqn].style):
+        # Tensors stay plain inside, where anything can read them.
+        return None
+    if _from_outside(module.returns, module.fqn):
+        return "which adds it to its own output", _ELSEWHERE
+    bare = [one for one in readers if not _takes_layouts(subject, one.fqn)]
+    if bare:
+        names = [one.fqn for one in bare]
+        is_plain_linear = all(one.kind is Kind.LINEAR and one.fqn not in subject.bound.styles for one in bare)
+        reason = f"which {quoted(patterns(subject, names))} reads as a plain tensor"
+        if is_plain_linear:
+            return reason, f"write {changed(subject, names, 'colwise')}, or leave this rule out"
+        use = subject.bound.styles[module.fqn].use
+        both = f"input = {use.input}, desired = {use.computes_on}, output = {use.input}"
+        both_ways = changed(subject, [module.fqn], f"prepare_input_output({both})")
+        return (
+            reason,
+            f"write {both_ways}, which leaves tensors plain, and let nothing inside leave {use.input}",
+        )
+    # One that is wrong by itself is a finding already.
+    inner = [
+        one.fqn
+        for one in inside
+        if one.fqn in held
+        and _prepares(subject.bound.styles[one.fqn].style)
+        and _reason(subject, one, held) is None
+    ]
+    if inner:
+        prepared = quoted(patterns(subject, inner))
+        return f"inside which {prepared} is prepared again", f"leave out this rule, or that of {prepared}"
+    return None
+
+
+def _from_outside(sources: Sequence[str], fqn: str) -> bool:
+    return any(not source.startswith(f"{fqn}.") for source in sources)
+
+
+def _takes_layouts(subject: Subject, fqn: str) -> bool:
+    """Whether a module's style lets PyTorch compute on layouts; others give its code plain tensors."""
+    assignment = subject.bound.styles.get(fqn)
+    if assignment is None:
+        return False
+    return bool(assignment.style.parameters) or assignment.style.reduces_parameter_gradients
+
+
+def _prepares(style: Style) -> bool:
+    """Whether it prepares the input alone, which is a DTensor then."""
+    return style.prepares and "output" not in style.options
+
+
+RULE = Rule(
+    (CODE,),
+    check,
+    over=MeshDim.TP,
+    block="tensor_parallel",
+    unless=(
+        *TENSOR_PARALLEL_FAULTS,
+        COLWISE_WITHOUT_ROWWISE,
+        ROWWISE_WITHOUT_COLWISE,
+        HEADS_PARTLY_DIVIDED,
+        LAYOUTS_DISAGREE,
+    ),
+)

@@ -1,0 +1,80 @@
+"""Row-parallel layers whose input nobody divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import (
+    ClashGroup,
+    clash_groups,
+    labels_at,
+    patterns,
+    primary_span,
+    rowwise_for,
+    rule_spans,
+    rules_to_add,
+    size_note,
+)
+from planc.checks.support.remedies import (
+    behind_norms,
+    changed,
+    divided_here,
+    exchanged,
+    followers,
+    norms_heads,
+)
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind
+from planc.layouts.families import quoted
+from planc.layouts.flow import ClashKind
+from planc.vocab import MeshDim
+
+CODE = Code("P407", "rowwise-without-colwise", "a rowwise layer's input is not divided")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding, at the rowwise rule, for all layers and rules alike."""
+    for group in clash_groups(subject, ClashKind.FEATURES_NOT_DIVIDED):
+        spans = rule_spans(subject, group.consumers)
+        span = primary_span(subject, spans)
+        producing = rule_spans(subject, group.producers)
+        bare = [fqn for fqn in group.producers if fqn not in subject.bound.styles]
+        yield CODE.at(
+            span,
+            f"needs {group.first.needs}, gets {group.first.arriving}",
+            secondary=(
+                *labels_at(spans, "and here", apart_from=span),
+                *labels_at(producing, f"this leaves {group.first.arriving}", apart_from=span),
+            ),
+            notes=(
+                f"the input comes from {quoted(patterns(subject, group.producers))}"
+                + (", which no rule names" if bare else ""),
+                *size_note(subject, group.consumers),
+            ),
+            help=_help(subject, group),
+        )
+
+
+def _help(subject: Subject, group: ClashGroup) -> str:
+    """The first of several layers is to be colwise, and the last of them rowwise."""
+    modules = map(subject.inventory.get, group.consumers)
+    sources = [source for module in modules if module for source in module.sources]
+    before = behind_norms(subject, sources)
+    bare = [fqn for fqn in before if fqn not in subject.bound.styles]
+    if bare and all(module and module.kind is Kind.LINEAR for module in map(subject.inventory.get, bare)):
+        return rules_to_add(subject, bare, "colwise")
+    if any(norms_heads(subject, fqn) for fqn in sources):
+        return f"write {changed(subject, before, 'colwise')}: the norms are for divided heads"
+    first = [fqn for fqn in group.consumers if followers(subject, [fqn])]
+    if not first:
+        return f"write {divided_here(subject, group.consumers)}, which divides its input itself"
+    last = [fqn for fqn in followers(subject, first) if fqn in exchanged(subject)]
+    text = changed(subject, first, "colwise")
+    if not last:
+        return f"write {text}: the layer behind it takes divided features"
+    return f"exchange the styles: {text}, and {changed(subject, last, rowwise_for(subject, last[0]))}"
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

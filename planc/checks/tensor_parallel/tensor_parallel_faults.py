@@ -1,0 +1,17 @@
+"""Faults of single tensor-parallel rules, beside which the layouts between modules mean little."""
+
+from __future__ import annotations
+
+from planc.checks.patterns import overlapping_rules, pattern_partial, pattern_unmatched
+from planc.checks.tensor_parallel import auto_style_unknown, no_such_dim, no_tensor_parallel_rules, style_kind
+from planc.diagnostics import Code
+
+TENSOR_PARALLEL_FAULTS: tuple[Code, ...] = (
+    pattern_unmatched.CODE,
+    pattern_partial.CODE,
+    overlapping_rules.CODE,
+    style_kind.CODE,
+    no_such_dim.CODE,
+    auto_style_unknown.CODE,
+    no_tensor_parallel_rules.CODE,
+)

@@ -1,0 +1,394 @@
+"""The layout over tp in which activations leave and reach every module, along the recorded data flow.
+
+A type inference: the types and the signatures of modules are those of `layout_types`. Values that meet must
+be of one type, at modules and in the `layout_places` between them. A clash leaves its consumer's output
+unknown, and unknown agrees with everything, so that one fault is found once and not again in every layer
+behind it. A model that feeds its own layers again is walked until its loops agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from planc.inventory.schema import Kind, Module
+from planc.layouts.data_order import data_order, module_of
+from planc.layouts.families import family
+from planc.layouts.places import Places, places
+from planc.layouts.types import (
+    BATCH,
+    FEATURES,
+    PLAIN,
+    SEQUENCE,
+    WHOLE,
+    GradientFault,
+    Signature,
+    gradient_fault,
+    signature,
+)
+from planc.plan.bind import BoundPlan
+from planc.record import record
+from planc.vocab import Placement
+
+_MAX_WALKS = 4
+"""Over a model with loops: layouts go round as often as they change, and each loop changes them once."""
+
+
+class ClashKind(StrEnum):
+    """Which rule a clash belongs to."""
+
+    FEATURES_STAY_DIVIDED = "features-stay-divided"
+    FEATURES_NOT_DIVIDED = "features-not-divided"
+    NORM_ON_SEQUENCE = "norm-on-sequence"
+    NORM_ON_HEADS = "norm-on-heads"
+    HEADS_PARTLY = "heads-partly"
+    TOKENS_APART = "tokens-apart"
+    FEATURES_APART = "features-apart"
+    OWN_PARAMETER = "own-parameter"
+    OTHER = "other"
+
+
+@record
+class Clash:
+    """Something arrives at `consumer` as `arriving` where `needs` is due.
+
+    `producers` gave it that layout. `partners` are what it meets there, when the clash is between values that
+    are combined.
+    """
+
+    kind: ClashKind
+    consumer: str
+    needs: Placement
+    arriving: Placement
+    producers: tuple[str, ...]
+    partners: tuple[str, ...] = ()
+    gradient: GradientFault | None = None
+    """What would become of the consumer's own gradients, were it to compute."""
+
+
+@record
+class Value:
+    """A module's output: its layout (None where unknown), and the module that gave it that layout."""
+
+    layout: Placement | None
+    origin: str
+
+
+@record
+class Flow:
+    """The output of every recorded module, and what does not fit, in the order of computation."""
+
+    leaving: dict[str, Value]
+    clashes: tuple[Clash, ...]
+
+
+def layout_flow(bound: BoundPlan) -> Flow:
+    """The flow of a plan's activations through its model."""
+    order, has_loops = data_order(bound.inventory)
+    signatures = _signatures(bound)
+    setting = _Setting(bound, places(bound.inventory), _gates(bound, signatures), signatures)
+    walk = _walked(setting, order, {})
+    for _ in range(_MAX_WALKS if has_loops else 0):
+        before, walk = walk, _walked(setting, order, walk.leaving)
+        if before.leaving == walk.leaving:
+            break
+    return Flow(walk.leaving, tuple(dict.fromkeys(walk.clashes)))
+
+
+def _signatures(bound: BoundPlan) -> dict[str, Signature]:
+    """Of modules with a style. All that one rule gives are alike, and made once."""
+    made: dict[object, Signature] = {}
+    found = {}
+    for fqn, assignment in bound.styles.items():
+        key: object = id(assignment.rule) if assignment.rule else assignment.style.name
+        if assignment.style.placed_by_model:
+            key = fqn
+        if key not in made:
+            made[key] = signature(assignment)
+        found[fqn] = made[key]
+    return found
+
+
+def _gates(bound: BoundPlan, signatures: dict[str, Signature]) -> dict[str, Signature]:
+    """Containers that redistribute what enters them."""
+    return {
+        fqn: signatures[fqn]
+        for fqn, assignment in bound.styles.items()
+        if assignment.style.prepares and not module_of(bound.inventory, fqn).parameters
+    }
+
+
+@record
+class _Setting:
+    """What every walk over one model reads."""
+
+    bound: BoundPlan
+    places: Places
+    gates: dict[str, Signature]
+    signatures: dict[str, Signature]
+
+
+def _walked(setting: _Setting, order: tuple[Module, ...], known: dict[str, Value]) -> _Walk:
+    """A walk over the whole model, with what an earlier one found for loops to begin with."""
+    walk = _Walk(setting, leaving=dict(known))
+    for module in order:
+        walk.leaving[module.fqn] = walk.output(module)
+    return walk
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class _Walk:
+    """The state of one pass over the model."""
+
+    setting: _Setting
+    leaving: dict[str, Value] = field(default_factory=dict)
+    clashes: list[Clash] = field(default_factory=list)
+    blamed: set[str] = field(default_factory=set)
+    """Families already named in a clash: where values meet, the others decide."""
+    gates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def output(self, module: Module) -> Value:
+        """How a module's output leaves it, its clashes noted."""
+        if not module.parameters:
+            return self._container(module)
+        using = self.setting.signatures.get(module.fqn)
+        wanted = using.takes if using else WHOLE
+        incoming = self._combined(module, module.sources, wanted=wanted)
+        clash = self._clash(module, incoming, wanted=wanted) or self._own_parameter(module)
+        if clash is not None:
+            self.clashes.append(clash)
+            self.blamed.update(self._family(fqn) for fqn in clash.producers)
+            # A norm works token by token, so what follows it is laid out as if it were right.
+            passes = clash.kind in (ClashKind.NORM_ON_SEQUENCE, ClashKind.NORM_ON_HEADS)
+            return incoming if passes else Value(None, module.fqn)
+        if module.returns and (using is None or using.gives is None):
+            return self._combined(module, module.returns, wanted=None)
+        if using is None:
+            return Value(incoming.layout, module.fqn)
+        if using.gives is None:
+            return Value(incoming.layout or wanted, module.fqn)
+        return Value(using.gives, module.fqn)
+
+    def _container(self, module: Module) -> Value:
+        """What leaves a module without parameters, as a block's member: the stream that layers add to."""
+        value = self._combined(module, module.returns, wanted=None)
+        if value.layout != FEATURES or module.fqn not in self.setting.places.members:
+            return value
+        if self._has_clash(module):
+            return value
+        self._note(ClashKind.FEATURES_APART, module.fqn, WHOLE, FEATURES, (value.origin,))
+        return Value(None, module.fqn)
+
+    def _own_parameter(self, module: Module) -> Clash | None:
+        """A module whose own parameters stand among layers that leave parts to it."""
+        children = self.setting.places.children.get(module.fqn, ())
+        known = [self.leaving.get(child.fqn) for child in children if child.fqn not in module.returns]
+        parts = [value for value in known if value and value.layout not in (None, WHOLE)]
+        using = self.setting.signatures.get(module.fqn)
+        if using is not None and all(parameter.name in using.parameters for parameter in module.parameters):
+            return None
+        if not parts or parts[0].layout is None or self._has_clash(module):
+            return None
+        producers = tuple(dict.fromkeys(value.origin for value in parts))
+        return Clash(
+            ClashKind.OWN_PARAMETER,
+            module.fqn,
+            WHOLE,
+            parts[0].layout,
+            producers,
+            gradient=GradientFault.NEVER_SUMMED,
+        )
+
+    def _has_clash(self, module: Module) -> bool:
+        """Whether something inside a module does not fit, so that the rest is a mere consequence."""
+        return any(clash.consumer.startswith(f"{module.fqn}.") for clash in self.clashes)
+
+    def _combined(self, consumer: Module, sources: Sequence[str], *, wanted: Placement | None) -> Value:
+        """The one layout in which several values meet, after the gates between them and the consumer.
+
+        Where they differ, most decide, then what the consumer wants, then the first: the residual stream.
+        """
+        if not sources:
+            return Value(WHOLE, consumer.fqn)
+        arriving: Sequence[tuple[str, Value]] = self._arrivals(consumer.fqn, sources)
+        if self._breaks_a_place(consumer, arriving):
+            return Value(None, consumer.fqn)
+        arriving = self._latent_beside_heads(arriving, is_head_norm=_is_head_norm(consumer, wanted=wanted))
+        known = [value for _, value in arriving if value.layout is not None]
+        if not known:
+            return Value(None, consumer.fqn)
+        if all(value.layout == known[0].layout for value in known):
+            return known[0]
+        if self.blamed:
+            known = [value for value in known if self._family(value.origin) not in self.blamed] or known
+        layouts = [value.layout for value in known if value.layout is not None]
+        chosen = max(dict.fromkeys(layouts), key=lambda layout: (layouts.count(layout), layout == wanted))
+        others = [value for value in known if value.layout != chosen]
+        if others and self._is_core(consumer.fqn, sources):
+            self._note_heads(consumer.fqn, known)
+            return Value(None, consumer.fqn)
+        winner = next(value for value in known if value.layout == chosen)
+        for value in others:
+            stays = value.layout == FEATURES and wanted != FEATURES
+            kind = ClashKind.FEATURES_STAY_DIVIDED if stays else ClashKind.OTHER
+            assert value.layout is not None, "unknown layouts were dropped"
+            self._note(kind, consumer.fqn, chosen, value.layout, (value.origin,), (winner.origin,))
+        return winner
+
+    def _breaks_a_place(self, consumer: Module, arriving: Sequence[tuple[str, Value]]) -> bool:
+        """Whether values reach a module through a place that needs other parts of them, which is noted."""
+        places = self.setting.places
+        divided = [(source, value) for source, value in arriving if value.layout not in (WHOLE, None)]
+        features = [(source, value) for source, value in divided if value.layout == FEATURES]
+        tokens = [
+            value
+            for source, value in (divided if len(features) < len(divided) else ())
+            if value.layout in (SEQUENCE, BATCH) and places.mixer(source, consumer.fqn)
+        ]
+        if tokens and tokens[0].layout is not None:
+            origins = [value.origin for value in tokens]
+            self._note(ClashKind.TOKENS_APART, consumer.fqn, WHOLE, tokens[0].layout, origins)
+            return True
+        is_apart = any(places.is_normed(source, consumer.fqn) for source, _ in features)
+        if not is_apart and 1 < len(features) == len(arriving):
+            is_apart = self._are_joined(consumer, [source for source, _ in arriving])
+        if is_apart:
+            origins = [value.origin for _, value in features]
+            self._note(ClashKind.FEATURES_APART, consumer.fqn, WHOLE, FEATURES, origins)
+        return is_apart
+
+    def _are_joined(self, consumer: Module, sources: Sequence[str]) -> bool:
+        """Whether linear layers' outputs reach another side by side, and not one by one.
+
+        A rank's parts of two tensors are no part of the two joined. Inside mixers, widths say nothing.
+        """
+        modules = [module_of(self.setting.bound.inventory, fqn) for fqn in sources]
+        if any(module.kind is not Kind.LINEAR for module in (*modules, consumer)):
+            return False
+        if any(self.setting.places.mixer(module.fqn, consumer.fqn) for module in modules):
+            return False
+        width = consumer.parameters[0].shape[-1]
+        return any(module.parameters[0].shape[0] != width for module in modules)
+
+    def _arrivals(self, consumer: str, sources: Sequence[str]) -> list[tuple[str, Value]]:
+        """What reaches a consumer, with the module that it comes from."""
+        if not self.setting.gates:
+            return [(fqn, self.leaving[fqn]) for fqn in sources if fqn in self.leaving]
+        known = ((fqn, self._left(fqn, consumer)) for fqn in sources if fqn in self.leaving)
+        gates = self._gates_of(consumer)
+        return [(fqn, self._through(gates, fqn, value)) for fqn, value in known]
+
+    def _left(self, source: str, consumer: str) -> Value:
+        """A module's output after every prepared container that it leaves on its way to a consumer."""
+        value = self.leaving[source]
+        for gate in reversed(self._gates_of(source)):
+            using, style = self.setting.gates[gate], self.setting.bound.styles[gate].style
+            if "output" not in style.options or f"{consumer}.".startswith(f"{gate}."):
+                continue
+            if value.layout is not None and value.layout != using.computes_on:
+                self._note(ClashKind.OTHER, gate, using.computes_on, value.layout, (value.origin,))
+            assert using.gives is not None, "only norms and attentions give what they take"
+            value = Value(using.gives, gate)
+        return value
+
+    def _latent_beside_heads(
+        self, arriving: Sequence[tuple[str, Value]], *, is_head_norm: bool
+    ) -> Sequence[tuple[str, Value]]:
+        """Values that meet; whole ones whose gradients from divided heads are summed pass for such heads."""
+        known = self.setting.signatures
+        latent = {source for source, _ in arriving if source in known and known[source].meets_heads}
+        heads = [value for source, value in arriving if source not in latent]
+        if not latent or not (is_head_norm or any(value.layout == FEATURES for value in heads)):
+            return arriving
+        return [
+            (source, Value(FEATURES, source) if source in latent else value) for source, value in arriving
+        ]
+
+    def _gates_of(self, consumer: str) -> tuple[str, ...]:
+        """The prepared containers that hold a module, outermost first."""
+        if not self.setting.gates:
+            return ()
+        parent = consumer.rpartition(".")[0]
+        if parent not in self.gates_of:
+            self.gates_of[parent] = self._gates_of(parent) if parent else ()
+        return (*self.gates_of[parent], consumer) if consumer in self.setting.gates else self.gates_of[parent]
+
+    def _through(self, gates: Sequence[str], source: str, value: Value) -> Value:
+        """A value after every prepared container that it enters on its way."""
+        for gate in gates:
+            if source.startswith(f"{gate}."):
+                continue
+            using = self.setting.gates[gate]
+            if value.layout is not None and value.layout != using.takes:
+                self._note(ClashKind.OTHER, gate, using.takes, value.layout, (value.origin,))
+            value = Value(using.computes_on, gate)
+        return value
+
+    def _clash(self, module: Module, incoming: Value, *, wanted: Placement) -> Clash | None:
+        """Why a module cannot take its input as it comes, if it cannot."""
+        arriving = incoming.layout
+        if arriving is None:
+            return None
+        using = self.setting.signatures.get(module.fqn, PLAIN)
+        gradient = gradient_fault(module, using, arriving=arriving)
+        needs = wanted
+        if module.kind is Kind.NORM and arriving == FEATURES and not self._is_per_head(module):
+            kind, needs = ClashKind.OTHER, WHOLE
+        elif arriving == wanted:
+            return None
+        else:
+            kind = _clash_kind(module, arriving, using=using)
+        values = self._arrivals(module.fqn, module.sources)
+        producers = tuple(dict.fromkeys(value.origin for _, value in values if value.layout == arriving))
+        return Clash(kind, module.fqn, needs, arriving, producers, gradient=gradient)
+
+    def _is_per_head(self, module: Module) -> bool:
+        """Whether a norm works inside single heads, which stay whole when heads are divided."""
+        attention = self.setting.places.attentions.get(module.fqn.rpartition(".")[0])
+        if attention is None:
+            return False
+        return all(parameter.shape == (attention.head_dim,) for parameter in module.parameters)
+
+    def _is_core(self, consumer: str, sources: Sequence[str]) -> bool:
+        """Whether queries, keys and values of one attention meet here."""
+        parent = consumer.rpartition(".")[0]
+        inside = all(fqn.startswith(f"{parent}.") for fqn in sources)
+        return len(sources) > 1 and parent in self.setting.places.attentions and inside
+
+    def _note_heads(self, consumer: str, values: Sequence[Value]) -> None:
+        """Queries, keys and values that are not divided alike."""
+        divided = tuple(value.origin for value in values if value.layout == FEATURES)
+        rest = tuple(value.origin for value in values if value.layout != FEATURES)
+        self.clashes.append(Clash(ClashKind.HEADS_PARTLY, consumer, FEATURES, FEATURES, divided, rest))
+
+    def _note(
+        self,
+        kind: ClashKind,
+        consumer: str,
+        needs: Placement,
+        arriving: Placement,
+        producers: Sequence[str],
+        partners: tuple[str, ...] = (),
+    ) -> None:
+        self.clashes.append(Clash(kind, consumer, needs, arriving, tuple(dict.fromkeys(producers)), partners))
+        self.blamed.update(self._family(fqn) for fqn in producers)
+
+    def _family(self, fqn: str) -> str:
+        return family(self.setting.bound.inventory, fqn)
+
+
+def _is_head_norm(module: Module, *, wanted: Placement | None) -> bool:
+    return module.kind is Kind.NORM and wanted == FEATURES
+
+
+def _clash_kind(module: Module, arriving: Placement, *, using: Signature) -> ClashKind:
+    if module.kind is Kind.NORM:
+        if using.sums_whole or using.takes != WHOLE:
+            return ClashKind.OTHER
+        return ClashKind.NORM_ON_SEQUENCE if arriving == SEQUENCE else ClashKind.NORM_ON_HEADS
+    if arriving == FEATURES:
+        return ClashKind.FEATURES_STAY_DIVIDED
+    if using.takes == FEATURES and arriving == WHOLE and module.kind is Kind.LINEAR:
+        return ClashKind.FEATURES_NOT_DIVIDED
+    return ClashKind.OTHER
