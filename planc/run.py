@@ -1,8 +1,8 @@
-"""The entry point of a run, `torchrun --nproc-per-node N -m planc.run PLAN`: `planc.cli.run` does it all."""
+"""Run a plan on this rank: `torchrun --nproc-per-node N -m planc.run PLAN`."""
 
 from __future__ import annotations
 
-from planc.cli.run import main
+from planc.cli.commands.run import main
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """The words every phase shares, as plain data: mesh dims, placements, dtypes, byte units.
 
-The names are PyTorch's. Nothing here imports torch; `runtime.backends.torch` translates.
+The names are PyTorch's. Nothing here imports torch; `planc.runtime.torch` translates.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.capacity.near_plans import Neighbour, neighbours
 from planc.devices.hardware import FITS, Change, Demand, Device
 from planc.estimate.estimate import estimate
-from planc.estimate.model import Memory
+from planc.estimate.result import Memory
 from planc.lower import draft_graph
 from planc.plan.bind import BoundPlan
 

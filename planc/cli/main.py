@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from planc import __version__
-from planc.cli.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
+from planc.cli.support.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
 from planc.record import record
 from planc.secrets import redact_stream
 
@@ -28,7 +28,7 @@ class Command:
 
     def module(self) -> ModuleType:
         """Imported only for the command that runs: `check` must not wait for what others need."""
-        return import_module(f"planc.cli.{self.name.replace('-', '_')}")
+        return import_module(f"planc.cli.commands.{self.name.replace('-', '_')}")
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report_missing(error: Exception, arguments: Sequence[str]) -> int:
     """COULD_NOT_RUN after saying which library of the extra `run` a command lacked; 0 for other errors."""
-    from planc.cli.libraries import missing_library, needs  # no command that works needs it
+    from planc.cli.support.libraries import missing_library, needs  # no command that works needs it
 
     name = missing_library(error)
     if name is None:

@@ -49,7 +49,7 @@ def _listen(endpoint: Endpoint) -> socket.socket:
 
 def _host(endpoint: Endpoint, listener: socket.socket) -> NoReturn:
     # Imported once the port is known to be free: it takes seconds.
-    from planc.runtime.backends.torch.loopback import host_store
+    from planc.runtime.torch.parallel.loopback import host_store
 
     store = host_store(endpoint.host.strip("[]"), endpoint.port, listener=listener)
     print(f"planc: nodes can meet at {endpoint}", flush=True)

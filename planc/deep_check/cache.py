@@ -13,7 +13,7 @@ from typing import Any
 
 import planc
 from planc.graph.graph import Graph, plan_hash
-from planc.runtime.backends.rehearsal.model import Measured, Rehearsal, SegmentPeak, Sent
+from planc.runtime.rehearsal.findings import Measured, Rehearsal, SegmentPeak, Sent
 from planc.vocab import MeshDim
 
 _FORMAT = 2
@@ -48,8 +48,9 @@ def _path(graph: Graph, cache_dir: Path) -> Path:
     parts = (_FORMAT, planc.__version__, version("torch"), version("transformers"), plan_hash(graph))
     hashed = hashlib.sha256("\n".join(map(str, parts)).encode())
     package = Path(planc.__path__[0])
-    folders = (package / "graph" / "ops", package / "runtime" / "backends")
-    sources = (package / "initialisation.py", *(path for folder in folders for path in folder.rglob("*.py")))
+    runtime = package / "runtime"
+    folders = (package / "graph" / "ops", package / "modeling", runtime / "torch", runtime / "rehearsal")
+    sources = (path for folder in folders for path in folder.rglob("*.py"))
     for source in sorted(sources):
         hashed.update(source.read_bytes())
     digest = hashed.hexdigest()

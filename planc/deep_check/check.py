@@ -10,9 +10,9 @@ from pathlib import Path
 from planc.deep_check.cache import load, save
 from planc.deep_check.codes import ESTIMATE_DIFFERS, REHEARSAL_FAILED
 from planc.diagnostics import Diagnostic
-from planc.estimate.model import Estimate, Kind
+from planc.estimate.result import Estimate, Kind
 from planc.graph.graph import Graph
-from planc.runtime.backends.rehearsal.model import Failure, Measured, Rehearsal
+from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.source import Span
 from planc.vocab import MeshDim
 
@@ -52,7 +52,7 @@ def check_deep(
     if rehearsal is None:
         said("loading torch")
         # torch takes seconds to import, and only a rehearsal needs it.
-        from planc.runtime.backends.rehearsal.rehearse import rehearse
+        from planc.runtime.rehearsal.rehearse import rehearse
 
         rehearsal = rehearse(graph, base=base, said=said)
         save(rehearsal, graph=graph, cache_dir=cache_dir)

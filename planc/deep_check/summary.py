@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.deep_check.check import Deep
-from planc.figures.model import num_bytes
+from planc.figures.figure import num_bytes
 from planc.figures.needs import counted_collectives
 from planc.graph.graph import Graph
 from planc.graph.ops import FullyShard
-from planc.show.table import Row
+from planc.tables import Row
 
 _MAX_PARTS = 3
 

@@ -1,6 +1,6 @@
 """What planc says about a plan: diagnostics as values, and their renderers."""
 
-from planc.diagnostics.model import (
+from planc.diagnostics.diagnostic import (
     Applicability,
     Code,
     Diagnostic,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from planc.diagnostics.diagnostic import Applicability, Diagnostic, Severity
 from planc.diagnostics.fixes import apply_fixes
-from planc.diagnostics.model import Applicability, Diagnostic, Severity
 from planc.record import record
 from planc.source import SourceFile
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import assert_never
 
-from planc.diagnostics.model import Applicability, Diagnostic, Fix
+from planc.diagnostics.diagnostic import Applicability, Diagnostic, Fix
 from planc.source import SourceFile
 
 

@@ -5,7 +5,7 @@ https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-comm
 
 from __future__ import annotations
 
-from planc.diagnostics.model import Diagnostic, Severity
+from planc.diagnostics.diagnostic import Diagnostic, Severity
 from planc.diagnostics.report import PlanFindings, Report, explanation, message
 from planc.diagnostics.visible import visible
 

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from planc.diagnostics.model import Diagnostic, Severity
+from planc.diagnostics.diagnostic import Diagnostic, Severity
 from planc.diagnostics.report import PlanFindings, Report, message
 
 _SEVERITIES = {Severity.ERROR: "major", Severity.WARNING: "minor", Severity.NOTE: "info"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from planc.diagnostics.model import Applicability, Diagnostic, Fix, Label, Severity
+from planc.diagnostics.diagnostic import Applicability, Diagnostic, Fix, Label, Severity
 from planc.diagnostics.visible import encodable, num_cells, visible
 from planc.diagnostics.window import window
 from planc.diagnostics.wrap import wrap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from planc.diagnostics.model import Diagnostic, Severity
+from planc.diagnostics.diagnostic import Diagnostic, Severity
 from planc.diagnostics.report import PlanFindings, Report, explanation, message
 from planc.diagnostics.visible import visible
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from planc.diagnostics.model import Diagnostic, Fix, Label, Severity
+from planc.diagnostics.diagnostic import Diagnostic, Fix, Label, Severity
 from planc.diagnostics.visible import visible
 
 FORMAT_VERSION = 1

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import field
 
-from planc.diagnostics.model import Diagnostic
+from planc.diagnostics.diagnostic import Diagnostic
 from planc.record import record
 from planc.source import SourceFile, Span
 

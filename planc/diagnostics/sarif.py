@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from planc import __version__
-from planc.diagnostics.model import Applicability, Code, Diagnostic, Fix, Severity
+from planc.diagnostics.diagnostic import Applicability, Code, Diagnostic, Fix, Severity
 from planc.diagnostics.pages import page
 from planc.diagnostics.report import PlanFindings, Report, explanation, message
 from planc.source import Span

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from planc.diagnostics.diagnostic import Applicability, Severity
 from planc.diagnostics.machine import FORMAT_VERSION
-from planc.diagnostics.model import Applicability, Severity
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planc.diff.difference import Action, Change, Group
 from planc.diff.facts import DATA_STATE
-from planc.diff.model import Action, Change, Group
 from planc.diff.side import Side
 from planc.graph.ops import BuildOptimizer, FullyShard, ShardTensorParallel
-from planc.show.table import plural
+from planc.tables import plural
 
 
 def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Iterator[Change]:

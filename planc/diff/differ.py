@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.diff.consequences import compare_checkpoints
+from planc.diff.difference import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.facts import (
     BATCH_FACTS,
     CHECKPOINT_FACTS,
@@ -14,7 +15,6 @@ from planc.diff.facts import (
     RUN_FACTS,
     compare,
 )
-from planc.diff.model import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.modules import (
     compare_compilation,
     compare_groups,

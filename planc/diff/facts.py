@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from planc.diff.model import Action, Change, Group
+from planc.diff.difference import Action, Change, Group
 from planc.diff.side import AnOp, Side
 from planc.figures.plan import tokens_per_step
 from planc.graph.ops import (
@@ -35,7 +35,7 @@ from planc.graph.ops import (
     StartProfile,
 )
 from planc.graph.text import summarise
-from planc.show.table import format_number
+from planc.tables import format_number
 from planc.vocab import MESH_DIMS, MeshDim
 
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 from planc.diagnostics.machine import render_json
-from planc.diff.model import PlanDiff
+from planc.diff.difference import PlanDiff
 
 FORMAT_VERSION = 1
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.diff.model import Change, Group, PlanDiff
+from planc.diff.difference import Change, Group, PlanDiff
 from planc.diff.text import consequence, count, error_lines, heading, middle, resume_lines
-from planc.show.table import printable
+from planc.tables import printable
 
 
 def render_markdown(found: PlanDiff) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from planc.diff.model import Action, Change, Group
+from planc.diff.difference import Action, Change, Group
 from planc.diff.side import Side
 from planc.estimate.layout import ParameterLayout
 from planc.figures.plan import num_sharded_modules
@@ -18,9 +18,9 @@ from planc.graph.ops import (
     ShardTensorParallel,
 )
 from planc.graph.text import summarise
-from planc.show.table import format_shape, plural
 from planc.source import Span
-from planc.styles.model import StyleUse
+from planc.styles.style import StyleUse
+from planc.tables import format_shape, plural
 from planc.vocab import MeshDim, Placement, Shard, StridedShard
 
 Key = tuple[str | None, str | None, str]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic
 from planc.diff.codes import REDUCTION_ORDER
+from planc.diff.difference import Action, Change, Group
 from planc.diff.facts import FSDP_DIMS, LAYOUT_FACTS, REDUCE_DTYPE, Fact, of_op
-from planc.diff.model import Action, Change, Group
 from planc.diff.side import Side, finding_of
 from planc.graph.ops import (
     Accumulate,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.diff.model import Action, Change, Finding, Group
+from planc.diff.difference import Action, Change, Finding, Group
 from planc.diff.side import Side
-from planc.estimate.model import Estimate
+from planc.estimate.result import Estimate
 from planc.figures import needs
-from planc.figures.model import Figure
+from planc.figures.figure import Figure
 from planc.vocab import MeshDim
 
 PEAK = "peak"

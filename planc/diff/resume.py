@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from planc.diff.difference import Action, Change
 from planc.diff.facts import (
     BATCH_FACTS,
     DATA_STATE,
@@ -14,7 +15,6 @@ from planc.diff.facts import (
     Fact,
     compare,
 )
-from planc.diff.model import Action, Change
 from planc.diff.modules import compare_groups
 from planc.diff.reductions import compare_reduction_order
 from planc.diff.side import Side

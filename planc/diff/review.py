@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planc.diagnostics import Diagnostic, Severity
+from planc.diff.difference import Group, PlanDiff
 from planc.diff.markdown import escape, render_markdown
-from planc.diff.model import Group, PlanDiff
-from planc.show.table import plural
+from planc.tables import plural
 
 MARKER = "<!-- planc review -->"
 """The first line, by which a later run finds the comment that it replaces. No reader sees it."""

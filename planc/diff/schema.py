@@ -6,8 +6,8 @@ from typing import Any
 
 from planc.diagnostics import Severity
 from planc.diagnostics.schema import DIALECT, closed, diagnostic_schema
+from planc.diff.difference import Action, Group, State
 from planc.diff.machine import FORMAT_VERSION
-from planc.diff.model import Action, Group, State
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}

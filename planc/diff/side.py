@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from planc.api import Checked
 from planc.diagnostics import Diagnostic, Severity
-from planc.diff.model import Finding, Version
+from planc.diff.difference import Finding, Version
 from planc.estimate.estimate import estimate
 from planc.estimate.layout import ParameterLayout, layouts
-from planc.estimate.model import Estimate
+from planc.estimate.result import Estimate
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import BuildModel

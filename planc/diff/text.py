@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Severity
-from planc.diff.model import Action, Change, Finding, Group, PlanDiff
-from planc.show.table import SIZE_UNITS, plural, printable
+from planc.diff.difference import Action, Change, Finding, Group, PlanDiff
+from planc.tables import SIZE_UNITS, plural, printable
 
 _COLOURS = {Action.ADD: "32", Action.CHANGE: "33", Action.REMOVE: "31", Action.REPLACE: "35"}
 _MAX_NAME_WIDTH = 44

@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Collection, Iterator
 
 from planc.diff.consequences import misfit
+from planc.diff.difference import Action, Change, State, Verdict
 from planc.diff.facts import BATCH_FACTS, DATA_STATE, LAYOUT_FACTS, NUMERICS_FACTS, compare
-from planc.diff.model import Action, Change, State, Verdict
 from planc.diff.resume import ResumeChanges, resume_changes
 from planc.diff.side import Side
 from planc.diff.text import middle

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from planc.diagnostics import Diagnostic, Label
 from planc.doctor import codes
+from planc.doctor.examination import Check, Section
 from planc.doctor.machine import Machine, TorchFacts
-from planc.doctor.model import Check, Section
 from planc.doctor.needs import Needs
-from planc.runtime.launch import names_devices
-from planc.show.table import format_bytes
+from planc.runtime.process import names_devices
 from planc.source import SourceFile
+from planc.tables import format_bytes
 from planc.vocab import DType
 
 _SAME_SHARE = 0.98

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from planc.doctor.devices import device_checks, num_here, uses_cuda
+from planc.doctor.examination import Check, Report
 from planc.doctor.inputs import Input, input_checks
 from planc.doctor.launching import launch_checks
 from planc.doctor.machine import Machine, Storage
-from planc.doctor.model import Check, Report
 from planc.doctor.needs import Needs
 from planc.doctor.packages import package_checks
 from planc.doctor.storage import storage_checks
 from planc.doctor.system import system_checks
 from planc.doctor.variables import Surroundings, malformed, unread, variable_checks
-from planc.runtime.obstacles import Obstacle
+from planc.runtime.run_directory.obstacles import Obstacle
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planc.diagnostics import Label
 from planc.doctor import codes
-from planc.doctor.model import Check, Section
+from planc.doctor.examination import Check, Section
 from planc.graph.graph import Graph
 from planc.graph.ops import LoadWeights, OpenData, OpenEvaluation
 from planc.hub.names import is_hub, model_folder
@@ -16,8 +16,8 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import matched_files
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_files
-from planc.show.table import format_bytes, plural
 from planc.source import SourceFile, Span
+from planc.tables import format_bytes, plural
 
 
 @dataclass(frozen=True, slots=True)

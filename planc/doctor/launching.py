@@ -6,10 +6,10 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from planc.doctor import codes
-from planc.doctor.model import Check, Section
+from planc.doctor.examination import Check, Section
 from planc.runtime.errors import RunError
-from planc.runtime.launch import VARIABLES, Launch, read_launch
-from planc.runtime.rank_claims import require_free_port
+from planc.runtime.process import VARIABLES, Launch, read_launch
+from planc.runtime.ranks.rank_claims import require_free_port
 from planc.source import SourceFile, Span
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planc.runtime.processors import num_cpus
+from planc.runtime.cpus import num_cpus
 
 _PROBE_SECONDS = 120
 _DRIVER_SECONDS = 10

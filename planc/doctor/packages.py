@@ -10,7 +10,7 @@ from importlib import metadata
 
 from planc.diagnostics import Diagnostic
 from planc.doctor import codes
-from planc.doctor.model import Check, Section
+from planc.doctor.examination import Check, Section
 from planc.source import SourceFile
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from planc.diagnostics import Severity
 from planc.diagnostics.machine import render_json
 from planc.diagnostics.schema import DIALECT, closed, diagnostic_schema
+from planc.doctor.examination import Check, Report, Section, Status
 from planc.doctor.machine import Machine
-from planc.doctor.model import Check, Report, Section, Status
-from planc.show.table import render_table
+from planc.tables import render_table
 
 FORMAT_VERSION = 1
 

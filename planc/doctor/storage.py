@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from planc.diagnostics import Diagnostic, Label
 from planc.doctor import codes
+from planc.doctor.examination import Check, Section
 from planc.doctor.machine import Storage
-from planc.doctor.model import Check, Section
 from planc.doctor.needs import Needs, Saves
-from planc.runtime.obstacles import Obstacle
-from planc.show.table import format_bytes, plural
+from planc.runtime.run_directory.obstacles import Obstacle
 from planc.source import SourceFile
+from planc.tables import format_bytes, plural
 
 _LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "vfat", "apfs")
 """File systems that one machine has to itself; those of other names may be shared."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from planc.diagnostics import Label
 from planc.doctor import codes
+from planc.doctor.examination import Check, Section
 from planc.doctor.machine import Machine
-from planc.doctor.model import Check, Section
 from planc.doctor.needs import Needs
 from planc.runtime.compilers import find_compiler, missing_compiler
-from planc.show.table import format_bytes
 from planc.source import SourceFile, Span
+from planc.tables import format_bytes
 
 _OWN_FILES = 256
 """Files that a process opens beside its connections: libraries, shards, logs."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planc.diagnostics import Diagnostic
 from planc.doctor import codes
-from planc.doctor.model import Check, Section
+from planc.doctor.examination import Check, Section
 from planc.source import SourceFile
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")

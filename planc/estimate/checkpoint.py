@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from planc.estimate.layout import layouts
-from planc.estimate.model import Amount
+from planc.estimate.result import Amount
 from planc.estimate.states import ON_HOST
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildOptimizer, SaveCheckpoint
@@ -36,5 +36,5 @@ def staging(graph: Graph, inventory: Inventory) -> Amount:
     saves = any(isinstance(op, SaveCheckpoint) and op.mode == "async" for op in graph.save)
     num_bytes = -(-checkpoint_bytes(graph, inventory) // graph.world_size) if saves else 0
     formula = f"what a rank writes of a checkpoint{ON_HOST}"
-    source = "planc/runtime/backends/torch/checkpoint/staging.py"
+    source = "planc/runtime/torch/checkpoint/staging.py"
     return Amount("staged saves", num_bytes, False, formula, source)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from planc.estimate.layout import ParameterLayout
-from planc.estimate.model import Collective, Kind
 from planc.estimate.rank_work import RankWork
+from planc.estimate.result import Collective, Kind
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
 from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics

@@ -11,7 +11,6 @@ from planc.estimate.checkpoint import staging
 from planc.estimate.collectives import collectives, replicated_message
 from planc.estimate.flops import flops
 from planc.estimate.gaps import gaps
-from planc.estimate.model import Amount, Collective, Estimate, Memory
 from planc.estimate.peak import (
     GAPS,
     Pieces,
@@ -24,6 +23,7 @@ from planc.estimate.peak import (
 )
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.replicas import comparison
+from planc.estimate.result import Amount, Collective, Estimate, Memory
 from planc.estimate.states import num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, num_gradients, units
 from planc.graph.graph import Graph

@@ -12,7 +12,7 @@ the logits, stays a gap while the loss takes the largest tensors of all. These a
     the logits                   as the head made them, freed once the loss has them in its own dtype
 
 A gap as large as a tensor of the loss holds that tensor, and counts for nothing. The rehearsal runs the
-allocator itself (runtime/backends/rehearsal/allocator.py), and tests hold this sum against it.
+allocator itself (planc/runtime/rehearsal/allocator.py), and tests hold this sum against it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.estimate.layout import ParameterLayout
-from planc.estimate.model import Collective, Comparison, Kind
 from planc.estimate.rank_work import RankWork
+from planc.estimate.result import Collective, Comparison, Kind
 from planc.graph.ops import CompareReplicas
 from planc.vocab import MeshDim, Replicate
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from planc.devices.hardware import Device
 from planc.estimate.calibration import Calibration
-from planc.estimate.model import Collective, Estimate
+from planc.estimate.result import Collective, Estimate
 from planc.graph.graph import Graph
 from planc.graph.ops import AllReduceGradients, BuildOptimizer
 from planc.record import record

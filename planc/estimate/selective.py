@@ -1,6 +1,6 @@
 """What selective checkpointing keeps of the modules that it computes again.
 
-The policy is planc/runtime/backends/torch/recompute.py's, after torchtitan's: of a checkpointed module's
+The policy is planc/runtime/torch/training/recompute.py's, after torchtitan's: of a checkpointed module's
 matmuls the first's output is kept and the second's computed again, and so on; attention's outputs and
 log-sum-exps are kept, and what reduce-scatters over tp brought. b is the size of a compute element, T the
 rank's tokens:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from planc.estimate.model import Amount
 from planc.estimate.rank_work import RankWork
+from planc.estimate.result import Amount
 from planc.vocab import DType
 
 _STEP_BYTES = 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.estimate.model import Collective, Kind
 from planc.estimate.rank_work import FEATURES, RankWork
+from planc.estimate.result import Collective, Kind
 from planc.estimate.selective import keeps_scattered
 from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module, Routing

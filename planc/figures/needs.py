@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from planc.estimate.model import Collective, Estimate
+from planc.estimate.result import Collective, Estimate
 from planc.estimate.roofline import Roofline
 from planc.figures import plan as of_plan
-from planc.figures.model import Figure, Unit, num_bytes
+from planc.figures.figure import Figure, Unit, num_bytes
 from planc.vocab import MeshDim
 
 

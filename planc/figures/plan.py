@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.figures.model import Figure, Unit
+from planc.figures.figure import Figure, Unit
 from planc.graph.graph import Graph
 from planc.graph.ops import (
     Accumulate,

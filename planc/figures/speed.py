@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.figures.model import Figure, Unit, num_bytes
+from planc.figures.figure import Figure, Unit, num_bytes
 
 
 def tokens_per_second(value: float) -> Figure:

@@ -10,7 +10,7 @@ from typing import Any
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import Accumulate, Evaluate, ParameterGroup
-from planc.styles.model import StyleUse
+from planc.styles.style import StyleUse
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 

@@ -176,7 +176,7 @@ def _load_cached(path: Path, *, digest: str) -> Inventory | None:
 def _probe(model_dir: Path) -> Inventory:
     try:
         # torch and transformers take seconds to import, and a light install has neither.
-        from planc.inventory.probe import probe
+        from planc.inventory.probe.probe import probe
     except ModuleNotFoundError as error:
         # What they import is missing as well where they are installed by halves.
         if error.name is None or error.name.partition(".")[0] == "planc":

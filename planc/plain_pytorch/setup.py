@@ -22,7 +22,7 @@ from planc.graph.ops import (
 )
 from planc.hub.names import is_hub
 from planc.plain_pytorch.script import dtype, listed, one_dim, quoted, refuse
-from planc.styles.model import StyleUse
+from planc.styles.style import StyleUse
 from planc.vocab import MeshDim
 
 

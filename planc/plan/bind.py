@@ -14,7 +14,7 @@ from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
 from planc.source import Span
 from planc.styles import BY_NAME, Boundary, Style, StyleUse
-from planc.styles.model import own_placement, use
+from planc.styles.style import own_placement, use
 from planc.syntax import ast
 from planc.vocab import Placement, Replicate
 

@@ -9,7 +9,7 @@ from planc.plan.scalars import Int
 from planc.plan.types import Optional, Placement, key
 from planc.record import record
 from planc.styles import STYLES, Boundary
-from planc.styles.model import Style
+from planc.styles.style import Style
 from planc.vocab import Placement as PlacementValue
 
 

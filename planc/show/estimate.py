@@ -8,10 +8,10 @@ from typing import Any
 
 from planc.devices.hardware import FITS, RISKY, Device
 from planc.estimate.estimate import estimated_facts
-from planc.estimate.model import CONVENTION, Amount, Collective, Estimate
+from planc.estimate.result import CONVENTION, Amount, Collective, Estimate
 from planc.estimate.roofline import Roofline
 from planc.figures import needs
-from planc.show.table import format_bytes, plural, render_table
+from planc.tables import format_bytes, plural, render_table
 from planc.vocab import MeshDim
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from planc.estimate.layout import ParameterLayout
-from planc.figures.model import num_bytes
+from planc.figures.figure import num_bytes
 from planc.graph.ops import BuildModel
 from planc.graph.text import fold, summarise
-from planc.show.table import format_bytes, format_shape, render_table
+from planc.tables import format_bytes, format_shape, render_table
 from planc.vocab import DType
 
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from planc.figures.plan import num_ranks
-from planc.show.table import render_table
+from planc.tables import render_table
 from planc.vocab import MESH_DIMS, MeshDim
 
 MAX_ROWS = 32

@@ -9,7 +9,7 @@ from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.scope import OriginStep
 from planc.plan.spec import Plan
 from planc.plan.types import keys, type_of
-from planc.show.table import render_table
+from planc.tables import render_table
 
 
 def values(plan: Plan) -> dict[str, str]:

@@ -12,7 +12,7 @@ from planc.plan.elastic import ElasticSpec
 from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, Weights, WhenBusy
 from planc.plan.types import type_of
-from planc.show.table import Row
+from planc.tables import Row
 
 
 def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:

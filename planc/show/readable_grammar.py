@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from planc.show.table import render_table
 from planc.syntax.grammar import grammar_text
+from planc.tables import render_table
 
 _DEFINITION = re.compile(r"^[?!]?(\w+): (.*)$", re.MULTILINE)
 _WORD = re.compile(r"/(\w+)\(\?!\S*/|(\"\w+\")")

@@ -13,8 +13,8 @@ from planc.graph.ops import OPS
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
 from planc.plan.types import Variant, keys, type_of
-from planc.show.table import render_table
 from planc.styles import BY_NAME, Style
+from planc.tables import render_table
 
 
 def op_names() -> dict[str, type[Op]]:

@@ -15,7 +15,7 @@ from planc.plan.spec import PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
 from planc.plan.types import keys, render_call, type_of
 from planc.source import SourceFile
-from planc.styles.model import use
+from planc.styles.style import use
 
 _MIXED = re.compile(r"\{([0-9.]+(?:,[0-9.]+)+)\}")
 

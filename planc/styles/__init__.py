@@ -5,12 +5,12 @@ from planc.styles.embedding import EMBEDDING_COLWISE, EMBEDDING_ROWWISE
 from planc.styles.experts import MOE_TP_EXPERTS
 from planc.styles.latent_attention import MLA_KV_A_PROJ
 from planc.styles.local_params import LOCAL_PARAMS
-from planc.styles.model import Boundary, Style, StyleUse
 from planc.styles.packed_colwise import PACKED_COLWISE
 from planc.styles.prepare_input import PREPARE_INPUT, PREPARE_INPUT_OUTPUT
 from planc.styles.replicate import REPLICATE, REPLICATED_WITH_GRAD_ALLREDUCE
 from planc.styles.rowwise import ROWWISE, ROWWISE_SPLIT_INPUT
 from planc.styles.sequence_parallel import SEQUENCE_PARALLEL
+from planc.styles.style import Boundary, Style, StyleUse
 
 STYLES: tuple[Style, ...] = (
     COLWISE,

@@ -1,7 +1,7 @@
 """Divided embedding tables."""
 
 from planc.inventory.schema import Kind
-from planc.styles.model import Style
+from planc.styles.style import Style
 from planc.vocab import Replicate, Shard
 
 EMBEDDING_ROWWISE = Style(

@@ -1,7 +1,7 @@
 """Experts of a mixture, all of them on every rank, each divided."""
 
 from planc.inventory.schema import Kind
-from planc.styles.model import Style
+from planc.styles.style import Style
 from planc.vocab import Replicate
 
 MOE_TP_EXPERTS = Style(

@@ -1,7 +1,7 @@
 """The projection of latent attention that stays whole."""
 
 from planc.inventory.schema import Kind
-from planc.styles.model import Style
+from planc.styles.style import Style
 from planc.vocab import Replicate
 
 MLA_KV_A_PROJ = Style(

@@ -1,7 +1,7 @@
 """Parameters of an attention's own, beside its projections."""
 
 from planc.inventory.schema import Kind
-from planc.styles.model import Style
+from planc.styles.style import Style
 from planc.vocab import Replicate
 
 LOCAL_PARAMS = Style(

@@ -1,7 +1,7 @@
 """Redistribution at a container's entrance, and at its exit."""
 
 from planc.inventory.schema import Kind
-from planc.styles.model import Style
+from planc.styles.style import Style
 from planc.vocab import Replicate
 
 PREPARE_INPUT = Style(

@@ -1,7 +1,7 @@
 """Norms on a divided sequence."""
 
 from planc.inventory.schema import Kind
-from planc.styles.model import Style
+from planc.styles.style import Style
 from planc.vocab import Shard
 
 SEQUENCE_PARALLEL = Style(

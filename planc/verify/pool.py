@@ -41,7 +41,7 @@ PRELOADED = [
     "transformers",
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen3.modeling_qwen3",
-    "planc.runtime.backends.torch.backend",
+    "planc.runtime.torch.backend",
 ]
 ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",

@@ -25,16 +25,16 @@ from planc.graph.ops import (
     SaveCheckpoint,
     StepOptimizer,
 )
-from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.checkpoint.tensors import TrainingState, named_tensors
-from planc.runtime.backends.torch.mesh import connect
-from planc.runtime.backends.torch.session import Paths, Session
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
-from planc.runtime.launch import read_launch
 from planc.runtime.observer import Evaluation, Observer, SaveTimes, StepMetrics
-from planc.runtime.reads import Entry
-from planc.runtime.statements import Statements
+from planc.runtime.process import read_launch
+from planc.runtime.ranks.reads import Entry
+from planc.runtime.ranks.statements import Statements
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.checkpoint.tensors import TrainingState, named_tensors
+from planc.runtime.torch.parallel.mesh import connect
+from planc.runtime.torch.session import Paths, Session
 
 Digests = dict[str, str]
 BeforeOp = Callable[[Session, Op, Position], None]

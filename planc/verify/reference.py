@@ -20,10 +20,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.plan import optimizer as spec
-from planc.runtime.backends.torch.weights import initialise
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
+from planc.runtime.torch.weights.weights import initialise
 from planc.verify.recipe import Recipe
 
 

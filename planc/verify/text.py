@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planc.show.table import render_table
-from planc.verify.model import Report, Verdict
+from planc.tables import render_table
+from planc.verify.outcome import Report, Verdict
 from planc.vocab import MeshDim
 
 

@@ -20,7 +20,7 @@ from planc.graph.ops import CompileModules
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.errors import DataError
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
-from planc.verify.model import Item, Report, Verdict
+from planc.verify.outcome import Item, Report, Verdict
 from planc.verify.pool import RankError, run_ranks, start_server
 from planc.verify.ranks import BeforeOp, Record, Task, digest, train_rank
 from planc.verify.recipe import NUM_STEPS

@@ -13,7 +13,7 @@ from tests.platforms.pretend import POSIX_MODULES, POSIX_NAMES
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "planc").rglob("*.py"))
 
-_OF_RUNS = ("planc/runtime/", "planc/cli/watching.py", "planc/cli/run", "planc/verify/")
+_OF_RUNS = ("planc/runtime/", "planc/cli/running/watching.py", "planc/cli/run", "planc/verify/")
 """What Windows never gets to, or only after a look at the system; `tests/platforms` runs the rest."""
 _COPIED = "planc/plain_pytorch/parts.py"
 """Its text becomes a script, which runs where a run does."""

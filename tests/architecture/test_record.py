@@ -119,8 +119,14 @@ def test_the_end_of_making_a_record_is_its_own() -> None:
 
 NOT_NEEDED = (
     *("planc.syntax.recovery", "planc.syntax.messages", "planc.syntax.islands", "planc.syntax.blocks"),
-    *("planc.cli.fixing", "planc.cli.run", "planc.cli.diff", "planc.cli.fmt", "planc.graph.artifact"),
-    *("planc.cli.deep", "planc.runtime", "planc.diff", "planc.fmt", "planc.capacity.fits"),
+    *(
+        "planc.cli.support.fixing",
+        "planc.cli.commands.run",
+        "planc.cli.commands.diff",
+        "planc.cli.commands.fmt",
+        "planc.graph.artifact",
+    ),
+    *("planc.cli.support.deep", "planc.runtime", "planc.diff", "planc.fmt", "planc.capacity.fits"),
     *("torch", "transformers", "numpy", "rich", "pydantic", "asyncio", "multiprocessing"),
 )
 

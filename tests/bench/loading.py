@@ -25,9 +25,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from examples import by_hand
 from planc.inventory.load import save_inventory
-from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import Silent
+from planc.runtime.torch.backend import TorchBackend
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Task, open_session
 from tests.bench.result import Result, report, write_results

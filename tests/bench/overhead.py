@@ -21,14 +21,14 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import Log, NextBatch
-from planc.runtime.backends.null import NullBackend
-from planc.runtime.backends.torch.backend import HANDLERS, TorchBackend
-from planc.runtime.backends.torch.session import Paths, Session
 from planc.runtime.interpreter import Backend, Position, run
-from planc.runtime.launch import Launch
 from planc.runtime.observer import Silent
-from planc.runtime.watch import Watch
+from planc.runtime.process import Launch
+from planc.runtime.ranks.watch import Watch
+from planc.runtime.torch.backend import HANDLERS, TorchBackend
+from planc.runtime.torch.session import Paths, Session
 from tests.bench.result import Result, report, write_results
+from tests.null_backend import NullBackend
 from tests.plans import QUICKSTART, checked
 
 SECTION = "overhead"

@@ -15,19 +15,19 @@ import torch
 import torch.distributed as dist
 
 from examples import by_hand, straightforward
-from planc.cli.progress import RunDisplay
+from planc.cli.running.progress import RunDisplay
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import NextBatch
-from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.mesh import connect
-from planc.runtime.backends.torch.session import Paths, Session
 from planc.runtime.interpreter import Position, run
-from planc.runtime.launch import read_launch
 from planc.runtime.observer import Silent
-from planc.runtime.reads import Entry
-from planc.runtime.run_directory import RunDirectory
-from planc.runtime.watch import Watch
+from planc.runtime.process import read_launch
+from planc.runtime.ranks.reads import Entry
+from planc.runtime.ranks.watch import Watch
+from planc.runtime.run_directory.directory import RunDirectory
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.mesh import connect
+from planc.runtime.torch.session import Paths, Session
 from tests.bench.shapes import SEQUENCE_LENGTH, TOKENS_PER_STEP, Shape, script_sizes
 
 

@@ -28,9 +28,9 @@ import torch
 from torch import nn
 from torch.distributed import checkpoint as dcp
 
-from planc.runtime.backends.torch.checkpoint import BackgroundSaves, Destination, TrainingState, load, save
-from planc.runtime.backends.torch.checkpoint.tensors import named_tensors
-from planc.runtime.checkpoints.manifest import Progress
+from planc.runtime.checkpoint_format.manifest import Progress
+from planc.runtime.torch.checkpoint import BackgroundSaves, Destination, TrainingState, load, save
+from planc.runtime.torch.checkpoint.tensors import named_tensors
 from tests.bench.result import Result, report
 
 PAGE = Path(__file__).parent / "SAVING.md"

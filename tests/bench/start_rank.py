@@ -65,7 +65,7 @@ def start_floor(marks: Marks, folder: Path) -> None:
 
 def start_planc(marks: Marks, folder: Path) -> None:
     """`planc run` of the plan."""
-    from planc.cli import run
+    from planc.cli.commands import run
     from planc.runtime import interpreter
 
     marks.mark("planc's compiler")
@@ -74,7 +74,7 @@ def start_planc(marks: Marks, folder: Path) -> None:
     def execute_marked(*arguments: Any) -> None:
         marks.mark("compile")
         import_libraries(marks)
-        importlib.import_module("planc.runtime.backends.torch.backend")
+        importlib.import_module("planc.runtime.torch.backend")
         marks.mark("planc's backend")
         execute(*arguments)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.interpreter import run
+from planc.runtime.torch.backend import TorchBackend
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Metrics, Task, open_session
 from tests.bench import overhead

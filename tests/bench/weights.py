@@ -23,10 +23,10 @@ from planc.api import check_source
 from planc.graph.op import Op
 from planc.graph.ops import LoadWeights
 from planc.inventory.load import save_inventory
-from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.local_parts import local_of
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.local_parts import local_of
 from planc.source import SourceFile
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Task, open_session

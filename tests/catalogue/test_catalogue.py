@@ -8,7 +8,7 @@ import pytest
 
 from planc.api import check_source
 from planc.inventory.codec import dumps
-from planc.inventory.probe import probe
+from planc.inventory.probe.probe import probe
 from planc.source import SourceFile
 from tests.catalogue.declared import HERE, PROOFS, BrokenPlan, Fault, exists, faults, plans, proof_of
 from tests.plans import PLANS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from planc.runtime.checkpoints import commit
-from planc.runtime.checkpoints.manifest import Chunk, FileEntry, Manifest, Progress, TensorEntry
-from planc.runtime.checkpoints.shards import Entry, encode_header
+from planc.runtime.checkpoint_format import commit
+from planc.runtime.checkpoint_format.manifest import Chunk, FileEntry, Manifest, Progress, TensorEntry
+from planc.runtime.checkpoint_format.shards import Entry, encode_header
 from planc.vocab import MeshDim
 
 SHARDS = {

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.checkpoints import commit
-from planc.runtime.checkpoints.errors import CheckpointError, CheckpointStorageError
-from planc.runtime.checkpoints.layout import committed_steps, latest
-from planc.runtime.checkpoints.manifest import Manifest
-from planc.runtime.checkpoints.verify import read_manifest, verify
+from planc.runtime.checkpoint_format import commit
+from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
+from planc.runtime.checkpoint_format.layout import committed_steps, latest
+from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from tests.checkpoints.sample import manifest_at, save_sample, write_shards
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from planc.runtime.checkpoints.errors import CorruptCheckpointError
-from planc.runtime.checkpoints.manifest import Manifest, seal
-from planc.runtime.checkpoints.verify import read_manifest
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
+from planc.runtime.checkpoint_format.manifest import Manifest, seal
+from planc.runtime.checkpoint_format.verify import read_manifest
 from tests.checkpoints.sample import manifest_at
 
 

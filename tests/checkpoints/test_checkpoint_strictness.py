@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError, safe_open
 
-from planc.runtime.checkpoints import commit
-from planc.runtime.checkpoints.errors import CorruptCheckpointError
-from planc.runtime.checkpoints.manifest import Manifest
-from planc.runtime.checkpoints.shards import decode_header
-from planc.runtime.checkpoints.verify import read_manifest, verify
+from planc.runtime.checkpoint_format import commit
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
+from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.shards import decode_header
+from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from tests.checkpoints.sample import manifest_at, write_shards
 
 SHARD = "rank-00001.safetensors"

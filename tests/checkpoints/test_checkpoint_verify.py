@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.checkpoints.coverage import coverage_problem
-from planc.runtime.checkpoints.errors import CorruptCheckpointError
-from planc.runtime.checkpoints.manifest import Chunk, Manifest, TensorEntry, seal
-from planc.runtime.checkpoints.shards import Entry, decode_header, encode_header
-from planc.runtime.checkpoints.verify import read_manifest, verify, verify_files
+from planc.runtime.checkpoint_format.coverage import coverage_problem
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
+from planc.runtime.checkpoint_format.manifest import Chunk, Manifest, TensorEntry, seal
+from planc.runtime.checkpoint_format.shards import Entry, decode_header, encode_header
+from planc.runtime.checkpoint_format.verify import read_manifest, verify, verify_files
 from tests.checkpoints.sample import shard_bytes
 
 SHARD = "rank-00001.safetensors"

@@ -11,9 +11,9 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from planc.cli.main import main
-from planc.runtime.backends.torch.checkpoint.chunks import ChunkReader, whole
-from planc.runtime.checkpoints.manifest import Manifest
-from planc.runtime.checkpoints.verify import read_manifest, verify
+from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.verify import read_manifest, verify
+from planc.runtime.torch.checkpoint.chunks import ChunkReader, whole
 from tests.checkpoints.plain_dcp import STATE, TENSORS, save_plainly, save_sharded
 from tests.checkpoints.sample import save_sample
 from tests.faults.ranks import endings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cli import check
+from planc.cli.commands import check
 from planc.cli.main import COMMANDS, main
 from planc.graph.artifact import graph_of, load
 from planc.graph.graph import plan_hash
@@ -151,7 +151,7 @@ def test_help_reads_and_has_examples(terminal: Terminal, argv: list[str]) -> Non
 
 
 def test_every_command_file_is_registered() -> None:
-    files = (ROOT / "planc" / "cli").glob("*.py")
+    files = (ROOT / "planc" / "cli" / "commands").glob("*.py")
     commands = {path.stem for path in files if "\nDESCRIPTION = " in path.read_text()}
     assert {command.name.replace("-", "_") for command in COMMANDS} == commands
 

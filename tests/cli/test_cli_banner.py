@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planc.cli.banner import banner
+from planc.cli.running.banner import banner
 from planc.graph.graph import Graph
-from planc.runtime.launch import Launch
+from planc.runtime.process import Launch
 from tests.plans import PLANS, QUICKSTART, checked
 
 

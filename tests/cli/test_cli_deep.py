@@ -10,14 +10,14 @@ import pytest
 
 import planc
 from planc.api import check_plan
-from planc.cli.deep import progress
 from planc.cli.main import main
+from planc.cli.support.deep import progress
 from planc.deep_check import cache
 from planc.deep_check import check as deep
 from planc.deep_check.check import check_deep
 from planc.estimate.estimate import estimate
 from planc.graph.graph import Graph
-from planc.runtime.backends.rehearsal.model import Failure, Rehearsal
+from planc.runtime.rehearsal.findings import Failure, Rehearsal
 from planc.source import Span
 from tests.plans import QUICKSTART, TINY, write_plan
 
@@ -76,12 +76,12 @@ def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
     assert cache.load(graph, cache_dir=tmp_path) is None
 
 
-@pytest.mark.parametrize("source", ["graph/ops/all_reduce_gradients.py", "runtime/backends/torch/build.py"])
+@pytest.mark.parametrize("source", ["graph/ops/all_reduce_gradients.py", "runtime/torch/weights/build.py"])
 def test_a_change_of_planc_itself_is_rehearsed_anew(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "planc"
-    for name in (source, "initialisation.py"):
+    for name in (source, "modeling/initialization.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("", encoding="utf-8")
     monkeypatch.setattr(planc, "__path__", [str(package)])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cli.git_setup import ATTRIBUTE
+from planc.cli.commands.git_setup import ATTRIBUTE
 from planc.cli.main import main
 from tests.plans import PLANS, QUICKSTART
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planc.cli.preflight import has_wandb_key
+from planc.cli.running.preflight import has_wandb_key
 
 
 def netrc(folder: Path, text: str) -> dict[str, str]:

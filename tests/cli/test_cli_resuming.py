@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from planc.cli.resuming import changes_since_saved
+from planc.cli.running.resuming import changes_since_saved
 from planc.graph.artifact import dump
 from planc.graph.graph import Graph, plan_hash
-from planc.runtime.checkpoints import commit
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, Progress, seal
-from planc.runtime.checkpoints.verify import read_manifest
+from planc.runtime.checkpoint_format import commit
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest, Progress, seal
+from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.errors import RunError
-from planc.runtime.run_directory import RunDirectory
+from planc.runtime.run_directory.directory import RunDirectory
 from tests.plans import FULL, checked, write_plan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planc.cli.settings import settings_from, unknown_variables
+from planc.cli.support.settings import settings_from, unknown_variables
 
 
 def _texts(*arguments: str, **environment: str) -> list[tuple[str, str]]:

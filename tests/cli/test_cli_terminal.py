@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.cli.progress import fit_step, step_parts
-from planc.cli.views import fitted
+from planc.cli.running.progress import fit_step, step_parts
+from planc.cli.support.views import fitted
 from planc.runtime.observer import StepMetrics
 from tests.cli.terminal import at_terminal, plain
 from tests.plans import PLANS, TINY, write_plan
@@ -84,8 +84,8 @@ def test_a_plan_stays_a_plan_at_any_width() -> None:
 @pytest.mark.parametrize("columns", [80, 100, 120, 200])
 def test_the_live_line_keeps_its_time_left(columns: int) -> None:
     script = (
-        "from planc.cli.progress import RunDisplay\n"
-        "from planc.runtime.run_directory import RunDirectory\n"
+        "from planc.cli.running.progress import RunDisplay\n"
+        "from planc.runtime.run_directory.directory import RunDirectory\n"
         "from tests.cli.test_cli_terminal import METRICS\n"
         "import pathlib, tempfile, time\n"
         "from dataclasses import replace\n"

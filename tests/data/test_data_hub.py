@@ -10,7 +10,7 @@ import datasets
 import pytest
 
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.hub import HfDatasetSource, HfHubSource, dataset_documents
+from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource, dataset_documents
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.spec import DataSpec
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.cli import plans
 from planc.cli.main import main
+from planc.cli.support import plans
 from planc.diagnostics.formats import FORMATS
 from tests.plans import TINY, write_plan
 

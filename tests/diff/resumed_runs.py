@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import torch.distributed as dist
 
-from planc.cli import run
+from planc.cli.commands import run
 
 STREAM = io.BytesIO()
 SAID = io.TextIOWrapper(STREAM, encoding="utf-8", newline="")

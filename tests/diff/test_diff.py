@@ -13,9 +13,9 @@ import pytest
 from planc.api import check_source
 from planc.diagnostics import Code
 from planc.diff.differ import diff
+from planc.diff.difference import Action, Change, Group, PlanDiff
 from planc.diff.machine import render_diff_json
 from planc.diff.markdown import render_markdown
-from planc.diff.model import Action, Change, Group, PlanDiff
 from planc.diff.side import Side, side_of
 from planc.diff.text import render_text
 from planc.graph.graph import Graph

@@ -13,9 +13,9 @@ from planc.diagnostics import Code, Diagnostic
 from planc.diagnostics.pages import page
 from planc.diff.codes import CODES
 from planc.diff.differ import diff
+from planc.diff.difference import Change, PlanDiff
 from planc.diff.machine import render_diff_json
 from planc.diff.markdown import render_markdown
-from planc.diff.model import Change, PlanDiff
 from planc.diff.side import Side, side_of
 from planc.diff.text import render_text
 from planc.source import SourceFile

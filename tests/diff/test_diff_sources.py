@@ -12,8 +12,8 @@ from planc.api import check_plan
 from planc.cli.main import main
 from planc.graph.artifact import base_between, dump
 from planc.graph.graph import plan_hash
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, Progress, seal
-from planc.runtime.run_directory import RunDirectory
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest, Progress, seal
+from planc.runtime.run_directory.directory import RunDirectory
 from planc.source import SourceFile
 from tests.plans import TINY, write_plan
 

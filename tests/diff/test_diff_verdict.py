@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from planc.cli.main import main
-from planc.diff.model import State
+from planc.diff.difference import State
 from tests.plans import TINY, write_plan
 
 ROOT = Path(__file__).parents[2]

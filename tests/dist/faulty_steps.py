@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from planc.graph.op import Op
-from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.local_parts import local_of
-from planc.runtime.backends.torch.session import Session
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.session import Session
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import StepMetrics

@@ -13,7 +13,7 @@ from typing import Any
 from planc.graph.graph import Graph
 from planc.runtime.errors import ExitCode, RunError
 from planc.verify.ranks import Metrics, Task, open_session
-from planc.runtime.backends.torch.backend import TorchBackend
+from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.interpreter import run
 from tests.data.conversing import TALK, save_talks, save_tokenizer
 from tests.dist.pool import run_ranks

@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planc.runtime.backends.torch.attention.kernels import require_flash
-from planc.runtime.backends.torch.attention.register import Kind, register_attention
-from planc.runtime.backends.torch.attention.sharding import Balance, local_positions, shard, unshard
+from planc.runtime.torch.attention.kernels import require_flash
+from planc.runtime.torch.attention.register import Kind, register_attention
+from planc.runtime.torch.attention.sharding import Balance, local_positions, shard, unshard
 from tests.dist.pool import RankError, run_ranks
 
 KINDS: tuple[Kind, ...] = ("ring", "allgather", "ulysses")

@@ -8,8 +8,8 @@ from torch import nn
 
 from planc.api import check_source
 from planc.graph.ops import BuildModel
-from planc.runtime.backends.torch.build import meta_model
-from planc.runtime.backends.torch.weights import initialise
+from planc.runtime.torch.weights.build import meta_model
+from planc.runtime.torch.weights.weights import initialise
 from planc.source import SourceFile
 from tests.plans import PLANS
 

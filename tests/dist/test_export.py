@@ -16,9 +16,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.graph.op import Op
 from planc.graph.ops import ExportHf
-from planc.runtime.backends.torch import export_format
-from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.local_parts import local_of
+from planc.runtime.torch.weights import export_format
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent

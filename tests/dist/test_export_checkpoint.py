@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from planc.cli.exits import CLEAN, COULD_NOT_RUN
+from planc.cli.support.exits import CLEAN, COULD_NOT_RUN
 from planc.cli.main import main
 from tests.dist.pool import run_ranks
 from tests.hub.model_repository import REPOSITORY, REVISION, put_into_cache

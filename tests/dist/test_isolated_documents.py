@@ -13,10 +13,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planc.runtime.backends.torch.attention.documents import Documents, document_starts
-from planc.runtime.backends.torch.attention.kernels import require_flash
-from planc.runtime.backends.torch.attention.register import Kind, register_attention
-from planc.runtime.backends.torch.attention.sharding import Balance, shard
+from planc.runtime.torch.attention.documents import Documents, document_starts
+from planc.runtime.torch.attention.kernels import require_flash
+from planc.runtime.torch.attention.register import Kind, register_attention
+from planc.runtime.torch.attention.sharding import Balance, shard
 from tests.dist.pool import run_ranks
 
 VARIANTS: tuple[tuple[Kind, Balance], ...] = tuple(

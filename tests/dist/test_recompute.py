@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from planc.runtime.backends.torch.recompute import recompute
+from planc.runtime.torch.training.recompute import recompute
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, compile_case, make_workspace
 from tests.parity.ranks import Record, Task, train_rank

@@ -18,11 +18,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.graph.op import Op
 from planc.graph.ops import ClipGradients
-from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.gradients import global_norm
-from planc.runtime.backends.torch.local_parts import local_of
-from planc.runtime.backends.torch.session import Session
-from planc.runtime.backends.torch.weights import initialise
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.gradients import global_norm
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.weights.weights import initialise
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent

@@ -17,10 +17,10 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.inventory.load import save_inventory
-from planc.runtime.backends.torch import weights_files
-from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.local_parts import local_of
-from planc.runtime.backends.torch.weights import initialise
+from planc.runtime.torch.weights import files as weights_files
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.weights.weights import initialise
 from planc.runtime.interpreter import run
 from planc.runtime.observer import Silent
 from tests.dist.pool import RankError, run_ranks

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.graph.graph import Graph
 from planc.graph.ops import OpenData
-from planc.runtime.backends.torch.batches import data_spec, source_of
+from planc.runtime.torch.training.batches import data_spec, source_of
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.open import open_data
 from planc.verify.ranks import Record, Task, train_rank

@@ -15,9 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 
-from planc.runtime.backends.torch.tensor_parallel import placement, realise
+from planc.runtime.torch.parallel.tensor_parallel import placement, realise
 from planc.styles import BY_NAME, STYLES, Boundary, Style
-from planc.styles.model import use
+from planc.styles.style import use
 from planc.vocab import Placement, Replicate, Shard, StridedShard
 from tests.dist.pool import run_ranks
 

@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.debug import CommDebugMode
 
 from planc.graph.ops import AllReduceGradients, SyncGradients
-from planc.runtime.backends.torch.gradients import all_reduce_gradients, squared_norm, sync_gradients
-from planc.runtime.backends.torch.local_parts import local_of
+from planc.runtime.torch.parallel.gradients import all_reduce_gradients, squared_norm, sync_gradients
+from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.interpreter import Position
 from planc.source import Span
 from planc.verify.pool import run_ranks

@@ -18,7 +18,7 @@ from planc.estimate.layout import layouts
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, FullyShard
 from planc.inventory.load import save_inventory
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.rehearse import rehearse
 from planc.plain_pytorch.emit import script
 from planc.show.layout import other_dtypes_text
 from planc.source import SourceFile

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from planc.doctor.devices import device_checks, num_here
+from planc.doctor.examination import Report
 from planc.doctor.examine import Found, examine
 from planc.doctor.machine import Device, Machine, Storage, TorchFacts
-from planc.doctor.model import Report
 from planc.doctor.needs import MeantFor, Needs
 from planc.doctor.variables import Surroundings, variable_checks
 from planc.source import SourceFile

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.doctor.model import Check, Status
+from planc.doctor.examination import Check, Status
 from planc.doctor.packages import PACKAGES, PYTHON_FLOOR, TRACKERS, package_checks, release
 from tests.doctor.environments import ROOT, installed, present_versions, python
 

@@ -15,13 +15,13 @@ from typing import Any
 from planc.api import check_source
 from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
-from planc.estimate.model import Memory
+from planc.estimate.result import Memory
 from planc.graph.graph import Graph
 from planc.graph.ops import AttachAttention, ShardTensorParallel
 from planc.inventory.schema import Inventory
-from planc.runtime.backends.rehearsal.memory import BLOCK_BYTES
-from planc.runtime.backends.rehearsal.model import Measured
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.findings import Measured
+from planc.runtime.rehearsal.memory import BLOCK_BYTES
+from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
 from tests.plans import PLANS
 

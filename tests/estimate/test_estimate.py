@@ -14,8 +14,8 @@ from planc.estimate.activations import loss
 from planc.estimate.estimate import estimate, estimated_facts
 from planc.estimate.gaps import gaps
 from planc.estimate.layout import layouts
-from planc.estimate.model import Collective, Estimate, Kind
 from planc.estimate.rank_work import rank_work
+from planc.estimate.result import Collective, Estimate, Kind
 from planc.estimate.units import units
 from planc.graph.graph import Graph
 from planc.graph.ops import AllReduceGradients

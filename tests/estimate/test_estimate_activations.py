@@ -17,7 +17,7 @@ from planc.estimate.activations import activations, attention_bytes
 from planc.estimate.estimate import estimate
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.inventory.load import load_inventory
-from planc.runtime.backends.torch.attention.register import register_attention
+from planc.runtime.torch.attention.register import register_attention
 from tests.parity.cases import GLOBAL_BATCH, MODELS, SEQUENCE_LENGTH, Case, compile_case
 from tests.plans import PLANS, TINY, checked, write_plan
 

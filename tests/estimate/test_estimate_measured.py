@@ -12,13 +12,13 @@ from planc.api import check_source
 from planc.deep_check.check import Counted, counted_collectives, predicted_collectives
 from planc.estimate.activations import activations
 from planc.estimate.estimate import estimate
-from planc.estimate.model import Estimate
 from planc.estimate.rank_work import RankWork, rank_work
+from planc.estimate.result import Estimate
 from planc.graph.graph import Graph
 from planc.inventory.load import load_inventory
-from planc.runtime.backends.rehearsal.model import Rehearsal
-from planc.runtime.backends.rehearsal.ranks import groups_of_rank_0
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.findings import Rehearsal
+from planc.runtime.rehearsal.ranks import groups_of_rank_0
+from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
 from tests.dist.pool import run_ranks
 from tests.estimate.recorder import Recorded, record_rank

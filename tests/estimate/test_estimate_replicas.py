@@ -11,7 +11,7 @@ import pytest
 from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.inventory.load import load_inventory
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.rehearse import rehearse
 from tests.dist.pool import run_ranks
 from tests.estimate.recorder import record_rank
 from tests.parity.cases import TP2_DP2, TP2_REPLICATE2, Case, compile_case

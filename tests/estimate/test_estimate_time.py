@@ -14,7 +14,7 @@ from planc.cli.main import main
 from planc.devices.hardware import DEVICES, Device
 from planc.estimate.calibration import Calibration, dumps, loads, step_seconds
 from planc.estimate.estimate import estimate
-from planc.estimate.model import Estimate
+from planc.estimate.result import Estimate
 from planc.estimate.roofline import UNCALIBRATED, Roofline, calibrate, roofline
 from planc.graph.graph import Graph
 from planc.source import SourceFile

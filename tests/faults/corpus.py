@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, seal
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest, seal
 
 STEP = 10
 SHARD = "rank-00001.safetensors"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from planc.runtime.checkpoints.layout import step_directory
+from planc.runtime.checkpoint_format.layout import step_directory
 from tests.faults.corpus import REFUSED, STEP, payload
 from tests.faults.damage import refusal_problem
 from tests.faults.outcome import Injection, Row

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from planc.runtime.backends.torch.checkpoint import load
-from planc.runtime.checkpoints.errors import CheckpointError, CorruptCheckpointError
-from planc.runtime.checkpoints.layout import step_directory
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME
+from planc.runtime.checkpoint_format.errors import CheckpointError, CorruptCheckpointError
+from planc.runtime.checkpoint_format.layout import step_directory
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME
+from planc.runtime.torch.checkpoint import load
 from tests.faults.outcome import Injection, Row
 from tests.faults.state import build, digests, fill, saved_root
 

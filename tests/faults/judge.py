@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from planc.runtime.backends.torch.checkpoint import load
-from planc.runtime.checkpoints.errors import CheckpointError
-from planc.runtime.checkpoints.layout import committed_steps, step_directory
-from planc.runtime.checkpoints.verify import verify
+from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
+from planc.runtime.checkpoint_format.verify import verify
+from planc.runtime.torch.checkpoint import load
 from tests.faults.outcome import first_problem
 from tests.faults.ranks import TIMEOUT_SECONDS, Ending
 from tests.faults.state import Digests, build, digests, save_step

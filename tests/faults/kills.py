@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from planc.runtime.backends.torch.checkpoint import BackgroundSaves
+from planc.runtime.torch.checkpoint import BackgroundSaves
 from tests.faults.calls import Call
 from tests.faults.inject import Fault, How, Traced, inject
 from tests.faults.judge import checkpoints_problem, cleanup_problem, survivors_problem

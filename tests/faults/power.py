@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from pathlib import Path
 
-from planc.runtime.checkpoints.layout import committed_steps, step_directory
-from planc.runtime.checkpoints.verify import verify
+from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
+from planc.runtime.checkpoint_format.verify import verify
 from tests.faults.calls import Call
 from tests.faults.disk import Disk, Image, write_image
 from tests.faults.inject import Traced

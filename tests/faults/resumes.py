@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from planc.runtime.backends.torch.checkpoint import load, reader
-from planc.runtime.checkpoints import verify
-from planc.runtime.checkpoints.layout import step_directory
+from planc.runtime.checkpoint_format import verify
+from planc.runtime.checkpoint_format.layout import step_directory
+from planc.runtime.torch.checkpoint import load, reader
 from tests.faults.judge import checkpoints_problem, survivors_problem
 from tests.faults.outcome import Injection, Row
 from tests.faults.power import file_digests

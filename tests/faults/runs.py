@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from planc.cli import run as command
-from planc.runtime.backends.torch import checkpointing
-from planc.runtime.checkpoints.errors import CheckpointError
-from planc.runtime.checkpoints.layout import committed_steps, step_directory
-from planc.runtime.checkpoints.verify import read_manifest, verify
+from planc.cli.commands import run as command
+from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
+from planc.runtime.checkpoint_format.verify import read_manifest, verify
+from planc.runtime.torch.checkpoint import ops as checkpointing
 from tests.faults.inject import Fault, How, Traced, exhaust_descriptors, inject, limit_file_size, slow_down
 from tests.faults.outcome import Injection, Row
 from tests.faults.ranks import Death, Ending, endings

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planc.cli import run as command
+from planc.cli.commands import run as command
 from planc.graph.op import Op
-from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.backend import TorchBackend
 from tests.faults.outcome import Injection, Row
 from tests.faults.ranks import Ending, endings
 from tests.faults.runs import _log, _redirect, exactness_problem, require_done, said

@@ -12,9 +12,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from planc.runtime.backends.torch.checkpoint import Destination, TrainingState, save
-from planc.runtime.backends.torch.checkpoint.tensors import named_tensors
-from planc.runtime.checkpoints.manifest import Progress
+from planc.runtime.checkpoint_format.manifest import Progress
+from planc.runtime.torch.checkpoint import Destination, TrainingState, save
+from planc.runtime.torch.checkpoint.tensors import named_tensors
 from planc.vocab import MeshDim
 from tests.faults.ranks import endings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.checkpoints.layout import committed_steps
+from planc.runtime.checkpoint_format.layout import committed_steps
 from tests.faults import signals
 from tests.faults.runs import (
     NUM_STEPS,

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from planc.cli.main import main
-from planc.runtime.checkpoints.verify import read_manifest
+from planc.runtime.checkpoint_format.verify import read_manifest
 from tests.faults import runs
 
 CHANGED = ("--set", "optimizer.clip_grad_norm=0.5")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.backends.torch.checkpoint import latest_step, load
-from planc.runtime.checkpoints.errors import CorruptCheckpointError
-from planc.runtime.checkpoints.layout import committed_steps, step_directory
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
+from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME
+from planc.runtime.torch.checkpoint import latest_step, load
 from tests.faults.corpus import REFUSED, SHARD, STEP, payload
 from tests.faults.state import build, digests, expected, fill, save_step, saved_root
 

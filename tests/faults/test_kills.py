@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME
-from planc.runtime.checkpoints.verify import verify
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME
+from planc.runtime.checkpoint_format.verify import verify
 from tests.faults.calls import Call
 from tests.faults.corpus import edit_manifest
 from tests.faults.judge import checkpoints_problem

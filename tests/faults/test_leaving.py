@@ -16,15 +16,18 @@ from typing import Any
 
 import pytest
 
-from planc.cli import run as command
-from planc.cli import watching
+from planc.cli.commands import run as command
+from planc.cli.running import watching
 from planc.graph.op import Op
-from planc.runtime import stop_points
-from planc.runtime.backends.torch import batches, checkpointing, evaluation, export, steps, weights
-from planc.runtime.backends.torch.backend import HANDLERS, TorchBackend
-from planc.runtime.checkpoints.layout import committed_steps, step_directory
-from planc.runtime.checkpoints.verify import read_manifest
+from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
+from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.interpreter import Position
+from planc.runtime.stopping import stop_points
+from planc.runtime.torch.backend import HANDLERS, TorchBackend
+from planc.runtime.torch.checkpoint import ops as checkpointing
+from planc.runtime.torch.training import batches, evaluation
+from planc.runtime.torch.training import forward_backward as steps
+from planc.runtime.torch.weights import export, weights
 from tests.faults.ranks import Ending, endings
 from tests.faults.runs import NUM_STEPS, _log, _redirect, exactness_problem, require_done, said
 from tests.faults.signals import PREEMPTED, status

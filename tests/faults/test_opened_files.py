@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 import planc
-from planc.cli import run as command
+from planc.cli.commands import run as command
 from planc.cli.main import main
 from tests.faults.folder_damage import SETTINGS, prepare_begun
 from tests.faults.ranks import endings
@@ -22,9 +22,9 @@ from tests.faults.runs import Stage
 
 PACKAGE = Path(planc.__file__).parent
 ALLOWED = {
-    "runtime/plain_files.py",
+    "runtime/run_directory/plain_files.py",
     # torch writes the trace, under a name that has just been freed.
-    "runtime/backends/torch/reporting_profile.py",
+    "runtime/torch/reporting/profile.py",
 }
 
 

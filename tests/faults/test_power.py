@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.checkpoints.layout import step_directory
+from planc.runtime.checkpoint_format.layout import step_directory
 from tests.faults import power
 from tests.faults.calls import Call
 from tests.faults.disk import Disk, write_image

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from planc.graph.graph import Graph
-from planc.runtime.backends.torch.preemption import warn_of_grace
-from planc.runtime.backends.torch.session import Paths, Session
-from planc.runtime.checkpoints.layout import committed_steps
-from planc.runtime.launch import Launch
+from planc.runtime.checkpoint_format.layout import committed_steps
 from planc.runtime.observer import Silent
+from planc.runtime.process import Launch
+from planc.runtime.torch.session import Paths, Session
+from planc.runtime.torch.training.preemption import warn_of_grace
 from tests.faults import signals
 from tests.faults.runs import exactness_problem, said
 from tests.faults.signals import PREEMPTED, Stage, Told, preemption_problems, run, status

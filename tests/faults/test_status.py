@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from planc.cli.preflight import require_threads
+from planc.cli.running.preflight import require_threads
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.failures import THREADS_HELP, exit_code, memory_help, summary
-from planc.runtime.run_directory import RunDirectory
-from planc.runtime.status_file import ROOM_BYTES, replace_text
+from planc.runtime.run_directory.directory import RunDirectory
+from planc.runtime.run_directory.status_file import ROOM_BYTES, replace_text
 from tests.launch.faulty import FAULTY, PYTHON, run_faulty
 from tests.launch.faulty_run_fill import fill
 from tests.launch.processes import start
@@ -130,8 +130,10 @@ def _record(folder: Path, rank: int) -> None:
     """What a rank that is left records, in a process of its own."""
     script = (
         "import sys\nfrom pathlib import Path\n"
-        "from planc.cli.run_errors import record\nfrom planc.runtime.errors import ExitCode, RunError\n"
-        "from planc.runtime.launch import Launch\nfrom planc.runtime.run_directory import RunDirectory\n"
+        "from planc.cli.running.run_errors import record\n"
+        "from planc.runtime.errors import ExitCode, RunError\n"
+        "from planc.runtime.process import Launch\n"
+        "from planc.runtime.run_directory.directory import RunDirectory\n"
         "error = RunError('lost', code=ExitCode.COMMUNICATION, help='rank 0 ended')\n"
         "record(error, Launch(int(sys.argv[2]), 16, 0), RunDirectory(Path(sys.argv[1])))\n"
     )

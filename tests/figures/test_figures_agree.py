@@ -11,7 +11,7 @@ from planc.api import check_plan
 from planc.cli.main import main
 from planc.figures import needs
 from planc.figures import plan as of_plan
-from planc.figures.model import Figure
+from planc.figures.figure import Figure
 from planc.graph.graph import Graph
 from planc.plan.facts import facts
 from tests.figures.views import Known, Recorder, View

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "planc").rglob("*.py"))
 
 WRITES_SIZES = {
-    "planc/show/table.py": "defines it",
-    "planc/figures/model.py": "every figure of a plan",
+    "planc/tables.py": "defines it",
+    "planc/figures/figure.py": "every figure of a plan",
     "planc/show/estimate.py": "a device's memory",
     "planc/show/layout.py": "rows of single parameters",
     "planc/checks/run/does_not_fit.py": "the peak and its parts in a finding; a test holds them to check",
@@ -22,7 +22,7 @@ WRITES_SIZES = {
     "planc/doctor/system.py": "/dev/shm",
     "planc/doctor/devices.py": "devices",
     "planc/doctor/inputs.py": "files of data",
-    "planc/cli/checkpoint.py": "files of a checkpoint",
+    "planc/cli/commands/checkpoint.py": "files of a checkpoint",
 }
 """Files that turn bytes into text, and of what: none but one of a plan's figures."""
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from planc.cli.banner import banner
 from planc.cli.main import main
-from planc.figures.model import Figure
+from planc.cli.running.banner import banner
+from planc.figures.figure import Figure
 from planc.graph.graph import Graph
-from planc.runtime.launch import Launch
+from planc.runtime.process import Launch
 
 UNITS = (
     *(r"B\b", r"[KMGT]iB\b", "FLOP", "TFLOP", "FSDP unit", "fsdp unit", "collective", "module"),

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from planc.hub.names import HubModel
-from planc.runtime import hub
+from planc.runtime import fetch as hub
 from planc.runtime.errors import RunError
-from planc.runtime.hub import require_model
+from planc.runtime.fetch import require_model
 from tests.hub.model_repository import NAME, REPOSITORY, REVISION, put_into_cache, serving
 
 MODEL = HubModel(REPOSITORY, REVISION)
@@ -43,7 +43,7 @@ def require_in_process(
     """`require_model` in a process of its own, since the library reads its variables as it is imported."""
     program = (
         "import sys\nfrom planc.hub.names import HubModel\nfrom planc.runtime.errors import RunError\n"
-        "from planc.runtime.hub import require_model\ntry:\n"
+        "from planc.runtime.fetch import require_model\ntry:\n"
         f"    print(require_model({MODEL!r}, with_weights={with_weights}, say=print))\n"
         "except RunError as error:\n    sys.exit(f'{error.message} HELP {error.help}')\n"
     )

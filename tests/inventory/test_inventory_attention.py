@@ -10,7 +10,7 @@ import pytest
 from planc.inventory.attention_extras import attention_extras
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import InventoryError
-from planc.inventory.probe import probe
+from planc.inventory.probe.probe import probe
 from planc.inventory.schema import Attention
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.inventory.codec import dumps, loads
 from planc.inventory.load import InventoryError, load_inventory
+from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
 from planc.inventory.schema import Inventory
-from planc.inventory.tensor_dtypes import tensor_dtypes, with_dtypes
 from planc.vocab import DType
 from tests.models.architectures import architectures
 from tests.models.tiny import tiny_config

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from planc.inventory.output_uses import OutputUses
+from planc.inventory.probe.output_uses import OutputUses
 
 
 def watched(act: Callable[[Tensor], Any], *, width: int = 4) -> OutputUses:

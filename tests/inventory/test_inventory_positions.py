@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.inventory.codec import dumps, loads
-from planc.inventory.probe import probe
+from planc.inventory.probe.probe import probe
 from planc.inventory.schema import Positions
 from tests.models.architectures import architectures
 from tests.models.tiny import tiny_config

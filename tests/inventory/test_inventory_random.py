@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.inventory import random_probe
 from planc.inventory.files import InventoryError
-from planc.inventory.probe import probe
+from planc.inventory.probe import random_probe
+from planc.inventory.probe.probe import probe
 from planc.inventory.randomness import random_fields
 from tests.models.tiny import tiny_config
 from tests.plans import PLANS

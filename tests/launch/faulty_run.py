@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from planc.cli.run import main
+from planc.cli.commands.run import main
 from planc.graph.op import Op
-from planc.runtime.backends.torch.backend import TorchBackend
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.backend import TorchBackend
 from tests.launch.faulty_run_fill import fill
 
 FAULT, RANK, STEP, OP = os.environ["FAULT"].split()

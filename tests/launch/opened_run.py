@@ -27,11 +27,11 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 sys.addaudithook(_note)
 
-from planc.cli.run import main  # noqa: E402
+from planc.cli.commands.run import main  # noqa: E402
 from planc.graph.op import Op  # noqa: E402
-from planc.runtime.backends.torch.backend import TorchBackend  # noqa: E402
 from planc.runtime.interpreter import Position  # noqa: E402
-from planc.runtime.reads import Entry, Reads  # noqa: E402
+from planc.runtime.ranks.reads import Entry, Reads  # noqa: E402
+from planc.runtime.torch.backend import TorchBackend  # noqa: E402
 
 _entries: list[Entry] = []
 _take = Reads.take

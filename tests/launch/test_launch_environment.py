@@ -10,7 +10,7 @@ import pytest
 
 from planc.estimate.checkpoint import checkpoint_bytes
 from planc.inventory.load import load_inventory
-from planc.runtime.launch import needs_shared_folder
+from planc.runtime.process import needs_shared_folder
 from tests.doctor.environments import installed
 from tests.launch.processes import start, without_torch, without_torchrun
 from tests.parity.cases import Case, compile_case, make_workspace, plan_text

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
-from planc.runtime.backends.torch import mesh
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.launch import Launch
-from planc.runtime.rank_claims import Claim, await_keys, register
+from planc.runtime.process import Launch
+from planc.runtime.ranks.rank_claims import Claim, await_keys, register
+from planc.runtime.torch.parallel import mesh
 from tests.launch.processes import Outcome, free_port, start
 from tests.parity.cases import Case, make_workspace, plan_text
 

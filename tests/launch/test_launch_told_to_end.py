@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.checkpoints.layout import step_directory
-from planc.runtime.checkpoints.manifest import FileEntry
-from planc.runtime.checkpoints.verify import read_manifest
+from planc.runtime.checkpoint_format.layout import step_directory
+from planc.runtime.checkpoint_format.manifest import FileEntry
+from planc.runtime.checkpoint_format.verify import read_manifest
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT, torchrun
 from tests.parity.cases import Case, make_workspace, plan_text
 

@@ -16,9 +16,9 @@ from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, InitWeights
 from planc.inventory.load import InventoryError, load_inventory, save_inventory
 from planc.inventory.schema import Inventory
-from planc.runtime.backends.torch.build import meta_model
-from planc.runtime.backends.torch.ties import tie, tied_parameters
-from planc.runtime.backends.torch.weights import initialise
+from planc.runtime.torch.parallel.ties import tie, tied_parameters
+from planc.runtime.torch.weights.build import meta_model
+from planc.runtime.torch.weights.weights import initialise
 from planc.source import SourceFile
 from planc.verify.pool import RankError, run_ranks
 from planc.verify.ranks import Record, Task, train_rank

@@ -12,8 +12,8 @@ from planc.api import check_source
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import BuildOptimizer
-from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.session import Session
 from planc.source import SourceFile
 from planc.verify.ranks import BeforeOp, Record, Task, train_rank
 from tests.dist.pool import run_ranks, start_server

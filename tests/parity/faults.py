@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from planc.graph.op import Op
 from planc.graph.ops import ComputeLoss, StepOptimizer, SyncGradients
-from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.session import Session
 
 Fault = Callable[[Session, Op, Position], None]
 

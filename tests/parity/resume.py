@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from planc.runtime.checkpoints.layout import step_directory
+from planc.runtime.checkpoint_format.layout import step_directory
 from tests.dist.pool import run_ranks
 from tests.parity.cases import ALL_8, CP2_DP2, CP2_TP2, SAVE_STEP, TP2_DP2, TP2_REPLICATE2, Case, compile_case
 from tests.parity.compare import disagreements, relative_distance, worst_relative

@@ -16,9 +16,9 @@ from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.graph.graph import Graph
 from planc.plan.bind import BoundPlan
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
-from planc.verify.model import Item
+from planc.verify.outcome import Item
 from planc.verify.verify import verify
 from tests.dist.pool import run_ranks
 from tests.models.tiny import tiny_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planc.estimate.estimate import estimate
-from planc.show.table import format_bytes
+from planc.tables import format_bytes
 from tests.plans import canonical_plans, checked
 
 HEAD = """\

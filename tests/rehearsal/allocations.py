@@ -7,10 +7,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from planc.graph.op import Op
 from planc.graph.ops import Backward, Forward
-from planc.runtime.backends.torch.backend import TorchBackend
-from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.session import Session
 from tests.parity.ranks import Task, open_session
 
 

@@ -14,13 +14,13 @@ from planc.estimate.estimate import estimate
 from planc.graph.graph import Graph
 from planc.graph.ops import OPS, Accumulate, BuildModel, ShardTensorParallel
 from planc.inventory.load import load_inventory, save_inventory
-from planc.runtime.backends.rehearsal.backend import HANDLERS
-from planc.runtime.backends.rehearsal.measure import measure
-from planc.runtime.backends.rehearsal.model import Measured
-from planc.runtime.backends.rehearsal.rehearse import rehearse
-from planc.runtime.backends.rehearsal.stack import Stack, stack_of
-from planc.runtime.backends.rehearsal.world import fake_world
-from planc.runtime.backends.torch.build import meta_model
+from planc.runtime.rehearsal.backend import HANDLERS
+from planc.runtime.rehearsal.findings import Measured
+from planc.runtime.rehearsal.measure import measure
+from planc.runtime.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.stack import Stack, stack_of
+from planc.runtime.rehearsal.world import fake_world
+from planc.runtime.torch.weights.build import meta_model
 from planc.source import SourceFile
 from planc.vocab import MeshDim, Replicate
 from tests.parity.cases import ALL_8, CP2_DP2, MODELS, TP2_DP2, TP2_REPLICATE2, Case, compile_case, plan_text

@@ -9,7 +9,7 @@ import pytest
 from planc.api import check_source
 from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
 from tests.plans import PLANS, QUICKSTART
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_source
-from planc.runtime.backends.rehearsal.model import Rehearsal
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.findings import Rehearsal
+from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
 
 MODELS = Path(__file__).parents[2] / "plans" / "models"

@@ -10,10 +10,10 @@ import pytest
 
 from planc.devices.segment import Segment
 from planc.inventory.load import save_inventory
-from planc.runtime.backends.rehearsal.allocator import SMALL_BYTES, reserved_bytes
-from planc.runtime.backends.rehearsal.lives import Life, Lives, Moment, Visit, repeated
-from planc.runtime.backends.rehearsal.model import Measured
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.allocator import SMALL_BYTES, reserved_bytes
+from planc.runtime.rehearsal.findings import Measured
+from planc.runtime.rehearsal.lives import Life, Lives, Moment, Visit, repeated
+from planc.runtime.rehearsal.rehearse import rehearse
 from tests.dist.pool import run_ranks
 from tests.parity.cases import MODELS, Case, compile_case
 from tests.parity.ranks import Task

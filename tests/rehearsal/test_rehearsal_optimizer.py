@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.rehearse import rehearse
 from tests.parity.cases import Case, compile_case
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
-from planc.runtime.backends.rehearsal.rehearse import rehearse
+from planc.runtime.rehearsal.rehearse import rehearse
 from tests.plans import PLANS, canonical_plans, checked
 
 QUICK = (

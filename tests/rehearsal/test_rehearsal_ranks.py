@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.graph.graph import Graph
-from planc.runtime.backends.rehearsal.ranks import groups_of_rank_0, rehearsed_ranks
+from planc.runtime.rehearsal.ranks import groups_of_rank_0, rehearsed_ranks
 from planc.vocab import MeshDim
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from planc.api import NO_FILE
-from planc.cli.changes import changed_plans, fork_point
 from planc.cli.main import main
+from planc.cli.versions.changes import changed_plans, fork_point
 from planc.diff.review import MARKER, MAX_CHARACTERS, Reviewed, render_review
 from planc.source import SourceFile
 from tests.plans import FULL

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from planc.runtime.checkpoints.shards import Entry, encode_header
+from planc.runtime.checkpoint_format.shards import Entry, encode_header
 from tests.faults import corpus
 from tests.parity.cases import CORPUS, Case, make_workspace, plan_text
 

@@ -88,7 +88,7 @@ def main() -> None:
     """Reads argv lists as JSON lines from stdin; what comes first warms up and sets the limits."""
     commands = [json.loads(line) for line in sys.stdin]
     # What a first run imports and compiles is no part of a case.
-    importlib.import_module("planc.cli.check")
+    importlib.import_module("planc.cli.commands.check")
     watch = Watch()
     # What Python itself keeps of a module that a command imports late is no write of planc's.
     sys.dont_write_bytecode = True

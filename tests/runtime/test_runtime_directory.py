@@ -10,7 +10,7 @@ import pytest
 
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import StepMetrics
-from planc.runtime.run_directory import FolderInUseError, RunDirectory
+from planc.runtime.run_directory.directory import FolderInUseError, RunDirectory
 
 
 def metrics(step: int, *, sample_ids: tuple[int, ...] = ()) -> StepMetrics:

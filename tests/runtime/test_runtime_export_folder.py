@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime import export_folder
-from planc.runtime.checkpoints.errors import CheckpointError, CheckpointStorageError
-from planc.runtime.checkpoints.shards import Entry
-from planc.runtime.export_folder import ORIGIN_NAME, Description, begin, finish, plan_files, write_file
+from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
+from planc.runtime.checkpoint_format.shards import Entry
+from planc.runtime.run_directory import export_folder
+from planc.runtime.run_directory.export_folder import (
+    ORIGIN_NAME,
+    Description,
+    begin,
+    finish,
+    plan_files,
+    write_file,
+)
 
 WEIGHT = Entry("w", "float32", (2,))
 

@@ -13,9 +13,9 @@ import pytest
 
 from planc.runtime.errors import RunError
 from planc.runtime.observer import StepMetrics
-from planc.runtime.rank_log import RankLog
-from planc.runtime.run_directory import RunDirectory
-from planc.runtime.whereabouts import SIZE_BYTES, Folder
+from planc.runtime.ranks.rank_log import RankLog
+from planc.runtime.ranks.whereabouts import SIZE_BYTES, Folder
+from planc.runtime.run_directory.directory import RunDirectory
 from tests.faults.entry_damage import DAMAGES, Outside
 
 ENTRIES = (

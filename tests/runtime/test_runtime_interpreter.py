@@ -23,12 +23,12 @@ from planc.graph.ops import (
     ShardContext,
     StepOptimizer,
 )
-from planc.runtime.backends.null import HANDLED, NullBackend
-from planc.runtime.backends.torch.backend import HANDLERS
 from planc.runtime.errors import ExitCode, OpFailure, RunError
 from planc.runtime.interpreter import Position, run
+from planc.runtime.torch.backend import HANDLERS
 from planc.source import Span
 from planc.vocab import DType
+from tests.null_backend import HANDLED, NullBackend
 
 PLACE = Span("a.plan", 7, 3, 7, 9)
 SETUP = (

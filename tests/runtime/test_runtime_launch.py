@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.launch import Launch, read_launch, require_world_size
-from planc.runtime.rank_claims import require_free_port
+from planc.runtime.process import Launch, read_launch, require_world_size
+from planc.runtime.ranks.rank_claims import require_free_port
 
 TORCHRUN = {
     "RANK": "3",

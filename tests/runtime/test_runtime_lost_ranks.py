@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from planc.graph.graph import Graph
-from planc.runtime.lost_ranks import (
+from planc.runtime.ranks.lost_ranks import (
     MAX_NAMED,
     beat_life,
     describe,
@@ -23,7 +23,7 @@ from planc.runtime.lost_ranks import (
     process_life,
     ranks_behind,
 )
-from planc.runtime.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder, State, Whereabouts, unpack
+from planc.runtime.ranks.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder, State, Whereabouts, unpack
 from tests.plans import QUICKSTART, checked
 
 RUN = bytes(range(RUN_BYTES))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from planc.cli.preflight import require_storage
+from planc.cli.running.preflight import require_storage
 from planc.graph.graph import Graph
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.launch import Launch
-from planc.runtime.obstacles import num_kept, obstacles
+from planc.runtime.process import Launch
+from planc.runtime.run_directory.obstacles import num_kept, obstacles
 from tests.checkpoints.sample import save_sample
 from tests.plans import FULL, checked, write_plan
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from planc.runtime.reads import Entry, Reads, describe, deviation, deviation_of, differences, digest, majority
+from planc.runtime.ranks.reads import (
+    Entry,
+    Reads,
+    describe,
+    deviation,
+    deviation_of,
+    differences,
+    digest,
+    majority,
+)
 
 A = Entry("file", "data/a.txt", "a" * 64)
 B = Entry("file", "data/b.txt", "b" * 64)

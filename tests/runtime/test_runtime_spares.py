@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch.distributed import TCPStore
 
-from planc.runtime.backends.torch import spares
 from planc.runtime.errors import ExitCode
-from planc.runtime.launch import Launch
+from planc.runtime.process import Launch
+from planc.runtime.torch.parallel import spares
 
 SPARE = Launch(rank=2, world_size=3)
 

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from planc.runtime import stop_points
 from planc.runtime.errors import RunError
-from planc.runtime.grace import Stretches, agent_command, grace_seconds
-from planc.runtime.notice import Notice
-from planc.runtime.stop_points import StopPoints
+from planc.runtime.stopping import stop_points
+from planc.runtime.stopping.grace import Stretches, agent_command, grace_seconds
+from planc.runtime.stopping.notice import Notice
+from planc.runtime.stopping.stop_points import StopPoints
 
 
 class MemoryStore:

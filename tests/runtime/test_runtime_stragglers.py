@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.runtime.stragglers import Stragglers, standing_out
+from planc.runtime.ranks.stragglers import Stragglers, standing_out
 
 EVEN = [0.10, 0.11, 0.10, 0.10]
 SLOW = [0.10, 0.11, 0.30, 0.10]

@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-from planc.runtime.backends.torch.reporting_phases import PhaseClock
-from planc.runtime.phases import PHASES
+from planc.runtime.step_phases import PHASES
 from planc.runtime.throughput import Work
+from planc.runtime.torch.reporting.phase_times import PhaseClock
 
 WORK = Work(flops_per_step=8 * 10**15, world_size=4, peak_flops=1e15)
 

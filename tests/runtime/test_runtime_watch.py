@@ -14,10 +14,10 @@ from torch.distributed import HashStore, TCPStore
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import CompileModules, Forward, NextBatch, SaveCheckpoint, SyncGradients
-from planc.runtime import watch
-from planc.runtime.launch import Launch
-from planc.runtime.watch import Watch
-from planc.runtime.whereabouts import Folder, State
+from planc.runtime.process import Launch
+from planc.runtime.ranks import watch
+from planc.runtime.ranks.watch import Watch
+from planc.runtime.ranks.whereabouts import Folder, State
 from tests.plans import QUICKSTART, checked
 
 

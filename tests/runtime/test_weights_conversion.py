@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.modeling.initialization import fresh_copy
-from planc.runtime.backends.torch.weights_conversion import to_checkpoint, to_model
-from planc.runtime.backends.torch.weights_files import stored_views
-from planc.runtime.backends.torch.weights_views import View
 from planc.runtime.errors import RunError
+from planc.runtime.torch.weights.conversion import to_checkpoint, to_model
+from planc.runtime.torch.weights.files import stored_views
+from planc.runtime.torch.weights.views import View
 from tests.models.tiny import tiny_config
 
 

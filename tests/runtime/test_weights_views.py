@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from planc.runtime.backends.torch import weights_views
-from planc.runtime.backends.torch.weights_views import UnknownOperation, View, leaf
+from planc.runtime.torch.weights import views as weights_views
+from planc.runtime.torch.weights.views import UnknownOperation, View, leaf
 
 
 def view_of(tensor: Tensor, *, taken: list[int] | None = None) -> View:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.checkpoints.errors import CorruptCheckpointError
-from planc.runtime.checkpoints.manifest import MANIFEST_NAME, Manifest, seal
-from planc.runtime.checkpoints.verify import read_manifest, verify
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest, seal
+from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_names
 from tests.checkpoints.sample import manifest_at, save_sample

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.runtime.backends.torch.loopback import keep_gloo_inside, listener
-from planc.runtime.launch import Launch
+from planc.runtime.process import Launch
+from planc.runtime.torch.parallel.loopback import keep_gloo_inside, listener
 from tests.launch.processes import free_port
 from tests.parity.cases import Case, make_workspace, plan_text
 from tests.security.sockets import listeners_of

@@ -18,9 +18,9 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata
 
 from planc.cli.main import main
-from planc.runtime.checkpoints import unpickle_dcp
-from planc.runtime.checkpoints.dcp import Limits, read_dcp_index
-from planc.runtime.checkpoints.errors import CorruptCheckpointError
+from planc.runtime.checkpoint_format import unpickle_dcp
+from planc.runtime.checkpoint_format.dcp import Limits, read_dcp_index
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
 from tests.checkpoints.plain_dcp import edit_metadata, save_plainly
 from tests.faults.corpus import Payload, payload
 

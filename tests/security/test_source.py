@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "planc").rglob("*.py"))
 UNPICKLERS = {"marshal", "pickle", "shelve", "dill", "cloudpickle", "yaml", "joblib"}
 MAY_UNPICKLE = {
-    "planc/runtime/checkpoints/unpickle_dcp.py": "the confined process of `checkpoint convert`",
-    "planc/runtime/backends/torch/checkpoint/dcp_files.py": "names the error of weights_only loads",
+    "planc/runtime/checkpoint_format/unpickle_dcp.py": "the confined process of `checkpoint convert`",
+    "planc/runtime/torch/checkpoint/dcp_files.py": "names the error of weights_only loads",
     "planc/verify/pool.py": "between `verify` and the ranks that it has forked",
 }
 MAY_EXECUTE = {"planc/record.py": "makes the methods of records from their own fields"}

@@ -7,7 +7,7 @@ import pytest
 from planc.plan.blocks import BLOCKS
 from planc.plan.types import keys
 from planc.show.reference import page, topics
-from planc.show.table import format_bytes, printable
+from planc.tables import format_bytes, printable
 
 
 @pytest.mark.parametrize("topic", [name for names in topics().values() for name in names])

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from planc.runtime.checkpoints.layout import committed_steps, step_directory
+from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from tests.soak.launches import Launch, send
 
 STORAGE, COMMUNICATION, CORRUPT, PREEMPTED = 4, 6, 7, 75

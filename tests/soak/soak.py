@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from planc.runtime.checkpoints.layout import step_directory
-from planc.runtime.checkpoints.verify import read_manifest
+from planc.runtime.checkpoint_format.layout import step_directory
+from planc.runtime.checkpoint_format.verify import read_manifest
 from tests.plans import QUICKSTART, write_plan
 from tests.soak.injections import INJECTIONS
 from tests.soak.launches import Launch, Run

@@ -11,7 +11,7 @@ import pytest
 import planc.styles
 from planc.inventory.schema import Kind
 from planc.styles import BY_NAME, STYLES, Boundary, Style
-from planc.styles.model import own_placement, use
+from planc.styles.style import own_placement, use
 from planc.vocab import Partial, Placement, Replicate, Shard, StridedShard, local_shape
 
 OPTIONS = tuple(field.name for field in fields(Boundary))

@@ -11,11 +11,11 @@ from torch.distributed.tensor import DTensor
 
 from planc.graph import ops
 from planc.graph.op import Op
-from planc.runtime.backends.torch.local_parts import local_of
-from planc.runtime.backends.torch.optimizer import set_learning_rate
-from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
-from planc.verify.model import Item
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.training.optimizer import set_learning_rate
+from planc.verify.outcome import Item
 from tests.parity.cases import CP2_DP2, Case
 from tests.parity.faults import labels_shifted_after_sharding, norm_gradients_not_reduced, replicas_drift
 

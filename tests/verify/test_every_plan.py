@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planc.verify.model import Item
+from planc.verify.outcome import Item
 from tests.plans import PLANS, canonical_plans
 from tests.verify.every_plan import PAGE, Row, page, verified
 

@@ -10,9 +10,9 @@ import pytest
 from planc.cli.main import main
 from planc.graph import ops
 from planc.graph.op import Op
-from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
-from planc.verify.model import Item, Report, Verdict
+from planc.runtime.torch.session import Session
+from planc.verify.outcome import Item, Report, Verdict
 from planc.verify.text import report_text
 from planc.verify.verify import verify
 from planc.vocab import MeshDim

@@ -12,10 +12,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from planc.api import check_source
 from planc.graph.op import Op
 from planc.graph.ops import StepOptimizer
-from planc.runtime.backends.torch.session import Session
-from planc.runtime.backends.torch.weights import move_buffers
 from planc.runtime.compilers import find_compiler
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.weights.weights import move_buffers
 from planc.source import SourceFile
 from planc.verify.verify import compared, prepare, run_plan, verify
 from tests.plans import PLANS

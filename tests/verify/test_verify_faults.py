@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.verify.model import Item
+from planc.verify.outcome import Item
 from planc.verify.recipe import CORPUS
 from planc.verify.verify import compared, run_plan, verify
 from tests.parity.cases import Case

@@ -9,10 +9,10 @@ import pytest
 from planc.api import Checked, check_plan
 from planc.graph.op import Op
 from planc.graph.ops import BuildSchedule
-from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.session import Session
 from planc.source import SourceFile
-from planc.verify.model import Item
+from planc.verify.outcome import Item
 from planc.verify.verify import verify
 from tests.plans import write_plan
 

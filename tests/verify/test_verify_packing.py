@@ -11,10 +11,10 @@ import torch
 from planc.api import Checked, check_plan
 from planc.graph.op import Op
 from planc.graph.ops import Forward
-from planc.runtime.backends.torch.session import Session
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.session import Session
 from planc.source import SourceFile
-from planc.verify.model import Item
+from planc.verify.outcome import Item
 from planc.verify.verify import compared, prepare, run_plan
 from planc.vocab import MeshDim
 from tests.plans import write_plan

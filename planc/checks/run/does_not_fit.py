@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.devices.hardware import FITS, RISKY, Demand
 from planc.diagnostics import Code, Diagnostic, Severity
-from planc.show.table import format_bytes
 from planc.source import Span
+from planc.tables import format_bytes
 
 CODE = Code("P810", "does-not-fit", "the plan needs more memory than its device has")
 TIGHT = Code("P811", "fits-barely", "the plan may run out of memory", Severity.WARNING)

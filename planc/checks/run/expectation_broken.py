@@ -11,7 +11,7 @@ from planc.diagnostics import Applicability, Code, Diagnostic, Fix
 from planc.diagnostics.suggest import closest, is_slip
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
 from planc.plan.spec import Expectation
-from planc.show.table import format_bytes, format_number
+from planc.tables import format_bytes, format_number
 
 CODE = Code("P702", "expectation-broken", "an expectation does not hold")
 UNKNOWN = Code("P703", "unknown-fact", "nothing of this name follows from a plan")

@@ -11,7 +11,7 @@ from planc.layouts.flow import Clash, ClashKind
 from planc.layouts.types import SEQUENCE
 from planc.record import record
 from planc.source import Span
-from planc.styles.model import Style
+from planc.styles.style import Style
 
 _OF_PLACES = (ClashKind.TOKENS_APART, ClashKind.FEATURES_APART, ClashKind.OWN_PARAMETER)
 """Faults of what is between modules, whatever these modules' styles are."""

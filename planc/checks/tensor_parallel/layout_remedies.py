@@ -10,7 +10,7 @@ from planc.checks.support.rule import Subject
 from planc.inventory.schema import Kind
 from planc.layouts.families import quoted
 from planc.layouts.types import FEATURES, SEQUENCE, WHOLE, normal
-from planc.styles.model import Style
+from planc.styles.style import Style
 from planc.vocab import Placement
 
 _LEAVE_OUT = "leave this rule out: tokens are whole here, and all ranks have the same gradient"

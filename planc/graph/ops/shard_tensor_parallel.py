@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
-from planc.styles.model import StyleUse
+from planc.styles.style import StyleUse
 from planc.vocab import MeshDim, Placement
 
 

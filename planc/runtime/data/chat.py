@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document, field_of, json_records, num_utf8_bytes
-from planc.runtime.reads import Reads
+from planc.runtime.ranks.reads import Reads
 
 TrainOn = Literal["assistant", "all"]
 Messages = list[dict[str, Any]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from planc.runtime.data.errors import DataError
-from planc.runtime.reads import Reads
+from planc.runtime.ranks.reads import Reads
 
 
 def open_regular_file(path: Path, *, name: str) -> BinaryIO:

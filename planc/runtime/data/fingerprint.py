@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.dataset import Dataset
-from planc.runtime.data.hub import HfDatasetSource, HfHubSource
+from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, TextSource
 from planc.runtime.data.spec import DataSpec, Source
 from planc.runtime.data.tokenizers import Tokenizer

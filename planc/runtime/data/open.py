@@ -10,12 +10,12 @@ from planc.runtime.data.chat import ChatSource, conversations
 from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, packed
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.fingerprint import data_fingerprint
-from planc.runtime.data.hub import HfDatasetSource, HfHubSource, dataset_documents
+from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource, dataset_documents
 from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.sources import Document, documents
 from planc.runtime.data.spec import DataSpec, Source
 from planc.runtime.data.tokenizers import Tokenizer, load_tokenizer
-from planc.runtime.reads import Reads
+from planc.runtime.ranks.reads import Reads
 
 
 @dataclass(frozen=True, slots=True)

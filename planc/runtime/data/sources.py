@@ -15,7 +15,7 @@ from typing import assert_never
 
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import open_regular_file, read_regular_file
-from planc.runtime.reads import Reads
+from planc.runtime.ranks.reads import Reads
 
 MAX_LINE_BYTES = 256 * 2**20
 """Of JSON Lines: a file without line ends would be read whole, and parsed, before it is refused."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planc.runtime.data.chat import ChatSource
-from planc.runtime.data.hub import HfDatasetSource, HfHubSource
+from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.sources import PlainSource
 
 Source = PlainSource | ChatSource | HfDatasetSource | HfHubSource

@@ -11,7 +11,7 @@ from typing import Any
 from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
-from planc.runtime.reads import Reads
+from planc.runtime.ranks.reads import Reads
 
 CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 

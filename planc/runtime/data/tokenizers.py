@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.cpus import num_cpus
 from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
 from planc.runtime.data.tokenizer_folder import read_beside
-from planc.runtime.processors import num_cpus
-from planc.runtime.reads import Reads
+from planc.runtime.ranks.reads import Reads
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LoadedTokenizer

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from planc.graph.ops import open_log
-from planc.runtime import plain_files
-from planc.runtime.run_files import PLAN_NAME, WANDB_ID
+from planc.runtime.run_directory import plain_files
+from planc.runtime.run_directory.run_files import PLAN_NAME, WANDB_ID
 from planc.runtime.trackers.tracker import Open, Opening
 
 _ID = re.compile(rb"[0-9a-f]{12}")

@@ -1,0 +1,108 @@
+"""`planc calibrate`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
+from planc.cli.support import plans
+from planc.cli.support.exits import CLEAN, UsageError
+from planc.estimate.calibration import Calibration, dumps, loads, step_seconds
+from planc.estimate.estimate import estimate
+from planc.estimate.roofline import calibrate, roofline
+from planc.graph.graph import plan_hash
+from planc.runtime.run_directory.metrics_file import read_lines
+from planc.runtime.run_directory.plain_files import read_utf8
+from planc.runtime.run_directory.run_files import MAX_PLAN_BYTES, METRICS_NAME, PLAN_NAME
+from planc.strict_json import loads as loads_json
+
+DESCRIPTION = """\
+Measure a machine by a run: what share of its peaks a plan reached, for `planc estimate --calibration`.
+
+Takes the median of `seconds` in the run's metrics.jsonl, without the first steps. A run that computes
+longer than it sends gives the gemm efficiency, one that sends longer the bus efficiency: two runs give both,
+the second written into the first one's file. Says on which machine and device, and on which day."""
+
+EPILOG = """\
+examples:
+  planc calibrate llama.plan runs/llama --gpu h100 --machine "cluster a, 8 x H100" -o cluster-a.json
+  planc estimate llama.plan --gpu h100 --calibration cluster-a.json"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", help="the plan that ran")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    plans.add_set_argument(parser)
+    plans.add_gpu_argument(parser)
+    parser.add_argument("--machine", required=True, metavar="NAME", help="what you call the machine")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+
+
+def run(arguments: Namespace) -> int:
+    """0 once written; UsageError for a run of another plan or device; as `check` for a plan with errors."""
+    checked = plans.check(arguments.plan, settings=plans.settings(arguments))
+    failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
+    if failure is not None:
+        return failure
+    graph, plan, inventory = checked.draft(), checked.plan, checked.inventory
+    assert graph is not None and plan is not None and inventory is not None, "a sound plan has all three"
+    if plan.hardware is None:
+        raise UsageError("name the run's device with --gpu, or in a `hardware` block")
+    device, folder = plan.hardware.gpu, arguments.run
+    _require_same(folder, plan_hash(graph))
+    found = estimate(graph, inventory)
+    bound = roofline(found, graph, device, devices_per_node=plan.mesh.devices_per_node)
+    if bound is None:
+        raise UsageError(f"{device.name} does not say its peaks, so that a run reaches no share of them")
+    metrics = folder / METRICS_NAME
+    try:
+        lines = _logged(metrics)
+        seconds = step_seconds(lines)
+        date = datetime.fromtimestamp(metrics.stat().st_mtime, UTC).date().isoformat()
+        measured = calibrate(bound, seconds=seconds, machine=arguments.machine, device=device, date=date)
+        measured = _with_earlier(measured, arguments.output)
+        arguments.output.write_text(dumps(measured), encoding="utf-8", newline="\n")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{metrics}: {error}") from None
+    sys.stdout.write(f"{arguments.output}: {measured.source}, from {seconds:.4g} s a step\n")
+    return CLEAN
+
+
+def _logged(metrics: Path) -> list[str]:
+    """The lines of a run's metrics; ValueError for a damaged one, OSError for what is not a plain file."""
+    lines = []
+    for number, line in enumerate(read_lines(metrics), 1):
+        if line is None:
+            raise ValueError(f"line {number} is damaged")
+        lines.append(line.text.decode())
+    return lines
+
+
+def _require_same(folder: Path, digest: str) -> None:
+    """UsageError unless the folder is of a run of this very plan."""
+    try:
+        ran = loads_json(read_utf8(folder / PLAN_NAME, max_bytes=MAX_PLAN_BYTES))["plan_hash"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError(f"{folder} is no run's folder: it has no plan.json of one") from None
+    if ran != digest:
+        raise UsageError(
+            f"{folder} ran {str(ran)[:12]}, the plan is {digest[:12]}: give the --set of the run"
+        )
+
+
+def _with_earlier(measured: Calibration, path: Path) -> Calibration:
+    """The scalar that this run does not give is kept from an earlier run on the same machine."""
+    if not path.exists():
+        return measured
+    earlier = loads(path.read_text(encoding="utf-8"))
+    if (earlier.machine, earlier.device) != (measured.machine, measured.device):
+        raise ValueError(f"{path} is of {earlier.machine}, {earlier.device}: choose another file")
+    return replace(
+        measured,
+        gemm_efficiency=measured.gemm_efficiency or earlier.gemm_efficiency,
+        bus_efficiency=measured.bus_efficiency or earlier.bus_efficiency,
+    )

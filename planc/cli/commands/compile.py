@@ -1,0 +1,86 @@
+"""`planc compile`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from planc.cli.support import plans
+from planc.cli.support.exits import CLEAN, UsageError
+from planc.graph.artifact import base_between, dump
+from planc.graph.graph import Graph, plan_hash
+from planc.inventory.files import write_atomically
+from planc.plain_pytorch.emit import script
+from planc.plain_pytorch.script import NotInScript
+
+DESCRIPTION = """\
+Write a plan's execution graph as JSON that a run executes without the plan, or with --script as a
+script of PyTorch's own calls that torchrun executes without planc.
+
+Relative paths stand in it as the plan writes them. The artifact's `base` says where they start: the
+plan's folder, seen from the artifact's. So the same files are found wherever both are moved together,
+and plan_hash does not depend on where the artifact lies."""
+
+EPILOG = """\
+example:
+  planc compile llama.plan -o llama.json --set mesh.tp=4
+  planc compile llama.plan --script -o train.py"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the artifact to write")
+    parser.add_argument(
+        "--script",
+        action="store_true",
+        help="write a script of torch and transformers alone; an op that has no form in one is an error",
+    )
+    plans.add_set_argument(parser)
+    plans.add_world_size_argument(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """0 once written; as `check` for a plan with errors, which go to stderr, and nothing is written."""
+    settings = plans.settings(arguments)
+    checked = plans.check(arguments.plan, settings=settings, world_size=arguments.world_size)
+    failure = plans.require_sound(checked)
+    if failure is not None:
+        return failure
+    assert checked.graph is not None, "a plan without errors has a graph"
+    output = _output(Path(arguments.output), plan=Path(arguments.plan))
+    base = base_between(output.parent, plan_folder=Path(arguments.plan).parent)
+    if arguments.script:
+        assert checked.inventory is not None, "a graph is of a model"
+        text = _script(checked.graph, base=base, ties=checked.inventory.ties)
+    else:
+        text = dump(checked.graph, sources=checked.source_digests, overrides=checked.overrides, base=base)
+    try:
+        write_atomically(output, text=text)
+    except OSError as error:
+        raise UsageError(f"{arguments.output} cannot be written: {error.strerror}") from error
+    print(f"{arguments.output}: plan_hash {plan_hash(checked.graph)[:12]}", file=sys.stderr)
+    return CLEAN
+
+
+def _script(graph: Graph, *, base: str, ties: tuple[tuple[str, ...], ...]) -> str:
+    """UsageError with a line for each op that has no form in a script."""
+    try:
+        return script(graph, base=base, ties=ties)
+    except NotInScript as error:
+        raise UsageError(str(error)) from error
+
+
+def _output(path: Path, *, plan: Path) -> Path:
+    """Where to write, links resolved. UsageError for the plan itself and for what is no file: a rename onto
+    /dev/stdout would replace the device."""
+    try:
+        output = path.resolve()
+        is_replaceable = output.is_file() or not output.exists()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    if not is_replaceable:
+        raise UsageError(f"{path} is not a regular file")
+    if output == plan.resolve():
+        raise UsageError(f"{path} is the plan itself")
+    return output

@@ -1,0 +1,151 @@
+"""`planc doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from planc.api import Checked
+from planc.cli.support import plans
+from planc.cli.support.exits import CLEAN, FINDINGS
+from planc.cli.support.settings import settings_from, unknown_variables
+from planc.diagnostics.human import HumanRenderer
+from planc.doctor.examination import Report
+from planc.doctor.examine import Found, examine
+from planc.doctor.inputs import Input, read_inputs
+from planc.doctor.machine import Storage, read_machine, read_storage
+from planc.doctor.needs import MeantFor, Needs, needs_of
+from planc.doctor.packages import installed_versions
+from planc.doctor.render import report_data, report_text
+from planc.runtime.errors import RunError
+from planc.runtime.process import read_launch
+from planc.runtime.run_directory.obstacles import Obstacle, num_kept, obstacles
+
+DESCRIPTION = """\
+Say what this machine has, and what is wrong with it: versions, devices and backends, the launcher's
+variables, the run's folder, limits of the system. With a plan: whether this machine can run it.
+
+Run it where the plan is to run, under the same launcher and in the same container. Secrets are not shown."""
+
+EPILOG = """\
+examples:
+  planc doctor
+  planc doctor llama.plan --run-dir /shared/runs/llama
+  srun --ntasks-per-node 1 planc doctor llama.plan --world-size 64
+  planc doctor --output-format json
+
+exit codes: 0 nothing forbids a run, 1 an error, 2 could not run."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", nargs="?", metavar="PLAN")
+    plans.add_set_argument(parser)
+    plans.add_world_size_argument(parser)
+    parser.add_argument("--run-dir", type=Path, metavar="D", help="the run's folder (default: runs/<name>)")
+    parser.add_argument("--output-format", choices=("text", "json"), default="text")
+
+
+def run(arguments: Namespace) -> int:
+    """0 where nothing forbids a run, 1 for an error; as `check` for a plan with errors."""
+    checked = _checked(arguments)
+    if checked is not None:
+        failure = plans.require_sound(checked)
+        if failure is not None:
+            return failure
+    found = _found(arguments, checked)
+    report = examine(found, needs=_needs(checked))
+    if arguments.output_format == "json":
+        sys.stdout.write(json.dumps(report_data(report, found.machine), indent=2) + "\n")
+    else:
+        sys.stdout.write(_text(report, checked))
+    return CLEAN if report.ok else FINDINGS
+
+
+def _checked(arguments: Namespace) -> Checked | None:
+    """The plan, under the launch that is asked for or that this process is part of; malformed variables are
+    the report's to name."""
+    if arguments.plan is None:
+        return None
+    settings, _ = settings_from(arguments.set, os.environ)
+    return plans.check(
+        arguments.plan, settings=settings, world_size=arguments.world_size or _launched_ranks()
+    )
+
+
+def _launched_ranks() -> int | None:
+    """The ranks of the launch that this process is part of; None for a process on its own."""
+    try:
+        world_size = read_launch(os.environ).world_size
+    except RunError:  # the report says what is wrong with it
+        return None
+    return world_size if world_size > 1 else None
+
+
+def _needs(checked: Checked | None) -> Needs | None:
+    if checked is None:
+        return None
+    plan, graph, inventory = checked.plan, checked.graph, checked.inventory
+    assert plan is not None and graph is not None and inventory is not None, "the plan is sound"
+    device = None
+    if plan.hardware is not None:
+        gpu = plan.hardware.gpu
+        device = MeantFor(gpu.name, gpu.memory_bytes, plan.span("hardware.gpu"))
+    return needs_of(graph, inventory, devices_per_node=plan.mesh.devices_per_node, device=device)
+
+
+def _found(arguments: Namespace, checked: Checked | None) -> Found:
+    versions = installed_versions()
+    folder = arguments.run_dir
+    if folder is None and checked is not None and checked.graph is not None:
+        folder = Path("runs") / checked.graph.name
+    storage = read_storage(folder) if folder is not None else None
+    return Found(
+        environment=os.environ,
+        versions=versions,
+        machine=read_machine(os.environ, has_torch=versions["torch"] is not None),
+        storage=storage,
+        num_kept=_num_kept(storage),
+        obstacles=_obstacles(storage, checked),
+        inputs=_inputs(arguments, checked),
+        malformed=settings_from((), os.environ)[1],
+        unread=unknown_variables(os.environ),
+    )
+
+
+def _inputs(arguments: Namespace, checked: Checked | None) -> tuple[Input, ...]:
+    """What the plan's run reads on this machine."""
+    if checked is None or checked.graph is None:
+        return ()
+    return read_inputs(checked.graph, base=Path(arguments.plan).parent)
+
+
+def _num_kept(storage: Storage | None) -> int:
+    """The checkpoints in the run's folder."""
+    if storage is None or storage.refusal is not None:
+        return 0
+    return num_kept(storage.path)
+
+
+def _obstacles(storage: Storage | None, checked: Checked | None) -> tuple[Obstacle, ...]:
+    """What would stop the plan's run from saving in its folder."""
+    if storage is None or storage.refusal is not None or checked is None or checked.graph is None:
+        return ()
+    return obstacles(storage.path, checked.graph)
+
+
+def _text(report: Report, checked: Checked | None) -> str:
+    """The table, then what is wrong in it."""
+    sources = {**(checked.sources if checked else {}), **report.sources}
+    stream = sys.stdout
+    renderer = HumanRenderer(
+        sources,
+        colour=plans.wants_colour(stream),
+        width=plans.terminal_width(stream),
+        encoding=stream.encoding,
+        observed=report.sources,
+    )
+    findings = renderer.render(report.diagnostics)
+    return f"{report_text(report)}\n{findings or 'nothing wrong found'}".rstrip("\n") + "\n"

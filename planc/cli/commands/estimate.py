@@ -1,0 +1,90 @@
+"""`planc estimate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
+from planc.cli.support import plans
+from planc.cli.support.exits import UsageError
+from planc.cli.support.views import write_view
+from planc.estimate.calibration import Calibration, loads
+from planc.estimate.estimate import estimate
+from planc.estimate.result import Estimate
+from planc.estimate.roofline import Roofline, roofline
+from planc.graph.graph import Graph, plan_hash
+from planc.plan.spec import Plan
+from planc.show.estimate import estimate_data, estimate_text
+
+DESCRIPTION = """\
+Say what a plan needs: memory per rank, what each rank sends in a step, by mesh dim, and FLOPs.
+
+A closed form from the execution graph and the model's structure. Parameters, gradients, optimizer state
+and collectives are exact; activations, transients and the peak are not calibrated to any machine.
+
+For a device, named by the plan's `hardware` block or by --gpu, also whether the peak fits, and a lower bound
+of a step's time. Calibrate that with `planc calibrate` before you believe it."""
+
+EPILOG = """\
+examples:
+  planc estimate llama.plan --gpu h100
+  planc estimate llama.plan --gpu h100 --calibration h100.json
+  planc estimate llama.plan --set mesh.tp=8 --output-format json
+
+An `expect` block can hold a plan to it: peak_memory < 60 GiB, tp_bytes_per_step < 300 GiB, fits == true."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN")
+    plans.add_set_argument(parser)
+    plans.add_gpu_argument(parser)
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help="from `planc calibrate`")
+    parser.add_argument("--output-format", choices=("text", "json"), default="text")
+
+
+def run(arguments: Namespace) -> int:
+    """As `check`. Of a plan whose only error is that it does not fit, the estimate is shown all the same."""
+    calibration = _calibration(arguments.calibration)
+    checked = plans.check(arguments.plan, settings=plans.settings(arguments))
+    failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
+    if failure is not None:
+        return failure
+    graph, plan, inventory = checked.draft(), checked.plan, checked.inventory
+    assert graph is not None and plan is not None and inventory is not None, "a sound plan has all three"
+    found = estimate(graph, inventory)
+    bound = _bound(found, graph, plan, calibration)
+    device = plan.hardware.gpu if plan.hardware else None
+    if arguments.output_format == "json":
+        document = {"format_version": 1, "plan_hash": plan_hash(graph), "world_size": graph.world_size}
+        document |= estimate_data(found, device=device, bound=bound)
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        heading = f"{graph.name}  {plan_hash(graph)[:12]}  world size {graph.world_size:_}"
+        write_view(f"{heading}\n{estimate_text(found, device=device, bound=bound)}", stream=sys.stdout)
+    return plans.exit_code(checked.diagnostics)
+
+
+def _calibration(path: Path | None) -> Calibration | None:
+    """The file's content; UsageError for one that cannot be used."""
+    if path is None:
+        return None
+    try:
+        return loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _bound(found: Estimate, graph: Graph, plan: Plan, calibration: Calibration | None) -> Roofline | None:
+    """The step's time on the plan's device; None without one. UsageError for another's calibration."""
+    if plan.hardware is None:
+        if calibration is not None:
+            raise UsageError("--calibration is of a device: name it with --gpu, or in a `hardware` block")
+        return None
+    node = plan.mesh.devices_per_node
+    try:
+        return roofline(found, graph, plan.hardware.gpu, devices_per_node=node, calibration=calibration)
+    except ValueError as error:
+        raise UsageError(str(error)) from None

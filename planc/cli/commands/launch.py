@@ -1,0 +1,310 @@
+"""`planc launch`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar, assert_never
+
+from planc.cli.support import plans
+from planc.cli.support.exits import CLEAN, UsageError
+from planc.devices.hardware import Device
+from planc.graph.artifact import ArtifactError, graph_of, load
+from planc.graph.graph import Graph
+from planc.launchers.accelerate import accelerate_lines
+from planc.launchers.errors import LaunchError
+from planc.launchers.job import GRACE_SECONDS, Endpoint, Job, Shrinking, job_of, read_endpoint, run_arguments
+from planc.launchers.kubernetes import (
+    KubernetesOptions,
+    kubernetes_manifest,
+    read_resource,
+    read_volume,
+    require_kept,
+)
+from planc.launchers.nodes import Nodes, place
+from planc.launchers.slurm import SlurmOptions, slurm_script
+from planc.launchers.torchrun import torchrun_lines
+from planc.plan.elastic_meshes import smaller_plans
+from planc.plan.spec import Plan
+from planc.runtime.process import needs_shared_folder
+from planc.source import SourceFile
+
+DESCRIPTION = """\
+Print what starts a plan on its nodes: the command of each node, first node first, for torchrun or
+accelerate; a batch script for Slurm; a manifest for Kubernetes. The plan is checked first, and says how
+many ranks there are, how many of them a node has, and whether they have devices. Nothing is started."""
+
+EPILOG = """\
+examples:
+  planc launch quickstart.plan --nodes 1
+  planc launch llama.plan --rdzv-endpoint node0:29500 | sed -n 2p     (the second node's command)
+  planc launch llama.plan --form slurm --cpus-per-node 96 --sbatch time=24:00:00 > llama.sbatch
+  planc launch llama.plan --form kubernetes --name llama --image registry/train:1 \\
+    --volume shared:/shared --run-dir /shared/runs/llama > llama.yaml"""
+
+_OPEN_STORE = """\
+note: the store of torchrun's first agent listens on every interface of its machine and asks for no password:
+keep its port inside a network that you trust"""
+_Value = TypeVar("_Value")
+
+
+class Form(StrEnum):
+    """What starts processes on nodes."""
+
+    TORCHRUN = "torchrun"
+    ACCELERATE = "accelerate"
+    SLURM = "slurm"
+    KUBERNETES = "kubernetes"
+
+
+_ONLY_FOR = {
+    "rdzv_endpoint": (Form.TORCHRUN, Form.ACCELERATE),
+    "name": (Form.SLURM, Form.KUBERNETES),
+    "cpus_per_node": (Form.SLURM, Form.KUBERNETES),
+    "sbatch": (Form.SLURM,),
+    "image": (Form.KUBERNETES,),
+    "volume": (Form.KUBERNETES,),
+    "gpu_resource": (Form.KUBERNETES,),
+}
+"""Options that mean nothing to the other forms."""
+_VENDORS = {"mi": "amd.com/gpu"}
+"""Devices by the start of their name; the table's others are NVIDIA's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What a plan says of its launch; all but the graph are None for a compiled plan."""
+
+    graph: Graph
+    plan: Plan | None = None
+    devices_per_node: int | None = None
+    device: Device | None = None
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", help="a .plan file, or an artifact of `planc compile`")
+    forms = [form.value for form in Form]
+    parser.add_argument("--form", choices=forms, default=Form.TORCHRUN.value, help="default: torchrun")
+    parser.add_argument(
+        "--nodes", type=_number, metavar="N", help="where the plan does not say how many devices a node has"
+    )
+    parser.add_argument(
+        "--run-dir", type=_folder, metavar="FOLDER", help="where results go, as for `planc run`"
+    )
+    plans.add_set_argument(parser)
+    plans.add_gpu_argument(parser)
+    parser.add_argument(
+        "--rdzv-endpoint",
+        type=_read(read_endpoint, "HOST:PORT"),
+        metavar="HOST:PORT",
+        help="torchrun, accelerate: where the first node listens; with several nodes required",
+    )
+    parser.add_argument(
+        "--meet-elsewhere",
+        action="store_true",
+        help="torchrun, elastic plans: --rdzv-endpoint is on no node of the job, so any node can be lost; "
+        "the last line printed is the command for its machine",
+    )
+    parser.add_argument(
+        "--grace-seconds",
+        type=_number,
+        default=GRACE_SECONDS,
+        metavar="N",
+        help=f"how long ranks have to save and end after a signal (default: {GRACE_SECONDS})",
+    )
+    parser.add_argument("--name", help="slurm, kubernetes: the job's name (default: the plan's)")
+    parser.add_argument(
+        "--cpus-per-node",
+        type=_number,
+        metavar="N",
+        help="slurm (required), kubernetes: processors",
+    )
+    parser.add_argument(
+        "--sbatch",
+        action="append",
+        metavar="NAME=VALUE",
+        help="slurm: another option of sbatch; again for more",
+    )
+    parser.add_argument("--image", help="kubernetes (required): has planc, the plan and what it reads")
+    parser.add_argument(
+        "--volume",
+        type=_read(read_volume, "CLAIM:/PATH"),
+        metavar="CLAIM:/PATH",
+        help="kubernetes: a claim of storage that all pods share; required where the plan saves checkpoints",
+    )
+    parser.add_argument(
+        "--gpu-resource",
+        type=_read(read_resource, "a resource"),
+        metavar="NAME",
+        help="kubernetes: what a device is called, where the plan does not say whose it is (nvidia.com/gpu)",
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """0 once printed; as `check` for a plan with errors, which go to stderr; 2 for what cannot be started."""
+    form = Form(arguments.form)
+    _require_fitting(arguments, form)
+    settings = plans.settings(arguments)
+    if arguments.plan.endswith(".json"):
+        planned = _Planned(_compiled(arguments.plan, settings))
+    else:
+        checked = plans.check(arguments.plan, settings=settings)
+        failure = plans.require_sound(checked)
+        if failure is not None:
+            return failure
+        assert checked.graph is not None and checked.plan is not None, "a plan without errors has both"
+        hardware = checked.plan.hardware
+        planned = _Planned(
+            checked.graph,
+            checked.plan,
+            checked.plan.mesh.devices_per_node,
+            hardware.gpu if hardware else None,
+        )
+    try:
+        text = _text(form, arguments, planned=planned, settings=settings)
+    except LaunchError as error:
+        raise UsageError(f"{error.message}\nhelp: {error.help}") from error
+    print(text, end="")
+    if not arguments.meet_elsewhere:
+        print(f"planc: {_OPEN_STORE}", file=sys.stderr)
+    return CLEAN
+
+
+def _text(form: Form, arguments: Namespace, *, planned: _Planned, settings: Sequence[SourceFile]) -> str:
+    graph = planned.graph
+    nodes = place(
+        graph.world_size,
+        devices_per_node=planned.devices_per_node,
+        device=planned.device,
+        num_nodes=arguments.nodes,
+    )
+    texts = [source.text for source in settings]
+    run = run_arguments(arguments.plan, settings=texts, run_dir=arguments.run_dir)
+    shrinking = _shrinking(planned, nodes, form)
+    grace = arguments.grace_seconds
+    name = arguments.name or graph.name
+    job = job_of(name, nodes=nodes, run=run, shrinking=shrinking, grace_seconds=grace)
+    if arguments.meet_elsewhere:
+        _require_elastic(job, arguments.rdzv_endpoint)
+        job = replace(job, meets_elsewhere=True)
+    match form:
+        case Form.TORCHRUN:
+            return _lines(torchrun_lines(job, endpoint=arguments.rdzv_endpoint))
+        case Form.ACCELERATE:
+            return _lines(accelerate_lines(job, endpoint=arguments.rdzv_endpoint))
+        case Form.SLURM:
+            cpus = _required(arguments.cpus_per_node, "--cpus-per-node N: Slurm gives a task one otherwise")
+            options = SlurmOptions(cpus, tuple(arguments.sbatch or ()))
+            return slurm_script(job, options, uses_devices=_uses_devices(planned))
+        case Form.KUBERNETES:
+            return _manifest(job, arguments, planned=planned)
+    assert_never(form)
+
+
+def _require_elastic(job: Job, endpoint: Endpoint | None) -> None:
+    """LaunchError for a job that ends with any of its nodes, wherever they meet."""
+    if job.shrinking is None or endpoint is None:
+        raise LaunchError(
+            "--meet-elsewhere is for elastic plans on several nodes, started by torchrun",
+            help="leave it out: a run that needs all of its nodes gains nothing by it",
+        )
+
+
+def _shrinking(planned: _Planned, nodes: Nodes, form: Form) -> Shrinking | None:
+    """What an elastic plan lets torchrun do. The other forms start all nodes or none, and are told so."""
+    plan = planned.plan
+    if plan is None or plan.elastic is None:
+        return None
+    if form is not Form.TORCHRUN:
+        text = f"--form {form} starts all {nodes.num_nodes} nodes or none: the elastic block changes nothing"
+        print(f"planc: {text}", file=sys.stderr)
+        return None
+    fewest = min(smaller.mesh.world_size for smaller in smaller_plans(plan))
+    return Shrinking(-(-fewest // nodes.ranks_per_node), plan.elastic.max_restarts)
+
+
+def _manifest(job: Job, arguments: Namespace, *, planned: _Planned) -> str:
+    image = _required(arguments.image, "--image IMAGE: one that has planc, the plan and what it reads")
+    if needs_shared_folder(planned.graph):
+        require_kept(arguments.run_dir, volume=arguments.volume)
+    resource = _gpu_resource(arguments.gpu_resource, planned.device) if _uses_devices(planned) else None
+    options = KubernetesOptions(image, resource, arguments.volume, arguments.cpus_per_node)
+    return kubernetes_manifest(job, options)
+
+
+def _uses_devices(planned: _Planned) -> bool:
+    """Whether ranks have devices. LaunchError where that is left to what the machine turns out to have."""
+    backend = planned.graph.init_mesh.backend
+    if backend == "auto" and planned.device is None:
+        raise LaunchError(
+            "the plan leaves open whether it runs on devices or on processors",
+            help="set mesh.backend = nccl or gloo, or name the device with --gpu",
+        )
+    return backend != "gloo"
+
+
+def _gpu_resource(given: str | None, device: Device | None) -> str:
+    if given is not None:
+        return given
+    if device is None or device.name == "device":
+        raise LaunchError(
+            "the plan does not say whose devices it runs on",
+            help="give --gpu-resource nvidia.com/gpu or amd.com/gpu, or name the device with --gpu",
+        )
+    return next((name for start, name in _VENDORS.items() if device.name.startswith(start)), "nvidia.com/gpu")
+
+
+def _compiled(path: str, settings: Sequence[SourceFile]) -> Graph:
+    """The graph of an artifact, which takes no more settings."""
+    if settings:
+        raise UsageError("a compiled plan takes no settings: compile it again with them")
+    try:
+        return graph_of(load(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (ArtifactError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _require_fitting(arguments: Namespace, form: Form) -> None:
+    """UsageError for an option that the form would not read."""
+    for name, forms in _ONLY_FOR.items():
+        if getattr(arguments, name) is not None and form not in forms:
+            raise UsageError(f"--{name.replace('_', '-')} is for --form {' or '.join(forms)}")
+
+
+def _required(value: _Value | None, meaning: str) -> _Value:
+    if value is None:
+        raise LaunchError("the plan cannot know what the cluster has", help=f"give {meaning}")
+    return value
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _folder(text: str) -> str:
+    if not text:
+        raise ArgumentTypeError("no folder is named")
+    return text
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,5}", text, re.ASCII):
+        raise ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    return int(text)
+
+
+def _read(reader: Callable[[str], _Value], meaning: str) -> Callable[[str], _Value]:
+    def read(text: str) -> _Value:
+        try:
+            return reader(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is not {meaning}") from None
+
+    return read

@@ -1,0 +1,99 @@
+"""`planc review`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planc.api import Checked
+from planc.cli.commands.diff import add_fail_on_argument, fails
+from planc.cli.support.exits import CLEAN, FINDINGS
+from planc.cli.versions.changes import ChangedPlan, changed_plans, fork_point, from_here
+from planc.cli.versions.git import top_folder
+from planc.cli.versions.revisions import GIT_PREFIX, read_side
+from planc.diagnostics import has_errors
+from planc.diagnostics.github import render_github
+from planc.diagnostics.report import PlanFindings, Report
+from planc.diff.differ import diff
+from planc.diff.review import Reviewed, render_review
+
+DESCRIPTION = """\
+Say what the change of a branch changes in every plan of the repository: those whose text differs from where
+the branch left BASE, and those that include a file that differs. The plans are the working tree's. As
+Markdown, a comment for the reviewers; as github, annotations of the plans' lines."""
+
+EPILOG = """\
+examples:
+  planc review main
+  planc review origin/main --output-format github
+  planc review main --fail-on checkpoint
+
+TP_SIZE and its like are not read: a difference is between what is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    reviewed: Reviewed
+    checked: Checked
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("base", metavar="BASE", help="a git revision: the branch that the change is for")
+    parser.add_argument("--output-format", choices=("markdown", "github"), default="markdown")
+    add_fail_on_argument(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """0; 1 where a plan has errors or differs under --fail-on; 2 where git or a file cannot be read."""
+    revision = fork_point(arguments.base)
+    plans = list(_review(revision))
+    if arguments.output_format == "github":
+        sys.stdout.write(render_github(_report(plans)))
+    else:
+        sys.stdout.write(render_review([plan.reviewed for plan in plans], revision=revision))
+    is_failure = any(has_errors(plan.reviewed.diagnostics) for plan in plans)
+    found = [plan.reviewed.found for plan in plans if plan.reviewed.found]
+    return FINDINGS if is_failure or any(fails(one, arguments.fail_on) for one in found) else CLEAN
+
+
+def _review(revision: str) -> Iterator[_Plan]:
+    top = top_folder()
+    for change in changed_plans(revision):
+        if change.new is None:
+            yield _Plan(Reviewed(change.path, what="is gone"), Checked({}, ()))
+            continue
+        plan = _compare(change, revision=revision, top=top)
+        # What stands beside a broken part are the plans that include it, with the same errors.
+        if plan.reviewed.found or not change.is_included:
+            yield plan
+
+
+def _compare(change: ChangedPlan, *, revision: str, top: Path) -> _Plan:
+    """The difference; for a new plan, or one that cannot be compared, its findings."""
+    name = from_here(change.path, top=top)
+    new, checked = read_side(name, settings=(), world_size=None)
+    reviewed = Reviewed(name, because=change.because, diagnostics=checked.diagnostics)
+    if change.old is None:
+        return _Plan(replace(reviewed, what="is new"), checked)
+    if new is None:
+        return _Plan(replace(reviewed, what="is too broken to compare"), checked)
+    old, _ = read_side(f"{GIT_PREFIX}{revision}:{change.old}", settings=(), world_size=None)
+    if old is None:
+        return _Plan(replace(reviewed, what=f"was too broken at {revision} to compare"), checked)
+    named = replace(old, name=from_here(change.old, top=top))
+    found = diff(named, new)
+    return _Plan(replace(reviewed, found=found, diagnostics=found.diagnostics), checked)
+
+
+def _report(plans: list[_Plan]) -> Report:
+    return Report(
+        tuple(
+            PlanFindings(plan.reviewed.path, plan.reviewed.diagnostics, plan.checked.sources, ())
+            for plan in plans
+        ),
+        root=os.getcwd(),
+    )

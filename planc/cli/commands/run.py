@@ -1,0 +1,398 @@
+"""`planc run`: a plan, or an artifact of one, on this rank.
+
+Every rank compiles the plan itself; ranks compare the graph's hash before they do anything together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from planc.cli.running.banner import banner, closing, mesh_text, preempted
+from planc.cli.running.compiled import Compiled, compiled_for, work_of
+from planc.cli.running.fetching import require_models
+from planc.cli.running.preflight import (
+    require_interface,
+    require_packages,
+    require_storage,
+    require_threads,
+    require_trackers,
+)
+from planc.cli.running.resuming import changes_since_saved, refuse_old_checkpoints
+from planc.cli.running.run_errors import record, report
+from planc.cli.running.starting import start_with
+from planc.cli.running.watching import Listener, listen
+from planc.cli.support.streams import outlive_reader
+from planc.graph.graph import Graph, plan_hash
+from planc.runtime import interpreter
+from planc.runtime.checkpoint_format.layout import committed_steps
+from planc.runtime.cpus import unsupported_system
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.failures import exit_code, memory_help, summary
+from planc.runtime.observer import Observer, Silent
+from planc.runtime.process import (
+    Launch,
+    needs_shared_folder,
+    read_launch,
+    require_world_size,
+)
+from planc.runtime.ranks.rank_claims import Claim, require_free_port
+from planc.runtime.ranks.statements import Statements
+from planc.runtime.ranks.watch import Watch
+from planc.runtime.run_directory.directory import RunDirectory
+from planc.runtime.stopping.stop_points import StopPoints
+from planc.secrets import redact_stream
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+    from planc.cli.running.progress import RunDisplay
+    from planc.runtime.torch.session import Session
+
+DESCRIPTION = "Run a plan, or a compiled plan, on this process's rank."
+EPILOG = """examples:
+  torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan
+  python -m planc.run plans/quickstart.plan --set mesh.dp_shard=1 --set mesh.tp=1
+
+exit codes: 0 done, 2 bad input, 4 storage, 5 numerics, 6 communication, 7 corrupt checkpoint,
+8 out of memory or threads,
+75 told to end (SIGTERM, Ctrl-C, SIGHUP, SIGUSR1), and saved: the same command goes on from there.
+They are also in the run folder's status.json, since torchrun returns 1 for every failure."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, help="a .plan file, or an artifact of `planc compile`")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="override a param or a setting"
+    )
+    parser.add_argument("--run-dir", type=_folder, help="where results go (default: runs/<plan's name>)")
+    parser.add_argument(
+        "--stop-after", type=_step, metavar="STEP", help="end early, after this step; save as the plan says"
+    )
+    parser.add_argument(
+        "--sample-ids", action="store_true", help="write each step's sample ids into metrics.jsonl"
+    )
+    parser.add_argument(
+        "--allow-change",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="go on from a checkpoint though the plan changes what is trained, as the refusal names it",
+    )
+
+
+def _step(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text[:18]) > 0):
+        raise ValueError(text)
+    return int(text)
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise ValueError(text)
+    return Path(text)
+
+
+_folder.__name__ = "folder"
+_step.__name__ = "step"  # argparse names the type by it: invalid step value
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    parser = argparse.ArgumentParser(
+        prog="planc.run",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    for stream in (sys.stdout, sys.stderr):
+        redact_stream(stream, environment=os.environ)
+    run(parser.parse_args(argv))
+
+
+def run(arguments: argparse.Namespace) -> NoReturn:
+    """Runs a plan and ends the process with the run's exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        outlive_reader(stream)
+    # Imports leave no garbage, and looking for it is a fifth of their time. `_execute` turns it on again.
+    gc.disable()
+    _leave(_run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    refusal = unsupported_system("run")
+    if refusal:
+        print(f"planc: error: {refusal}", file=sys.stderr)
+        return ExitCode.INPUT
+    launch = Launch(rank=_rank_hint())
+    # Known before the plan is: a refused launch shows in the folder of the run that it was to go on with.
+    directory = RunDirectory(arguments.run_dir) if arguments.run_dir else None
+    try:
+        listener = listen(launch, directory)
+    except RuntimeError as error:  # no thread is to be had
+        return _unforeseen(error, launch, directory)
+    try:
+        listener.launch = launch = read_launch(os.environ)
+        require_interface(launch, os.environ)
+        require_packages()
+        require_threads(os.environ)
+        compiled = compiled_for(arguments, launch)
+        graph = compiled.graph
+        if compiled.num_spares:
+            if launch.rank >= graph.world_size:
+                listener.stands_by = True
+                return _stand_by(launch, graph)
+            listener.launch = launch = replace(launch, world_size=graph.world_size)
+        line = start_with(arguments, world_size=graph.world_size, devices_per_node=compiled.devices_per_node)
+        require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=line)
+        require_trackers(graph, launch, os.environ)
+        # Before what takes time: the other process of this rank, if there is one, is to hear of it.
+        claim = Claim(launch)
+        require_free_port(launch)
+        _require_step(arguments.stop_after, graph)
+        listener.directory = directory = directory or RunDirectory(Path("runs") / graph.name)
+        require_storage(directory.path, launch=launch, graph=graph, inventory=compiled.inventory)
+        require_models(graph)
+        changes = changes_since_saved(graph, directory.path, allowed=arguments.allow_change)
+        if launch.rank == 0:
+            for change in changes:
+                print(f"since the checkpoint was saved: {change}")
+        _execute(compiled, launch, directory, arguments, listener, claim)
+    except RunError as error:
+        listener.notice.has_failed = listener.notice.is_over = True
+        report(error, launch, directory)
+        return error.code
+    except KeyboardInterrupt:
+        record(RunError("interrupted", code=ExitCode.INTERRUPTED), launch, directory)
+        if launch.rank == 0:
+            print("planc: interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        listener.notice.has_failed = listener.notice.is_over = True
+        return _unforeseen(error, launch, directory)
+    return ExitCode.PREEMPTED if listener.notice.is_agreed else ExitCode.DONE
+
+
+def _unforeseen(error: Exception, launch: Launch, directory: RunDirectory | None) -> int:
+    """What the system refuses outside of any op, in a sentence; or a bug of planc's own, with its traceback.
+
+    Neither must leave the process to the interpreter's end, which may hang, nor the run without a status.
+    """
+    code = exit_code(error)
+    help = memory_help(error) if code is ExitCode.MEMORY else None
+    failure = RunError(summary(error, code=code), code=code, help=help, is_shared=False)
+    if code is ExitCode.INTERNAL:
+        record(failure, launch, directory)
+        traceback.print_exception(error)
+    else:
+        report(failure, launch, directory)
+    return code
+
+
+def _stand_by(launch: Launch, graph: Graph) -> ExitCode:
+    # A spare alone needs it, and imports torch.
+    from planc.runtime.torch.parallel.spares import stand_by
+
+    text = f"rank {launch.rank} stands by: the mesh {mesh_text(graph)} has no place for it"
+    print(f"planc: {text}", file=sys.stderr)
+    return stand_by(launch) if graph.world_size > 1 else ExitCode.DONE
+
+
+def _execute(
+    compiled: Compiled,
+    launch: Launch,
+    directory: RunDirectory,
+    arguments: argparse.Namespace,
+    listener: Listener,
+    claim: Claim,
+) -> None:
+    """Runs the graph on the torch backend."""
+    # Imported here, after everything that can be refused without seconds of imports has been.
+    import torch.distributed as dist
+
+    from planc.runtime.torch.agreement.shared_folder import require_shared_folder
+    from planc.runtime.torch.backend import TorchBackend
+    from planc.runtime.torch.parallel.mesh import choose_device
+    from planc.runtime.torch.parallel.spares import dismiss
+    from planc.runtime.torch.reporting.log import close_log
+    from planc.runtime.torch.reporting.profile import require_traceable
+    from planc.runtime.torch.session import Paths, Session
+
+    # Training needs it; what was imported stays, and no search has to go through it.
+    gc.freeze()
+    gc.enable()
+    graph = compiled.graph
+    digest = listener.plan_hash = plan_hash(graph)
+    init = graph.init_mesh
+    device = choose_device(init.backend, launch)
+    require_traceable(graph, device)
+    with claim:
+        store = _meet(compiled, launch, device=device, claim=claim)
+    display = session = None
+    observer: Observer = Silent()
+    try:
+        if needs_shared_folder(graph):
+            require_shared_folder(store, launch, directory.path)
+        if launch.rank == 0:
+            notes = _take(directory, compiled, listener)
+            observer = display = _display(compiled, launch, directory, arguments, notes, device=device.type)
+        paths = Paths(base=compiled.base, run=directory.path)
+        refuse_old_checkpoints(graph, paths.checkpoints)
+        ids = arguments.sample_ids
+        session = Session(graph, digest, launch, paths, observer, device, ids, notice=listener.notice)
+        session.sources, session.overrides = compiled.sources, compiled.overrides
+        session.work = work_of(compiled)
+        session.guard.statements = Statements(store, launch.rank, launch.world_size)
+        if launch.world_size > 1:
+            _watch_others(session, store, listener, directory)
+        last = interpreter.run(graph, TorchBackend(session), stop_after=arguments.stop_after)
+        _conclude(session, display, directory, last_step=last)
+    finally:
+        if session is not None:
+            close_log(session, is_done=sys.exc_info()[0] is None)
+        if display is not None:
+            display.close()
+        # A failing rank must not wait for the others, which may hang in a collective without it. It keeps its
+        # folder to the end: another rank could write over how it failed.
+        if sys.exc_info()[0] is None:
+            if compiled.num_spares and launch.rank == 0:
+                dismiss(store, num_spares=compiled.num_spares)
+            dist.destroy_process_group()
+
+
+def _meet(compiled: Compiled, launch: Launch, *, device: torch.device, claim: Claim) -> Store:
+    """The store where all ranks have met, once they have shown that they run the same, in the same way."""
+    # Reached lazily, as all of torch is.
+    from planc.runtime.torch.agreement.surroundings import note_surroundings
+    from planc.runtime.torch.parallel.mesh import connect
+
+    reads = compiled.reads()
+    if launch.world_size > 1:
+        note_surroundings(reads, compiled.graph, device=device)
+    timeout = compiled.graph.init_mesh.timeout_seconds
+    return connect(launch, device=device, timeout_seconds=timeout, entries=reads.take(), claim=claim)
+
+
+def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tuple[str, ...]:
+    """Makes the run's folder this run's; one line for each entry that had to be set aside."""
+    notes = directory.free_lock()
+    listener.claimed = directory.claim()
+    notes += directory.repair()
+    directory.prepare(compiled.artifact, plan_hash=listener.plan_hash)
+    return notes
+
+
+def _watch_others(session: Session, store: Store, listener: Listener, directory: RunDirectory) -> None:
+    """Lets this rank know of the others: where they are, whether they are lost, and whether they are told to
+    end."""
+    launch, init = session.launch, session.graph.init_mesh
+    session.watch = Watch(session.graph, launch, store=store, run_folder=directory.path)
+    points = session.stop_points = StopPoints(
+        listener.notice,
+        store=store,
+        rank=launch.rank,
+        world_size=launch.world_size,
+        timeout_seconds=init.timeout_seconds,
+    )
+    say = partial(report, launch=launch, directory=directory)
+    has_nccl = session.device.type == "cuda"
+    listener.keep_watch(session.watch, points, init, report=say, has_nccl=has_nccl)
+
+
+def _conclude(
+    session: Session, display: RunDisplay | None, directory: RunDirectory, *, last_step: int
+) -> None:
+    """Ends a run that went well, or was told to end."""
+    session.notice.is_over = True
+    if session.watch is not None:
+        session.watch.close()
+    if display is not None:
+        _close(display, directory, last_step=last_step, session=session)
+    if session.notice.is_agreed:
+        # Reached lazily, as all of torch is.
+        import torch.distributed as dist
+
+        # torchrun ends all ranks when the first one leaves, which may be before this one has.
+        dist.barrier()
+
+
+def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, session: Session) -> None:
+    """Rank 0's last words."""
+    display.close()
+    graph, notice, digest = session.graph, session.notice, session.plan_hash
+    if notice.is_agreed:
+        steps = committed_steps(directory.path / "checkpoints")
+        saved = {
+            "saved_step": max(steps, default=None),
+            "signal": notice.heard or None,
+            "left": notice.left,
+        }
+        directory.write_status(
+            "preempted", code=ExitCode.PREEMPTED, step=last_step, plan_hash=digest, **saved
+        )
+        print(preempted(graph, last_step=last_step, heard=notice.heard), flush=True)
+    else:
+        state = "done" if last_step >= graph.num_steps else "stopped"
+        directory.write_status(state, code=ExitCode.DONE, step=last_step, plan_hash=digest)
+    checkpoint, num_steps = display.checkpoint, graph.num_steps
+    print(closing(directory, checkpoint=checkpoint, last_step=last_step, num_steps=num_steps), flush=True)
+
+
+def _display(
+    compiled: Compiled,
+    launch: Launch,
+    directory: RunDirectory,
+    arguments: argparse.Namespace,
+    notes: Sequence[str],
+    *,
+    device: str,
+) -> RunDisplay:
+    """Rank 0's display, after its first lines and what there is to note."""
+    # Imported here: the other ranks need no display.
+    from planc.cli.running.progress import RunDisplay
+
+    display = RunDisplay(directory, stop_after=arguments.stop_after)
+    if arguments.stop_after is not None and not compiled.graph.save:
+        display.noted("nothing will be saved: the plan has no checkpoint block")
+    text = banner(
+        compiled.graph, launch, device=device, run_folder=directory.path, overrides=compiled.overrides
+    )
+    print(text, flush=True)
+    for note in notes:
+        display.noted(note)
+    return display
+
+
+def _require_step(stop_after: int | None, graph: Graph) -> None:
+    """RunError for a step that the plan does not have."""
+    if stop_after is not None and stop_after > graph.num_steps:
+        raise RunError(
+            f"--stop-after {stop_after} is past the plan's last step, {graph.num_steps}",
+            help="leave it out to train to the end",
+        )
+
+
+def _rank_hint() -> int:
+    """The rank for deciding who reports, before the environment has been read strictly."""
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process at once, past the interpreter's own end.
+
+    A broken process group's threads could keep a failed rank alive. And a thread of a sound one that frees a
+    tensor while the interpreter ends aborts the process: on a busy machine, one finished run in ten.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,135 @@
+"""`planc show`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from typing import Any
+
+from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
+from planc.cli.support import plans
+from planc.cli.support.exits import UsageError
+from planc.cli.support.views import write_view
+from planc.estimate.estimate import estimate
+from planc.estimate.layout import layouts
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import BuildModel
+from planc.graph.text import to_mermaid, to_text
+from planc.plan.bind import BoundPlan
+from planc.show.estimate import collectives_data, collectives_text, convention_text, memory_data, memory_text
+from planc.show.layout import layout_data, layout_text, other_dtypes_text
+from planc.show.mesh import mesh_data, mesh_text
+from planc.show.origin import origin_data, origin_text
+from planc.show.overview import overview
+from planc.show.resolved import resolved_text
+from planc.tables import render_table
+
+DESCRIPTION = "Show what a plan means, from the graph that a run executes. Without an option: an overview."
+
+EPILOG = """\
+examples:
+  planc show llama.plan
+  planc show llama.plan --layout
+  planc show llama.plan --memory --gpu h100
+  planc show llama.plan --resolved --set tp_size=8 > llama_tp8.plan
+  planc show llama.plan --graph mermaid"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN")
+    view = parser.add_mutually_exclusive_group()
+    for name, text in (
+        ("resolved", "the plan with every default filled in: itself a plan, of the same plan_hash"),
+        ("layout", "every parameter's placements, local shape and bytes"),
+        ("memory", "what a rank holds, by what it is for, and its peak"),
+        ("collectives", "what a rank sends in a step"),
+        ("mesh", "which rank stands where"),
+        ("origin", "where each value comes from"),
+    ):
+        view.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=text)
+    view.add_argument(
+        "--graph",
+        choices=("text", "mermaid", "json"),
+        metavar="FORM",
+        help="the execution graph: text, mermaid, json",
+    )
+    plans.add_set_argument(parser)
+    plans.add_gpu_argument(parser)
+    parser.add_argument(
+        "--output-format", choices=("text", "json"), default="text", help="json for all but --resolved"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """As `check`. A plan whose only error is that it does not fit is shown all the same."""
+    checked = plans.check(arguments.plan, settings=plans.settings(arguments))
+    failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
+    if failure is not None:
+        return failure
+    bound, graph = checked.bound, checked.draft()
+    assert bound is not None and graph is not None, "a sound plan has a graph"
+    if arguments.graph is not None:
+        sys.stdout.write(_graph(graph, arguments.graph))
+    elif arguments.output_format == "json":
+        sys.stdout.write(_json(arguments.view, bound, graph))
+    elif arguments.view == "resolved":
+        sys.stdout.write(resolved_text(bound))
+    else:
+        write_view(_text(arguments.view, bound, graph), stream=sys.stdout)
+    return plans.exit_code(checked.diagnostics)
+
+
+def _graph(graph: Graph, output_format: str) -> str:
+    match output_format:
+        case "text":
+            return to_text(graph)
+        case "mermaid":
+            return to_mermaid(graph)
+        case _:
+            return json.dumps({"plan_hash": plan_hash(graph), **asdict(graph)}, indent=2) + "\n"
+
+
+def _build(graph: Graph) -> BuildModel:
+    return next(op for op in graph.setup if isinstance(op, BuildModel))
+
+
+def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
+    match view:
+        case "layout":
+            return layout_text(layouts(graph, bound.inventory)) + other_dtypes_text(_build(graph))
+        case "memory":
+            device = bound.plan.hardware.gpu if bound.plan.hardware else None
+            return f"{convention_text()}\n{memory_text(estimate(graph, bound.inventory), device=device)}"
+        case "collectives":
+            return f"{convention_text()}\n{collectives_text(estimate(graph, bound.inventory))}"
+        case "mesh":
+            return mesh_text([size for _, size in graph.mesh])
+        case "origin":
+            return origin_text(bound.plan)
+        case _:
+            rows = render_table([*overview(bound, graph)], indent="  ")
+            return f"{bound.plan.name}  {plan_hash(graph)[:12]}\n{rows}"
+
+
+def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
+    document: dict[str, Any] = {"format_version": 1, "plan_hash": plan_hash(graph)}
+    match view:
+        case "layout":
+            document["parameters"] = layout_data(layouts(graph, bound.inventory))
+            others = _build(graph).other_dtypes.items()
+            document["other_dtypes"] = {name: str(dtype) for name, dtype in others}
+        case "memory":
+            document["memory"] = memory_data(estimate(graph, bound.inventory))
+        case "collectives":
+            document["collectives"] = collectives_data(estimate(graph, bound.inventory))
+        case "mesh":
+            document |= mesh_data([size for _, size in graph.mesh])
+        case "origin":
+            document["settings"] = origin_data(bound.plan)
+        case "resolved":
+            raise UsageError("--resolved is a plan, which has no JSON form; see --origin and --graph json")
+        case _:
+            document["overview"] = dict(overview(bound, graph))
+    return json.dumps(document, indent=2) + "\n"

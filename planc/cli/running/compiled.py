@@ -1,0 +1,133 @@
+"""What `planc run` runs: a plan compiled here, or an artifact compiled before."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planc.cli.running.fetching import with_model
+from planc.cli.running.run_errors import PlanRefused
+from planc.cli.running.starting import start_with
+from planc.estimate.flops import flops
+from planc.estimate.rank_work import rank_work
+from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import BuildModel
+from planc.inventory.schema import Inventory
+from planc.runtime.errors import RunError
+from planc.runtime.process import Launch
+from planc.runtime.ranks.reads import Reads
+from planc.runtime.throughput import Work
+
+if TYPE_CHECKING:
+    # The front end, which a compiled artifact runs without.
+    from planc.plan.spec import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What is run: the graph, where its relative paths start, and what it was made from."""
+
+    graph: Graph
+    base: Path
+    sources: tuple[tuple[str, str], ...]
+    overrides: tuple[str, ...]
+    inventory: Inventory | None = None
+    """The model's, where the plan was compiled here."""
+    peak_flops: float | None = None
+    """Of the device that the plan names."""
+    devices_per_node: int | None = None
+    """As the plan's mesh says."""
+    num_spares: int = 0
+    """The ranks that a launch has beyond the smaller mesh of an elastic plan, its last ones."""
+
+    def artifact(self, folder: Path) -> str:
+        """The artifact's text for a file in `folder`."""
+        base = base_between(folder, plan_folder=self.base)
+        return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
+
+    def reads(self) -> Reads:
+        """What this rank has read so far, for comparison with what others have."""
+        reads = Reads()
+        reads.add("graph", "compiled plan", plan_hash(self.graph))
+        for name, digest in self.sources:
+            reads.add("source", name, digest)
+        reads.add("override", "the plan's override", " ".join(self.overrides) or "none")
+        for op in self.graph.setup:
+            if isinstance(op, BuildModel):
+                reads.add("file", f"{op.path}/config.json", op.config_digest)
+        return reads
+
+
+def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
+    """The plan compiled; rank 0 prints its warnings. PlanRefused if it has errors."""
+    if arguments.plan.suffix == ".json":
+        return _load(arguments.plan, arguments.set)
+    # Reached lazily: a compiled artifact runs without the front end.
+    from planc.api import check_plan
+    from planc.checks.mesh.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
+    from planc.cli.support.plans import announce_probe, render_errors
+    from planc.cli.support.settings import settings_from
+    from planc.diagnostics import Severity
+
+    settings, errors = settings_from(arguments.set, os.environ)
+    if errors:
+        raise RunError("; ".join(errors))
+    announce = announce_probe if launch.rank == 0 else None
+    checked = with_model(
+        partial(
+            check_plan, arguments.plan, settings=settings, world_size=launch.world_size, on_probe=announce
+        )
+    )
+    findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
+    if checked.graph is None:
+        errors_found = {one.code for one in checked.diagnostics if one.severity is Severity.ERROR}
+        # Started so, a plan with any other error would only be refused again.
+        if checked.plan is not None and errors_found == {WORLD_SIZE_MISMATCH}:
+            mesh = checked.plan.mesh
+            line = start_with(arguments, world_size=mesh.world_size, devices_per_node=mesh.devices_per_node)
+            findings += f"\n\nstart it with: {line}"
+        raise PlanRefused(findings)
+    if launch.rank == 0 and checked.diagnostics:
+        print(findings, file=sys.stderr)
+    return Compiled(
+        checked.graph,
+        arguments.plan.parent,
+        checked.source_digests,
+        checked.overrides,
+        checked.inventory,
+        _peak_flops(checked.plan),
+        checked.plan.mesh.devices_per_node if checked.plan else None,
+        num_spares=max(0, launch.world_size - checked.graph.world_size),
+    )
+
+
+def _peak_flops(plan: Plan | None) -> float | None:
+    return plan.hardware.gpu.peak_flops if plan is not None and plan.hardware is not None else None
+
+
+def work_of(compiled: Compiled) -> Work | None:
+    """What a step computes; None for a compiled plan, which comes without its model's inventory."""
+    if compiled.inventory is None:
+        return None
+    per_step = flops(rank_work(compiled.graph, compiled.inventory)).per_step
+    return Work(per_step, compiled.graph.world_size, compiled.peak_flops)
+
+
+def _load(path: Path, settings: Sequence[str]) -> Compiled:
+    """A compiled artifact, which takes no more settings."""
+    if settings:
+        raise RunError("a compiled plan takes no --set", help="compile the plan again with the setting")
+    try:
+        artifact = load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from error
+    except ArtifactError as error:
+        raise RunError(f"{path}: {error}", help="compile the plan again") from error
+    return Compiled(graph_of(artifact), path.parent / artifact.base, artifact.sources, artifact.overrides)

@@ -1,0 +1,137 @@
+"""What a run can know to be wrong with its machine before it imports PyTorch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from netrc import NetrcParseError, netrc
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from planc.diagnostics import Diagnostic, Severity
+from planc.doctor.codes import BLOCKED
+from planc.doctor.examination import Check
+from planc.doctor.machine import interfaces, read_storage
+from planc.doctor.needs import needs_of, trackers_of
+from planc.doctor.packages import installed_versions, package_checks
+from planc.doctor.storage import room, unwritable
+from planc.doctor.variables import interface_problem
+from planc.graph.graph import Graph
+from planc.graph.ops import OpenLog
+from planc.inventory.schema import Inventory
+from planc.runtime.cpus import num_cpus
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.failures import THREADS_HELP
+from planc.runtime.process import Launch
+from planc.runtime.run_directory.obstacles import num_kept, obstacles
+
+_THREADS = 12
+"""Of planc, gloo and the data, besides those that compute."""
+
+
+def require_packages() -> None:
+    """RunError unless everything that runs import is installed, in a release that planc works with."""
+    _require(_problems(package_checks(installed_versions(), is_for_run=True)))
+
+
+def require_trackers(graph: Graph, launch: Launch, environment: Mapping[str, str]) -> None:
+    """RunError if rank 0 could not tell the plan's trackers of the run: no package, or no key for W&B."""
+    trackers = trackers_of(graph)
+    if launch.rank != 0 or not trackers:
+        return
+    checks = package_checks(installed_versions(), is_for_run=True, trackers=trackers)
+    _require(_problems(checks), is_shared=False)
+    for op in graph.setup:
+        for one in op.trackers if isinstance(op, OpenLog) else ():
+            if one.kind == "wandb" and one.mode == "online" and not has_wandb_key(environment):
+                raise RunError(
+                    "W&B is to be told of the run, but has no key: it would ask for one, and nobody answers",
+                    help="run `wandb login`, set WANDB_API_KEY, or set logging.tracker.wandb.mode = offline",
+                    span=op.span,
+                    is_shared=False,
+                )
+
+
+def has_wandb_key(environment: Mapping[str, str]) -> bool:
+    """Whether the environment or the netrc file of `wandb login` names a key for W&B's server."""
+    if environment.get("WANDB_API_KEY"):
+        return True
+    server = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname
+    path = Path(environment.get("NETRC") or "~/.netrc").expanduser()
+    try:
+        return server is not None and netrc(path).authenticators(server) is not None
+    except (OSError, NetrcParseError):
+        return False
+
+
+def require_threads(environment: Mapping[str, str]) -> None:
+    """RunError unless this process can start as many threads as a run does.
+
+    A library that is refused one may end the process without a word, so they are tried here first.
+    """
+    text = environment.get("OMP_NUM_THREADS", "")
+    wanted = _THREADS + (int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else num_cpus())
+    is_over = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        while len(started) < wanted:
+            thread = threading.Thread(target=is_over.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        raise RunError(
+            f"the system refuses thread {len(started) + 1} of the {wanted} that a run starts: {error}",
+            code=ExitCode.MEMORY,
+            help=THREADS_HELP,
+            is_shared=False,
+        ) from error
+    finally:
+        is_over.set()
+        for thread in started:
+            thread.join()
+
+
+def require_interface(launch: Launch, environment: Mapping[str, str]) -> None:
+    """RunError if gloo is told to use a network interface that is not there."""
+    problem = interface_problem(environment, interfaces()) if launch.world_size > 1 else None
+    _require([problem] if problem else [], is_shared=False)
+
+
+def require_storage(folder: Path, *, launch: Launch, graph: Graph, inventory: Inventory | None) -> None:
+    """RunError if rank 0 can't write the run's folder, or would find no place or room to save there.
+
+    A compiled plan comes without an inventory, and how large its checkpoints are is not known yet.
+    """
+    if launch.rank != 0:
+        return
+    storage = read_storage(folder)
+    if storage.refusal is not None:
+        _require(unwritable(storage).problems, code=ExitCode.STORAGE, is_shared=False)
+        return
+    if found := obstacles(folder, graph):
+        raise RunError(
+            "\n".join(f"{BLOCKED.summary}: {one} [{BLOCKED.code}]" for one in found),
+            code=ExitCode.STORAGE,
+            help="; ".join(dict.fromkeys(one.help for one in found)),
+            is_shared=False,
+        )
+    if inventory is not None:
+        check = room(storage, saves=needs_of(graph, inventory).saves, num_kept=num_kept(folder))
+        _require(check.problems, code=ExitCode.STORAGE, is_shared=False)
+
+
+def _problems(checks: Iterable[Check]) -> list[Diagnostic]:
+    return [problem for check in checks for problem in check.problems]
+
+
+def _require(
+    problems: Iterable[Diagnostic], *, code: ExitCode = ExitCode.INPUT, is_shared: bool = True
+) -> None:
+    """RunError with all errors among the problems."""
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if not errors:
+        return
+    message = "\n".join(f"{one.code.summary}: {one.primary.text} [{one.code.code}]" for one in errors)
+    helps = dict.fromkeys(one.help for one in errors if one.help)
+    span = errors[0].primary.span if code is ExitCode.STORAGE and len(errors) == 1 else None
+    raise RunError(message, code=code, help="; ".join(helps), span=span, is_shared=is_shared)

@@ -1,0 +1,102 @@
+"""The rehearsal behind `planc check --deep`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from planc.api import Checked, cache_dir
+from planc.checks.run import does_not_fit
+from planc.cli.support.exits import UsageError
+from planc.cli.support.libraries import require_libraries
+from planc.deep_check.check import Deep, check_deep
+from planc.deep_check.summary import rehearsed_rows
+from planc.devices.hardware import Demand
+from planc.diagnostics import Diagnostic, Severity, has_errors, in_order
+from planc.estimate.estimate import estimate
+from planc.plan.elastic_meshes import shrinking_note
+from planc.runtime.errors import RunError
+from planc.tables import Row
+
+
+def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, tuple[Row, ...]]:
+    """The plan with the rehearsal's findings among its own, and the lines that `check` says of it.
+
+    On a terminal, `stream` shows what is being done. A plan with errors is left as it is: it has no graph.
+    UsageError where torch or transformers are missing, or the model cannot be built.
+    """
+    require_libraries("--deep", "torch", "transformers")
+    if checked.graph is None or checked.inventory is None:
+        return checked, ()
+    source = checked.sources[path]
+    try:
+        with progress(path, stream=stream) as said:
+            deep = check_deep(
+                checked.graph,
+                base=Path(path).parent,
+                estimate=estimate(checked.graph, checked.inventory),
+                cache_dir=cache_dir(),
+                nowhere=source.start(),
+                said=said,
+            )
+    except RunError as error:
+        raise UsageError(error.message) from error
+    diagnostics = in_order((*checked.diagnostics, *deep.diagnostics, *_judged(checked, deep)))
+    graph = None if has_errors(diagnostics) else checked.graph
+    rows = tuple(rehearsed_rows(deep, graph=checked.graph))
+    return replace(checked, diagnostics=diagnostics, graph=graph), rows
+
+
+def with_smaller(checked: Checked, smaller: Iterable[Checked]) -> Checked:
+    """An elastic plan with what the rehearsal finds on the smaller meshes, each finding once."""
+    found = list(checked.diagnostics)
+    for one in smaller:
+        assert one.plan is not None, "it has checked clean before"
+        note = shrinking_note(one.plan)
+        known = {(other.code, other.primary) for other in found}
+        errors = (new for new in one.diagnostics if new.severity is Severity.ERROR)
+        found.extend(
+            replace(new, notes=(*new.notes, note)) for new in errors if (new.code, new.primary) not in known
+        )
+    graph = None if has_errors(found) else checked.graph
+    return replace(checked, diagnostics=in_order(found), graph=graph)
+
+
+@contextlib.contextmanager
+def progress(path: str, *, stream: TextIO) -> Iterator[Callable[[str], None]]:
+    """A function that shows on a terminal what comes next, in one line that is gone at the end.
+
+    Nothing is shown in a pipe, nor where continuous integration lends a terminal and keeps what it prints.
+    """
+    if not stream.isatty() or os.environ.get("CI") or os.environ.get("TERM") == "dumb":
+        yield lambda text: None
+        return
+    # Only a terminal needs it, and a pipe should not wait for the import.
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(file=stream, highlight=False).status(f"rehearsing {escape(path)}") as status:
+        yield lambda text: status.update(f"rehearsing {escape(path)}: {text}")
+
+
+def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:
+    """Whether the device holds what was rehearsed, where the estimate has not said so already."""
+    measured = deep.rehearsal.measured
+    plan = None if checked.bound is None else checked.bound.plan
+    codes = (does_not_fit.CODE, does_not_fit.TIGHT)
+    if plan is None or plan.hardware is None or measured is None:
+        return
+    if any(finding.code in codes for finding in checked.diagnostics):
+        return
+    if plan.fsdp is not None and plan.fsdp.cpu_offload:
+        # The rehearsal counts what lies in the host's memory too.
+        return
+    parts = tuple(sorted(measured.peak.parts, key=lambda part: -part[1]))
+    found = Demand(plan.hardware.gpu, measured.reserved_bytes, measured.peak.segment, parts)
+    finding = does_not_fit.rehearsed(found, plan.span("hardware.gpu"))
+    if finding is not None:
+        yield finding

@@ -1,0 +1,62 @@
+"""`planc checkpoint export`: a checkpoint as a folder that transformers loads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.libraries import require_libraries
+from planc.cli.versions.saved_plans import NoSavedPlanError, saved_plan
+from planc.graph.artifact import graph_of
+from planc.graph.ops import BuildModel
+from planc.hub.names import model_folder
+from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.verify import read_manifest
+from planc.runtime.errors import RunError
+from planc.vocab import DType
+
+
+def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | None) -> int:
+    """0 once `folder` is written; UsageError for what cannot be read or written.
+
+    Without a model's folder it is where the plan says that saved the checkpoint; without a dtype parameters
+    keep theirs.
+    """
+    require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
+    # It imports torch, which takes seconds: what can be refused without it has been.
+    from planc.runtime.torch.weights.export_checkpoint import export_checkpoint
+
+    try:
+        source = _named(model) if model else _model(checkpoint)
+        replaced = export_checkpoint(
+            checkpoint, model=source, folder=Path(folder), dtype=DType(dtype) if dtype else None
+        )
+    except RunError as error:
+        raise UsageError(f"{error.message}\n{error.help}" if error.help else error.message) from error
+    print(f"wrote {folder}, of {checkpoint}{replaced}", file=sys.stderr)
+    return CLEAN
+
+
+def _named(model: str) -> Path:
+    try:
+        return model_folder(model, base=Path())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _model(checkpoint: Path) -> Path:
+    """The model's folder, as the plan that saved a checkpoint names it."""
+    remedy = "name the model's folder: --model FOLDER"
+    try:
+        saved = saved_plan(checkpoint, read_manifest(checkpoint))
+    except CheckpointError as error:
+        raise UsageError(error.message) from error
+    except NoSavedPlanError as error:
+        raise UsageError(f"{checkpoint}: the plan that saved it {error}\n{remedy}") from error
+    built = next(op for op in graph_of(saved.artifact).setup if isinstance(op, BuildModel))
+    found = model_folder(built.path, base=saved.folder / saved.artifact.base)
+    if not found.is_dir():
+        # A copied checkpoint does not lie where its plan's relative paths start.
+        raise UsageError(f"{checkpoint}: the model's folder of its plan is not there: {found}\n{remedy}")
+    return found

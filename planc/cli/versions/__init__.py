@@ -1,0 +1,1 @@
+"""Versions of plans: git revisions, run directories, and checkpoints."""

@@ -1,0 +1,114 @@
+"""Which plans of a repository differ from a revision, in their own text or in what they include."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from planc.api import local_files, read_source
+from planc.cli.support.exits import UsageError
+from planc.cli.versions.git import git, git_paths, top_folder
+from planc.cli.versions.trees import PLANS, asked_for, is_part
+from planc.source import SourceFile
+from planc.syntax import ast
+from planc.syntax.parse import parse
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPlan:
+    """A plan that a change concerns. Paths start at the top of the repository.
+
+    `old` is None for a new plan, `new` for one that is gone. `because` are changed files that it includes;
+    `is_included` says that another plan includes it: it may be no plan of its own.
+    """
+
+    old: str | None
+    new: str | None
+    because: tuple[str, ...] = ()
+    is_included: bool = False
+
+    @property
+    def path(self) -> str:
+        return self.new or self.old or ""
+
+
+def fork_point(base: str) -> str:
+    """The short name of the commit at which HEAD left `base`: what came there later is no change of HEAD."""
+    base_commit, head = _commit(base), _commit("HEAD")
+    try:
+        found = git("merge-base", base_commit, head).decode().strip()
+    except UsageError as error:
+        text = f"{base} and HEAD have no common commit here: fetch the whole history (fetch-depth: 0)"
+        raise UsageError(text) from error
+    return git("rev-parse", "--short", found).decode().strip()
+
+
+def _commit(revision: str) -> str:
+    try:
+        return git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
+    except UsageError as error:
+        raise UsageError(f"{revision} is not a commit here ({error})") from error
+
+
+def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
+    """Plans of the working tree that git tracks and that differ from `revision`, and those that are gone.
+
+    Files that only parts of plans are made of stand under the plans that include them.
+    """
+    renames = dict(_changed_files(revision))
+    top = top_folder()
+    listed = git_paths("ls-files", "-z", "--full-name", "--", PLANS)
+    present = sorted({path for path in listed if path and (top / path).is_file()})
+    trees = {path: _tree(top, path) for path in present}
+    includes = {path: _includes(top, path, tree) for path, tree in trees.items() if tree is not None}
+    changed = {path for pair in renames.items() for path in pair if path}
+    included = frozenset(path for paths in includes.values() for path in paths)
+    found = [
+        ChangedPlan(
+            renames.get(path, path),
+            path,
+            tuple(sorted(includes.get(path, frozenset()) & changed)),
+            path in included,
+        )
+        for path in present
+        if path in renames or includes.get(path, frozenset()) & changed
+        if not is_part(trees[path])
+    ]
+    gone = [ChangedPlan(old, None) for new, old in _gone(renames, present)]
+    return tuple(sorted((*found, *gone), key=lambda plan: plan.path))
+
+
+def _changed_files(revision: str) -> Iterator[tuple[str, str | None]]:
+    """(path, path in the revision); the second is None for a new file. A file that is gone names itself."""
+    words = iter(git_paths("diff", "--name-status", "-z", "--find-renames", revision, "--", PLANS))
+    for status in words:
+        if not status:
+            return
+        path = next(words)
+        if status.startswith("R"):
+            yield next(words), path
+        else:
+            yield path, None if status == "A" else path
+
+
+def _gone(renames: Mapping[str, str | None], present: list[str]) -> Iterator[tuple[str, str]]:
+    for new, old in renames.items():
+        if old is not None and new not in present:
+            yield new, old
+
+
+def _tree(top: Path, path: str) -> ast.PlanFile | None:
+    """None for a file that does not parse."""
+    source, _ = read_source(top / path)
+    return parse(SourceFile(path, source.text))[0] if source else None
+
+
+def _includes(top: Path, path: str, tree: ast.PlanFile) -> frozenset[str]:
+    return asked_for(tree, path, load=local_files((top / path).parent, plan=path))
+
+
+def from_here(path: str, *, top: Path) -> str:
+    """A path from the top of the repository as one from the current folder, with forward slashes."""
+    return Path(os.path.relpath(top.resolve() / path, Path.cwd().resolve())).as_posix()

@@ -1,0 +1,167 @@
+"""OLD and NEW of `planc diff`: plans, artifacts, other git revisions' plans, runs and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from planc.api import Checked, cache_dir, check_source, read_source
+from planc.cli.support.exits import UsageError
+from planc.cli.support.plans import announce_probe
+from planc.cli.versions.git import git, top_folder
+from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
+from planc.diagnostics import Diagnostic, has_errors
+from planc.diff.difference import State, Verdict
+from planc.diff.side import Side, side_of
+from planc.diff.verdict import verdict
+from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
+from planc.inventory.load import InventoryError, inventory_of
+from planc.inventory.schema import Inventory
+from planc.plan.codes import CANNOT_INCLUDE
+from planc.plan.include import Load
+from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.layout import latest, step_directory, step_of
+from planc.runtime.checkpoint_format.verify import read_manifest
+from planc.runtime.run_directory.plain_files import read_utf8
+from planc.runtime.run_directory.run_files import CHECKPOINTS, MAX_PLAN_BYTES, PLAN_NAME
+from planc.source import SourceFile, Span
+
+GIT_PREFIX = "git:"
+
+
+def read_side(
+    name: str, *, settings: Sequence[SourceFile], world_size: int | None
+) -> tuple[Side | None, Checked]:
+    """The side that `name` names, None for a plan too broken to compare; and its findings.
+
+    UsageError for what git, the artifact reader or the checkpoint reader refuses.
+    """
+    if Path(name).is_dir():
+        return _stored(Path(name), settings=settings), Checked({}, ())
+    files: Load | None = None
+    if name.startswith(GIT_PREFIX):
+        source, base = _from_git(name)
+        files = _git_files(name)
+    else:
+        path = Path(name)
+        found, problems = read_source(path)
+        if found is None:
+            return None, Checked({}, problems)
+        source, base = found, path.parent
+    # No plan starts with a brace, and every artifact does.
+    if source.text.lstrip().startswith("{"):
+        return _artifact(source, base=base, settings=settings), Checked({}, ())
+    checked = check_source(
+        source, base=base, settings=settings, world_size=world_size, load=files, on_probe=announce_probe
+    )
+    return side_of(checked, name=name), checked
+
+
+def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile]) -> Side:
+    if settings:
+        raise UsageError(f"{source.name} is compiled: --set has nothing to work on")
+    try:
+        artifact = load(source.text)
+    except ArtifactError as error:
+        raise UsageError(f"{source.name}: {error}") from error
+    side = Side(source.name, graph_of(artifact))
+    return replace(side, inventory=_inventory(artifact, side, base=base))
+
+
+def _stored(folder: Path, *, settings: Sequence[SourceFile]) -> Side:
+    """The plan that a run's folder runs, or the one that saved a checkpoint."""
+    if settings:
+        raise UsageError(f"{folder} is compiled: --set has nothing to work on")
+    if step_of(folder.resolve()) is not None:
+        saved = _saved_by(folder)
+        artifact, base = saved.artifact, saved.folder
+    else:
+        artifact, base = _running(folder), folder
+    side = Side(str(folder), graph_of(artifact))
+    return replace(side, inventory=_inventory(artifact, side, base=base))
+
+
+def _running(folder: Path) -> Artifact:
+    """The plan that a run's folder runs."""
+    path = folder / PLAN_NAME
+    try:
+        return load(read_utf8(path, max_bytes=MAX_PLAN_BYTES))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"{folder}: the folder keeps no plan: {path}: {reason}") from error
+    except ArtifactError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def checkpoint_in(name: str) -> Path | None:
+    """The checkpoint that a run resumes from: `name`, or the newest of a run folder; None without one."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return None
+    if step_of(folder.resolve()) is not None:
+        return folder
+    try:
+        step = latest(folder / CHECKPOINTS)
+    except CheckpointError as error:
+        raise UsageError(f"{folder}: {error.message}") from error
+    return None if step is None else step_directory(folder / CHECKPOINTS, step=step)
+
+
+def resuming(checkpoint: Path, new: Side) -> Verdict:
+    """What a run of `new` does with a checkpoint; it judges by the plan that saved it, as the run does."""
+    if has_errors(new.diagnostics):
+        return Verdict(State.REFUSED, "the plan has errors")
+    step = step_of(checkpoint.resolve())
+    assert step is not None, "a checkpoint's folder is named by its step"
+    return verdict(graph_of(_saved_by(checkpoint).artifact), new.graph, step=step)
+
+
+def _saved_by(checkpoint: Path) -> SavedPlan:
+    """The plan that saved a checkpoint."""
+    try:
+        return saved_plan(checkpoint, read_manifest(checkpoint))
+    except CheckpointError as error:
+        raise UsageError(f"{checkpoint}: {error.message}") from error
+    except NoSavedPlanError as error:
+        raise UsageError(f"{checkpoint}: the plan that saved it {error}") from error
+
+
+def _inventory(artifact: Artifact, side: Side, *, base: Path) -> Inventory | None:
+    """The model that an artifact was compiled for; None where it is not here, or not the same any more."""
+    try:
+        found = inventory_of(
+            side.model.path, base=base / artifact.base, cache_dir=cache_dir(), on_probe=announce_probe
+        ).inventory
+    except InventoryError:
+        return None
+    return found if found.config_digest == side.model.config_digest else None
+
+
+def _from_git(name: str) -> tuple[SourceFile, Path]:
+    """The text of `git:REV:PATH`, and the folder in the working tree that its relative paths start at."""
+    revision, colon, path = name.removeprefix(GIT_PREFIX).partition(":")
+    if not colon or not revision or not path or revision.startswith("-"):
+        raise UsageError(f"{name}: write git:REVISION:PATH")
+    content = git("cat-file", "blob", f"{revision}:{path}")
+    # As git has it: ./ starts at the current folder, anything else at the top of the working tree.
+    is_relative = path.startswith(("./", "../"))
+    top = Path() if is_relative else top_folder()
+    try:
+        return SourceFile(name, content.decode().replace("\r\n", "\n")), (top / path).parent
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is not UTF-8 text") from error
+
+
+def _git_files(name: str) -> Load:
+    """Reads what a plan of another revision includes, from that revision."""
+    folder = name[: name.rfind("/") + 1] or name[: name.rfind(":") + 1]
+
+    def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
+        full = f"{folder}{path}"
+        try:
+            return _from_git(full)[0], ()
+        except UsageError as error:
+            return None, (CANNOT_INCLUDE.at(span, str(error)),)
+
+    return load

@@ -1,0 +1,39 @@
+"""Forwards of a model on the meta device. Imports torch, for the probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from planc.inventory.probe.attention_calls import WITHOUT_MASK
+from planc.modeling.first_positions import FirstPositions
+
+NUM_TOKENS = 8
+
+
+def run(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
+    """One forward on `input_ids` [1, S] and perhaps `position_ids`; on tokens without values by default."""
+    if inputs is None:
+        inputs = {"input_ids": torch.zeros(1, NUM_TOKENS, dtype=torch.long, device="meta")}
+    # What makes masks looks at one to learn whether tokens are packed, which no tensor on meta can tell.
+    masks = {"attention_mask": torch.ones_like(inputs["input_ids"])} if makes_masks(model) else {}
+    with torch.no_grad():
+        model(**inputs, use_cache=False, **masks)
+
+
+def run_again(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
+    """As `run`, of a model that has been run: which of its modules are called is known."""
+    with FirstPositions(lacks_values):
+        run(model, inputs)
+
+
+def makes_masks(model: PreTrainedModel) -> bool:
+    """Whether the model's attention is one that takes masks."""
+    return bool(model.config._attn_implementation != WITHOUT_MASK)
+
+
+def lacks_values(tensor: Tensor) -> bool:
+    return tensor.is_meta

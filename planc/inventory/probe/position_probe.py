@@ -1,0 +1,128 @@
+"""What a model does with the positions of its tokens, tried on the meta device. Imports torch, for the probe.
+
+A run gives a model `position_ids`. Some models read them as transformers' own default has them, 0, 1, 2, ...;
+some start elsewhere; some ignore them and count the tokens that they see, which under context parallelism are
+not those of the whole sequence. No class name and no field of a config tells these apart, and a forward does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from planc.inventory.files import InventoryError
+from planc.inventory.probe.forwards import NUM_TOKENS, makes_masks, run_again
+from planc.inventory.probe.known_values import KnownValues, Meeting
+from planc.inventory.schema import Positions
+from planc.modeling.initialization import small_buffers
+
+_UNCOUNTED_AT = (3, 5)
+"""Where the tokens that are tried hold the one for padding: not at an end, where models warn of it."""
+
+
+def positions_of(model: PreTrainedModel) -> Positions:
+    """What the model, which is on meta, does with positions.
+
+    InventoryError when those that it uses by itself are none that a run could give.
+    """
+    vocab_size, padding_id = model.config.vocab_size, getattr(model.config, "pad_token_id", None)
+    if not isinstance(padding_id, int) or not 0 <= padding_id < vocab_size:
+        padding_id = None
+    tried = _Trials(model)
+    ids = _token_ids(vocab_size=vocab_size, padding_id=padding_id)
+    places = torch.arange(NUM_TOKENS)
+    # What code computes once and keeps is computed here, so that all that follow are alike.
+    tried.meetings(ids, places)
+    given = tried.meetings(ids, places)
+    # Masks differ from token to token, and show nothing of what the layers make of positions.
+    counts_itself = not makes_masks(model) and _counts_itself(tried)
+    default = tried.meetings(ids, None)
+    if _keys(default) == _keys(given):
+        return Positions(counted_by_model=counts_itself)
+    own = _own_positions(default, given)
+    for uncounted in (None, padding_id):
+        if own is None:
+            break
+        counted = torch.ones_like(ids) if uncounted is None else (ids != uncounted).long()
+        same = counted.cumsum(0) * counted - 1 + int(own[0])
+        if torch.equal(same, own) and _keys(tried.meetings(ids, same)) == _keys(default):
+            return Positions(first=int(own[0]), uncounted_token=uncounted, counted_by_model=counts_itself)
+    raise InventoryError(
+        f"{type(model).__name__} does not number its tokens one after the other",
+        help="planc needs a model whose positions are consecutive numbers.",
+    )
+
+
+class _Trials:
+    """Forwards of one model with values for its inputs, and for its small buffers."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model, self._known = model, KnownValues()
+        self._buffers = tuple(small_buffers(model))
+
+    def meetings(self, ids: Tensor, positions: Tensor | None) -> Sequence[Meeting]:
+        """Where these token ids [S] and positions [S], or no positions, met what has no values."""
+        inputs = {"input_ids": ids} | ({} if positions is None else {"position_ids": positions})
+        known = self._known
+        known.meetings = []
+        for buffer, value in self._buffers:
+            known.tell(buffer, value=value.clone())
+        with known:
+            run_again(
+                self._model,
+                {name: known.tell(_on_meta(one), value=one[None]) for name, one in inputs.items()},
+            )
+        return known.meetings
+
+
+def _on_meta(values: Tensor) -> Tensor:
+    return torch.empty(1, len(values), dtype=values.dtype, device="meta")
+
+
+def _token_ids(*, vocab_size: int, padding_id: int | None) -> Tensor:
+    """Tokens [S] that differ, but for some that are the one for padding."""
+    first = 0 if padding_id is None else padding_id + 1
+    ids = (first + torch.arange(NUM_TOKENS)) % vocab_size
+    if padding_id is not None:
+        ids[list(_UNCOUNTED_AT)] = padding_id
+    return ids
+
+
+def _keys(meetings: Sequence[Meeting]) -> list[tuple[object, ...]]:
+    return [meeting.key for meeting in meetings]
+
+
+def _counts_itself(tried: _Trials) -> bool:
+    """Whether the model numbers the tokens that it sees, whatever their ids and positions.
+
+    Where all tokens are alike and at one position, known values differ from token to token only if the model
+    counts. Twice as many tokens tell the dimension of tokens from one that happens to be as large.
+    """
+    found = []
+    for length in (NUM_TOKENS, 2 * NUM_TOKENS):
+        alike = torch.zeros(length, dtype=torch.long)
+        found.append(frozenset(_varying(tried.meetings(alike, alike), length=length)))
+    return bool(found[0] & found[1])
+
+
+def _varying(meetings: Sequence[Meeting], *, length: int) -> Iterator[tuple[int, int, int]]:
+    """Dimensions of `length` along which known values differ, with their places among the meetings."""
+    for place, meeting in enumerate(meetings):
+        for which, value in enumerate(meeting.known):
+            for tensor_dim, size in enumerate(value.shape):
+                if size == length and bool((value != value.narrow(tensor_dim, 0, 1)).any()):
+                    yield place, which, tensor_dim
+
+
+def _own_positions(default: Sequence[Meeting], given: Sequence[Meeting]) -> Tensor | None:
+    """[S]: what the model took where it was given 0, 1, 2, ...; None if no such place is found."""
+    places = torch.arange(NUM_TOKENS)
+    for own, other in zip(default, given, strict=False):
+        for value, known in zip(own.known, other.known, strict=False):
+            is_given = torch.equal(known.flatten(), places) and known.shape == value.shape
+            if is_given and not torch.equal(value, known):
+                return value.flatten()
+    return None

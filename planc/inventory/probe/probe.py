@@ -1,0 +1,377 @@
+"""An inventory taken from the model itself, on the meta device. Imports torch.
+
+The model is built without memory and runs once on eight tokens. Every tensor carries the set of modules whose
+outputs reached it, through any torch function; modules that own parameters, and members of repeated blocks,
+start a new set. Attention runs through a function of our own, so heads and windows are what the model passes
+to its attention, not what its configuration seems to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from planc.inventory.config_facts import added_losses, rope_switch
+from planc.inventory.files import InventoryError, config_digest, read_config
+from planc.inventory.probe.attention_calls import (
+    IMPLEMENTATIONS,
+    AttentionCall,
+    attention_calls,
+    own_attentions,
+)
+from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run, run_again
+from planc.inventory.probe.head_probe import Core, fixed_heads, upstream
+from planc.inventory.probe.model_class import read_model_class
+from planc.inventory.probe.output_uses import OutputUses
+from planc.inventory.probe.position_probe import positions_of
+from planc.inventory.probe.random_probe import drawing_fields
+from planc.inventory.probe.routing_probe import routing_of
+from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
+from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter, Routing
+from planc.inventory.skipped_modules import refuse_skipped
+from planc.modeling.first_positions import FirstPositions
+from planc.modeling.initialization import unset_tensors
+from planc.modeling.steady_rope import steady_rope
+
+
+def probe(model_dir: Path) -> Inventory:
+    """The inventory of the causal language model whose config.json lies in `model_dir`.
+
+    Nothing is downloaded and no code of the directory runs. InventoryError when transformers has no such
+    model, or when it cannot be run on the meta device.
+    """
+    content = read_config(model_dir)
+    config, model_class = read_model_class(content, model_dir=model_dir)
+    with attention_calls() as calls:
+        model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
+        attentions = _attentions(model, calls=calls, config=config, flow=flow)
+        own = own_attentions(model, calls=calls)
+        build = partial(_build, model_class=model_class, implementation=model.config._attn_implementation)
+        with _refusals_of(model_class):
+            random = drawing_fields(model, config=config, build=build, run=run_again)
+            positions = positions_of(model)
+    ties = _ties(model)
+    with _refusals_of(model_class):
+        unset = frozenset(unset_tensors(model))
+        dtypes = tensor_dtypes(model)
+    modules = tuple(_module(fqn, module, flow=flow, unset=unset) for fqn, module in model.named_modules())
+    return Inventory(
+        config_digest=config_digest(content),
+        architecture=model_class.__name__,
+        model_type=config.model_type,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        max_positions=getattr(config, "max_position_embeddings", None),
+        modules=with_dtypes(modules, dtypes),
+        attentions=attentions,
+        ties=ties,
+        tp_plan=tuple((model._tp_plan or {}).items()),
+        blocks=blocks,
+        own_attentions=own,
+        written=flow.in_order(flow.written),
+        reduced=flow.in_order(flow.reduced),
+        random=random,
+        added_losses=added_losses(config.to_dict()),
+        rope_switch=rope_switch(config.to_dict()),
+        positions=positions,
+    )
+
+
+def _observed(
+    config: PreTrainedConfig, *, model_class: type[PreTrainedModel], calls: dict[nn.Module, AttentionCall]
+) -> tuple[PreTrainedModel, tuple[str, ...], _Flow]:
+    """The model, its blocks and its flow, with the first attention that its code can be run with."""
+    failures: list[InventoryError] = []
+    for implementation in IMPLEMENTATIONS:
+        calls.clear()
+        try:
+            model = _build(config, model_class=model_class, implementation=implementation)
+            blocks = _blocks(model)
+            return model, blocks, _record(model, calls=calls, blocks=blocks)
+        except InventoryError as error:
+            failures.append(error)
+    # With the model's own attention: earlier ones may have failed for want of it.
+    raise failures[-1]
+
+
+def _build(
+    config: PreTrainedConfig, *, model_class: type[PreTrainedModel], implementation: str
+) -> PreTrainedModel:
+    # grouped_mm, the kernel of experts, takes bfloat16 only; shapes do not depend on the dtype.
+    with _refusals_of(model_class), torch.device("meta"):
+        model: PreTrainedModel = model_class._from_config(
+            config, dtype=torch.bfloat16, attn_implementation=implementation
+        )
+    steady_rope(model)
+    model.train(False)
+    return model
+
+
+@contextlib.contextmanager
+def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
+    """Whatever the model's own code raises, as an InventoryError."""
+    try:
+        yield
+    except InventoryError:
+        raise
+    except Exception as error:
+        # What torch raises where there are no values to copy, to branch on or to count.
+        wants_values = isinstance(error, NotImplementedError) or "on meta tensors" in str(error)
+        reason = "its code depends on the values of tensors" if wants_values else str(error)
+        raise InventoryError(
+            f"{model_class.__name__} does not run on the meta device: {type(error).__name__}: {reason}",
+            help="Check config.json for missing or unusual values. planc needs a model without branches on "
+            "tensor values, whose attention goes through transformers' AttentionInterface.",
+        ) from error
+
+
+def _module(fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str]) -> Module:
+    return Module(
+        fqn=fqn,
+        class_name=type(module).__name__,
+        kind=_kind(module),
+        parameters=tuple(
+            Parameter(name, tuple(parameter.shape))
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ),
+        sources=flow.in_order(flow.inputs.get(fqn, frozenset())),
+        returns=flow.in_order(flow.outputs.get(fqn, frozenset())),
+        routing=flow.routings.get(fqn),
+        unset=tuple(name for name in (*module._parameters, *module._buffers) if f"{fqn}.{name}" in unset),
+    )
+
+
+def _kind(module: nn.Module) -> Kind:
+    match module:
+        case nn.Linear():
+            return Kind.LINEAR
+        case nn.Embedding():
+            return Kind.EMBEDDING
+        case nn.ModuleList():
+            return Kind.MODULE_LIST
+        case _ if not _owns_parameters(module):
+            return Kind.CONTAINER
+        case _ if "RMSNorm" in type(module).__name__ or "LayerNorm" in type(module).__name__:
+            return Kind.NORM
+        case _:
+            return Kind.OTHER
+
+
+def _owns_parameters(module: nn.Module) -> bool:
+    return any(parameter is not None for parameter in module._parameters.values())
+
+
+def _blocks(model: nn.Module) -> tuple[str, ...]:
+    """The outermost module lists whose members are themselves made of modules, such as decoder layers."""
+    blocks: list[str] = []
+    for fqn, module in model.named_modules():
+        is_inner = any(fqn.startswith(f"{block}.") for block in blocks)
+        if isinstance(module, nn.ModuleList) and not is_inner and _members_are_blocks(module):
+            blocks.append(fqn)
+    return tuple(blocks)
+
+
+def _members_are_blocks(members: nn.ModuleList) -> bool:
+    return len(members) > 0 and all(
+        any(True for _ in member.children()) and any(True for _ in member.parameters()) for member in members
+    )
+
+
+def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
+    """Parameter fqns by storage, where several share one; first the one that `named_parameters` has."""
+    names_of: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names_of.setdefault(id(parameter), []).append(name)
+    return tuple(tuple(names) for names in names_of.values() if len(names) > 1)
+
+
+def _attentions(
+    model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall], config: PreTrainedConfig, flow: _Flow
+) -> tuple[Attention, ...]:
+    # Trying shares of heads fills `calls` anew.
+    found = dict(calls)
+    # Chunks are cut by masks alone, of which a call without a mask shows nothing.
+    is_chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
+    chunked = ("chunked_attention",) if is_chunked else ()
+    fixed = _fixed_heads(model, calls=calls, flow=flow)
+    return tuple(
+        Attention(
+            fqn,
+            call.num_heads,
+            call.num_kv_heads,
+            call.head_dim,
+            call.window,
+            call.value_dim,
+            (*call.extras, *chunked),
+            module in fixed,
+        )
+        for fqn, module in model.named_modules()
+        if (call := found.get(module)) is not None
+    )
+
+
+def _fixed_heads(
+    model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall], flow: _Flow
+) -> frozenset[nn.Module]:
+    """Attentions that do not work on a share of their heads. Running the model again fills `calls` anew."""
+    named = dict(model.named_modules())
+
+    def projections(fqn: str) -> tuple[nn.Linear, ...]:
+        into = flow.cores[fqn]
+        # Norms of queries and keys stand between a projection and the core.
+        behind = {
+            source for name in into if not isinstance(named[name], nn.Linear) for source in flow.inputs[name]
+        }
+        # A gate multiplies what leaves the core, and is divided with it.
+        beside = {
+            source
+            for name, sources in flow.inputs.items()
+            if name.startswith(f"{fqn}.") and into <= sources
+            for source in sources
+        }
+        inside = {name for name in {*into, *behind, *beside} if name.startswith(f"{fqn}.")}
+        found = {name: module for name in inside if isinstance(module := named[name], nn.Linear)}
+        # What makes latent keys and values stays whole; the projections that read them yield the heads.
+        latent = {source for name in found for source in upstream(name, within=fqn, inputs=flow.inputs)}
+        return tuple(module for name, module in found.items() if name not in latent)
+
+    def run() -> Mapping[nn.Module, tuple[int, int]]:
+        calls.clear()
+        run_again(model)
+        return {module: (call.num_heads, call.num_kv_heads) for module, call in calls.items()}
+
+    cores = [
+        Core(named[fqn], projections(fqn), (calls[named[fqn]].num_heads, calls[named[fqn]].num_kv_heads))
+        for fqn in flow.cores
+    ]
+    return fixed_heads([core for core in cores if core.projections], run=run)
+
+
+@dataclass(slots=True)
+class _Flow:
+    """What one forward recorded, by module fqn; `order` is that of registration."""
+
+    order: Mapping[str, int]
+    inputs: dict[str, frozenset[str]] = field(default_factory=dict)
+    routings: dict[str, Routing] = field(default_factory=dict)
+    outputs: dict[str, frozenset[str]] = field(default_factory=dict)
+    cores: dict[str, frozenset[str]] = field(default_factory=dict)
+    """What reached the queries, keys and values of each attention."""
+    written: frozenset[str] = frozenset()
+    reduced: frozenset[str] = frozenset()
+
+    def in_order(self, fqns: frozenset[str]) -> tuple[str, ...]:
+        return tuple(sorted(fqns, key=self.order.__getitem__))
+
+
+def _record(
+    model: PreTrainedModel, *, calls: Mapping[nn.Module, AttentionCall], blocks: tuple[str, ...]
+) -> _Flow:
+    """The data flow of one forward, for modules that own parameters and for members of `blocks`."""
+    named = dict(model.named_modules())
+    flow = _Flow({fqn: index for index, fqn in enumerate(named)})
+    tracker = SourceTracker()
+    widths = {fqn: module.out_features for fqn, module in named.items() if isinstance(module, nn.Linear)}
+    uses = OutputUses(tracker.sources, widths=widths)
+    for module in named.values():
+        if _kind(module) is Kind.NORM:
+            uses.watch_norm(module)
+    recorded = {fqn for fqn, module in named.items() if fqn and _owns_parameters(module)}
+    recorded |= {fqn for fqn in named if fqn.rpartition(".")[0] in blocks}
+    holds_recorded = {parent for fqn in recorded for parent in _ancestors(fqn)}
+
+    def before(fqn: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if (routing := routing_of((*args, *kwargs.values()), num_tokens=NUM_TOKENS)) is not None:
+            flow.routings[fqn] = routing
+        flow.inputs[fqn] = flow.inputs.get(fqn, frozenset()) | tracker.sources((args, kwargs))
+
+    def after(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
+        if fqn in holds_recorded:
+            flow.outputs[fqn] = flow.outputs.get(fqn, frozenset()) | tracker.sources(output)
+        tracker.mark(output, sources=frozenset((fqn,)))
+        uses.hand_out(fqn, output)
+
+    for fqn in recorded:
+        named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
+        named[fqn].register_forward_hook(partial(after, fqn))
+    with _refusals_of(type(model)), tracker, uses, FirstPositions(lacks_values) as first:
+        run(model)
+    if first.answered:
+        refuse_skipped(type(model).__name__, flow.in_order(frozenset(recorded)), seen=flow.inputs)
+    flow.written, flow.reduced = frozenset(uses.written), frozenset(uses.reduced)
+    for fqn, module in named.items():
+        if module in calls:
+            flow.cores[fqn] = tracker.sources(calls[module].inputs)
+    return flow
+
+
+def _ancestors(fqn: str) -> Iterator[str]:
+    while fqn := fqn.rpartition(".")[0]:
+        yield fqn
+
+
+_FRESH = frozenset(
+    f"{stem}_like" for stem in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")
+) | frozenset(f"new_{stem}" for stem in ("zeros", "ones", "empty", "full"))
+"""Functions that take a tensor only as the pattern of a new one."""
+
+_CASTS = frozenset(("to", "type_as"))
+"""Functions that take their second tensor only for its dtype and device."""
+
+
+class SourceTracker(TorchFunctionMode):
+    """Follows through every torch function which modules' outputs reached a tensor.
+
+    Sources belong to a view's base, so that a write through one view is seen through the others. Tensors are
+    kept alive: their identities are the keys.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sources: dict[int, tuple[Tensor, frozenset[str]]] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        inputs = {id(base): base for base in _bases(args[:1] if name in _CASTS else (args, kwargs))}
+        versions = {key: base._version for key, base in inputs.items()}
+        result = func(*args, **(kwargs or {}))
+        sources = frozenset() if name in _FRESH else self.sources(tuple(inputs.values()))
+        written = [base for key, base in inputs.items() if base._version != versions[key]]
+        # A result that is a view of an input has the input's sources already, whatever else was passed.
+        fresh = [base for base in _bases(result) if id(base) not in inputs]
+        self.mark((written, fresh), sources=sources)
+        return result
+
+    def sources(self, value: Any) -> frozenset[str]:
+        """The sources of all tensors in `value`, a tensor or a nest of containers."""
+        known = (self._sources.get(id(base)) for base in _bases(value))
+        return frozenset().union(*(entry[1] for entry in known if entry is not None))
+
+    def mark(self, value: Any, *, sources: frozenset[str]) -> None:
+        """Give all tensors in `value` these sources and no others."""
+        for base in _bases(value):
+            self._sources[id(base)] = (base, sources)
+
+
+def _bases(value: Any) -> Iterator[Tensor]:
+    match value:
+        case Tensor():
+            yield value if value._base is None else value._base
+        case Mapping():
+            for item in value.values():
+                yield from _bases(item)
+        case list() | tuple():
+            for item in value:
+                yield from _bases(item)

@@ -1,1 +1,0 @@
-"""One package for each way to execute a graph."""

@@ -1,8 +1,0 @@
-"""Saves and loads checkpoints through torch.distributed.checkpoint (DCP), which reshards."""
-
-from planc.runtime.backends.torch.checkpoint.background import BackgroundSaves, Saved
-from planc.runtime.backends.torch.checkpoint.loading import latest_step, load
-from planc.runtime.backends.torch.checkpoint.saving import Destination, save
-from planc.runtime.backends.torch.checkpoint.tensors import TrainingState
-
-__all__ = ["BackgroundSaves", "Destination", "Saved", "TrainingState", "latest_step", "load", "save"]

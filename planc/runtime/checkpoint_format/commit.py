@@ -1,0 +1,144 @@
+"""Commits a checkpoint by rename, and deletes old ones. One process does this for all ranks.
+
+    begin        step-N.tmp/                     any leftover of a dead save is cleared
+    (the ranks)  step-N.tmp/rank-*.safetensors   each written and fsynced by its rank
+    finish       step-N.tmp/plan.json            the compiled plan that saves it, fsynced
+                 step-N.tmp/manifest.json        last, fsynced; then the directory is fsynced
+                 step-N/                         the rename commits; then the root is fsynced
+
+Whatever dies at whatever point, `step-N` is either absent or complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from planc.runtime.checkpoint_format.coverage import coverage_problem
+from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError, storage_errors
+from planc.runtime.checkpoint_format.layout import (
+    committed_steps,
+    deleted_directory,
+    leftovers,
+    step_directory,
+    temporary_directory,
+)
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, FileEntry, Manifest, seal
+from planc.runtime.run_directory.plain_files import create_to_write, remove
+from planc.runtime.run_directory.run_files import PLAN_NAME
+
+
+def begin(root: Path, *, step: int) -> Path:
+    """The new, empty directory to write `step` into. Raises CheckpointError where the step is committed."""
+    _refuse_existing(step_directory(root, step=step))
+    temporary = temporary_directory(root, step=step)
+    with storage_errors(f"cannot begin a checkpoint in {root}"):
+        make_durable(root)
+        remove(temporary)
+        temporary.mkdir()
+    return temporary
+
+
+def finish(temporary: Path, *, manifest: Manifest, plan: str | None = None) -> Path:
+    """The committed directory: the manifest written last, everything synced, then renamed.
+
+    `plan` is the compiled plan that saves it, None where none does.
+    """
+    root = temporary.parent
+    committed = step_directory(root, step=manifest.step)
+    assert temporary == temporary_directory(root, step=manifest.step)
+    _refuse_gaps(manifest)
+    with storage_errors(f"cannot commit {committed}"):
+        _refuse_absent_files(temporary, manifest=manifest)
+        if plan is not None:
+            manifest = manifest.model_copy(update={"plan": _write(temporary / PLAN_NAME, plan)})
+        _write(temporary / MANIFEST_NAME, seal(manifest))
+        fsync_directory(temporary)
+        # rename(2) would replace an empty directory.
+        _refuse_existing(committed)
+        temporary.rename(committed)
+        fsync_directory(root)
+    return committed
+
+
+def abandon(root: Path, *, step: int) -> None:
+    """Removes what a failed save of `step` has written."""
+    with storage_errors(f"cannot remove the failed checkpoint of step {step} in {root}"):
+        remove(temporary_directory(root, step=step))
+
+
+def prune(root: Path, *, keep_last: int) -> tuple[int, ...]:
+    """The steps deleted: all but the `keep_last` (1 or more) highest. Clears leftovers of dead saves too."""
+    if keep_last < 1:
+        raise CheckpointError(f"keep_last is {keep_last}", help="keep 1 checkpoint or more")
+    doomed = committed_steps(root)[:-keep_last]
+    with storage_errors(f"cannot delete old checkpoints in {root}"):
+        for step in doomed:
+            deleted = deleted_directory(root, step=step)
+            remove(deleted)
+            step_directory(root, step=step).rename(deleted)
+        if doomed:
+            fsync_directory(root)
+        for leftover in leftovers(root):
+            remove(leftover)
+    return doomed
+
+
+def fsync_directory(directory: Path) -> None:
+    """Makes the names in a directory durable: fsync of a file does not cover its name.
+
+    Windows opens no directories; what it does to names is in the file system's journal.
+    """
+    if os.name == "nt":
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_durable(directory: Path) -> None:
+    """Makes a directory and its missing parents, each synced into its own parent."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        fsync_directory(path.parent)
+
+
+def _write(path: Path, text: str) -> FileEntry:
+    content = text.encode()
+    with create_to_write(path) as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return FileEntry(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _refuse_existing(committed: Path) -> None:
+    with storage_errors(f"cannot look at {committed}"):
+        exists = os.path.lexists(committed)
+    if exists:
+        raise CheckpointError(
+            f"{committed} exists already, and a checkpoint is never overwritten",
+            help="resume from it, save to another root, or move it away",
+        )
+
+
+def _refuse_gaps(manifest: Manifest) -> None:
+    for name, tensor in manifest.tensors.items():
+        problem = coverage_problem(tensor)
+        if problem is not None:
+            raise CheckpointError(
+                f"{name} was not saved whole: {problem}", help="report this: such a checkpoint would not load"
+            )
+
+
+def _refuse_absent_files(directory: Path, *, manifest: Manifest) -> None:
+    absent = sorted(name for name in manifest.files if not (directory / name).is_file())
+    if absent:
+        raise CheckpointStorageError(
+            f"{', '.join(absent)}: written by other ranks, but not in {directory} as rank 0 sees it",
+            help="save to a file system that all nodes share",
+        )

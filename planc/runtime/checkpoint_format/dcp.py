@@ -1,0 +1,190 @@
+"""What a plain DCP checkpoint holds, by its metadata: a pickle, which only a confined process reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from planc.runtime.checkpoint_format import unpickle_dcp
+from planc.runtime.checkpoint_format.coverage import coverage_problem
+from planc.runtime.checkpoint_format.errors import CheckpointError, CorruptCheckpointError, storage_errors
+from planc.runtime.checkpoint_format.manifest import FORMAT_VERSION, Count, ElementType, Lengths, Manifest
+from planc.runtime.checkpoint_format.shards import Entry
+from planc.runtime.checkpoint_format.verify import open_beneath
+from planc.strict_json import loads
+
+METADATA_NAME = ".metadata"
+_HELP = "convert another checkpoint, or save this one again with the program that has it open"
+
+FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
+"""One path component without a leading dot, so that no name leads out of the folder."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Place(_Record):
+    """Where something that torch.save wrote lies; `is_transformed` where DCP has changed its bytes."""
+
+    file: FileName
+    offset_bytes: Count
+    length_bytes: Count
+    is_transformed: bool
+
+
+class DcpChunk(_Record):
+    """A box of a tensor, in elements, saved as a tensor of its own."""
+
+    offsets: Lengths
+    sizes: Lengths
+    place: Place
+
+
+class DcpTensor(_Record):
+    """A whole tensor and its chunks; `dtype` as torch calls it, `float32`."""
+
+    dtype: str
+    shape: Lengths
+    chunks: tuple[DcpChunk, ...]
+
+
+class DcpIndex(_Record):
+    """A checkpoint's tensors, and the objects that are none, by their names in DCP."""
+
+    tensors: dict[str, DcpTensor]
+    objects: dict[str, Place]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of the process that unpickles. A hundred thousand chunks take an eighth of the memory, and a second."""
+
+    metadata_bytes: int = 256 * 2**20
+    memory_bytes: int = 4 * 2**30
+    cpu_seconds: int = 60
+    index_bytes: int = 2**30
+
+
+def facts_of(manifest: Manifest) -> str:
+    """What a manifest says besides its tensors and files, as JSON."""
+    return manifest.model_copy(update={"tensors": {}, "files": {}, "plan": None}).model_dump_json()
+
+
+def parse_facts(facts: object) -> Manifest:
+    """The manifest without tensors of which `facts_of` has made `facts`; ValueError for anything else."""
+    if not isinstance(facts, str):
+        raise ValueError(f"a {type(facts).__name__}")
+    loads(facts)
+    return Manifest.model_validate_json(facts).model_copy(update={"format_version": FORMAT_VERSION})
+
+
+def read_dcp_index(folder: Path, *, limits: Limits, is_own: bool = False) -> DcpIndex:
+    """What the checkpoint in `folder` holds. CheckpointError for a metadata that is not DCP's.
+
+    Windows can't confine the process that reads it: there only what this process has written is read.
+
+    Nothing that the pickle names is called or imported (`unpickle_dcp`).
+    """
+    try:
+        return DcpIndex.model_validate_json(_unpickled(folder, limits=limits, is_own=is_own))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CorruptCheckpointError(
+            f"{folder / METADATA_NAME} is not as DCP writes it: {place}: {first['msg']}", help=_HELP
+        ) from error
+
+
+def refuse_implausible(folder: Path, *, index: DcpIndex) -> None:
+    """CorruptCheckpointError where reading would take more memory than the files have bytes, or leave gaps.
+
+    Every element must be in one chunk, every chunk in as many bytes as it has, and no byte serve two: then
+    no small file makes large tensors. Files are looked at, not read.
+    """
+    read_bytes: dict[str, int] = {}
+    for name, place in _places(index):
+        read_bytes[place.file] = read_bytes.get(place.file, 0) + place.length_bytes
+        end = place.offset_bytes + place.length_bytes
+        if place.is_transformed or max(end, read_bytes[place.file]) > _size(folder, place.file):
+            what = "compressed by an extension" if place.is_transformed else "said to lie where no bytes are"
+            raise CorruptCheckpointError(f"{folder / place.file}: {name} is {what}", help=_HELP)
+    for name, tensor in index.tensors.items():
+        problem = _tensor_problem(tensor)
+        if problem is not None:
+            raise CorruptCheckpointError(f"{folder / METADATA_NAME}: {name}: {problem}", help=_HELP)
+
+
+def _places(index: DcpIndex) -> Iterator[tuple[str, Place]]:
+    for name, tensor in index.tensors.items():
+        yield from ((name, chunk.place) for chunk in tensor.chunks)
+    yield from index.objects.items()
+
+
+def _tensor_problem(tensor: DcpTensor) -> str | None:
+    if tensor.dtype not in get_args(ElementType):
+        return f"it is {tensor.dtype}; planc keeps {', '.join(get_args(ElementType))}"
+    dtype = cast(ElementType, tensor.dtype)
+    for chunk in tensor.chunks:
+        if Entry("", dtype, chunk.sizes).size_bytes > chunk.place.length_bytes:
+            return f"a chunk of {list(chunk.sizes)} lies in {chunk.place.length_bytes} bytes"
+    return coverage_problem(tensor)
+
+
+def _size(folder: Path, name: str) -> int:
+    with storage_errors(f"cannot read {folder / name}"), open_beneath(folder, name=name) as stream:
+        return os.fstat(stream.fileno()).st_size
+
+
+def _unpickled(folder: Path, *, limits: Limits, is_own: bool) -> bytes:
+    """The index as JSON."""
+    path = folder / METADATA_NAME
+    if os.name != "posix" and not is_own:
+        raise CheckpointError(
+            f"{path} is a pickle, and Windows can't confine the process that reads it",
+            help="convert the checkpoint on Linux or macOS, or in WSL",
+        )
+    with storage_errors(f"cannot read {folder}"):
+        try:
+            with open_beneath(folder, name=METADATA_NAME) as stream:
+                if os.fstat(stream.fileno()).st_size > limits.metadata_bytes:
+                    raise CorruptCheckpointError(f"{path} is larger than metadata can be", help=_HELP)
+                return _output(stream.fileno(), path=path, limits=limits)
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{folder} holds no {METADATA_NAME}",
+                help="name a folder that torch.distributed.checkpoint has written",
+            ) from error
+
+
+def _output(metadata: int, *, path: Path, limits: Limits) -> bytes:
+    """What the confined process prints of a descriptor's pickle. It gets no environment: that holds keys."""
+    script = str(Path(unpickle_dcp.__file__))
+    command = (sys.executable, "-I", "-S", script, str(limits.memory_bytes), str(limits.cpu_seconds))
+    pipe = subprocess.PIPE
+    # Without it Python does not start on Windows.
+    environment = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+    with subprocess.Popen(
+        command, stdin=metadata, stdout=pipe, stderr=pipe, env=environment, cwd="/"
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None, "both are pipes"
+        out = process.stdout.read(limits.index_bytes + 1)
+        if len(out) > limits.index_bytes:
+            process.kill()
+            raise CorruptCheckpointError(f"{path} says more than metadata can", help=_HELP)
+        reason = process.stderr.read().decode(errors="replace")
+    if process.returncode == 0:
+        return out
+    if process.returncode == unpickle_dcp.REFUSED:
+        raise CorruptCheckpointError(f"{path} is refused: {reason}", help=_HELP)
+    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        reason = f"reading it took more than {limits.cpu_seconds} s of processor time"
+    raise CorruptCheckpointError(f"{path} cannot be read: {reason.strip()[-200:]}", help=_HELP)

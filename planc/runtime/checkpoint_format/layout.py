@@ -1,0 +1,76 @@
+"""Where checkpoints lie: `root/step-N`, committed by the rename that gives the directory this name."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from planc.runtime.checkpoint_format.errors import storage_errors
+from planc.runtime.run_directory.plain_files import kind_of
+
+_STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")
+_LEFTOVER = re.compile(r"step-(0|[1-9][0-9]{0,17})(?:\.deleted)?\.tmp")
+
+
+def step_directory(root: Path, *, step: int) -> Path:
+    """The directory of a committed step."""
+    return root / f"step-{step}"
+
+
+def temporary_directory(root: Path, *, step: int) -> Path:
+    """The directory in which a step is written before it is committed."""
+    return root / f"step-{step}.tmp"
+
+
+def deleted_directory(root: Path, *, step: int) -> Path:
+    """The name under which a step is deleted, so that no half of it looks committed."""
+    return root / f"step-{step}.deleted.tmp"
+
+
+def step_of(directory: Path) -> int | None:
+    """The step that a directory's name commits; None for any other name."""
+    match = _STEP.fullmatch(directory.name)
+    return int(match[1]) if match else None
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether the name is one under which a step is written or deleted."""
+    return _LEFTOVER.fullmatch(path.name) is not None
+
+
+def committed_steps(root: Path) -> tuple[int, ...]:
+    """Committed steps, lowest first; none where the root does not exist yet."""
+    with storage_errors(f"cannot list {root}"):
+        try:
+            entries = os.scandir(root)
+        except FileNotFoundError:
+            return ()
+        with entries:
+            directories = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return tuple(sorted(step for directory in directories if (step := step_of(directory)) is not None))
+
+
+def strange_steps(root: Path) -> tuple[tuple[Path, str], ...]:
+    """Every entry that is named like a checkpoint and is not a directory, and what it is."""
+    with storage_errors(f"cannot list {root}"):
+        kinds = ((root / name, kind_of(root / name)) for name in sorted(os.listdir(root)))
+        return tuple(
+            (path, kind) for path, kind in kinds if kind and kind != "directory" and step_of(path) is not None
+        )
+
+
+def latest(root: Path) -> int | None:
+    """The highest committed step."""
+    return max(committed_steps(root), default=None)
+
+
+def leftovers(root: Path) -> tuple[Path, ...]:
+    """What saves and deletions that died have left, of steps below the latest one.
+
+    A save of a higher step may be under way.
+    """
+    newest = latest(root)
+    with storage_errors(f"cannot list {root}"), os.scandir(root) as entries:
+        matches = [match for entry in entries if (match := _LEFTOVER.fullmatch(entry.name))]
+    return tuple(root / match[0] for match in matches if newest is not None and int(match[1]) < newest)

@@ -1,0 +1,116 @@
+"""Data sets in the formats of Hugging Face's `datasets`: local files, or a pinned commit of the hub.
+
+The library's own readers of parquet, arrow and JSON are used, never a data set's script. Records are
+streamed: of a data set only its tokens are ever in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.sources import Document, field_of, matched_files, text_document
+from planc.runtime.ranks.reads import Reads
+from planc.vocab import DATASET_FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class HfDatasetSource:
+    """Local files; each record's `field` is a document. `patterns` are globs relative to a base directory."""
+
+    patterns: tuple[str, ...]
+    field: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class HfHubSource:
+    """A data set of the hub at one commit. `revision` is the commit's 40 hexadecimal digits."""
+
+    repository: str
+    revision: str
+    split: str = "train"
+    subset: str | None = None
+    field: str = "text"
+
+
+def dataset_documents(
+    source: HfDatasetSource | HfHubSource, *, base: Path, reads: Reads | None = None
+) -> Iterator[Document]:
+    """The documents of a data set in its own order. Raises DataError."""
+    if isinstance(source, HfHubSource):
+        name = f"{source.repository}@{source.revision[:12]}"
+        found = _documents(_hub_records(source, name=name), name=name, field=source.field)
+        yield from _noted(found, name=name, reads=reads)
+        return
+    for file in matched_files(source.patterns, base=base):
+        found = _documents(_file_records(base / file, name=file), name=file, field=source.field)
+        yield from _noted(found, name=file, reads=reads)
+
+
+def _noted(documents: Iterator[Document], *, name: str, reads: Reads | None) -> Iterator[Document]:
+    """The documents; `reads` takes a note of their text, since the library reads the files itself."""
+    content = hashlib.sha256()
+    for document in documents:
+        content.update(f"{document.num_bytes}:{document.text}".encode())
+        yield document
+    if reads is not None:
+        reads.add("text", name, content.hexdigest())
+
+
+def _documents(records: Iterator[dict[str, Any]], *, name: str, field: str) -> Iterator[Document]:
+    for number, record in enumerate(records, start=1):
+        origin = f"{name}:{number}"
+        yield text_document(field_of(record, field=field, origin=origin), field=field, origin=origin)
+
+
+def _file_records(path: Path, *, name: str) -> Iterator[dict[str, Any]]:
+    kind = DATASET_FORMATS.get(path.suffix)
+    if kind is None:
+        raise DataError(
+            f"{name} is of no known format", help=f"its name ends in {', '.join(DATASET_FORMATS)}"
+        )
+    datasets = _library(name)
+    try:
+        found = datasets.load_dataset(kind, data_files=[str(path)], split="train", streaming=True)
+        yield from found
+    # The library raises what its readers raise, of many kinds.
+    except Exception as error:
+        raise DataError(
+            f"cannot read {name}: {_reason(error)}", help="check that the file is whole"
+        ) from error
+
+
+def _hub_records(source: HfHubSource, *, name: str) -> Iterator[dict[str, Any]]:
+    datasets = _library(name)
+    try:
+        found = datasets.load_dataset(
+            source.repository, source.subset, revision=source.revision, split=source.split, streaming=True
+        )
+        yield from found
+    # No connection, no such repository, commit, subset or split, a script: each raises its own kind of error.
+    except Exception as error:
+        raise DataError(
+            f"cannot read {name} from the Hugging Face hub: {_reason(error)}",
+            help="check the connection and the names, or download its files and write "
+            '`hf_dataset("data/*.parquet")`',
+        ) from error
+
+
+def _library(name: str) -> Any:
+    try:
+        # Lazy: no other source needs this library, which takes seconds to import.
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"reading {name} needs the datasets library", help="install it: pip install 'planc[run]'"
+        ) from error
+    return datasets
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,147 @@
+"""Which rank a run lost, and what it was doing: read from the ranks' own records, for those that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planc.graph.graph import Graph
+from planc.runtime.ranks.whereabouts import State, Whereabouts
+
+Records = Sequence[Whereabouts | None]
+MAX_NAMED = 8
+"""Of lost ranks: a machine that fails takes many with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A rank that others wait for, and why it is thought to be lost."""
+
+    rank: int
+    reason: str
+    record: Whereabouts
+
+
+def ended_ranks(records: Records, *, own_rank: int, life: Callable[[Whereabouts], str]) -> tuple[Lost, ...]:
+    """The ranks that ended, failed or stopped by themselves, not for having lost another.
+
+    `life` says of a record what is wrong with its process; empty if nothing is known to be.
+    """
+    return tuple(
+        Lost(rank, reason, record)
+        for rank, record in enumerate(records)
+        if rank != own_rank and record is not None and (reason := _reason(record, life))
+    )
+
+
+def ranks_behind(records: Records, *, own_rank: int) -> tuple[Lost, ...]:
+    """The living ranks that this one waits for: those that have begun fewer ops.
+
+    Where there are none, those that have not left the op in which this one gave up, as all that wait have.
+    """
+    own = records[own_rank]
+    running = [
+        (rank, record)
+        for rank, record in enumerate(records)
+        if rank != own_rank and record is not None and record.state is State.RUNNING
+    ]
+    if own is None:
+        return ()
+    behind = tuple(Lost(rank, "stays behind", record) for rank, record in running if record.count < own.count)
+    beside = (Lost(rank, "takes no part", record) for rank, record in running if record.count == own.count)
+    return behind or tuple(beside)
+
+
+def ranks_elsewhere(records: Records, *, own_rank: int) -> tuple[Lost, ...]:
+    """The ranks that are not in this one's op, though none stays behind: collectives that do not match.
+
+    One of them left a collective out, or has another; where each stands is all that can be told.
+    """
+    own = records[own_rank]
+    if own is None:
+        return ()
+    place = (own.op, own.step, own.micro_step)
+    return tuple(
+        Lost(rank, "has come elsewhere, out of step", record)
+        for rank, record in enumerate(records)
+        if rank != own_rank
+        and record is not None
+        and record.state in (State.RUNNING, State.CUT_OFF)
+        and (record.op, record.step, record.micro_step) != place
+    )
+
+
+def _reason(record: Whereabouts, life: Callable[[Whereabouts], str]) -> str:
+    match record.state:
+        case State.CUT_OFF:
+            return ""
+        case State.FAILED:
+            return f"failed: {record.message}"
+        case State.DONE:
+            return "has ended its run"
+        case State.RUNNING:
+            return life(record)
+
+
+def process_life(record: Whereabouts) -> str:
+    """What is wrong with a process of this machine, as Linux tells it; empty if it runs, or elsewhere."""
+    if not Path("/proc/self/stat").exists():
+        return ""
+    try:
+        # The name may hold anything, parentheses too: the state follows the last one.
+        stat = Path(f"/proc/{record.process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "ended without a word"
+    match stat.rpartition(")")[2].split()[:1]:
+        case ["T" | "t"]:
+            return "is stopped (SIGSTOP or a debugger)"
+        case ["Z" | "X" | "x"]:
+            return "ended without a word"
+        case _:
+            return ""
+
+
+def beat_life(before: Records, after: Records) -> Callable[[Whereabouts], str]:
+    """Tells the silent from the living by records taken some seconds apart, for processes anywhere."""
+    silent = {
+        id(new)
+        for old, new in zip(before, after, strict=True)
+        if old is not None and new is not None and old.beat == new.beat
+    }
+    return lambda record: "does not answer" if id(record) in silent else ""
+
+
+def describe(lost: Sequence[Lost], graph: Graph, *, now: float) -> str:
+    """One clause a rank: who it is, what became of it, the op that it was in, and its line of the plan."""
+    texts = [_clause(one, graph, now=now) for one in lost[:MAX_NAMED]]
+    if len(lost) > MAX_NAMED:
+        texts.append(f"and {len(lost) - MAX_NAMED} more ranks")
+    return "; ".join(texts)
+
+
+def _clause(lost: Lost, graph: Graph, *, now: float) -> str:
+    record = lost.record
+    place = ", ".join((record.host, *coordinates(graph, rank=lost.rank)))
+    named = f"rank {lost.rank} ({place}) {lost.reason}"
+    if record.op is None:
+        return f"{named}, before its first op"
+    op = tuple(graph.ops())[record.op]
+    step = f" at step {record.step}" if record.step else ""
+    line = f", {op.span.file}:{op.span.line}" if op.span else ""
+    return f"{named}, in op `{op.name}`{step}{line}, for {max(0.0, now - record.since):.0f} s"
+
+
+def coordinates(graph: Graph, *, rank: int) -> tuple[str, ...]:
+    """`dp_shard 1`, `tp 0`: a rank's place along every mesh dim of more than one rank, outermost first."""
+    return tuple(f"{mesh_dim} {place}" for mesh_dim, place in mesh_places(graph, rank=rank).items())
+
+
+def mesh_places(graph: Graph, *, rank: int) -> dict[str, int]:
+    """A rank's place by mesh dim, of those with more than one rank, outermost first."""
+    places: dict[str, int] = {}
+    for mesh_dim, size in reversed(graph.mesh):
+        rank, place = divmod(rank, size)
+        if size > 1:
+            places[mesh_dim.value] = place
+    return dict(reversed(places.items()))

@@ -1,0 +1,58 @@
+"""A rank's own log: one JSON object a line, each with the rank's place in the mesh."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
+from planc.runtime.run_directory.plain_files import open_to_append
+from planc.runtime.run_directory.run_files import LOGS
+from planc.secrets import redactor
+
+
+class RankLog:
+    """Observes a run into `logs/rank-3.jsonl`; a resumed run goes on in the same file."""
+
+    def __init__(self, run_folder: Path, *, rank: int, host: str, mesh: Mapping[str, int]) -> None:
+        self._always = {"rank": rank, "host": host, "mesh": dict(mesh)}
+        self._redact = redactor(os.environ)
+        path = run_folder / LOGS / f"rank-{rank}.jsonl"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Line by line, so a killed rank leaves all that it wrote.
+            self._file = open_to_append(path)
+        except OSError as error:
+            raise RunError(
+                f"cannot write {path}: {error.strerror}",
+                code=ExitCode.STORAGE,
+                help="choose another folder with --run-dir, or set logging.per_rank = false",
+                is_shared=False,
+            ) from error
+
+    def write(self, event: str, **values: Any) -> None:
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": time, **self._always, "event": event, **values})
+        self._file.write(self._redact(line) + "\n")
+
+    def started(self, *, first_step: int, num_steps: int) -> None:
+        self.write("started", first_step=first_step, num_steps=num_steps)
+
+    def stepped(self, metrics: StepMetrics) -> None:
+        """Nothing: those are all ranks' numbers. Its own come by `write`."""
+
+    def evaluated(self, found: Evaluation, *, step: int) -> None:
+        """Nothing: the mean is over all ranks."""
+
+    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
+        times = {} if behind is None else asdict(behind)
+        self.write("saved", directory=str(directory), **times)
+
+    def noted(self, text: str) -> None:
+        self.write("noted", text=text)

@@ -1,0 +1,248 @@
+"""Where this rank is, told to the others; and which of them it lost, once a collective fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from planc.graph.graph import Graph
+from planc.graph.op import Op, Resource
+from planc.graph.ops import CompileModules
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.process import Launch
+from planc.runtime.ranks.lost_ranks import (
+    Lost,
+    Records,
+    beat_life,
+    describe,
+    ended_ranks,
+    process_life,
+    ranks_behind,
+    ranks_elsewhere,
+)
+from planc.runtime.ranks.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder, State, Whereabouts, unpack
+from planc.runtime.run_directory.run_files import RANKS
+
+BEAT_SECONDS = 2.0
+"""How often a record is published where ranks share no machine."""
+_SILENT_SECONDS = 2.5 * BEAT_SECONDS
+_MUTE_SECONDS = 3 * _SILENT_SECONDS
+"""As `_SILENT_SECONDS`, where nothing but silence tells that a rank is lost."""
+_PARTING_SECONDS = 1.0
+"""How long a process that closed its connections may take until the system calls it ended."""
+_POLL_SECONDS = 0.05
+_OVERDUE_SECONDS = 1.0
+_TAKES_ITS_TIME = frozenset({Resource.DATA, Resource.EVALUATION, Resource.CHECKPOINT, Resource.EXPORT})
+"""An op with one of these does more than collectives, however long each of them may take."""
+_NO_STORE = "the store where ranks meet does not answer: rank 0, its machine or torchrun there has ended"
+
+
+class Store(Protocol):
+    """What this needs of a `torch.distributed.Store`."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes: ...
+
+    def check(self, keys: list[str], /) -> bool: ...
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
+
+
+class Watch:
+    """One rank's record and its view of the others: through files on one machine, else through the store."""
+
+    def __init__(self, graph: Graph, launch: Launch, *, store: Store, run_folder: Path) -> None:
+        self.graph, self.launch = graph, launch
+        self.folder = Folder(run_folder / RANKS) if launch.is_one_machine else None
+        self.store = None if self.folder else store
+        self.run = _agreed_run(store, launch)
+        buffer = self.folder.open(launch.rank) if self.folder else bytearray(SIZE_BYTES)
+        self.board = Board(graph, run=self.run, host=socket.gethostname(), buffer=buffer)
+        self._told = threading.Lock()
+        self._earlier: tuple[float, Records] = (0.0, ())
+        self._found_silent: tuple[Lost, ...] = ()
+        self._is_over = threading.Event()
+        self._first_step = 0
+        self._compiles = any(isinstance(op, CompileModules) for op in graph.setup)
+        self._timed = frozenset(index for index, op in enumerate(graph.ops()) if not _takes_its_time(op))
+
+    def start(self, *, timeout_seconds: int, overdue: Callable[[str], None] | None = None) -> None:
+        """Starts to publish, where ranks share no machine.
+
+        `overdue` is told, once, if an op of a step takes longer than a collective may: NCCL's own watchdog
+        ends the process without an error that the op could raise. Saves, evaluations and what else reads or
+        writes files may take as long as they do; so may a first step that compiles.
+        """
+        if self.store is not None or overdue is not None:
+            arguments = (timeout_seconds + _OVERDUE_SECONDS, overdue)
+            threading.Thread(target=self._beat, args=arguments, name="planc-watch", daemon=True).start()
+
+    def enter(self, op: Op, *, step: int, micro_step: int) -> None:
+        """An op begins."""
+        self._first_step = self._first_step or step
+        self.board.enter(op, step=step, micro_step=micro_step)
+
+    def cut_off(self) -> str | None:
+        """What became of the ranks that this one lost; None if none stands out. This rank ends after it."""
+        return self._asked(self._lost, state=State.CUT_OFF)
+
+    def failed(self, message: str) -> None:
+        """This rank ends for a reason of its own, which the others are to know."""
+        self._asked(lambda: None, state=State.FAILED, message=message.partition("\n")[0])
+
+    def claim(self) -> bool:
+        """True for the one thread that is to say what ended this rank."""
+        return self._told.acquire(blocking=False)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a thread is about to say what ends this rank, or has said it."""
+        return self._told.locked()
+
+    def give_up(self) -> None:
+        """This rank ends at once, as it was told to: no other is to blame it for what follows."""
+        self._asked(lambda: None, state=State.CUT_OFF)
+
+    def known_lost(self) -> str | None:
+        """What became of ranks that ended too soon or fell silent; None if none is known to have.
+
+        Unlike after `cut_off`, this rank may go on.
+        """
+        try:
+            records = self._read()
+        except RuntimeError:
+            return _NO_STORE
+        # Those that came to the end of the run have left nobody alone.
+        unfinished = [one if one is None or one.state is not State.DONE else None for one in records]
+        return self._described(self._ended(unfinished) or self._silent(unfinished))
+
+    def close(self) -> None:
+        """The run is over, and well: nothing of it stays."""
+        self.board.end(State.DONE)
+        self._is_over.set()
+        if self.folder is not None:
+            self.folder.remove(self.launch.rank)
+
+    def _asked(self, ask: Callable[[], str | None], *, state: State, message: str = "") -> str | None:
+        """What `ask` finds, after this rank has said how it ends itself."""
+        self.claim()
+        self.board.end(state, message=message)
+        try:
+            if self.store is not None:
+                self._publish(self.store)
+            return ask()
+        except RuntimeError:  # torch's DistError is one
+            return _NO_STORE
+
+    def _lost(self) -> str | None:
+        found = self._ended_here() if self.folder else self._ended_anywhere()
+        own_rank, records = self.launch.rank, self._read()
+        found = found or ranks_behind(records, own_rank=own_rank)
+        return self._described(found or ranks_elsewhere(records, own_rank=own_rank))
+
+    def _silent(self, records: Records) -> tuple[Lost, ...]:
+        """Where ranks share no machine, those that have published nothing new for a while."""
+        now, (taken, before) = time.monotonic(), self._earlier
+        if self.folder is not None:
+            return ()
+        if before and now - taken >= _MUTE_SECONDS:
+            life = beat_life(before, records)
+            self._found_silent = ended_ranks(records, own_rank=self.launch.rank, life=life)
+        if not before or now - taken >= _MUTE_SECONDS:
+            self._earlier = (now, records)
+        return self._found_silent
+
+    def _described(self, lost: Sequence[Lost]) -> str | None:
+        return describe(lost, self.graph, now=time.time()) if lost else None
+
+    def _ended_here(self) -> tuple[Lost, ...]:
+        deadline = time.monotonic() + _PARTING_SECONDS
+        found = self._ended(self._read())
+        while not found and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            found = self._ended(self._read())
+        return found
+
+    def _ended_anywhere(self) -> tuple[Lost, ...]:
+        before = self._read()
+        if found := self._ended(before):
+            return found
+        time.sleep(_SILENT_SECONDS)
+        after = self._read()
+        return ended_ranks(after, own_rank=self.launch.rank, life=beat_life(before, after))
+
+    def _ended(self, records: Records) -> tuple[Lost, ...]:
+        life = process_life if self.folder else _unknown_life
+        return ended_ranks(records, own_rank=self.launch.rank, life=life)
+
+    def _read(self) -> Records:
+        """Every rank's record; None where it has left none in this run."""
+        if self.folder is not None:
+            found = self.folder.read(self.launch.world_size)
+        else:
+            found = [unpack(data) for data in self._published()]
+        return [record if record is not None and record.run == self.run else None for record in found]
+
+    def _published(self) -> list[bytes]:
+        assert self.store is not None, "ranks meet in files or in the store"
+        keys = [_key(rank) for rank in range(self.launch.world_size)]
+        if self.store.check(keys):
+            return [_decoded(value) for value in self.store.multi_get(keys)]
+        there = [key for key in keys if self.store.check([key])]
+        values = dict(zip(there, self.store.multi_get(there), strict=True))
+        return [_decoded(values.get(key, b"")) for key in keys]
+
+    def _beat(self, limit_seconds: float, overdue: Callable[[str], None] | None) -> None:
+        while not self._is_over.is_set():
+            if self.store is not None:
+                # What the main thread does next fails too, and says why.
+                with contextlib.suppress(RuntimeError):
+                    self._publish(self.store)
+            if overdue is not None and self._is_overdue(limit_seconds) and self.claim():
+                lost = self._asked(self._lost, state=State.RUNNING)
+                overdue(lost or "no rank stands out: all are in the same op")
+            self._is_over.wait(BEAT_SECONDS)
+
+    def _is_overdue(self, limit_seconds: float) -> bool:
+        record = self.board.record
+        is_warm = record.step > self._first_step or (record.step > 0 and not self._compiles)
+        return is_warm and record.op in self._timed and time.time() - record.since > limit_seconds
+
+    def _publish(self, store: Store) -> None:
+        # Hexadecimal digits, since a store's Python side takes text.
+        store.set(_key(self.launch.rank), self.board.beat().hex())
+
+
+def _agreed_run(store: Store, launch: Launch) -> bytes:
+    """The same random bytes on every rank. Every rank must call it."""
+    try:
+        if launch.rank == 0:
+            store.set("at/run", os.urandom(RUN_BYTES).hex())
+        return _decoded(store.get("at/run"))
+    except RuntimeError as error:
+        text = "rank 0 ended before the run began; what it printed says why"
+        raise RunError(text, code=ExitCode.COMMUNICATION, is_shared=False) from error
+
+
+def _takes_its_time(op: Op) -> bool:
+    effects = op.effects()
+    return not _TAKES_ITS_TIME.isdisjoint((*effects.reads, *effects.writes))
+
+
+def _key(rank: int) -> str:
+    return f"at/{rank}"
+
+
+def _decoded(value: bytes) -> bytes:
+    return bytes.fromhex(value.decode())
+
+
+def _unknown_life(record: Whereabouts) -> str:
+    return ""

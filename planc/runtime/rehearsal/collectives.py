@@ -1,0 +1,86 @@
+"""Every collective that a rank calls, seen below DTensor and FSDP."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from planc.runtime.rehearsal.private import resolve_process_group
+
+Call = tuple[str, tuple[int, ...], int]
+"""(kind, ranks of the group, bytes of this rank's input)."""
+
+KINDS: Mapping[str, str] = {
+    "all_gather_into_tensor": "all_gather",
+    "_allgather_base_": "all_gather",
+    "allgather_": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "all_reduce": "all_reduce",
+    "allreduce_": "all_reduce",
+    "all_to_all_single": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "shard_dim_alltoall": "all_to_all",
+    "broadcast_": "broadcast",
+    "gather_": "gather",
+}
+"""Ops of the namespaces `_c10d_functional`, `c10d` and `_dtensor`, by what they do."""
+
+_NAMESPACES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "_dtensor")
+_OUTPUT_FIRST = ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "allgather_", "gather_")
+_FREE = ("mesh_get_process_group", "wait_tensor", "_wrap_tensor_autograd", "monitored_barrier_", "barrier")
+
+
+class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts every collective. KeyError on one that it does not know: none goes uncounted."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[Call] = Counter()
+        self._ranks: dict[str, tuple[int, ...]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # A DTensor's op comes back here as what it does on this rank.
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        namespace, _, name = func._schema.name.partition("::")
+        if namespace in _NAMESPACES and name not in _FREE:
+            self._note(name, (*args, *(kwargs or {}).values()))
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        if name in ("allreduce_", "broadcast_"):
+            tensors = arguments[0]  # c10d takes a list
+        elif name in ("allgather_", "gather_"):
+            tensors = [arguments[0], *arguments[1]]
+        sent = tensors[1 if name in _OUTPUT_FIRST else 0]
+        group = next(filter(None, map(_group, arguments)))
+        self.calls[KINDS[name], self._ranks_of(group), sent.numel() * sent.element_size()] += 1
+
+    def _ranks_of(self, group: dist.ProcessGroup) -> tuple[int, ...]:
+        name = group.group_name
+        if name not in self._ranks:
+            self._ranks[name] = tuple(dist.get_process_group_ranks(group))
+        return self._ranks[name]
+
+
+def _group(argument: object) -> dist.ProcessGroup | None:
+    if isinstance(argument, str):
+        try:
+            group: dist.ProcessGroup = resolve_process_group(argument)
+        except (RuntimeError, ValueError):
+            return None  # the reduce op, `sum`
+        return group
+    if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
+        return dist.ProcessGroup.unbox(argument)
+    return None

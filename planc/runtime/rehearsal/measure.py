@@ -1,0 +1,154 @@
+"""Runs one rank of a fake world, and brings its figures up to the full number of layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from planc.graph.graph import Graph
+from planc.graph.ops import Accumulate
+from planc.runtime.interpreter import run
+from planc.runtime.observer import Silent
+from planc.runtime.process import Launch
+from planc.runtime.rehearsal.allocator import reserved_bytes
+from planc.runtime.rehearsal.backend import MEASURED_STEP, RehearsalBackend
+from planc.runtime.rehearsal.findings import Measured, SegmentPeak, Sent
+from planc.runtime.rehearsal.lives import repeated
+from planc.runtime.rehearsal.memory import BEFORE
+from planc.runtime.rehearsal.ranks import groups_of_rank_0
+from planc.runtime.rehearsal.stack import MEASURED_MICRO_STEPS, Stack, shortened
+from planc.runtime.rehearsal.world import fake_world
+from planc.runtime.torch.session import Paths, Session
+from planc.vocab import MeshDim
+
+SentKey = tuple[str, str, tuple[int, ...], int]
+Key = TypeVar("Key")
+PeakKey = tuple[str, str, str]
+"""(segment, "total" | "part" | "stream", its name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Everything countable of one rank's step, each linear in the number of layers of a kind."""
+
+    sent: Counter[SentKey] = field(default_factory=Counter)
+    peaks: Counter[PeakKey] = field(default_factory=Counter)
+
+    def plus(self, other: Figures, *, times: int) -> Figures:
+        """These figures and `times` the others."""
+        return Figures(_plus(self.sent, other.sent, times=times), _plus(self.peaks, other.peaks, times=times))
+
+    def minus(self, other: Figures) -> Figures:
+        """What one more layer adds; figures of segments that only it has are left out."""
+        known = {segment for segment, _, _ in other.peaks}
+        sent = _plus(self.sent, other.sent, times=-1)
+        peaks = Counter({key: size - other.peaks[key] for key, size in self.peaks.items() if key[0] in known})
+        return Figures(sent, peaks)
+
+
+def _plus(one: Counter[Key], other: Counter[Key], *, times: int) -> Counter[Key]:
+    return Counter({key: one[key] + times * other[key] for key in {**one, **other}})
+
+
+def rehearse_rank(graph: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> None:
+    """Setup, one step and a save of one rank without the dropped layers; OpFailure where an op fails."""
+    with fake_world(rank, world_size=graph.world_size):
+        short = shortened(graph, dropped, num_steps=1, num_micro_steps=1)
+        _run(short, rank, base=base, dropped=dropped)
+
+
+def measure(graph: Graph, stack: Stack, *, base: Path) -> Measured:
+    """What rank 0 sends and holds with all layers: a short stack, and what each kind's layers add to it."""
+    short = _backend_after(graph, base=base, dropped=stack.dropped())
+    first, lives = _figures(graph, short), short.memory.lives()
+    whole = first
+    for kind in stack.repeated:
+        longer = _backend_after(graph, base=base, dropped=stack.dropped(keeping=kind.spare))
+        whole = whole.plus(_figures(graph, longer).minus(first), times=kind.num_left_out)
+        lives = repeated(lives, kind.inner, times=kind.num_left_out)
+    return _measured(whole, first, groups=groups_of_rank_0(graph), reserved=reserved_bytes(lives))
+
+
+def _backend_after(graph: Graph, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
+    """Rank 0's backend after the measured step without the dropped layers."""
+    with fake_world(0, world_size=graph.world_size):
+        short = shortened(graph, dropped, num_steps=MEASURED_STEP, num_micro_steps=MEASURED_MICRO_STEPS)
+        return _run(short, 0, base=base, dropped=dropped)
+
+
+def _figures(graph: Graph, backend: RehearsalBackend) -> Figures:
+    """What a backend counted in the measured step."""
+    figures = Figures()
+    for (op, micro_step), recorder in backend.calls.items():
+        times = _stands_for(graph, op, micro_step)
+        for (kind, ranks, num_bytes), count in recorder.calls.items():
+            if len(ranks) > 1:
+                figures.sent[op, kind, ranks, num_bytes] += count * times
+    for segment, peak in backend.memory.peaks().items():
+        if segment != BEFORE:
+            figures.peaks[segment, "total", ""] = peak.num_bytes
+            figures.peaks.update({(segment, "part", name): size for name, size in peak.parts})
+            figures.peaks.update({(segment, "stream", name): size for name, size in peak.streams})
+    return figures
+
+
+def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
+    launch = Launch(rank=rank, world_size=short.world_size)
+    # A rehearsal writes nothing, so the run's folder is never looked at.
+    session = Session(short, "", launch, Paths(base, base), Silent(), torch.device("cpu"))
+    backend = RehearsalBackend(session, dropped=dropped)
+    run(short, backend)
+    return backend
+
+
+def _stands_for(graph: Graph, op: str, micro_step: int) -> int:
+    """How many of a step's executions of an op one rehearsed stands for: of two micro steps, the first is
+    like all but the last."""
+    (accumulate,) = (op for op in graph.step if isinstance(op, Accumulate))
+    is_first_of_several = micro_step == 0 and accumulate.times > 1
+    return accumulate.times - 1 if is_first_of_several and op in {one.name for one in accumulate.body} else 1
+
+
+def _measured(
+    whole: Figures, short: Figures, *, groups: Mapping[tuple[int, ...], tuple[MeshDim, ...]], reserved: int
+) -> Measured:
+    sent = tuple(
+        Sent(op, kind, groups[ranks], len(ranks), num_bytes, count)
+        for (op, kind, ranks, num_bytes), count in _in_whole_messages(whole.sent, short=short.sent).items()
+        if count
+    )
+    names = dict.fromkeys(segment for segment, _, _ in whole.peaks)
+    streams: Counter[str] = Counter()
+    for (_, what, name), size in whole.peaks.items():
+        if what == "stream":
+            streams[name] = max(streams[name], size)
+    segments = tuple(_segment(whole, name) for name in names)
+    return Measured(0, sent, segments, held_bytes=sum(streams.values()), reserved_bytes=reserved)
+
+
+def _in_whole_messages(sent: Counter[SentKey], *, short: Counter[SentKey]) -> Counter[SentKey]:
+    """What was sent, where some messages hold a part of every layer: one layer more makes them longer.
+
+    Such a length of the short stack is then missing, as often as lengths are too many that it does not know.
+    Their number and their bytes in all are linear. What they grow to may be as long as another message.
+    """
+    growing = {key: count for key, count in sent.items() if count < 0 or key not in short}
+    found = Counter({key: count for key, count in sent.items() if key not in growing})
+    for alike in {key[:3] for key in growing}:
+        lengths = [(key[3], count) for key, count in growing.items() if key[:3] == alike]
+        number = sum(count for _, count in lengths)
+        found[*alike, sum(length * count for length, count in lengths) // number] += number
+    return found
+
+
+def _segment(whole: Figures, name: str) -> SegmentPeak:
+    def of(what: str) -> tuple[tuple[str, int], ...]:
+        return tuple((key[2], size) for key, size in whole.peaks.items() if key[:2] == (name, what) and size)
+
+    reserved = sum(size for _, size in of("stream"))
+    return SegmentPeak(name, whole.peaks[name, "total", ""], of("part"), reserved)

@@ -1,0 +1,71 @@
+"""Rehearses a graph: every kind of rank through setup, two steps and a save, nothing computed or sent."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from planc.graph.graph import Graph
+from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel
+from planc.runtime.errors import RunError
+from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
+from planc.runtime.rehearsal.measure import measure, rehearse_rank
+from planc.runtime.rehearsal.ranks import rehearsed_ranks
+from planc.runtime.rehearsal.stack import stack_of
+from planc.runtime.torch.weights.build import meta_model
+from planc.vocab import MeshDim, Shard, StridedShard
+
+
+def rehearse(graph: Graph, *, base: Path, said: Callable[[str], None] = lambda text: None) -> Rehearsal:
+    """What would fail, and what rank 0 sends and holds. Relative paths start at `base`.
+
+    Runs in a process without a process group, and tells `said` what comes next. Failures of the graph's ops
+    are returned; RunError only if the model itself cannot be built.
+    """
+    (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
+    said("building the model")
+    model = meta_model(build, base=base)
+    stack = stack_of(model, graph)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    ranks = rehearsed_ranks(graph, _divided(graph, shapes))
+    failures: list[Failure] = []
+    measured: Measured | None = None
+    with warnings.catch_warnings():
+        # What torch warns of while nothing is computed, it warns of again in the run.
+        warnings.simplefilter("ignore")
+        for place, rank in enumerate(ranks, start=1):
+            said(f"rank {rank}, {place} of {len(ranks)}")
+            try:
+                if rank == 0:
+                    measured = measure(graph, stack, base=base)
+                else:
+                    rehearse_rank(graph, rank, base=base, dropped=stack.all_but_one_of_each())
+            except RunError as error:
+                failures.append(Failure(rank, error.message, error.span))
+    num_layers = sum(len(kind.layers) for kind in stack.kinds)
+    num_rehearsed = sum(len(kind.kept) for kind in stack.kinds)
+    return Rehearsal(ranks, num_layers, num_rehearsed, tuple(failures), measured)
+
+
+def _divided(graph: Graph, shapes: dict[str, tuple[int, ...]]) -> dict[MeshDim, tuple[int, ...]]:
+    """The lengths that are chunked over each mesh dim: FSDP shards dimension 0, over tp the styles say."""
+    found: dict[MeshDim, set[int]] = {}
+    for op in graph.setup:
+        if isinstance(op, FullyShard):
+            for mesh_dim in op.shard_over:
+                found.setdefault(mesh_dim, set()).update(shape[0] for shape in shapes.values() if shape)
+        elif isinstance(op, ShardTensorParallel):
+            for fqn in op.modules:
+                lengths = _lengths(op, {name: shapes.get(f"{fqn}.{name}", ()) for name, _ in op.parameters})
+                found.setdefault(op.over[0], set()).update(lengths)
+    return {mesh_dim: tuple(sorted(lengths)) for mesh_dim, lengths in found.items()}
+
+
+def _lengths(op: ShardTensorParallel, shapes: dict[str, tuple[int, ...]]) -> set[int]:
+    return {
+        shapes[name][placement.tensor_dim]
+        // (placement.split_factor if isinstance(placement, StridedShard) else 1)
+        for name, placement in op.parameters
+        if isinstance(placement, Shard | StridedShard) and shapes[name]
+    }

@@ -1,0 +1,206 @@
+"""A run's folder: plan.json, plans/, metrics.jsonl, status.json, checkpoints/."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from planc.runtime.checkpoint_format.commit import make_durable
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.numerics import number
+from planc.runtime.observer import Evaluation, StepMetrics
+from planc.runtime.run_directory import plain_files
+from planc.runtime.run_directory.metrics_file import Line, read_lines, sound_lines
+from planc.runtime.run_directory.plain_files import NotPlainError, TooLargeError
+from planc.runtime.run_directory.run_files import (
+    KEPT_PLANS,
+    LOCK_NAME,
+    METRICS_NAME,
+    PLAN_NAME,
+    STATUS_NAME,
+    set_unusable_aside,
+)
+from planc.runtime.run_directory.status_file import replace_text
+from planc.secrets import redactor
+
+_MAX_OWNER_CHARACTERS = 200
+_MAX_STATUS_BYTES = 2**20
+
+
+class FolderInUseError(RunError):
+    """Another run writes to the folder, its status too."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Written by rank 0 alone."""
+
+    path: Path
+
+    def claim(self) -> TextIO:
+        """Makes the folder this process's own until the file that it returns is closed, or the process ends.
+
+        FolderInUseError where another run writes here: two would mix their metrics and their status.
+        """
+        # Only a run claims its folder. Others name its files, and Windows has no such module.
+        import fcntl
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = plain_files.open_to_overwrite(self.path / LOCK_NAME)
+        except OSError as error:
+            raise self._not_writable(error) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = file.read(_MAX_OWNER_CHARACTERS).strip() or "another process"
+            file.close()
+            raise FolderInUseError(
+                f"another run writes to {self.path}: {owner}",
+                help="wait until it ends, or choose another folder with --run-dir",
+                is_shared=False,
+            ) from error
+        except OSError as error:
+            file.close()
+            raise self._not_writable(error) from error
+        # For a person to read: a full disk may have no room for it.
+        with contextlib.suppress(OSError):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+        return file
+
+    def free_lock(self) -> tuple[str, ...]:
+        """Renames what is where the lock belongs and can't be one; a line that says so."""
+        path = self.path / LOCK_NAME
+        kind = plain_files.kind_of(path)
+        if kind in (None, "file"):
+            return ()
+        try:
+            return (f"{path} is a {kind}, not a plain file: renamed to {plain_files.set_aside(path).name}",)
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def repair(self) -> tuple[str, ...]:
+        """Sets aside what is damaged and no training state, one line each. The folder must be claimed."""
+        try:
+            return (*set_unusable_aside(self.path), *self._repair_metrics())
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def prepare(self, artifact: Callable[[Path], str], *, plan_hash: str) -> None:
+        """Creates the folder and stores the compiled plan in it; RunError if the system refuses.
+
+        `artifact` gives the plan's text for a file in a folder. `plan.json` is what runs now, `plans/` keeps
+        every plan that ran here by its hash: a checkpoint says by which one it was saved.
+        """
+        kept = self.path / KEPT_PLANS
+        try:
+            # Else a power failure could take the folder away with every checkpoint in it.
+            make_durable(kept)
+            self._replace(f"{KEPT_PLANS}/{plan_hash}.json", artifact(kept))
+            self._replace(PLAN_NAME, artifact(self.path))
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def truncate_metrics(self, *, last_step: int) -> str | None:
+        """Drops the lines of steps that a resumed run does again, and one that a crash cut short.
+
+        A run from its first step drops none of an earlier run's: it gives the name of the file that has them.
+        """
+        path = self.path / METRICS_NAME
+        try:
+            if last_step == 0 and any(sound_lines(path)):
+                names = (self.path / f"metrics.{number}.jsonl" for number in itertools.count(1))
+                earlier = next(one for one in names if not os.path.lexists(one))
+                path.rename(earlier)
+                return earlier.name
+            if path.exists():
+                kept = (line.text + b"\n" for line in sound_lines(path) if line.step <= last_step)
+                plain_files.replace(path, kept)
+        except OSError as error:
+            raise self._not_writable(error) from error
+        return None
+
+    def losses(self) -> list[tuple[int, float]]:
+        """(step, loss) of every sound line of metrics.jsonl whose step had labels."""
+        lines = sound_lines(self.path / METRICS_NAME)
+        return [(line.step, line.loss) for line in lines if line.has_labels]
+
+    def append_metrics(self, metrics: StepMetrics) -> None:
+        values: dict[str, Any] = {
+            name: number(value) if isinstance(value, float) else value
+            for name, value in asdict(metrics).items()
+            if value not in (None, (), {})
+        }
+        try:
+            with plain_files.open_to_append(self.path / METRICS_NAME) as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def add_evaluation(self, found: Evaluation, *, step: int) -> None:
+        """Adds an evaluation that is made up for to the line of its step, if metrics.jsonl has that line."""
+        path = self.path / METRICS_NAME
+        one = {**asdict(found), "loss": number(found.loss)}
+
+        def added(line: Line) -> bytes:
+            if line.step != step:
+                return line.text + b"\n"
+            entry = json.loads(line.text)
+            others = [each for each in entry.get("evaluations", []) if each["label"] != found.label]
+            return json.dumps({**entry, "evaluations": [*others, one]}).encode() + b"\n"
+
+        try:
+            plain_files.replace(path, map(added, sound_lines(path)))
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def write_status(self, state: str, *, code: ExitCode | None = None, **details: Any) -> None:
+        """`state` is running, done, stopped (before the last step, as asked), preempted or failed."""
+        status = {"state": state, "exit_code": None if code is None else int(code), **details}
+        # A failure's message is whatever was raised, perhaps with an address that holds a key.
+        text = redactor(os.environ)(json.dumps(status, indent=2)) + "\n"
+        replace_text(self.path / STATUS_NAME, text, is_last=state != "running")
+
+    def is_left_running(self) -> bool:
+        """Whether status.json says that a run goes on, or cannot be read."""
+        try:
+            text = plain_files.read_utf8(self.path / STATUS_NAME, max_bytes=_MAX_STATUS_BYTES)
+            found = json.loads(text)
+        except (OSError, ValueError):
+            return True
+        return not isinstance(found, dict) or found.get("state") == "running"
+
+    def _repair_metrics(self) -> tuple[str, ...]:
+        """Keeps the sound lines of metrics.jsonl, and all of it under another name where some are damaged."""
+        path = self.path / METRICS_NAME
+        try:
+            num_damaged = sum(line is None for line in read_lines(path))
+        except (NotPlainError, TooLargeError) as error:
+            return (f"{path}: {error.strerror}: renamed to {plain_files.set_aside(path).name}",)
+        if not num_damaged:
+            return ()
+        aside = plain_files.set_aside(path)
+        plain_files.replace(path, (line.text + b"\n" for line in sound_lines(aside)))
+        lines = "1 damaged line" if num_damaged == 1 else f"{num_damaged} damaged lines"
+        return (f"{path} has {lines}: kept the others, and renamed the original to {aside.name}",)
+
+    def _not_writable(self, error: OSError) -> RunError:
+        where = f" ({error.filename})" if error.filename else ""
+        return RunError(
+            f"cannot write the run's folder {self.path}: {error.strerror}{where}",
+            code=ExitCode.STORAGE,
+            help="choose another with --run-dir",
+            is_shared=False,
+        )
+
+    def _replace(self, name: str, text: str) -> None:
+        plain_files.replace(self.path / name, (text.encode(),))

@@ -1,0 +1,114 @@
+"""What in a run's folder would let it train and then refuse to save: found before its first step."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from planc.graph.graph import Graph
+from planc.graph.ops import ExportHf, ResumeCheckpoint, SaveCheckpoint
+from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.layout import committed_steps, is_leftover, step_of
+from planc.runtime.run_directory.export_folder import exported_step
+from planc.runtime.run_directory.plain_files import kind_of
+from planc.runtime.run_directory.run_files import CHECKPOINTS, EXPORT
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """One entry of a run's folder that a run can't use, why, and what to do about it."""
+
+    path: Path
+    text: str
+    help: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.text}"
+
+
+def obstacles(folder: Path, graph: Graph) -> tuple[Obstacle, ...]:
+    """What a run of `graph` in `folder` would fail on when it resumes, saves or exports. Nothing changes."""
+    saves = [op for op in graph.save if isinstance(op, SaveCheckpoint)]
+    resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
+    found: list[Obstacle] = []
+    if saves or resumes:
+        prunes = any(op.keep_last is not None for op in saves)
+        found += _of_checkpoints(folder / CHECKPOINTS, prunes=prunes)
+    if any(isinstance(op, ExportHf) for op in graph.save):
+        found += _of_exports(folder / EXPORT)
+    return tuple(found)
+
+
+def num_kept(folder: Path) -> int:
+    """The committed checkpoints of a run's folder; 0 where `obstacles` reports that they can't be listed."""
+    try:
+        return len(committed_steps(folder / CHECKPOINTS))
+    except CheckpointError:
+        return 0
+
+
+def _of_checkpoints(root: Path, *, prunes: bool) -> Iterator[Obstacle]:
+    if not _is_there(root):
+        return
+    if obstacle := _unusable_directory(root):
+        yield obstacle
+        return
+    for name in sorted(os.listdir(root)):
+        path = root / name
+        if step_of(path) is not None:
+            yield from _of_step(path, prunes=prunes)
+        elif is_leftover(path) and kind_of(path) == "directory" and not _is_changeable(path):
+            yield Obstacle(path, "was left by a save and can't be deleted by this user", "delete it")
+
+
+def _of_step(path: Path, *, prunes: bool) -> Iterator[Obstacle]:
+    kind = kind_of(path)
+    if kind == "symbolic link":
+        help = "replace the link with the checkpoint that it leads to, or remove it"
+        yield Obstacle(path, "is a symbolic link, and checkpoints are plain directories", help)
+    elif kind != "directory":
+        yield Obstacle(path, f"is a {kind}, and checkpoints are plain directories", "move it away")
+    elif prunes and not _is_changeable(path):
+        help = "give this user permission, move it away, or leave out checkpoint.keep_last"
+        yield Obstacle(path, "can't be deleted by this user, as checkpoint.keep_last will want", help)
+
+
+def _of_exports(root: Path) -> Iterator[Obstacle]:
+    if not _is_there(root):
+        return
+    if obstacle := _unusable_directory(root):
+        yield obstacle
+        return
+    try:
+        exported_step(root / "hf")
+    except CheckpointError as error:
+        yield Obstacle(root / "hf", "is not an export of a run, and the run would replace it", error.help)
+
+
+def _is_there(path: Path) -> bool:
+    return kind_of(path) is not None
+
+
+def _unusable_directory(path: Path) -> Obstacle | None:
+    """Unless a plain directory is there, in which this user may make and list entries."""
+    kind = kind_of(path)
+    if kind != "directory":
+        text = f"is a {kind}, not a plain directory"
+        return Obstacle(path, text, "move it away; for another disk, name a directory there with --run-dir")
+    try:
+        os.listdir(path)
+        # Without a name, so nobody ever sees it; only a write shows quotas and read-only mounts.
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        help = "give this user permission, or choose another folder with --run-dir"
+        return Obstacle(path, f"can't be used: {error.strerror}", help)
+    return None
+
+
+def _is_changeable(directory: Path) -> bool:
+    """Whether this user may delete what is in a directory."""
+    return os.access(directory, os.R_OK | os.W_OK | os.X_OK)

@@ -1,0 +1,1 @@
+"""What ranks agree on before step 1: reads, versions, settings, and the run directory."""

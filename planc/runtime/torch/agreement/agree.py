@@ -1,0 +1,104 @@
+"""Ranks that read for themselves train on only once all have read the same.
+
+Each op that reads is followed by one reduction of a digest. Only where ranks differ do entries travel, and
+then every rank fails alike, with what differs, where. Texts travel as JSON in CPU tensors: nothing pickles.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.numerics import MAX_NAMED
+from planc.runtime.ranks.reads import Deviation, Entry, describe, deviation, deviation_of, digest, majority
+from planc.runtime.torch.agreement.texts import broadcast, gather
+from planc.runtime.torch.session import Session
+
+Handler = Callable[[Session, Any, Position], None]
+
+_WORDS = 4
+"""Of 8 bytes in a SHA-256."""
+
+
+def agreed(handler: Handler) -> Handler:
+    """The handler of an op that reads, after which all ranks have read the same: else RunError on every one.
+
+    A failure of the handler on some ranks alone is a RunError on all too, which names them.
+    """
+
+    def run(session: Session, op: Any, position: Position) -> None:
+        failure: RunError | None = None
+        try:
+            handler(session, op, position)
+        except RunError as error:
+            failure = error
+        entries = session.reads.take()
+        if session.launch.world_size > 1:
+            _agree(session, entries, failure=failure)
+        if failure is not None:
+            raise failure
+
+    return run
+
+
+def one_after_another(*handlers: Handler) -> Handler:
+    """A handler of an op that is done in several parts, each of which all ranks end before the next."""
+
+    def run(session: Session, op: Any, position: Position) -> None:
+        for handler in handlers:
+            handler(session, op, position)
+
+    return run
+
+
+def _agree(session: Session, entries: Sequence[Entry], *, failure: RunError | None) -> None:
+    """RunError unless all ranks have equal entries and none failed, or all failed alike."""
+    own = digest(entries)
+    words = torch.from_numpy(np.frombuffer(bytes.fromhex(own), dtype="<i8").astype(np.int64))
+    # The complement turns the order round, and overflows nowhere: one reduction gives both ends.
+    ends = torch.cat((words, ~words, torch.tensor([failure is not None], dtype=torch.int64)))
+    dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+    if ends[-1].item():
+        _refuse_failures(session, failure)
+    elif not torch.equal(ends[:_WORDS], ~ends[_WORDS:-1]):
+        raise _difference(session, entries, own=own)
+
+
+def _refuse_failures(session: Session, failure: RunError | None) -> None:
+    """RunError that names the ranks that failed, unless all did, and with one message."""
+    own: dict[str, Any] = {"host": socket.gethostname()}
+    if failure is not None:
+        own |= {"message": failure.message, "help": failure.help, "code": failure.code}
+    told = [json.loads(text) for text in gather(json.dumps(own))]
+    failed = [(rank, one) for rank, one in enumerate(told) if "message" in one]
+    if len(failed) == len(told) and len({one["message"] for one in told}) == 1:
+        return
+    texts = [f"rank {rank} ({one['host']}): {one['message']}" for rank, one in failed[:MAX_NAMED]]
+    more = [f"and {len(failed) - MAX_NAMED} more ranks"] if len(failed) > MAX_NAMED else []
+    first = failed[0][1]
+    raise RunError("; ".join([*texts, *more]), code=ExitCode(first["code"]), help=first["help"])
+
+
+def _difference(session: Session, entries: Sequence[Entry], *, own: str) -> RunError:
+    """What every rank raises where records differ."""
+    source = majority(gather(own))
+    mine = [[one.kind, one.name, one.value] for one in entries]
+    expected = [Entry(*one) for one in json.loads(broadcast(json.dumps(mine), source=source))]
+    found = deviation(session.launch.rank, socket.gethostname(), entries, expected)
+    told = [deviation_of(json.loads(text)) for text in gather(json.dumps(found.data()))]
+    return refusal(told, world_size=session.launch.world_size)
+
+
+def refusal(told: Sequence[Deviation], *, world_size: int) -> RunError:
+    """What a run ends with whose ranks read differently, for a person and for status.json."""
+    deviations = [one for one in told if one.differences]
+    message, help = describe(deviations, world_size=world_size)
+    return RunError(message, help=help, record={"differing": [one.data() for one in deviations]})

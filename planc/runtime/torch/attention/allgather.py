@@ -1,0 +1,114 @@
+"""All-gather attention: every rank holds all keys and values of a layer while it computes it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.nn.attention.bias import CausalBias, causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+from planc.runtime.torch import private
+from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.attention.plain import band_mask
+from planc.runtime.torch.attention.sharding import Balance, local_halves, unshard
+
+
+def allgather_attention(
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    group: ProcessGroup,
+    balance: Balance,
+    window: int | None = None,
+    documents: Documents | None = None,
+) -> Tensor:
+    """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
+
+    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents` each is attended
+    to alone; with a `window` a position sees itself and the window - 1 before it. ValueError if a headtail
+    shard is odd or if key and value differ in shape.
+    """
+    if key.shape != value.shape:
+        raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    full_key, full_value = gather_sequence(torch.stack((key, value)), group=group, balance=balance).unbind(0)
+    chunks = query_chunks(query, size=size, rank=rank, balance=balance)
+    outs = [
+        lower_right_attention(
+            chunk,
+            key=full_key[:, :, :end],
+            value=full_value[:, :, :end],
+            scale=scale,
+            window=window,
+            documents=documents,
+        )
+        for chunk, end in chunks
+    ]
+    return torch.cat(outs, 2)
+
+
+def gather_sequence(tensor: Tensor, *, group: ProcessGroup, balance: Balance) -> Tensor:
+    """[2, B, Hkv, S, D] in sequence order, from every rank's [2, B, Hkv, S_local, D]; differentiable."""
+    size = dist.get_world_size(group)
+    gathered = private.wait_tensor(private.all_gather_autograd(tensor.contiguous(), 0, group))
+    return unshard(gathered.chunk(size, 0), tensor_dim=3, balance=balance)
+
+
+def query_chunks(query: Tensor, *, size: int, rank: int, balance: Balance) -> tuple[tuple[Tensor, int], ...]:
+    """Each run of neighbouring local queries, with the position after its last one."""
+    length = query.shape[2]
+    if balance == "none":
+        return ((query, (rank + 1) * length),)
+    head, tail = local_halves(query, tensor_dim=2)
+    return (head, (rank + 1) * length // 2), (tail, (2 * size - rank) * length // 2)
+
+
+def lower_right_attention(
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None = None,
+    documents: Documents | None = None,
+) -> Tensor:
+    """Causal attention where the last query stands at the last key, [B, H, Sq, D]."""
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    if window is not None or documents is not None:
+        # Beside a mask, CUDA's fused kernels take no grouped heads.
+        num_groups = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
+        seen = _mask(query, num_keys=num_keys, window=window, documents=documents)
+        return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
+    attend = partial(scaled_dot_product_attention, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
+    if num_queries == num_keys:
+        return attend(query, key, value, is_causal=True)
+    below = lower_right_mask(num_queries, num_keys, device=query.device)
+    return attend(query, key, value, attn_mask=below)
+
+
+def _mask(query: Tensor, *, num_keys: int, window: int | None, documents: Documents | None) -> Tensor:
+    """What is seen by queries [B, H, Sq, D] that end at the last key, as SDPA takes it."""
+    num_queries = query.shape[2]
+    if documents is None:
+        assert window is not None, "else nothing would be masked"
+        return band_mask(num_keys, window=window, device=query.device)[num_keys - num_queries :]
+    keys = torch.arange(num_keys)
+    queries = keys[num_keys - num_queries :]
+    return documents.bias(
+        ("allgather", num_keys), queries=queries, keys=keys, dtype=query.dtype, window=window
+    )
+
+
+def lower_right_mask(num_queries: int, num_keys: int, *, device: torch.device) -> Tensor | CausalBias | None:
+    """What makes attention causal where the last query stands at the last key."""
+    if device.type == "cpu":
+        # The CPU has no fused kernel for CausalBias; its flash kernel takes a boolean mask.
+        return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
+    return causal_lower_right(num_queries, num_keys)

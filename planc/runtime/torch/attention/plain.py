@@ -1,0 +1,48 @@
+"""Causal attention within one rank."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from planc.runtime.torch.attention.documents import Documents
+
+
+def plain_attention(
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None = None,
+    documents: Documents | None = None,
+) -> Tensor:
+    """Causal attention of `query` [B, H, S, D] over `key` and `value` [B, Hkv, S, D], as [B, H, S, D].
+
+    With a `window` a position sees itself and the window - 1 positions before it, as transformers counts;
+    with `documents`, only what is in its own.
+    """
+    length = query.shape[2]
+    if window is not None and window >= length:
+        window = None
+    if window is None and documents is None:
+        grouped = query.shape[1] != key.shape[1]
+        return scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
+        )
+    # Beside a mask, CUDA's fused kernels take no grouped heads; without them the scores are materialised.
+    num_groups = query.shape[1] // key.shape[1]
+    key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
+    if documents is None:
+        assert window is not None, "else nothing would be masked"
+        mask = band_mask(length, window=window, device=query.device)
+    else:
+        places = torch.arange(length)
+        mask = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+
+
+def band_mask(length: int, *, window: int, device: torch.device) -> Tensor:
+    """True where query (row) sees key (column): bool [length, length], 0 <= row - column < window."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)

@@ -1,0 +1,100 @@
+"""Registers causal attention with transformers, under a name for `config._attn_implementation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, assert_never
+from uuid import uuid4
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from transformers import AttentionInterface
+
+from planc.runtime.torch.attention.allgather import allgather_attention
+from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.attention.plain import plain_attention
+from planc.runtime.torch.attention.refusals import require_shapes, require_supported
+from planc.runtime.torch.attention.ring import ring_attention
+from planc.runtime.torch.attention.sharding import Balance
+from planc.runtime.torch.attention.ulysses import ulysses_attention
+
+Kind = Literal["plain", "ring", "allgather", "ulysses"]
+
+
+def register_attention(
+    kind: Kind,
+    *,
+    group: ProcessGroup | None,
+    balance: Balance,
+    name: str,
+    documents: Documents | None = None,
+) -> str:
+    """The name under which the attention is registered: `name` with a suffix that no other call gets.
+
+    `group` is that of the cp mesh dim, None for "plain"; inputs are sharded over it as `balance` says. With
+    `documents`, tokens see their own document only.
+    No mask function is registered under the name, so transformers builds no mask and passes None. ValueError
+    if the kind and the group or balance disagree. Calls raise ValueError for what they do not support.
+    """
+    compute = attention_for(kind, group=group, balance=balance, documents=documents)
+    cp = 1 if group is None else dist.get_world_size(group)
+
+    def attend(
+        module: object,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        **keywords: object,
+    ) -> tuple[Tensor, None]:
+        """Attention [B, S_local, H, D], and no weights, as transformers' interface has it."""
+        require_supported(module=module, attention_mask=attention_mask, dropout=dropout, keywords=keywords)
+        require_shapes(module, query=query, key=key, value=value)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        window = effective_window(sliding_window, sequence_length=cp * query.shape[2])
+        if window is None:
+            out = compute(query, key=key, value=value, scale=scale)
+        elif kind == "ring":
+            raise ValueError(f"sliding_window = {window} is not supported by ring attention")
+        else:
+            out = compute(query, key=key, value=value, scale=scale, window=window)
+        return out.transpose(1, 2).contiguous(), None
+
+    # Threads of one process may each register their own group, so a counter would race.
+    unique_name = f"{name}_{uuid4().hex}"
+    AttentionInterface.register(unique_name, attend)
+    return unique_name
+
+
+def attention_for(
+    kind: Kind, *, group: ProcessGroup | None, balance: Balance, documents: Documents | None = None
+) -> Callable[..., Tensor]:
+    """The attention of this kind as a function of (query, *, key, value, scale); ValueError as above."""
+    if kind == "plain":
+        if group is not None or balance != "none":
+            raise ValueError(f"plain attention takes no group and balance none, not balance {balance}")
+        return partial(plain_attention, documents=documents)
+    if group is None:
+        raise ValueError(f"{kind} attention needs the process group of the cp mesh dim")
+    arguments: dict[str, Any] = {"group": group, "balance": balance, "documents": documents}
+    match kind:
+        case "ring":
+            return partial(ring_attention, **arguments)
+        case "allgather":
+            return partial(allgather_attention, **arguments)
+        case "ulysses":
+            return partial(ulysses_attention, **arguments)
+        case _:
+            assert_never(kind)
+
+
+def effective_window(sliding_window: int | None, *, sequence_length: int) -> int | None:
+    """The window in tokens, None where it hides nothing of `sequence_length` positions."""
+    if sliding_window is None or sliding_window >= sequence_length:
+        return None
+    return sliding_window

@@ -1,0 +1,214 @@
+"""Ring attention: keys and values travel around the cp ranks, each rank merges one block at a time.
+
+Messages hold key-value heads only, never repeated to the query heads. Gradients of keys and values travel
+along with them and are home after a full turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup
+
+from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.attention.kernels import (
+    BlockOutput,
+    accumulation_dtype,
+    flash_backward,
+    flash_forward,
+    merge,
+    require_flash,
+)
+from planc.runtime.torch.attention.sharding import Balance, local_positions
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One rank's place in the ring, and how the sequence is laid out on it."""
+
+    group: ProcessGroup
+    size: int
+    rank: int
+    balance: Balance
+    documents: Documents | None = None
+
+    def bias(self, source: int, block: Block, *, length: int, dtype: torch.dtype) -> Tensor | None:
+        """What documents add to the scores of a block of rank `source`, causality included; or nothing."""
+        if self.documents is None:
+            return None
+        held = [
+            local_positions(length * self.size, parts=self.size, index=index, balance=self.balance)
+            for index in (self.rank, source)
+        ]
+        return self.documents.bias(
+            ("ring", source), queries=held[0][block.query], keys=held[1][block.key], dtype=dtype
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Which local queries see which keys of the visiting shard, along the sequence."""
+
+    query: slice
+    key: slice
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A message under way from the previous rank."""
+
+    incoming: Tensor
+    outgoing: Tensor
+    """Held until it has left."""
+    work: Any
+
+    def wait(self) -> Tensor:
+        self.work.wait()
+        return self.incoming.view(self.outgoing.shape)
+
+
+def ring_attention(
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    group: ProcessGroup,
+    balance: Balance,
+    documents: Documents | None = None,
+) -> Tensor:
+    """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
+
+    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents` each
+    is attended to alone. ValueError if a headtail shard is odd, if key and value differ in shape, or if the
+    device has no kernel for them.
+    """
+    require_flash(query, isolates=documents is not None)
+    if key.shape != value.shape:
+        raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
+    if balance == "headtail" and query.shape[2] % 2:
+        raise ValueError(f"a headtail shard has two equal chunks, but its length is {query.shape[2]}")
+    ring = Ring(group, dist.get_world_size(group), dist.get_rank(group), balance, documents)
+    out: Tensor = RingAttention.apply(query, key, value, scale, ring)  # type: ignore[no-untyped-call]
+    return out
+
+
+def visible_block(source: int, *, ring: Ring, length: int) -> Block | None:
+    """What this rank's queries see of the shard that rank `source` owns; None if nothing."""
+    everything, half = slice(0, length), length // 2
+    if source == ring.rank:
+        # Positions ascend within a shard, so its own triangle is causal under either layout.
+        return Block(everything, everything, causal=True)
+    if ring.balance == "none":
+        return Block(everything, everything, causal=False) if source < ring.rank else None
+    if source < ring.rank:
+        # The source's tail chunk lies after both of ours.
+        return Block(everything, slice(0, half), causal=False)
+    # Our head chunk lies before both chunks of the source.
+    return Block(slice(half, length), everything, causal=False)
+
+
+def rotate(tensor: Tensor, *, ring: Ring) -> Arrival:
+    """The same tensor of the previous rank, on its way; ours goes to the next rank."""
+    outgoing = tensor.contiguous()
+    incoming = torch.empty_like(outgoing).flatten()
+    send_sizes, receive_sizes = [0] * ring.size, [0] * ring.size
+    send_sizes[(ring.rank + 1) % ring.size] = outgoing.numel()
+    receive_sizes[(ring.rank - 1) % ring.size] = outgoing.numel()
+    # An all-to-all with one partner each way: also the threaded process group has it, unlike send and recv.
+    work = dist.all_to_all_single(
+        incoming, outgoing.flatten(), receive_sizes, send_sizes, group=ring.group, async_op=True
+    )
+    return Arrival(incoming, outgoing, work)
+
+
+def visits(key_value: Tensor, *, ring: Ring) -> Iterator[tuple[Tensor, Block | None, int]]:
+    """Each rank's keys and values [2, B, Hkv, S_local, D], ours first, what our queries see of it, whose.
+
+    The next message travels while the caller works on this one.
+    """
+    length = key_value.shape[3]
+    for step in range(ring.size):
+        arrival = rotate(key_value, ring=ring) if step + 1 < ring.size else None
+        source = (ring.rank - step) % ring.size
+        yield key_value, visible_block(source, ring=ring, length=length), source
+        if arrival is not None:
+            key_value = arrival.wait()
+
+
+def part(tensor: Tensor, rows: slice) -> Tensor:
+    """The `rows` of tensor_dim 2, contiguous as the kernels want them."""
+    return tensor[:, :, rows].contiguous()
+
+
+class RingAttention(torch.autograd.Function):
+    """Forward and backward each pass the keys and values once around the ring."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, ring: Ring) -> Tensor:
+        query, key_value = query.contiguous(), torch.stack((key, value))
+        dtype = accumulation_dtype(query.dtype)
+        out = torch.zeros_like(query, dtype=dtype)
+        lse = torch.full(query.shape[:3], -torch.inf, dtype=dtype, device=query.device)
+        states: list[tuple[Any, ...]] = []
+        biases: list[Tensor | None] = []
+        for (visiting_key, visiting_value), block, source in visits(key_value, ring=ring):
+            if block is None:
+                continue
+            bias = ring.bias(source, block, length=query.shape[2], dtype=query.dtype)
+            result = flash_forward(
+                part(query, block.query),
+                key=part(visiting_key, block.key),
+                value=part(visiting_value, block.key),
+                causal=block.causal and bias is None,
+                scale=scale,
+                bias=bias,
+            )
+            rows = (slice(None), slice(None), block.query)
+            out[rows], lse[rows] = merge(out[rows], lse[rows], block=result)
+            states.append(result.state)
+            biases.append(bias)
+        out = out.to(query.dtype)
+        ctx.save_for_backward(query, key_value, out, lse)
+        # Biases are shared by all layers, so that keeping them takes nothing.
+        ctx.scale, ctx.ring, ctx.states, ctx.biases = scale, ring, states, biases
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        query, key_value, out, lse = ctx.saved_tensors
+        grad_out, states, biases = grad_out.contiguous(), iter(ctx.states), iter(ctx.biases)
+        grad_query = torch.zeros_like(query, dtype=lse.dtype)
+        grad_key_value = torch.zeros_like(key_value, dtype=lse.dtype)
+        arrival: Arrival | None = None
+        for (visiting_key, visiting_value), block, _ in visits(key_value, ring=ctx.ring):
+            bias = next(biases) if block else None
+            gradients = block and flash_backward(
+                part(grad_out, block.query),
+                query=part(query, block.query),
+                key=part(visiting_key, block.key),
+                value=part(visiting_value, block.key),
+                merged=BlockOutput(part(out, block.query), part(lse, block.query), next(states)),
+                causal=block.causal and bias is None,
+                scale=ctx.scale,
+                bias=bias,
+            )
+            if arrival is not None:
+                grad_key_value = arrival.wait()
+            if block and gradients:
+                grad_query[:, :, block.query] += gradients.query
+                grad_key_value[0, :, :, block.key] += gradients.key
+                grad_key_value[1, :, :, block.key] += gradients.value
+            # One turn more than the keys take: the last brings every gradient home.
+            arrival = rotate(grad_key_value, ring=ctx.ring)
+        assert arrival is not None, "a ring has at least one rank"
+        grad_key, grad_value = arrival.wait().to(key_value.dtype)
+        return grad_query.to(query.dtype), grad_key, grad_value, None, None

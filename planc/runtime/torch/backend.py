@@ -1,0 +1,144 @@
+"""The torch backend: one handler an op, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.profiler import record_function
+
+from planc.graph import ops
+from planc.graph.op import Op
+from planc.runtime.errors import ExitCode
+from planc.runtime.interpreter import Position
+from planc.runtime.ranks.lost_ranks import coordinates
+from planc.runtime.step_phases import phase_of
+from planc.runtime.torch.agreement.agree import agreed, one_after_another
+from planc.runtime.torch.checkpoint import background_saving
+from planc.runtime.torch.checkpoint import ops as checkpointing
+from planc.runtime.torch.parallel import fsdp as sharding
+from planc.runtime.torch.parallel import gradients, mesh, replicas, tensor_parallel
+from planc.runtime.torch.reporting import log as reporting_log
+from planc.runtime.torch.reporting import metrics as reporting
+from planc.runtime.torch.reporting import profile as reporting_profile
+from planc.runtime.torch.reporting.own_time import OwnTime
+from planc.runtime.torch.reporting.phase_times import PhaseClock
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.training import (
+    batches,
+    compilation,
+    evaluation,
+    guarding,
+    optimizer,
+    preemption,
+    recompute,
+)
+from planc.runtime.torch.training import forward_backward as steps
+from planc.runtime.torch.weights import agreement as weights_agreement
+from planc.runtime.torch.weights import build, export, weights
+
+Handler = Callable[[Session, Any, Position], None]
+
+HANDLERS: Mapping[type[Op], Handler] = {
+    ops.InitMesh: mesh.init_mesh,
+    ops.OpenLog: reporting_log.open_log,
+    ops.BuildModel: agreed(build.build_model),
+    ops.AttachAttention: build.attach_attention,
+    ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
+    ops.CheckpointActivations: recompute.checkpoint_activations,
+    ops.CompileModules: compilation.compile_modules,
+    ops.FullyShard: sharding.shard_fully,
+    ops.MaterialiseWeights: weights.materialise_weights,
+    ops.InitWeights: weights.init_weights,
+    ops.LoadWeights: one_after_another(
+        agreed(weights.load_weights), agreed(weights_agreement.compare_copies)
+    ),
+    ops.BuildOptimizer: optimizer.build_optimizer,
+    ops.BuildSchedule: optimizer.build_schedule,
+    ops.OpenData: agreed(batches.open_data),
+    ops.OpenEvaluation: agreed(evaluation.open_evaluation),
+    ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
+    ops.StartProfile: reporting_profile.start_profile,
+    ops.NextBatch: batches.next_batch,
+    ops.ShardContext: batches.shard_context,
+    ops.Forward: steps.forward,
+    ops.ComputeLoss: steps.compute_loss,
+    ops.Backward: steps.backward,
+    ops.SyncGradients: gradients.sync_gradients,
+    ops.AllReduceGradients: gradients.all_reduce_gradients,
+    ops.ClipGradients: gradients.clip_gradients,
+    ops.GuardStep: guarding.guard_step,
+    ops.StepOptimizer: optimizer.step_optimizer,
+    ops.StepSchedule: optimizer.step_schedule,
+    ops.CompareReplicas: replicas.compare_replicas,
+    ops.Evaluate: evaluation.evaluate,
+    ops.ReduceMetrics: reporting.reduce_metrics,
+    ops.Log: reporting.log,
+    ops.StopProfile: reporting_profile.stop_profile,
+    ops.SettleSave: background_saving.settle_save,
+    ops.SaveCheckpoint: checkpointing.save_checkpoint,
+    ops.ExportHf: export.export_hf,
+}
+
+
+class TorchBackend:
+    """Executes ops on this rank. The process group must stand; see `mesh.connect`."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.clock = session.clock = PhaseClock(session.device)
+
+    def execute(self, op: Op, position: Position) -> None:
+        self.clock.enter(phase_of(op))
+        if self.session.own_time is not None:
+            self.session.own_time.enter(op)
+        if self.session.watch is not None:
+            self.session.watch.enter(op, step=position.step, micro_step=position.micro_step)
+        if self.session.trace is None:
+            HANDLERS[type(op)](self.session, op, position)
+            return
+        # A trace shows the plan's own ops, with their lines, around PyTorch's.
+        with record_function(f"{op.name} {op.span or ''}".rstrip()):
+            HANDLERS[type(op)](self.session, op, position)
+
+    def completed_steps(self) -> int:
+        return self.session.completed_steps
+
+    def started(self, *, first_step: int) -> None:
+        if self.session.watch is not None:
+            # Where there is one, this process is one rank, and all its waits are that rank's.
+            self.session.own_time = OwnTime(has_device_queue=self.session.device.type == "cuda")
+        self.session.observer.started(first_step=first_step, num_steps=self.session.graph.num_steps)
+
+    def is_told_to_end(self, *, step: int) -> bool:
+        return preemption.is_told_to_end(self.session, step=step)
+
+    def leaves_step(self) -> bool:
+        return preemption.leaves_here(self.session, in_step=True)
+
+    def leave_step(self, *, step: int) -> None:
+        preemption.leave_step(self.session, step=step)
+
+    def left_evaluations(self) -> Sequence[ops.Evaluate]:
+        found = (op for op in self.session.graph.step if isinstance(op, ops.Evaluate))
+        return [op for op in found if op.label in self.session.evaluations_left]
+
+    def describe_rank(self) -> str:
+        rank = self.session.launch.rank
+        places = coordinates(self.session.graph, rank=rank)
+        where = f" ({', '.join(places)})" if places else ""
+        return f"rank {rank}{where}"
+
+    def failed(self, message: str, *, code: ExitCode) -> str | None:
+        if code is ExitCode.NUMERICS:
+            # All ranks are there, and the step that is under way is before the one that went wrong.
+            background_saving.finish_save(self.session)
+        if self.session.rank_log is not None:
+            self.session.rank_log.write("failed", message=message, exit_code=int(code))
+        watch = self.session.watch
+        if watch is None:
+            return None
+        if code is ExitCode.COMMUNICATION:
+            return watch.cut_off()
+        watch.failed(message)
+        return None

@@ -1,0 +1,57 @@
+"""Saves under way while a run trains: begun, asked after, waited for."""
+
+from __future__ import annotations
+
+from planc.graph.ops import SaveCheckpoint, SettleSave
+from planc.runtime.checkpoint_format.layout import step_of
+from planc.runtime.interpreter import Position
+from planc.runtime.observer import SaveTimes
+from planc.runtime.torch.checkpoint import BackgroundSaves, Destination, TrainingState
+from planc.runtime.torch.checkpoint.errors import run_errors
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.training.preemption import warn_of_grace
+
+
+def start_save(session: Session, op: SaveCheckpoint, *, to: Destination) -> None:
+    """Begins a save that `settle_save` ends. Where one is under way, waits for it, or skips this one.
+
+    Every rank does the same: `settle_save` has asked all of them, after this very step.
+    """
+    saves = session.saves
+    if saves is not None and saves.is_under_way:
+        if op.when_busy == "skip":
+            step = to.progress.step
+            session.observer.noted(f"step {step} is not saved: an earlier save is still under way")
+            return
+        join_save(session)
+    if saves is None:
+        timeout_seconds = session.graph.init_mesh.timeout_seconds
+        saves = session.saves = BackgroundSaves(device=session.device, timeout_seconds=timeout_seconds)
+    with run_errors():
+        saves.start(TrainingState(session.model, session.optimizer), to=to)
+
+
+def settle_save(session: Session, op: SettleSave, position: Position) -> None:
+    """Reports the save under way, or raises its error, if it has ended on all ranks; at the end it waits."""
+    saves = session.saves
+    if saves is not None and saves.is_under_way and (position.is_last_step or saves.has_ended()):
+        join_save(session)
+
+
+def join_save(session: Session) -> None:
+    """Waits for the save under way, if one is. Its error is a RunError on every rank."""
+    if session.saves is None or not session.saves.is_under_way:
+        return
+    with run_errors():
+        saved = session.saves.join()
+    session.saved_step = step_of(saved.directory)
+    session.observer.saved(saved.directory, behind=SaveTimes(saved.seconds, saved.blocked_seconds))
+    warn_of_grace(session, seconds=saved.seconds)
+
+
+def finish_save(session: Session) -> None:
+    """As `join_save`, for a run that fails for another reason, which comes first."""
+    try:
+        join_save(session)
+    except Exception as error:
+        session.observer.noted(f"the save under way has failed too: {error}")

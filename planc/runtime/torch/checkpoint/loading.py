@@ -1,0 +1,82 @@
+"""Loads a checkpoint on any mesh: all of it is verified before any of it is used."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_loader as dcp
+
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
+from planc.runtime.checkpoint_format.layout import latest
+from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.verify import (
+    parse_manifest,
+    read_manifest_text,
+    verify_coverage,
+    verify_files,
+    verify_plan,
+)
+from planc.runtime.torch.agreement.texts import rank, world_size
+from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
+from planc.runtime.torch.checkpoint.dcp_errors import dcp_errors
+from planc.runtime.torch.checkpoint.reader import SafetensorsReader, TensorLoadPlanner
+from planc.runtime.torch.checkpoint.tensors import TrainingState, named_tensors, refuse_misfit
+
+_MAX_LISTED = 20
+
+
+def latest_step(root: Path) -> int | None:
+    """The highest committed step as rank 0 sees it, on every rank. Every rank must call it."""
+
+    def find() -> str:
+        step = latest(root)
+        return "" if step is None else str(step)
+
+    found = from_coordinator(find)
+    return int(found) if found else None
+
+
+def load(state: TrainingState, *, directory: Path) -> Manifest:
+    """The manifest of the checkpoint in `directory`, from which model and optimizer have been filled.
+
+    Every rank must call it; the mesh may differ from the one that saved. Sizes, hashes, headers, coverage,
+    names, shapes and dtypes are checked first: a CheckpointError is raised on every rank, and until then
+    no tensor has changed.
+    """
+    # One rank reads, so that all see the same even while somebody edits.
+    text = from_coordinator(partial(read_manifest_text, directory))
+    manifest = parse_manifest(text, directory=directory)
+    tensors = named_tensors(state)
+
+    def check() -> None:
+        refuse_damage(directory, manifest=manifest)
+        refuse_misfit(manifest, tensors=tensors)
+
+    require_on_all(check)
+    with dcp_errors():
+        dcp.load(
+            tensors,
+            storage_reader=SafetensorsReader(directory, manifest=manifest),
+            planner=TensorLoadPlanner(),
+            no_dist=not dist.is_initialized(),
+        )
+    return manifest
+
+
+def refuse_damage(directory: Path, *, manifest: Manifest) -> None:
+    """Raises CorruptCheckpointError for this rank's share of the files and tensors."""
+    share = slice(rank(), None, world_size())
+    problems = [
+        *(verify_plan(directory, manifest=manifest) if rank() == 0 else ()),
+        *verify_coverage(manifest, names=sorted(manifest.tensors)[share]),
+        *verify_files(directory, manifest=manifest, names=sorted(manifest.files)[share]),
+    ]
+    if problems:
+        more = [f"and {len(problems) - _MAX_LISTED} more"] if len(problems) > _MAX_LISTED else []
+        listed = [str(problem) for problem in problems[:_MAX_LISTED]]
+        raise CorruptCheckpointError(
+            "\n".join([f"{directory} is damaged", *listed, *more]),
+            help="move its folder aside to go on from the step before, or restore it from a copy",
+        )

@@ -1,0 +1,107 @@
+"""The tensors of a training state, by the names they have in every checkpoint on every mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import SGD, Optimizer
+
+from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.manifest import Manifest
+
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """What a checkpoint saves and fills: parameters are plain tensors, equal on all ranks, or DTensors."""
+
+    model: nn.Module
+    optimizer: Optimizer
+
+
+def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
+    """Every tensor of `state`, detached, sharing its storage.
+
+    `model.<fqn>` for parameters and persistent buffers, tied ones once, under the first name; and for
+    each parameter that the optimizer trains what it keeps for it: `optimizer.<fqn>.exp_avg`, `.exp_avg_sq`
+    and `.step` of AdamW, `.momentum_buffer` of SGD, made first where no step has yet made them.
+    """
+    fqns = tensor_names(state.model)
+    tensors = {f"model.{fqn}": tensor.detach() for tensor, fqn in fqns.items()}
+    for group in state.optimizer.param_groups:
+        for parameter in group["params"]:
+            if not parameter.requires_grad:
+                continue
+            moments = state.optimizer.state[parameter]
+            if not moments:
+                initial = _no_momentum if isinstance(state.optimizer, SGD) else _initial_moments
+                moments.update(initial(parameter, group=group))
+            for name, tensor in moments.items():
+                tensors[f"optimizer.{fqns[parameter]}.{name}"] = tensor.detach()
+    return tensors
+
+
+def element_type(dtype: torch.dtype) -> str:
+    """The manifest's name of a dtype, `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def refuse_misfit(manifest: Manifest, *, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises CheckpointError, which lists every name, shape and dtype that differs."""
+    saved = {name: (entry.dtype, entry.shape) for name, entry in manifest.tensors.items()}
+    wanted = {name: (element_type(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
+    problems = [
+        *(f"{name} is not in the checkpoint" for name in sorted(wanted.keys() - saved.keys())),
+        *(f"{name} is not in this run" for name in sorted(saved.keys() - wanted.keys())),
+        *(
+            f"{name} was saved as {_describe(*saved[name])}, but is {_describe(*wanted[name])} here"
+            for name in sorted(saved.keys() & wanted.keys())
+            if saved[name] != wanted[name]
+        ),
+    ]
+    if problems:
+        more = [f"and {len(problems) - _MAX_LISTED} more"] if len(problems) > _MAX_LISTED else []
+        raise CheckpointError(
+            "the checkpoint does not fit this run\n" + "\n".join(problems[:_MAX_LISTED] + more),
+            help="resume with the model, dtypes and optimizer that saved it",
+        )
+
+
+def tensor_names(model: nn.Module) -> dict[torch.Tensor, str]:
+    """The first fqn of each parameter and persistent buffer, in the model's order; tied ones stand once."""
+    # state_dict, because its hooks undo the renaming of activation checkpoint wrappers and bring FSDP
+    # parameters back to their shards. Tensors hash by identity.
+    fqns: dict[torch.Tensor, str] = {}
+    for fqn, tensor in model.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, torch.Tensor):
+            raise CheckpointError(
+                f"{fqn} is a {type(tensor).__name__}", help="only tensors go into a model's state_dict"
+            )
+        fqns.setdefault(tensor, fqn)
+    return fqns
+
+
+def _initial_moments(parameter: torch.Tensor, *, group: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """What AdamW makes at a parameter's first step (`torch.optim.adam.Adam._init_group`), of step 0."""
+    is_on_device = bool(group["fused"] or group["capturable"])
+    is_double = torch.get_default_dtype() == torch.float64 and not group["fused"]
+    step = torch.zeros(
+        (),
+        dtype=torch.float64 if is_double else torch.float32,
+        device=parameter.device if is_on_device else "cpu",
+    )
+    names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
+    return {"step": step, **{name: torch.zeros_like(parameter.detach()) for name in names}}
+
+
+def _no_momentum(parameter: torch.Tensor, *, group: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """What makes of SGD's next step what its first one is: there the buffer becomes the gradient itself."""
+    return {"momentum_buffer": torch.zeros_like(parameter.detach())} if group["momentum"] else {}
+
+
+def _describe(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype} {list(shape)}"

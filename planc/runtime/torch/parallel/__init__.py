@@ -1,0 +1,1 @@
+"""Process groups, mesh, tensor parallelism, FSDP2, whole replicas, and their gradients."""

@@ -1,0 +1,51 @@
+"""FSDP2."""
+
+from __future__ import annotations
+
+import warnings
+
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+
+from planc.graph.ops import FullyShard
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.parallel.mesh import fsdp_mesh
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
+
+
+def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
+    """Shards each group of modules; gradients are summed over the ranks, never averaged.
+
+    The loss is already divided by the step's global token count, so a sum is right for every mesh. Factor 1
+    with forced sums also avoids a reduction that gloo lacks and a double division on groups of one rank.
+    """
+    mesh = fsdp_mesh(session, shard_over=op.shard_over, replicate_over=op.replicate_over)
+    policy = MixedPrecisionPolicy(
+        param_dtype=TORCH_DTYPES[op.param_dtype] if op.param_dtype else None,
+        reduce_dtype=TORCH_DTYPES[op.reduce_dtype] if op.reduce_dtype else None,
+    )
+    # Pages are pinned for the copy to a CUDA device; without one there is nothing to pin them for.
+    is_pinned = session.device.type == "cuda"
+    offload = CPUOffloadPolicy(pin_memory=is_pinned) if op.cpu_offload else OffloadPolicy()
+    # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    for group in op.groups:
+        modules = [session.model.get_submodule(fqn) for fqn in group]
+        target = modules if len(modules) > 1 else modules[0]
+        fully_shard(
+            target,
+            mesh=mesh,
+            reshard_after_forward=op.reshard_after_forward,
+            mp_policy=policy,
+            offload_policy=offload,
+        )
+    for module in session.model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)

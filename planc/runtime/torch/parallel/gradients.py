@@ -1,0 +1,165 @@
+"""Gradients made whole, measured and clipped, on whatever meshes their parameters lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from planc.graph.ops import AllReduceGradients, ClipGradients, SyncGradients
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.training.guarding import require_finite
+
+
+@torch.no_grad()
+def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Position) -> None:
+    """Sums every gradient over the replicas of its parameter, in a message for each layer and dtype.
+
+    The parameters with gradients must be the same on every replica, as they are where all run the same
+    layers, and experts are stacked in one parameter: those without are no part of any message.
+    """
+    for _, members, group in messages_of_replicas(session, op):
+        sum_together(members, group=group)
+
+
+def messages_of_replicas(
+    session: Session, op: AllReduceGradients
+) -> Iterator[tuple[str, Sequence[nn.Parameter], ProcessGroup]]:
+    """(the first parameter's name, the parameters whose gradients are sent together, the replicas)."""
+    parameters = {name: p for name, p in session.model.named_parameters() if p.grad is not None}
+    for mesh_dim in op.over:
+        group = session.submesh(mesh_dim).get_group()
+        for names in op.messages(parameters):
+            alike: dict[torch.dtype, list[nn.Parameter]] = {}
+            for name in names:
+                alike.setdefault(parameters[name].dtype, []).append(parameters[name])
+            yield from ((names[0], members, group) for members in alike.values())
+
+
+@torch.no_grad()
+def sync_gradients(session: Session, op: SyncGradients, position: Position) -> None:
+    """Sums gradients that are still partial over the ranks that hold summands, and redistributes the rest.
+
+    FSDP does so for the parameters it shards; this is for those under tensor parallelism alone.
+    """
+    partial: dict[tuple[str, torch.dtype], tuple[ProcessGroup, list[nn.Parameter]]] = {}
+    for parameter in session.model.parameters():
+        gradient = parameter.grad
+        if not isinstance(gradient, DTensor) or gradient.placements == parameter.placements:  # type: ignore[attr-defined]
+            continue
+        group = _group_of_summands(gradient, parameter)
+        if group is None:
+            parameter.grad = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
+        else:
+            key = (group.group_name, gradient.dtype)
+            partial.setdefault(key, (group, []))[1].append(parameter)
+    for group, members in partial.values():
+        sum_together(members, group=group)
+
+
+def _group_of_summands(gradient: DTensor, parameter: Tensor) -> ProcessGroup | None:
+    """The ranks whose sum is all that a gradient lacks; None for one that has to be laid out otherwise."""
+    lacking = [
+        (mesh_dim, pair)
+        for mesh_dim, pair in enumerate(zip(gradient.placements, parameter.placements, strict=True))  # type: ignore[attr-defined]
+        if pair[0] != pair[1]
+    ]
+    match lacking:
+        case [(mesh_dim, (arriving, leaving))] if arriving == Partial() and leaving == Replicate():
+            return gradient.device_mesh.get_group(mesh_dim)
+        case _:
+            return None
+
+
+def sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> None:
+    """One sum for all, which are of one dtype.
+
+    A norm's gradient is small, and a message of its own costs more than what is in it.
+    """
+    gradients = [local_of(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(flat, group=group)
+    summed = torch.split(flat, [gradient.numel() for gradient in gradients])
+    for parameter, own, gradient in zip(parameters, summed, gradients, strict=True):
+        parameter.grad = _laid_out_as(parameter, own.view(gradient.shape))
+
+
+def _laid_out_as(parameter: Tensor, local: Tensor) -> Tensor:
+    """`local`, as a rank's part of what lies where the parameter does."""
+    if not isinstance(parameter, DTensor):
+        return local
+    return DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+@torch.no_grad()
+def clip_gradients(session: Session, op: ClipGradients, position: Position) -> None:
+    """Scales all gradients so that their global norm is at most `max_norm`.
+
+    RunError with the numerics code if the norm is not finite: the step would spoil every weight.
+    """
+    gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
+    session.grad_norm = global_norm(gradients, device=session.device)
+    require_finite(session, position, name="gradient norm", value=session.grad_norm)
+    if op.max_norm is not None and session.grad_norm > op.max_norm:
+        scale(gradients, factor=op.max_norm / (session.grad_norm + 1e-6))
+
+
+def scale(gradients: Iterable[Tensor], *, factor: float) -> None:
+    """Multiplies every gradient in place."""
+    for gradient in gradients:
+        local_of(gradient).mul_(factor)
+
+
+def global_norm(gradients: Iterable[Tensor], *, device: torch.device) -> float:
+    """The 2-norm over every distinct gradient element, the same on every rank."""
+    total = squared_norm(gradients, device=device).item()
+    return math.sqrt(total) if total >= 0 else math.nan
+
+
+def squared_norm(gradients: Iterable[Tensor], *, device: torch.device) -> Tensor:
+    """The square of the global norm, a float64 scalar, the same on every rank.
+
+    Gradients that the same ranks divide add up their squares here, and then over those ranks, innermost mesh
+    dim first: what then lacks the same sums takes part in them. torch's own clipping wants all gradients on
+    one mesh.
+    """
+    alike: dict[object, list[Tensor]] = {}
+    for gradient in gradients:
+        layout = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
+        alike.setdefault(layout, []).append(gradient)
+    groups: dict[str, ProcessGroup] = {}
+    members: dict[tuple[str, ...], list[Tensor]] = {(): []}
+    for some in alike.values():
+        norms = [torch.linalg.vector_norm(local_of(gradient), dtype=torch.float64) for gradient in some]
+        divided = {str(group.group_name): group for group in _groups_that_divide(some[0])}
+        groups |= divided
+        members.setdefault(tuple(divided), []).append(torch.stack(norms).square().sum())
+    while lacking := max(members, key=len):
+        total = torch.stack(members.pop(lacking)).sum()
+        dist.all_reduce(total, group=groups[lacking[-1]])
+        members.setdefault(lacking[:-1], []).append(total)
+    nothing = torch.zeros((), dtype=torch.float64, device=device)
+    return torch.stack([total.to(device) for total in members[()]] or [nothing]).sum()
+
+
+def _groups_that_divide(gradient: Tensor) -> list[ProcessGroup]:
+    """The ranks of each mesh dim that divides a gradient; none of a plain tensor."""
+    if not isinstance(gradient, DTensor):
+        return []
+    # Strided shards are no subclass of Shard, so what is not replicated is asked for.
+    divided = [index for index, placement in enumerate(gradient.placements) if placement != Replicate()]
+    return [gradient.device_mesh.get_group(index) for index in divided]

@@ -1,0 +1,132 @@
+"""Whether ranks that hold the same weights hold the same bits: flipped bits make no error by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate
+
+from planc.graph.ops import CompareReplicas
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.numerics import MAX_NAMED, ranks_text
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.session import Session
+from planc.vocab import MeshDim
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integers of an element's size."""
+_PIECE = 1 << 20
+"""Elements at a time: they take eight bytes each."""
+_GOLDEN = -7046029254386353131
+"""2^64 over the golden ratio, as a signed integer: multiples of it differ in all their bits."""
+
+
+def compare_replicas(session: Session, op: CompareReplicas, position: Position) -> None:
+    """RunError on every rank where a parameter's copies differ, with its name and the ranks.
+
+    One reduction for each mesh dim along which something is replicated, 16 bytes a parameter, and one of 8
+    bytes over all ranks. A rank reads each of its copied weights once.
+    """
+    if position.step % op.every_steps:
+        return
+    digests = {name: digest(local_of(one).detach()) for name, one in copied(session, over=op.over).items()}
+    differing = _differing(session, digests, over=op.over)
+    number = torch.tensor(len(differing), dtype=torch.int64, device=session.device)
+    if session.launch.world_size > 1:
+        dist.all_reduce(number)
+    if not number.item():
+        session.guard.replicas_agreed_at = position.step
+        return
+    raise _failure(session, position, own={name: digests[name] for name in differing})
+
+
+def copied(session: Session, *, over: Sequence[MeshDim]) -> dict[str, Tensor]:
+    """The parameters that ranks hold more than once, by name."""
+    return {
+        name: parameter
+        for name, parameter in session.model.named_parameters()
+        if any(_is_copied(parameter, mesh_dim) for mesh_dim in over)
+    }
+
+
+def _is_copied(parameter: Tensor, mesh_dim: MeshDim) -> bool:
+    """Whether the ranks along a mesh dim all hold the same part."""
+    if not isinstance(parameter, DTensor):
+        return True
+    names = parameter.device_mesh.mesh_dim_names or ()
+    for name, placement in zip(names, parameter.placements, strict=True):
+        # A flattened mesh dim is called by its parts: dp_shard_cp.
+        if mesh_dim.value in _parts(name):
+            return bool(placement == Replicate())
+    return True
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return tuple(mesh_dim.value for mesh_dim in MeshDim if mesh_dim.value in name)
+
+
+def digest(tensor: Tensor) -> Tensor:
+    """A digest of all bits, an int64 scalar: any change of one element changes it, for certain.
+
+    The sum of the elements' bits, each times an odd number of its place, modulo 2^64. What a flip adds is an
+    odd number times a power of two, and never zero; several changes cancel once in 2^32 or more.
+    """
+    bits = tensor.contiguous().view(-1).view(_BITS[tensor.element_size()])
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for start in range(0, bits.numel(), _PIECE):
+        piece = bits[start : start + _PIECE].to(torch.int64)
+        places = torch.arange(start, start + piece.numel(), dtype=torch.int64, device=tensor.device)
+        total += (piece * (places.mul_(_GOLDEN).bitwise_or_(1))).sum()
+    return total
+
+
+def _differing(session: Session, digests: Mapping[str, Tensor], *, over: Sequence[MeshDim]) -> list[str]:
+    """The parameters whose digest is another on a rank beside this one, along any mesh dim."""
+    found: dict[str, None] = {}
+    parameters = dict(session.model.named_parameters())
+    for mesh_dim in over:
+        names = [name for name in digests if _is_copied(parameters[name], mesh_dim)]
+        if not names or session.graph.size(mesh_dim) == 1:
+            continue
+        own = torch.stack([digests[name] for name in names]).to(session.device)
+        # The complement turns the order round, and overflows nowhere: one reduction gives both ends.
+        ends = torch.cat((own, ~own))
+        dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=session.submesh(mesh_dim).get_group())
+        highest, lowest = ends[: len(names)], ~ends[len(names) :]
+        is_other = (highest != lowest).tolist()
+        found.update((name, None) for name, differs in zip(names, is_other, strict=True) if differs)
+    return list(found)
+
+
+def _failure(session: Session, position: Position, *, own: Mapping[str, Tensor]) -> RunError:
+    said = {name: f"{int(value) & (2**64 - 1):016x}" for name, value in list(own.items())[:MAX_NAMED]}
+    told = [(session.launch.rank, said)]
+    if session.guard.statements is not None:
+        told = session.guard.statements.heard(f"replicas/{position.step}", said)  # type: ignore[assignment]
+    by_name: dict[str, dict[str, list[int]]] = {}
+    for rank, digests in told:
+        for name, value in digests.items():
+            by_name.setdefault(name, {}).setdefault(value, []).append(rank)
+    agreed = session.guard.replicas_agreed_at
+    last = "none was compared before" if agreed is None else f"they agreed after step {agreed}"
+    texts = [_described(name, holders) for name, holders in by_name.items()][:MAX_NAMED]
+    return RunError(
+        f"copies of a weight differ after step {position.step} ({last}): {'; '.join(texts)}",
+        code=ExitCode.NUMERICS,
+        help="go on from a checkpoint saved while they agreed, and without that machine: a bit of its memory "
+        "has changed, or its arithmetic is not that of the others",
+        record={"replicas": {"step": position.step, "agreed_at": agreed, "parameters": by_name}},
+    )
+
+
+def _described(name: str, holders: Mapping[str, Sequence[int]]) -> str:
+    """Which ranks are alone with their bits, where most agree; else who differs from whom."""
+    groups = sorted(holders.values(), key=len, reverse=True)
+    if len(groups) > 1 and len(groups[0]) > len(groups[1]):
+        others = sorted(rank for group in groups[1:] for rank in group)
+        return f"{name} on {ranks_text(others)} is not that of {ranks_text(groups[0])}"
+    return f"{name} differs between {' and '.join(ranks_text(group) for group in groups)}"

@@ -1,0 +1,1 @@
+"""Metrics, logs, phase times and profiles."""

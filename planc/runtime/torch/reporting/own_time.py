@@ -1,0 +1,71 @@
+"""How long a rank works by itself in a step: all ranks' steps take equally long, since they wait for the
+slowest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from planc.graph.op import Op, Stage
+from planc.runtime.ranks.stragglers import Stragglers
+from planc.runtime.torch import private
+
+
+class OwnTime:
+    """Counts time outside of collectives, on the thread that made this, from a step's first op to its last.
+
+    On processors a thread waits for a collective inside functions of torch's that are wrapped for it, once
+    and for good: only where a process is a rank. A device's queue waits by itself, unseen from here: there,
+    what counts is the reading of data, and ops that do not communicate; a slow device shows nowhere.
+    Collectives in compiled code are not seen either; then all ranks' times are alike, and nobody is named.
+    """
+
+    def __init__(self, *, has_device_queue: bool) -> None:
+        self.stragglers = Stragglers()
+        self._thread = threading.get_ident()
+        self._has_device_queue = has_device_queue
+        self._op: Op | None = None
+        self._began_ns = self._waited_ns = self._own_ns = self._num_steps = 0
+        if not has_device_queue:
+            for owner, name in private.WAITS:
+                setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def enter(self, op: Op) -> None:
+        """An op begins, and the one before it is over."""
+        now = time.perf_counter_ns()
+        if self._op is not None and self._op.stage is Stage.STEP and self._shows(self._op):
+            self._own_ns += now - self._began_ns - self._waited_ns
+        self._op, self._began_ns, self._waited_ns = op, now, 0
+
+    def _shows(self, op: Op) -> bool:
+        return not (self._has_device_queue and op.effects().communicates)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """The batch of a new step is read, in an op that then communicates."""
+        began = time.perf_counter_ns()
+        yield
+        self._num_steps += 1
+        if self._has_device_queue:
+            self._own_ns += time.perf_counter_ns() - began
+
+    def take(self) -> tuple[int, int]:
+        """Own nanoseconds and the number of steps since this was last asked."""
+        found = self._own_ns, self._num_steps
+        self._own_ns = self._num_steps = 0
+        return found
+
+    def _counted(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return wait(*arguments, **options)
+            began = time.perf_counter_ns()
+            try:
+                return wait(*arguments, **options)
+            finally:
+                self._waited_ns += time.perf_counter_ns() - began
+
+        return counted

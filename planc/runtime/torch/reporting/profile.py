@@ -1,0 +1,81 @@
+"""Traces of a few steps, for chrome://tracing and Perfetto, and what CUDA memory held meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from planc.graph.graph import Graph
+from planc.graph.ops import StartProfile, StopProfile
+from planc.runtime.errors import RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.run_directory.plain_files import remove
+from planc.runtime.run_directory.run_files import PROFILE
+from planc.runtime.torch.private import dump_memory_snapshot, record_memory_history
+from planc.runtime.torch.session import Session
+
+MAX_ALLOCATIONS = 1_000_000
+"""Of a memory snapshot; older ones are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace under way."""
+
+    profiler: profile
+    first_step: int
+    has_memory: bool
+
+
+def require_traceable(graph: Graph, device: torch.device) -> None:
+    """RunError for a memory snapshot of a processor, whose memory PyTorch does not record."""
+    for op in graph.step:
+        if isinstance(op, StartProfile) and op.memory and device.type != "cuda":
+            raise RunError(
+                "profile.memory records CUDA memory, and this run is on processors",
+                help="set profile.memory = false",
+                span=op.span,
+            )
+
+
+def start_profile(session: Session, op: StartProfile, position: Position) -> None:
+    """Starts at the first step that is due; a resumed run may begin amid them."""
+    if session.trace is not None or not op.first_step <= position.step <= op.last_step:
+        return
+    is_cuda = session.device.type == "cuda"
+    if op.memory:
+        record_memory_history(max_entries=MAX_ALLOCATIONS)
+    profiler = profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])])
+    profiler.start()
+    session.trace = Trace(profiler, position.step, op.memory)
+
+
+def stop_profile(session: Session, op: StopProfile, position: Position) -> None:
+    is_last = position.step in (op.last_step, session.graph.num_steps)
+    if session.trace is not None and is_last:
+        stop_trace(session)
+
+
+def stop_trace(session: Session) -> None:
+    """Writes `profile/step-3-rank-0.json.gz`, named after the first traced step."""
+    trace = session.trace
+    assert trace is not None, "asked before"
+    session.trace = None
+    trace.profiler.stop()
+    name = f"step-{trace.first_step}-rank-{session.launch.rank}"
+    folder: Path = session.paths.run / PROFILE
+    folder.mkdir(parents=True, exist_ok=True)
+    trace.profiler.export_chrome_trace(str(_free(folder / f"{name}.json.gz")))
+    if trace.has_memory:
+        dump_memory_snapshot(str(_free(folder / f"{name}-memory.pickle")))
+        record_memory_history(enabled=None)
+    session.observer.noted(f"traced from step {trace.first_step} on: {folder}")
+
+
+def _free(path: Path) -> Path:
+    """The path, where nothing is that torch would write through."""
+    remove(path)
+    return path

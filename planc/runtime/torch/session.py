@@ -1,0 +1,216 @@
+"""The state of one run on one rank: what ops have made so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+from planc.graph.artifact import base_between, dump
+from planc.graph.graph import Graph
+from planc.graph.ops import BuildSchedule, FullyShard, OpenData
+from planc.runtime.data.evaluation import EvaluationSet
+from planc.runtime.data.loader import BatchLoader, MicroBatch
+from planc.runtime.observer import Evaluation, Observer
+from planc.runtime.process import Launch
+from planc.runtime.ranks.rank_log import RankLog
+from planc.runtime.ranks.reads import Reads
+from planc.runtime.ranks.watch import Watch
+from planc.runtime.stopping.grace import Stretches
+from planc.runtime.stopping.notice import Notice
+from planc.runtime.stopping.stop_points import StopPoints
+from planc.runtime.throughput import Work
+from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.checkpoint import BackgroundSaves
+from planc.runtime.torch.reporting.own_time import OwnTime
+from planc.runtime.torch.reporting.phase_times import PhaseClock
+from planc.runtime.torch.training.guard_state import GuardState
+from planc.runtime.torch.weights.views import View
+from planc.runtime.trackers import Following
+from planc.vocab import MeshDim
+
+if TYPE_CHECKING:
+    # It works on sessions itself.
+    from planc.runtime.torch.reporting.profile import Trace
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """`base` is where the plan's relative paths start; `run` is the run's own folder."""
+
+    base: Path
+    run: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run / "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBatch:
+    """One micro-batch as this rank sees it: [micro_batch, sequence_length / cp], int64, on the device."""
+
+    input_ids: Tensor
+    labels: Tensor
+    position_ids: Tensor
+    """Places in the sequence, or in the document where documents are isolated."""
+
+
+@dataclass(slots=True)
+class Session:
+    """Filled op by op. A field that an op has not made yet is None; graph verification proves the order."""
+
+    graph: Graph
+    plan_hash: str
+    launch: Launch
+    paths: Paths
+    observer: Observer
+    device: torch.device
+    reports_sample_ids: bool = False
+    reads: Reads = field(default_factory=Reads)
+    """What this rank has read since ranks agreed last."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """Of the plan: (file name, SHA-256)."""
+    overrides: tuple[str, ...] = ()
+    """The values that the launch gave in place of the plan's."""
+    rank_log: RankLog | None = None
+    following: Following | None = None
+    """The trackers, where the plan names some and this is rank 0."""
+    trace: Trace | None = None
+    """Under way in the steps that the plan profiles."""
+    work: Work | None = None
+    """None where nobody knows how many FLOPs a step has."""
+    own_time: OwnTime | None = None
+    """None where ranks are not compared."""
+    clock: PhaseClock | None = None
+    """None where nothing is timed."""
+    watch: Watch | None = None
+    """None where there is no other rank to lose."""
+    notice: Notice = field(default_factory=Notice)
+    """Whether the run was told to end."""
+    told: Tensor | None = None
+    """How many ranks were, when the last metrics were summed."""
+    is_leaving: bool = False
+    """All ranks know, at the same place of the run, that it ends as soon as what is new is saved."""
+    stop_points: StopPoints = field(init=False)
+    evaluations_left: tuple[str, ...] = ()
+    """Labels of those that were due after the last completed step, and were left."""
+    saved_step: int | None = None
+    """The last step that is committed."""
+    stretches: Stretches = field(default_factory=Stretches)
+    is_warned_of_grace: bool = False
+    is_warned_of_no_labels: bool = False
+    loaded_views: dict[str, View] = field(default_factory=dict)
+    """By parameter or buffer: where its values were loaded from, until ranks have compared them."""
+    saves: BackgroundSaves | None = None
+    """None until the first asynchronous save."""
+    _mesh: DeviceMesh | None = None
+    _submeshes: dict[MeshDim, DeviceMesh] = field(default_factory=dict)
+    """What was asked for before: to slice a mesh takes longer than what a step asks of its dims."""
+    _model: nn.Module | None = None
+    _optimizer: Optimizer | None = None
+    _schedule: BuildSchedule | None = None
+    _loader: BatchLoader | None = None
+    _data_op: OpenData | None = None
+    documents: Documents | None = None
+    """Where documents are kept apart: which are in the micro-batch that the model computes."""
+    evaluation_sets: dict[str, EvaluationSet] = field(default_factory=dict)
+    """By the plan's label."""
+    evaluations: list[Evaluation] = field(default_factory=list)
+    """Of the step."""
+    model_digest: str = ""
+    seed: int = 0
+    vocab_size: int = 0
+    data_fingerprint: str = ""
+    completed_steps: int = 0
+    batch_since: tuple[int, int] = (0, 0)
+    """The step, and the samples consumed by then, since which every step has had as many samples."""
+    batch: list[MicroBatch] = field(default_factory=list)
+    batch_tokens: int = 0
+    """Target tokens of the step, over all ranks."""
+    local_batch: LocalBatch | None = None
+    logits: Tensor | None = None
+    loss: Tensor | None = None
+    is_vocab_parallel: bool = False
+    step_loss: Tensor | None = None
+    """This rank's share of the step's loss, summed over micro steps."""
+    grad_norm: float = 0.0
+    guard: GuardState = field(default_factory=GuardState)
+    step_started: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.stop_points = StopPoints(self.notice)
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        return _made(self._mesh)
+
+    @property
+    def model(self) -> nn.Module:
+        return _made(self._model)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return _made(self._optimizer)
+
+    @property
+    def schedule(self) -> BuildSchedule:
+        return _made(self._schedule)
+
+    @property
+    def loader(self) -> BatchLoader:
+        return _made(self._loader)
+
+    @property
+    def data_op(self) -> OpenData:
+        return _made(self._data_op)
+
+    @property
+    def weights_device(self) -> torch.device:
+        """Where parameters, gradients and optimizer state lie between uses."""
+        offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in self.graph.setup)
+        return torch.device("cpu") if offloads else self.device
+
+    def artifact(self, folder: Path) -> str:
+        """The compiled plan's text for a file in a folder."""
+        base = base_between(folder, plan_folder=self.paths.base)
+        return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
+
+    def submesh(self, mesh_dim: MeshDim) -> DeviceMesh:
+        if mesh_dim not in self._submeshes:
+            self._submeshes[mesh_dim] = self.mesh[mesh_dim.value]
+        return self._submeshes[mesh_dim]
+
+    def coordinate(self, mesh_dim: MeshDim) -> int:
+        """This rank's place along a mesh dim."""
+        return self.submesh(mesh_dim).get_local_rank()
+
+    @property
+    def dp_rank(self) -> int:
+        """This rank's place among those that see different samples."""
+        shard_size = self.graph.size(MeshDim.DP_SHARD)
+        return self.coordinate(MeshDim.DP_REPLICATE) * shard_size + self.coordinate(MeshDim.DP_SHARD)
+
+    @property
+    def dp_size(self) -> int:
+        return self.graph.dp_size
+
+    def sum_over(self, tensor: Tensor, mesh_dims: Iterable[MeshDim]) -> Tensor:
+        """`tensor`, summed in place over the given mesh dims one after the other."""
+        for mesh_dim in mesh_dims:
+            dist.all_reduce(tensor, group=self.submesh(mesh_dim).get_group())
+        return tensor
+
+
+def _made(value: T | None) -> T:
+    assert value is not None, "graph verification proves that an earlier op made this"
+    return value

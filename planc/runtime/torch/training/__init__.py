@@ -1,0 +1,1 @@
+"""Batches, forward and backward, optimizer, guards, recomputation, compilation, evaluation."""

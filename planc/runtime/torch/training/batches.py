@@ -1,0 +1,179 @@
+"""Data on the device: this rank's samples, and this rank's positions in them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, ShardContext
+from planc.runtime.data.chat import ChatSource
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
+from planc.runtime.data.loader import BatchLoader, BatchSource, MicroBatch
+from planc.runtime.data.open import OpenData as OpenedData
+from planc.runtime.data.open import open_data as open_packed
+from planc.runtime.data.packing import IGNORED_LABEL
+from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, TextSource
+from planc.runtime.data.spec import DataSpec, Source
+from planc.runtime.data.tokenizers import share_processors
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.numerics import MAX_SEQUENCES
+from planc.runtime.torch.attention.documents import document_starts
+from planc.runtime.torch.attention.sharding import shard
+from planc.runtime.torch.session import LocalBatch, Session
+
+
+def open_data(session: Session, op: OpenData, position: Position) -> None:
+    """Every rank reads and packs the same text; the order decides which samples are its own."""
+    data = opened(session, data_spec(op, source=source_of(op)), vocab_size=op.vocab_size)
+    session._data_op = op
+    session.data_fingerprint = data.fingerprint
+    session._loader = BatchLoader(
+        BatchSource(
+            data.dataset, data.order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank
+        ),
+        prefetch=op.prefetch,
+        # As long as other ranks would wait for this one.
+        patience_seconds=session.graph.init_mesh.timeout_seconds,
+    )
+    session.observer.noted(f"data: {data.dataset.summary()}")
+    if op.global_batch > data.dataset.num_sequences:
+        session.observer.noted(
+            f"data: a step takes {op.global_batch:_} sequences, of {data.dataset.num_sequences:_}: "
+            "it sees some of them more than once"
+        )
+
+
+def opened(session: Session, spec: DataSpec, *, vocab_size: int) -> OpenedData:
+    """The data of a spec. RunError where it cannot be used."""
+    share_processors(session.launch.local_world_size or session.launch.world_size)
+    try:
+        return open_packed(spec, base=session.paths.base, model_vocab_size=vocab_size, reads=session.reads)
+    except DataError as error:
+        raise RunError(error.message, help=error.help) from error
+
+
+def data_spec(op: OpenData, *, source: Source) -> DataSpec:
+    """How a source is read: as the op reads its own."""
+    packing: Any = op.packing
+    return DataSpec(
+        source=source,
+        tokenizer=op.tokenizer,
+        sequence_length=op.sequence_length,
+        shuffle_seed=op.shuffle_seed,
+        packing=packing,
+        end_of_document=op.end_of_document,
+    )
+
+
+def source_of(op: OpenData | OpenEvaluation) -> Source:
+    """The source that an op names."""
+    match op.source:
+        case "text":
+            return TextSource(op.patterns)
+        case "jsonl":
+            return JsonLinesSource(op.patterns, op.field)
+        case "python_stdlib":
+            return PythonStdlibSource()
+        case "chat":
+            train_on: Any = op.train_on
+            return ChatSource(op.patterns, op.field, train_on)
+        case "hf_dataset":
+            return HfDatasetSource(op.patterns, op.field)
+        case "hf_hub":
+            (repository,) = op.patterns
+            return HfHubSource(repository, op.revision, op.split, op.subset, op.field)
+        case unknown:
+            raise AssertionError(f"no source {unknown}")
+
+
+def next_batch(session: Session, op: NextBatch, position: Position) -> None:
+    """Takes the step's micro-batches, and counts the tokens that the loss will be divided by."""
+    session.step_started = time.perf_counter()
+    if session.clock is not None:
+        session.clock.begin_step()
+    with session.own_time.reading() if session.own_time is not None else contextlib.nullcontext():
+        session.batch = _read(session, position)
+    session.evaluations, session.evaluations_left = [], ()
+    session.guard.micro_losses = []
+    local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
+    count = torch.tensor(local, dtype=torch.int64, device=session.device)
+    session.batch_tokens = int(session.sum_over(count, op.count_over))
+    # A step without labels has no gradient. Neither decay nor momentum may move a weight for it.
+    session.guard.is_skipped = session.batch_tokens == 0
+    if session.batch_tokens == 0 and not session.is_warned_of_no_labels:
+        session.is_warned_of_no_labels = True
+        session.observer.noted(
+            f"step {position.step} has no labels: it changes no weight, "
+            "as every such step, which metrics.jsonl marks"
+        )
+    session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
+
+
+def _read(session: Session, position: Position) -> list[MicroBatch]:
+    """This rank's micro-batches. RunError with the storage code where they cannot be read."""
+    try:
+        return session.loader.next_step()
+    except Exception as error:
+        # Of any kind: what reads may be a library, and which sequences they were helps with all.
+        ids = session.loader.next_ids()
+        more = f" and {len(ids) - MAX_SEQUENCES} more" if len(ids) > MAX_SEQUENCES else ""
+        shown = f"{', '.join(map(str, ids[:MAX_SEQUENCES]))}{more}"
+        what = error.message if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+        raise RunError(
+            f"cannot read the batch of step {position.step} on rank {session.launch.rank} "
+            f"(sequences {shown}): {what}",
+            code=ExitCode.STORAGE,
+            help=error.help if isinstance(error, DataError) else None,
+            is_shared=False,
+        ) from error
+
+
+def shard_context(session: Session, op: ShardContext, position: Position) -> None:
+    """One micro-batch on the device, each registered buffer reduced to this rank's positions."""
+    batch = session.batch[position.micro_step]
+    tensors = {
+        "input_ids": torch.from_numpy(batch.inputs),
+        "labels": torch.from_numpy(batch.labels),
+        "position_ids": torch.from_numpy(batch.position_ids),
+    }
+    if session.documents is not None:
+        # Every rank of a sequence keeps all starts: what its own queries see may lie with another.
+        session.documents.begin(document_starts(tensors["position_ids"].to(session.device)))
+    if op.first_position is not None or op.uncounted_token is not None:
+        tensors["position_ids"] = model_positions(
+            tensors["input_ids"],
+            places=tensors["position_ids"],
+            first=op.first_position or 0,
+            uncounted_token=op.uncounted_token,
+        )
+    for mesh_dim in op.over:
+        for name, tensor_dim in op.buffers:
+            tensors[name] = shard(
+                tensors[name],
+                tensor_dim=tensor_dim,
+                parts=session.graph.size(mesh_dim),
+                index=session.coordinate(mesh_dim),
+                balance=op.balance,  # type: ignore[arg-type]
+            )
+    session.local_batch = LocalBatch(**{name: tensor.to(session.device) for name, tensor in tensors.items()})
+
+
+def model_positions(input_ids: Tensor, *, places: Tensor, first: int, uncounted_token: int | None) -> Tensor:
+    """[B, S]: the positions that the model itself gives each document alone, of whole sequences.
+
+    `places` [B, S] restart at 0 with every document.
+    """
+    if uncounted_token is None:
+        return places + first
+    is_counted = (input_ids != uncounted_token).long()
+    counted = is_counted.cumsum(1)
+    starts = document_starts(places)
+    before = (counted - is_counted).gather(1, starts)
+    return (counted - before) * is_counted + first - 1

@@ -1,0 +1,26 @@
+"""torch.compile, module by module."""
+
+from __future__ import annotations
+
+import os
+
+from planc.graph.ops import CompileModules
+from planc.runtime.compilers import missing_compiler
+from planc.runtime.errors import RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.session import Session
+
+
+def compile_modules(session: Session, op: CompileModules, position: Position) -> None:
+    """Has each module compiled when it first runs. Names of modules and parameters stay what they are.
+
+    RunError where the backend finds no compiler: else each rank would fail in its first forward.
+    """
+    if op.backend == "inductor" and (missing := missing_compiler(session.device.type, os.environ)):
+        text, help = missing
+        raise RunError(text, help=help, is_shared=False)
+    for fqn in op.modules:
+        session.model.get_submodule(fqn).compile(
+            backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
+        )
+    session.observer.noted(f"{len(op.modules)} modules are compiled when they first run")

@@ -1,0 +1,74 @@
+"""The optimizer, its parameter groups, and their learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim import SGD, AdamW, Optimizer
+
+from planc.graph.ops import BuildOptimizer, BuildSchedule, StepOptimizer, StepSchedule
+from planc.runtime.interpreter import Position
+from planc.runtime.schedule import learning_rate_factor
+from planc.runtime.torch.session import Session
+
+
+def build_optimizer(session: Session, op: BuildOptimizer, position: Position) -> None:
+    """One parameter group for each of the op's, or for each mesh on which parameters of one lie."""
+    parameters = dict(session.model.named_parameters())
+    groups = [
+        {"params": members, "weight_decay": group.weight_decay, "lr": group.lr, "peak_lr": group.lr}
+        for group in op.groups
+        for members in by_mesh(parameters[name] for name in group.parameters)
+    ]
+    session._optimizer = _optimizer(op, groups, device=session.weights_device)
+
+
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Plain parameters, and those of each mesh, apart: no kernel takes them together."""
+    found: dict[object, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        found.setdefault(mesh, []).append(parameter)
+    return list(found.values())
+
+
+def _optimizer(op: BuildOptimizer, groups: list[dict[str, Any]], *, device: torch.device) -> Optimizer:
+    flags = _flags(op, device=device)
+    if op.kind == "adamw":
+        assert op.betas is not None and op.eps is not None, "an AdamW has both"
+        return AdamW(groups, lr=op.lr, betas=op.betas, eps=op.eps, **flags)
+    assert op.momentum is not None and op.nesterov is not None, "an SGD has both"
+    return SGD(groups, lr=op.lr, momentum=op.momentum, nesterov=op.nesterov, **flags)
+
+
+def _flags(op: BuildOptimizer, *, device: torch.device) -> dict[str, bool]:
+    """What torch calls the op's implementation."""
+    chosen = op.implementation_on(device.type)
+    return {"fused": chosen == "fused", "foreach": chosen == "foreach"}
+
+
+def build_schedule(session: Session, op: BuildSchedule, position: Position) -> None:
+    session._schedule = op
+    set_learning_rate(session, step=1)
+
+
+def set_learning_rate(session: Session, *, step: int) -> None:
+    """Gives every group its learning rate of `step`."""
+    factor = learning_rate_factor(session.schedule, step=step)
+    for group in session.optimizer.param_groups:
+        group["lr"] = group["peak_lr"] * factor
+
+
+def step_optimizer(session: Session, op: StepOptimizer, position: Position) -> None:
+    session.notice.has_trained = True
+    if not session.guard.is_skipped:
+        session.optimizer.step()
+    session.optimizer.zero_grad(set_to_none=True)
+
+
+def step_schedule(session: Session, op: StepSchedule, position: Position) -> None:
+    set_learning_rate(session, step=position.step + 1)

@@ -1,0 +1,77 @@
+"""Activation checkpointing: which results of forward a module keeps, and what backward computes again."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from planc.graph.ops import CheckpointActivations
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.session import Session
+
+_aten: Any = torch.ops.aten
+MATMULS = frozenset((_aten.mm.default, _aten.addmm.default))
+"""Linear layers, without a bias and with one. The first of a module's is kept, the second computed again."""
+KEPT = frozenset(
+    (
+        _aten._scaled_dot_product_cudnn_attention.default,
+        _aten._scaled_dot_product_efficient_attention.default,
+        _aten._scaled_dot_product_flash_attention.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,
+        _aten._scaled_dot_product_fused_attention_overrideable.default,
+        # What the ranks of tensor parallelism have summed is not sent a second time.
+        torch.ops._c10d_functional.reduce_scatter_tensor.default,
+    )
+)
+"""Dear in time for the bytes that their results take."""
+
+
+def checkpoint_activations(session: Session, op: CheckpointActivations, position: Position) -> None:
+    """Makes each module recompute its forward in backward. Names of modules stay what they are."""
+    for fqn in op.modules:
+        recompute(session.model.get_submodule(fqn), mode=op.mode)
+
+
+def recompute(module: nn.Module, *, mode: Literal["full", "selective"]) -> None:
+    """Makes a module recompute its forward in backward: all of it, or what is cheap to compute."""
+    # torch.compile takes a context function only where one is named in the call: `full` leaves it out.
+    contexts: dict[str, Any] = {} if mode == "full" else {"context_fn": _selective_contexts}
+    # Only `forward` is wrapped: the hooks of tensor parallelism and FSDP run around it, once.
+    inner = module.forward
+
+    @functools.wraps(inner)
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        return checkpoint(inner, *arguments, use_reentrant=False, **contexts, **keywords)
+
+    module.forward = forward
+
+
+def _selective_contexts() -> Any:
+    """What one forward of a module runs under, and what its repetition in backward does."""
+    return create_selective_checkpoint_contexts(_EverySecond())  # type: ignore[no-untyped-call]
+
+
+class _EverySecond:
+    """torchtitan's policy for one forward of a module: `KEPT`, and matmuls in turns."""
+
+    def __init__(self) -> None:
+        self._num_matmuls: Counter[bool] = Counter()
+
+    def __call__(
+        self, context: SelectiveCheckpointContext, op: Any, *arguments: Any, **keywords: Any
+    ) -> CheckpointPolicy:
+        if op in MATMULS:
+            # Up to torch 2.12 the policy is asked in the repetition too, where the count begins anew.
+            self._num_matmuls[context.is_recompute] += 1
+        is_kept = op in KEPT or (op in MATMULS and self._num_matmuls[context.is_recompute] % 2 == 1)
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,1 @@
+"""A model's weights: built on the meta device, drawn or loaded by slice, converted, exported."""

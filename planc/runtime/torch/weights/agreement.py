@@ -1,0 +1,133 @@
+"""Whether ranks with files of their own loaded the same weights: each is read a second time, elsewhere.
+
+A rank reads only its part of a file, so no digest of what it read can be compared with another's. Instead it
+tells a rank of another machine which parts it read and their digests, and that one reads them from its own
+files. Where all ranks have one and the same file, there is nothing to compare.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from planc.hub.names import model_folder
+from planc.runtime.errors import RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.model_files import weight_files
+from planc.runtime.numerics import MAX_NAMED
+from planc.runtime.torch.agreement.texts import gather
+from planc.runtime.torch.parallel.blocks import Slices, blocks
+from planc.runtime.torch.parallel.replicas import digest
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.weights.views import View
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_Rows = list[tuple[int, Slices, int]]
+"""(place of the tensor among all, a block of it, the digest of its values)."""
+
+
+def compare_copies(session: Session, op: Any, position: Position) -> None:
+    """RunError if another rank's part of the weights is not what this rank's own files hold."""
+    views, session.loaded_views = session.loaded_views, {}
+    if session.launch.world_size == 1 or _is_one_copy(model_folder(op.path, base=session.paths.base)):
+        return
+    names = sorted(views)
+    tensors = {**dict(session.model.named_parameters()), **dict(session.model.named_buffers())}
+    own = [
+        (place, block, int(digest(values)))
+        for place, name in enumerate(names)
+        for block, values in local_blocks(tensors[name])
+    ]
+    shift = _shift(session)
+    known = {(place, _flat(block)): value for place, block, value in own}
+    differing: dict[str, None] = {}
+    for place, block, value in _exchanged(own, shift=shift):
+        name = names[place]
+        found = known.get((place, _flat(block)))
+        if found is None:
+            found = _read_digest(views[name], block, like=tensors[name])
+        if found != value:
+            differing[name] = None
+    if differing:
+        raise _failure(session, list(differing), other=_neighbour(-shift))
+
+
+def local_blocks(tensor: Tensor) -> Iterator[tuple[Slices, Tensor]]:
+    """(a block of the whole tensor, its values on this rank)."""
+    if not isinstance(tensor, DTensor):
+        yield tuple(slice(0, size) for size in tensor.shape), tensor.detach()
+        return
+    local: Tensor = tensor.to_local().detach()
+    if local.numel():
+        for block, held in blocks(tensor):
+            yield block, local[held]
+
+
+def _is_one_copy(folder: Path) -> bool:
+    """Whether all ranks read the very same files: one machine, one device, one inode each."""
+    files = weight_files(folder)
+    paths = {files} if isinstance(files, Path) else set(files.values())
+    boot = _BOOT_ID.read_text(encoding="ascii") if _BOOT_ID.is_file() else ""
+    stats = [(path.name, path.stat()) for path in sorted(paths)]
+    own = [(name, one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns) for name, one in stats]
+    return len(set(gather(f"{socket.gethostname()} {boot} {own}"))) == 1
+
+
+def _shift(session: Session) -> int:
+    """How far away a rank of another machine is, where that is known."""
+    local, world_size = session.launch.local_world_size, session.launch.world_size
+    return local if local is not None and local < world_size else 1
+
+
+def _neighbour(shift: int) -> int:
+    return (dist.get_rank() + shift) % dist.get_world_size()
+
+
+def _exchanged(own: _Rows, *, shift: int) -> _Rows:
+    """The rows of the rank `shift` before this one; the one behind it gets this rank's."""
+    flat = [number for place, block, value in own for number in (place, len(block), *_flat(block), value)]
+    sent = torch.tensor(flat, dtype=torch.int64)
+    length = _passed_on(torch.tensor([len(flat)], dtype=torch.int64), size=1, shift=shift)
+    numbers = iter(_passed_on(sent, size=int(length), shift=shift).tolist())
+    rows: _Rows = []
+    for place in numbers:
+        block = tuple(slice(next(numbers), next(numbers)) for _ in range(next(numbers)))
+        rows.append((place, block, next(numbers)))
+    return rows
+
+
+def _passed_on(tensor: Tensor, *, size: int, shift: int) -> Tensor:
+    received = torch.empty(size, dtype=torch.int64)
+    sending = dist.isend(tensor, _neighbour(shift)) if tensor.numel() else None
+    if size:
+        dist.recv(received, _neighbour(-shift))
+    if sending is not None:
+        sending.wait()
+    return received
+
+
+def _flat(block: Slices) -> tuple[int, ...]:
+    return tuple(end for one in block for end in (one.start, one.stop))
+
+
+def _read_digest(view: View, block: Slices, *, like: Tensor) -> int:
+    shape = [one.stop - one.start for one in block]
+    values = torch.empty(shape, dtype=like.dtype, device=like.device)
+    view.fill(values, block)
+    return int(digest(values))
+
+
+def _failure(session: Session, names: Sequence[str], *, other: int) -> RunError:
+    shown = ", ".join(names[:MAX_NAMED])
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return RunError(
+        f"its weight files hold other values of {shown}{more} than those of rank {other}",
+        help="give every machine the same weights: compare the safetensors files by sha256sum",
+    )

@@ -1,0 +1,113 @@
+"""The model on the meta device, and its attention."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from planc.figures.plan import parameters
+from planc.graph.ops import AttachAttention, BuildModel
+from planc.hub.names import model_folder
+from planc.modeling.steady_rope import steady_rope
+from planc.modeling.tensor_dtypes import floating_tensors, set_dtypes
+from planc.runtime.errors import RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.model_files import config_digest, refuse_remote_code
+from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.attention.register import register_attention
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
+from planc.vocab import DType
+
+STALE = "write the inventory again with this release of transformers: planc inventory DIR --save"
+
+
+def build_model(session: Session, op: BuildModel, position: Position) -> None:
+    """Builds the architecture of the folder's config.json with no memory behind its parameters."""
+    model = meta_model(op, base=session.paths.base)
+    session.model_digest = op.config_digest
+    session.vocab_size = model.config.vocab_size
+    session._model = model
+    found = parameters(sum(parameter.numel() for parameter in model.parameters()))
+    for name, path in _code_of(model):
+        session.reads.add_content("code", name, path.read_bytes())
+    session.observer.noted(f"model: {op.architecture}, {found.text}, {op.dtype}")
+
+
+def _code_of(model: Any) -> Iterator[tuple[str, Path]]:
+    """The modules whose classes make up a model, with their sources: transformers' code can be edited too."""
+    for name in sorted({type(module).__module__ for module in model.modules()}):
+        source = getattr(sys.modules[name], "__file__", None)
+        if source is not None:
+            yield name, Path(source)
+
+
+def meta_model(op: BuildModel, *, base: Path) -> Any:
+    """The op's model on meta, ready to train; RunError if its config.json is not the one compiled for, or
+    if transformers builds it of other dtypes."""
+    model = bare_model(op, base=base)
+    _require_dtypes(model, dict(op.own_dtypes), dtype=op.dtype)
+    set_dtypes(model, dict.fromkeys(op.kept_in_float32, torch.float32))
+    return model
+
+
+def bare_model(op: BuildModel, *, base: Path) -> Any:
+    """The op's model on meta as its code builds it, whatever the op says of other dtypes."""
+    folder = model_folder(op.path, base=base)
+    found = config_digest(folder)
+    if found != op.config_digest:
+        raise RunError(
+            f"{folder / 'config.json'} changed after the plan was compiled",
+            help="compile the plan again, or restore the file",
+        )
+    refuse_remote_code(folder)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    for name in op.zeroed:
+        setattr(config, name, 0.0)
+    with torch.device("meta"):
+        dtype = TORCH_DTYPES[op.dtype]
+        # Some classes choose their attention's code once, as they are built; eager is what all have.
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation="eager", trust_remote_code=False
+        )
+    steady_rope(model)
+    model.config.use_cache = False
+    model.train()
+    return model
+
+
+def own_dtypes(model: PreTrainedModel, *, dtype: DType) -> tuple[tuple[str, DType], ...]:
+    """Parameters and buffers that are not of the model's dtype, in its order."""
+    return tuple(
+        (name, DType(str(tensor.dtype).removeprefix("torch.")))
+        for name, tensor in floating_tensors(model).items()
+        if tensor.dtype != TORCH_DTYPES[dtype]
+    )
+
+
+def _require_dtypes(model: PreTrainedModel, own: Mapping[str, DType], *, dtype: DType) -> None:
+    """RunError where transformers builds a tensor in another dtype than the graph says."""
+    found = dict(own_dtypes(model, dtype=dtype))
+    for name in (*found, *own):
+        actual, expected = (dtypes.get(name, dtype) for dtypes in (found, own))
+        if actual is not expected:
+            raise RunError(f"{name} is {actual}, and the plan was compiled for {expected}", help=STALE)
+
+
+def attach_attention(session: Session, op: AttachAttention, position: Position) -> None:
+    """Registers attention for this run's cp group and makes the model use it; eager is what it has."""
+    if op.kind == "eager":
+        return
+    group = session.submesh(op.over[0]).get_group() if op.over else None
+    session.documents = Documents() if op.isolates else None
+    kind: Any = op.kind
+    balance: Any = op.balance
+    name = register_attention(kind, group=group, balance=balance, name="planc", documents=session.documents)
+    # Every attention module looks the name up in the config that it shares with the model.
+    config: Any = session.model.config
+    config._attn_implementation = name

@@ -1,0 +1,214 @@
+"""The weights as transformers loads them: gathered one at a time, streamed to rank 0's disk."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+import planc
+from planc.graph.ops import BuildModel, ExportHf
+from planc.hub.names import model_folder
+from planc.modeling.initialization import fresh_copy
+from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.shards import Entry
+from planc.runtime.errors import RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.model_files import config_digest
+from planc.runtime.run_directory import export_folder
+from planc.runtime.torch.agreement.texts import rank
+from planc.runtime.torch.checkpoint.agreement import from_coordinator
+from planc.runtime.torch.checkpoint.errors import run_errors
+from planc.runtime.torch.checkpoint.tensors import tensor_names
+from planc.runtime.torch.parallel.blocks import Slices
+from planc.runtime.torch.session import Session
+from planc.runtime.torch.training.preemption import leave_undone, leaves_here
+from planc.runtime.torch.weights import export_format
+from planc.runtime.torch.weights.conversion import to_checkpoint
+from planc.runtime.torch.weights.export_format import common_dtype, refuse_overflow
+from planc.runtime.torch.weights.views import View, leaf
+
+
+def export_hf(session: Session, op: ExportHf, position: Position) -> None:
+    """Puts `export/hf` into the run's folder, in place of an earlier export of the run.
+
+    Each tensor is gathered alone, so that no rank ever holds more of the model than its own shards and one
+    whole tensor. Names and shapes are those of `save_pretrained`: where a model stacks its experts, each
+    has tensors of its own again.
+    """
+    pristine = fresh_copy(session.model)
+    gathering = Gathering(_exported(session, op, pristine))
+    views = to_checkpoint(pristine, gathering.views)
+    entries = export_format.entries_of(views, dtype_of=gathering.dtype)
+    files = export_folder.plan_files(entries, max_bytes=export_format.MAX_SHARD_BYTES)
+    folder, source = session.paths.run / "export" / "hf", model_folder(op.path, base=session.paths.base)
+    if config_digest(source) != session.model_digest:
+        raise RunError(
+            f"{source / 'config.json'} changed during the run",
+            help="restore the file and run again; with checkpoint.resume it goes on from its last save",
+        )
+    leaves = partial(_leaves_here, session, position)
+    with run_errors():
+        temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder))))
+        try:
+            for file, held in files.items():
+                _write_file(temporary / file, held, views, gathering, leaves=leaves)
+        except _LeftError:
+            if rank() == 0:
+                shutil.rmtree(temporary, ignore_errors=True)
+            leave_undone(session, f"the export to {folder}")
+            return
+        described = export_folder.Description(
+            source=source,
+            config=export_format.config_changes(architecture=_architecture(session), dtype=str(op.dtype)),
+            files=files,
+            origin={"planc": planc.__version__, "plan_hash": session.plan_hash, "step": position.step},
+        )
+        replaced = from_coordinator(lambda: export_folder.finish(temporary, folder, described=described))
+    session.observer.noted(f"exported {folder}, {op.dtype}{replaced}")
+
+
+class _LeftError(Exception):
+    """The run is told to end before the export is complete. Every rank raises it at the same tensor."""
+
+
+def _leaves_here(session: Session, position: Position) -> bool:
+    """Whether the export is left: all ranks must ask. What no checkpoint holds is exported all the same."""
+    return leaves_here(session) and session.saved_step == position.step
+
+
+def _exported(
+    session: Session, op: ExportHf, pristine: PreTrainedModel
+) -> Mapping[str, tuple[Tensor, torch.dtype]]:
+    """Every tensor with the dtype that it is written in, tied ones once; buffers keep their own dtype.
+
+    In the model's dtype all keep their own, as under `save_pretrained`. In another, parameters get the dtypes
+    that `from_pretrained` would give them.
+    """
+    build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
+    ignored = tuple(getattr(session.model, "_keys_to_ignore_on_save", None) or ())
+    dtypes = export_format.written_dtypes(pristine, op.dtype) if op.dtype is not build.dtype else {}
+    return {
+        name: (tensor.detach(), dtypes.get(name, tensor.dtype))
+        for tensor, name in tensor_names(session.model).items()
+        if name not in ignored
+    }
+
+
+class Gathering:
+    """Tensors of a divided model, whole only while a view of them is written.
+
+    `tensors` have the dtype that each is written in beside them. All ranks ask for the same in turn.
+    """
+
+    def __init__(self, tensors: Mapping[str, tuple[Tensor, torch.dtype]]) -> None:
+        self._tensors = tensors
+        self._whole: dict[str, Tensor] = {}
+        self.views = {
+            name: leaf(name, shape=tensor.shape, read=partial(self._read, name))
+            for name, (tensor, _) in tensors.items()
+        }
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The dtype that a tensor is written in."""
+        return self._tensors[name][1]
+
+    def gather(self, view: View) -> None:
+        """Makes whole what a view is made of, on every rank, and lets go of all else."""
+        if not self._whole.keys() >= set(view.sources):
+            self._whole.clear()
+            self._whole.update({name: _gathered(name, *self._tensors[name]) for name in view.sources})
+
+    def values(self, view: View) -> Tensor:
+        """A view's values, once it has been gathered."""
+        [name, *_] = view.sources
+        # What is written as it is held needs no copy.
+        if view is self.views[name]:
+            return self._whole[name]
+        out = torch.empty(view.shape, dtype=common_dtype(view, dtype_of=self.dtype))
+        view.fill(out, view.whole)
+        return out
+
+    def _read(self, name: str, block: Slices) -> Tensor:
+        return self._whole[name][block]
+
+
+def _write_file(
+    path: Path,
+    entries: Sequence[Entry],
+    views: Mapping[str, View],
+    gathering: Gathering,
+    *,
+    leaves: Callable[[], bool],
+) -> None:
+    """Writes one file on rank 0. All ranks gather with it, and raise the CheckpointError that stops it."""
+    gathered = _gathered_in_turn([views[entry.key] for entry in entries], gathering, leaves=leaves)
+    failure: CheckpointError | None = None
+    with without_gather_warnings():
+        if rank() == 0:
+            try:
+                data = (export_format.as_bytes(gathering.values(view)) for view in gathered)
+                export_folder.write_file(path, entries, data=data)
+            except CheckpointError as error:
+                failure = error
+        # The other ranks gather all of a file, so a rank 0 that cannot write goes on gathering with them.
+        for _ in gathered:
+            pass
+
+    def outcome() -> str:
+        if failure is not None:
+            raise failure
+        return ""
+
+    from_coordinator(outcome)
+
+
+def _gathered_in_turn(
+    views: Sequence[View], gathering: Gathering, *, leaves: Callable[[], bool]
+) -> Iterator[View]:
+    """Each view when it has been gathered. All ranks must draw all of them, unless they are to leave."""
+    for view in views:
+        if leaves():
+            raise _LeftError
+        gathering.gather(view)
+        yield view
+
+
+def _gathered(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor whole, on every rank.
+
+    Raises the same RunError on each where a cast leaves the range of the dtype.
+    """
+    # Cast first: a narrower dtype is less to gather, and each element rounds alone.
+    narrow = tensor.to(dtype)
+    whole = narrow.full_tensor() if isinstance(narrow, DTensor) else narrow
+    if dtype != tensor.dtype:
+        refuse_overflow(name, whole)
+    return whole
+
+
+@contextmanager
+def without_gather_warnings() -> Iterator[None]:
+    """Keeps torch from warning, on every rank, that a weight under TP and FSDP takes two gathers.
+
+    That is slower than one, and exact: a gather adds nothing up.
+    """
+    logger = logging.getLogger("torch.distributed.tensor._redistribute")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _architecture(session: Session) -> str:
+    return next(one for one in session.graph.setup if isinstance(one, BuildModel)).architecture

@@ -1,0 +1,157 @@
+"""A checkpoint as a folder that transformers loads: by one process, whatever the mesh that saved it.
+
+Tensors go from the checkpoint's files to the export's one by one; the model is never whole in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping
+from functools import partial
+from math import prod
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+import planc
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
+from planc.runtime.checkpoint_format.manifest import Manifest, TensorEntry
+from planc.runtime.checkpoint_format.verify import read_manifest
+from planc.runtime.errors import RunError
+from planc.runtime.model_files import config_digest, refuse_remote_code
+from planc.runtime.run_directory import export_folder
+from planc.runtime.torch.checkpoint.chunks import ChunkReader
+from planc.runtime.torch.checkpoint.errors import run_errors
+from planc.runtime.torch.checkpoint.loading import refuse_damage
+from planc.runtime.torch.checkpoint.tensors import element_type, tensor_names
+from planc.runtime.torch.weights.conversion import to_checkpoint
+from planc.runtime.torch.weights.export_format import (
+    MAX_SHARD_BYTES,
+    as_bytes,
+    common_dtype,
+    config_changes,
+    entries_of,
+    refuse_overflow,
+    written_dtypes,
+)
+from planc.runtime.torch.weights.views import View, leaf
+from planc.vocab import DType
+
+_MODEL_PREFIX = "model."
+
+
+def export_checkpoint(directory: Path, *, model: Path, folder: Path, dtype: DType | None) -> str:
+    """Makes `folder` of the checkpoint in `directory`; `, in place of that of step 60` where it replaced one.
+
+    `model` is the folder with the model's config.json. Without a dtype parameters keep the checkpoint's. All
+    of the checkpoint is verified first. RunError where something is damaged, or is not of this model.
+    """
+    with run_errors():
+        manifest = read_manifest(directory)
+        if config_digest(model) != manifest.model_digest:
+            raise RunError(
+                f"{model / 'config.json'} is not that of the model that {directory} is of",
+                help="name the folder of its model: --model FOLDER",
+            )
+        pristine = _on_meta(model)
+        source = _Source(directory, manifest, pristine, dtype=dtype)
+        refuse_damage(directory, manifest=manifest)
+        views = to_checkpoint(pristine, source.views())
+        files = export_folder.plan_files(
+            entries_of(views, dtype_of=source.dtypes.__getitem__), max_bytes=MAX_SHARD_BYTES
+        )
+        temporary = export_folder.begin(folder)
+        for file, entries in files.items():
+            data = (as_bytes(source.values(views[entry.key])) for entry in entries)
+            export_folder.write_file(temporary / file, entries, data=data)
+        described = export_folder.Description(
+            source=model,
+            config=config_changes(architecture=type(pristine).__name__, dtype=source.parameter_dtype),
+            files=files,
+            origin={"planc": planc.__version__, "plan_hash": manifest.plan_hash, "step": manifest.step},
+        )
+        return export_folder.finish(temporary, folder, described=described)
+
+
+def _on_meta(folder: Path) -> PreTrainedModel:
+    """The model of a folder's config.json, without memory."""
+    refuse_remote_code(folder)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, attn_implementation="eager", trust_remote_code=False
+        )
+    return model
+
+
+class _Source:
+    """The model's tensors in a checkpoint, and the dtype that each is written in."""
+
+    def __init__(
+        self, directory: Path, manifest: Manifest, model: PreTrainedModel, *, dtype: DType | None
+    ) -> None:
+        self._directory = directory
+        self._entries = _entries(manifest, model)
+        parameters = dict(model.named_parameters())
+        self.parameter_dtype = dtype or _model_dtype(self._entries, parameters)
+        # In the dtype that the checkpoint has, each tensor keeps its own.
+        is_cast = dtype is not None and dtype is not _model_dtype(self._entries, parameters)
+        cast = written_dtypes(model, self.parameter_dtype) if is_cast else {}
+        self.dtypes: Mapping[str, torch.dtype] = {
+            name: cast.get(name, getattr(torch, entry.dtype)) for name, entry in self._entries.items()
+        }
+        self._chunks = ChunkReader(directory)
+
+    def views(self) -> dict[str, View]:
+        return {
+            name: leaf(name, shape=entry.shape, read=partial(self._chunks.read, entry))
+            for name, entry in self._entries.items()
+        }
+
+    def values(self, view: View) -> Tensor:
+        """A view's values in the dtype that it is written in. RunError where a cast leaves its range."""
+        out = torch.empty(view.shape, dtype=common_dtype(view, dtype_of=self.dtypes.__getitem__))
+        try:
+            view.fill(out, view.whole)
+        except SafetensorError as error:
+            raise CorruptCheckpointError(
+                f"{self._directory} has changed since it was verified ({error})",
+                help="let nothing write to checkpoints",
+            ) from error
+        if any(self._entries[name].dtype != element_type(out.dtype) for name in view.sources):
+            refuse_overflow(view.sources[0], out)
+        return out
+
+
+def _model_dtype(entries: Mapping[str, TensorEntry], parameters: Container[str]) -> DType:
+    """What most elements of parameters are stored in: a few may be kept in float32."""
+    elements: Counter[str] = Counter()
+    for name, entry in entries.items():
+        if name in parameters:
+            elements[entry.dtype] += prod(entry.shape)
+    return DType(elements.most_common(1)[0][0])
+
+
+def _entries(manifest: Manifest, model: PreTrainedModel) -> dict[str, TensorEntry]:
+    """By the model's own names. RunError where those of the checkpoint are others, or of other shapes."""
+    stored = {
+        name.removeprefix(_MODEL_PREFIX): entry
+        for name, entry in manifest.tensors.items()
+        if name.startswith(_MODEL_PREFIX)
+    }
+    wanted = {name: tuple(tensor.shape) for tensor, name in tensor_names(model).items()}
+    if {name: entry.shape for name, entry in stored.items()} != wanted:
+        names = sorted(
+            name
+            for name in stored.keys() | wanted.keys()
+            if name not in stored or stored[name].shape != wanted.get(name)
+        )
+        raise RunError(
+            f"the checkpoint does not hold the model of this config.json: {names[0]} differs",
+            help="take the transformers release that the model was trained with",
+        )
+    ignored = tuple(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    return {name: entry for name, entry in stored.items() if name not in ignored}

@@ -1,0 +1,179 @@
+"""Tensors that are made of others and read in blocks: nothing is in memory but what is asked for.
+
+transformers says how the tensors of a checkpoint become those of a model by operations on whole tensors. Run
+on views, the same operations say where each block of the result lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from planc.runtime.torch.parallel.blocks import Slices
+
+_PIECE_BYTES = 32 * 2**20
+"""Of one read: what a rank holds beside the tensor that it fills."""
+
+
+class UnknownOperation(AttributeError):
+    """An operation on whole tensors that views do not know."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """A tensor of `shape`. `fill(out, block)` copies a block of it into `out`, which has the block's shape.
+
+    `sources` are the names of the tensors that it is made of, in the order in which they are first read.
+    """
+
+    shape: tuple[int, ...]
+    fill: Callable[[Tensor, Slices], None]
+    sources: tuple[str, ...]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _OPERATIONS:
+            raise UnknownOperation(f"torch.{getattr(func, '__name__', func)}")
+        return _OPERATIONS[func](*args, **(kwargs or {}))
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnknownOperation(f"Tensor.{name}")
+
+    @property
+    def whole(self) -> Slices:
+        """The block that is all of it."""
+        return tuple(slice(0, size) for size in self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def size(self, dim: int) -> int:
+        return self.shape[dim]
+
+    def contiguous(self) -> View:
+        return self
+
+    def squeeze(self, dim: int) -> View:
+        """Without a dimension of size 1."""
+        tensor_dim = dim % self.ndim
+        if self.shape[tensor_dim] != 1:
+            return self
+
+        def fill(out: Tensor, block: Slices) -> None:
+            self.fill(out.unsqueeze(tensor_dim), (*block[:tensor_dim], slice(0, 1), *block[tensor_dim:]))
+
+        return View((*self.shape[:tensor_dim], *self.shape[tensor_dim + 1 :]), fill, self.sources)
+
+
+def leaf(name: str, *, shape: Sequence[int], read: Callable[[Slices], Tensor]) -> View:
+    """A tensor that is read from elsewhere, in pieces of bounded size."""
+
+    def fill(out: Tensor, block: Slices) -> None:
+        if not block:
+            out.copy_(read(block))
+            return
+        first, *rest = block
+        row_bytes = prod(one.stop - one.start for one in rest) * out.element_size()
+        step = max(1, _PIECE_BYTES // max(1, row_bytes))
+        for start in range(first.start, first.stop, step):
+            stop = min(start + step, first.stop)
+            out[start - first.start : stop - first.start].copy_(read((slice(start, stop), *rest)))
+
+    return View(tuple(shape), fill, (name,))
+
+
+def _stacked(views: Sequence[View], dim: int = 0) -> View:
+    shapes = {view.shape for view in views}
+    if len(shapes) != 1:
+        raise ValueError(f"tensors of unequal shapes are to be stacked: {_listed(shapes)}")
+    [shape] = shapes
+    tensor_dim = dim % (len(shape) + 1)
+
+    def fill(out: Tensor, block: Slices) -> None:
+        span, rest = block[tensor_dim], (*block[:tensor_dim], *block[tensor_dim + 1 :])
+        for index in range(span.start, span.stop):
+            views[index].fill(out.select(tensor_dim, index - span.start), rest)
+
+    return View((*shape[:tensor_dim], len(views), *shape[tensor_dim:]), fill, _sources(views))
+
+
+def _concatenated(views: Sequence[View], dim: int = 0) -> View:
+    tensor_dim = dim % views[0].ndim
+    around = {(*view.shape[:tensor_dim], *view.shape[tensor_dim + 1 :]) for view in views}
+    if len(around) != 1:
+        shapes = {view.shape for view in views}
+        raise ValueError(f"tensors of unequal shapes are to be concatenated: {_listed(shapes)}")
+
+    def fill(out: Tensor, block: Slices) -> None:
+        span, offset = block[tensor_dim], 0
+        for view in views:
+            end = offset + view.shape[tensor_dim]
+            start, stop = max(span.start, offset), min(span.stop, end)
+            if start < stop:
+                part = out.narrow(tensor_dim, start - span.start, stop - start)
+                view.fill(part, _with(block, tensor_dim, slice(start - offset, stop - offset)))
+            offset = end
+
+    length = sum(view.shape[tensor_dim] for view in views)
+    first = views[0].shape
+    return View((*first[:tensor_dim], length, *first[tensor_dim + 1 :]), fill, _sources(views))
+
+
+def _chunked(view: View, chunks: int, dim: int = 0) -> tuple[View, ...]:
+    """As torch.chunk: the last may be shorter."""
+    tensor_dim = dim % view.ndim
+    length = view.shape[tensor_dim]
+    step = -(-length // chunks)
+    return tuple(
+        _narrowed(view, tensor_dim, start=start, length=min(step, length - start))
+        for start in range(0, length, step)
+    )
+
+
+def _narrowed(view: View, tensor_dim: int, *, start: int, length: int) -> View:
+    def fill(out: Tensor, block: Slices) -> None:
+        span = block[tensor_dim]
+        view.fill(out, _with(block, tensor_dim, slice(span.start + start, span.stop + start)))
+
+    shape = (*view.shape[:tensor_dim], length, *view.shape[tensor_dim + 1 :])
+    return View(shape, fill, view.sources)
+
+
+def _transposed(view: View, dim0: int, dim1: int) -> View:
+    first, second = dim0 % view.ndim, dim1 % view.ndim
+
+    def swapped(items: Sequence[Any]) -> tuple[Any, ...]:
+        order = list(items)
+        order[first], order[second] = order[second], order[first]
+        return tuple(order)
+
+    def fill(out: Tensor, block: Slices) -> None:
+        view.fill(out.transpose(first, second), swapped(block))
+
+    return View(swapped(view.shape), fill, view.sources)
+
+
+_OPERATIONS: Mapping[Any, Callable[..., Any]] = {
+    torch.stack: _stacked,
+    torch.cat: _concatenated,
+    torch.chunk: _chunked,
+    torch.transpose: _transposed,
+}
+
+
+def _with(block: Slices, tensor_dim: int, span: slice) -> Slices:
+    return (*block[:tensor_dim], span, *block[tensor_dim + 1 :])
+
+
+def _sources(views: Sequence[View]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(source for view in views for source in view.sources))
+
+
+def _listed(shapes: set[tuple[int, ...]]) -> str:
+    return ", ".join(str(list(shape)) for shape in sorted(shapes))

@@ -1,0 +1,97 @@
+"""The import law as data: the packages of planc, lowest first, and what each may import."""
+
+from __future__ import annotations
+
+SHARED = ("record", "__version__")
+"""What every package may import."""
+
+LAW: dict[str, tuple[str, ...]] = {
+    "record": (),
+    "secrets": (),
+    "strict_json": (),
+    "source": (),
+    "vocab": (),
+    "tables": (),
+    "devices": (),
+    "hub": (),
+    "highlight": (),
+    "launchers": ("devices",),
+    "diagnostics": ("source",),
+    "syntax": ("source", "diagnostics"),
+    "fmt": ("source", "diagnostics", "syntax"),
+    "modeling": (),
+    "inventory": ("vocab", "hub", "modeling"),
+    "styles": ("vocab", "inventory.schema"),
+    "plan": (
+        *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
+        "inventory.schema",
+    ),
+    "layouts": ("vocab", "inventory.schema", "plan.bind"),
+    "checks": (
+        *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
+        "inventory.schema",
+    ),
+    "graph": ("source", "vocab", "strict_json", "styles"),
+    "lower": ("vocab", "plan", "graph"),
+    "plain_pytorch": ("vocab", "hub", "styles", "graph"),
+    "estimate": ("vocab", "strict_json", "devices", "styles", "graph", "inventory.schema"),
+    "capacity": ("vocab", "devices", "diagnostics", "plan", "checks", "lower", "estimate"),
+    "figures": ("vocab", "tables", "graph", "estimate"),
+    "runtime": (
+        *("source", "vocab", "secrets", "strict_json", "devices", "hub", "modeling", "styles", "graph"),
+        "figures.plan",
+    ),
+    "deep_check": ("source", "vocab", "tables", "diagnostics", "graph", "estimate", "figures", "runtime"),
+    "verify": ("vocab", "tables", "plan", "graph", "lower", "runtime", "inventory.randomness"),
+    "doctor": (
+        *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),
+        "inventory.schema",
+    ),
+    "show": (
+        *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "fmt", "styles", "plan"),
+        *("graph", "estimate", "figures", "inventory.schema"),
+    ),
+    "api": (
+        *("source", "devices", "hub", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),
+        *("lower", "estimate", "capacity", "deep_check"),
+    ),
+    "diff": (
+        *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
+        *("api", "inventory.schema"),
+    ),
+    "cli": (
+        *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),
+        *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "figures", "launchers"),
+        *("runtime", "deep_check", "verify", "doctor", "show", "api", "diff"),
+    ),
+    "run": ("cli",),
+    "rendezvous": ("cli",),
+    "__main__": ("cli",),
+}
+"""What each package or module of planc's root may import, besides `SHARED` and itself.
+
+Of a package with a dot in its name, that module alone may be imported. Every import goes up in this list."""
+
+WORKERS = ("planc/runtime/torch/", "planc/runtime/rehearsal/", "planc/verify/")
+PARTS = "planc/plain_pytorch/parts.py"
+"""Nobody imports it: its text is copied into scripts."""
+
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "torch": (
+        *("planc/inventory/probe/", "planc/modeling/", *WORKERS, PARTS),
+        *("planc/doctor/torch_probe.py", "planc/cli/commands/run.py"),
+    ),
+    "transformers": (
+        *("planc/inventory/probe/", "planc/modeling/", "planc/runtime/torch/", "planc/verify/", PARTS),
+    ),
+    "safetensors": ("planc/runtime/torch/", PARTS),
+    "tokenizers": ("planc/runtime/data/tokenizers.py",),
+    "numpy": ("planc/runtime/data/", *WORKERS, PARTS),
+    "lark": ("planc/syntax/",),
+    "rich": ("planc/cli/",),
+    "pygments": ("planc/highlight/",),
+    "tensorboard": ("planc/runtime/trackers/tensorboard.py",),
+    "wandb": ("planc/runtime/trackers/wandb.py",),
+    "pydantic": ("planc/graph/artifact.py", "planc/runtime/checkpoint_format/"),
+}
+"""Which files may import a library, by the start of their path."""
