@@ -39,8 +39,8 @@ FORBIDDEN: dict[str, str] = {
     r"\b(?:is|are) concerned\b": "write `affected`",
     r"\b(?:younger|oftener|likewise)\b": "write `newer`, `more often`, or `also`",
     r"\bin vain\b|\bwithout a word\b|\bever(?:y)? so many\b": "name what happens",
-    r"\b(?:initial|material|serial|normal|optim|recogn|real|summar|organ|util)is(?:e|es|ed|ing|ation)\w*": "write -ize",
-    r"\b(?:colour|neighbour|behaviour|favour|honour|labelled|cancelled|travell|modell)\w*": "American spelling",
+    r"\b(?:initial|material|serial|normal|optim|recogn|real|summar|util)is(?:e|ing|ation)\w*": "-ize",
+    r"\b(?:colour|neighbour|behaviour|favour|honour|labelled|cancelled|travell|modell)\w*": "American",
     r"\bdivided\b(?! by\b)": "write `sharded`, or `split`",
 }
 """Patterns that a sentence must not match, each with what to write instead."""
