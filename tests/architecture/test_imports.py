@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from law import LAW, LIBRARIES, SHARED
+
+from tests.architecture.law import LAW, LIBRARIES, SHARED
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "planc"
