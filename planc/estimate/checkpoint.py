@@ -10,19 +10,18 @@ from planc.estimate.states import ON_HOST
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildOptimizer, SaveCheckpoint
 from planc.inventory.schema import Inventory
-
-_STEP_BYTES = 4
+from planc.optimizers.optimizer import STEP_BYTES
 
 
 def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
-    """Bytes of the tensors in one checkpoint, every element once: parameters, what the optimizer keeps of
-    each in the same dtype, and AdamW's step counter for each. The inventory must be of the graph's model.
+    """Bytes of the tensors in one checkpoint, every element once: parameters, the optimizer's states in
+    the same dtype, and its step counters, if it has any. The inventory must be of the graph's model.
 
     Headers and the manifest come on top: kilobytes for each rank.
     """
     optimizer = next(op for op in graph.setup if isinstance(op, BuildOptimizer))
     copies = 1 + len(optimizer.state_names)
-    counter = _STEP_BYTES if optimizer.kind == "adamw" else 0
+    counter = STEP_BYTES if optimizer.optimizer.has_step_counter else 0
     found = layouts(graph, inventory)
     return sum(copies * prod(one.shape) * one.dtype.size_bytes + counter for one in found)
 

@@ -7,9 +7,9 @@ from math import prod
 
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Amount
+from planc.optimizers.optimizer import STEP_BYTES
 from planc.vocab import DType
 
-_STEP_BYTES = 4
 ON_HOST = ", in the host's memory"
 
 
@@ -35,16 +35,14 @@ def states(work: RankWork) -> tuple[Amount, Amount, Amount]:
 
 
 def _optimizer(work: RankWork, *, stored: int, place: str) -> Amount:
-    names = work.optimizer.state_names
-    moments = len(names) * stored
-    if work.optimizer.kind == "adamw":
-        counters = _STEP_BYTES * len(work.layouts)
-        formula = f"{len(names)} x parameters + {_STEP_BYTES} x {len(work.layouts):_} step counters{place}"
-        return Amount(
-            "optimizer", moments + counters, True, formula, f"torch.optim.AdamW: {', '.join(names)}, step"
-        )
-    formula = f"{len(names)} x parameters{place}"
-    return Amount("optimizer", moments, True, formula, f"torch.optim.SGD: {', '.join(names) or 'no state'}")
+    names, kind = work.optimizer.state_names, work.optimizer.optimizer
+    num_bytes, formula, kept = len(names) * stored, f"{len(names)} x parameters", list(names)
+    if kind.has_step_counter:
+        num_bytes += STEP_BYTES * len(work.layouts)
+        formula += f" + {STEP_BYTES} x {len(work.layouts):_} step counters"
+        kept.append("step")
+    source = f"torch.optim.{kind.torch_class}: {', '.join(kept) or 'no state'}"
+    return Amount("optimizer", num_bytes, True, f"{formula}{place}", source)
 
 
 def update_bytes(work: RankWork) -> int:

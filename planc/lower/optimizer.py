@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import cast
 
 from planc.graph.ops import BuildOptimizer, BuildSchedule, ParameterGroup
+from planc.optimizers.optimizer import Implementation
 from planc.plan.bind import BoundPlan
-from planc.plan.optimizer import AdamW, Constant, Cosine, Linear, Sgd, WarmupStableDecay
+from planc.plan.optimizer import Constant, Cosine, Linear, WarmupStableDecay, kind_of
 from planc.plan.spec import Plan
 
 
 def build_optimizer(bound: BoundPlan) -> BuildOptimizer:
     kind, span = bound.plan.optimizer.kind, bound.plan.span("optimizer.kind")
     groups = _groups(bound)
-    match kind:
-        case AdamW():
-            return BuildOptimizer(
-                kind="adamw",
-                implementation=kind.implementation.value,
-                lr=kind.lr,
-                betas=(kind.betas[0], kind.betas[1]),
-                eps=kind.eps,
-                groups=groups,
-                span=span,
-            )
-        case Sgd():
-            return BuildOptimizer(
-                kind="sgd",
-                implementation=kind.implementation.value,
-                lr=kind.lr,
-                momentum=kind.momentum,
-                nesterov=kind.nesterov,
-                groups=groups,
-                span=span,
-            )
-        case _:
-            assert_never(kind)
+    optimizer = kind_of(kind)
+    return BuildOptimizer(
+        kind=optimizer.name,
+        implementation=cast(Implementation, kind.implementation.value),
+        lr=kind.lr,
+        **{name: getattr(kind, name) for name in optimizer.arguments},
+        groups=groups,
+        span=span,
+    )
 
 
 def _groups(bound: BoundPlan) -> tuple[ParameterGroup, ...]:

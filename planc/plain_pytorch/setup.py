@@ -189,12 +189,9 @@ def build_optimizer(op: BuildOptimizer, graph: Graph) -> Iterator[str]:
         yield "    },"
     yield "]"
     chosen = [f"{flag}={_implementation(op, flag)}" for flag in ("fused", "foreach")]
-    if op.kind == "adamw":
-        options = [f"lr={op.lr!r}", f"betas={op.betas!r}", f"eps={op.eps!r}", *chosen]
-        yield f"optimizer: Any = AdamW(by_mesh(groups), {', '.join(options)})"
-    else:
-        options = [f"lr={op.lr!r}", f"momentum={op.momentum!r}", f"nesterov={op.nesterov!r}", *chosen]
-        yield f"optimizer: Any = SGD(by_mesh(groups), {', '.join(options)})"
+    arguments = {"lr": op.lr, **op.arguments}
+    options = [*(f"{name}={value!r}" for name, value in arguments.items()), *chosen]
+    yield f"optimizer: Any = {op.optimizer.torch_class}(by_mesh(groups), {', '.join(options)})"
 
 
 def _implementation(op: BuildOptimizer, flag: str) -> str:

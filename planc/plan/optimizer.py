@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
+from planc.optimizers import BY_NAME, OptimizerKind
+from planc.optimizers.adamw import ADAMW
+from planc.optimizers.sgd import SGD
 from planc.plan.scalars import STEPS, Bool, Choice, Float, Quantity
 from planc.plan.types import List, Optional, key
 from planc.record import record
@@ -92,7 +96,13 @@ class WarmupStableDecay:
 
 
 Optimizer = AdamW | Sgd
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {ADAMW.name: AdamW, SGD.name: Sgd}
 Schedule = Cosine | Linear | Constant | WarmupStableDecay
+
+
+def kind_of(optimizer: Optimizer) -> OptimizerKind:
+    """What planc knows of this kind of optimizer."""
+    return next(BY_NAME[name] for name, case in OPTIMIZERS.items() if isinstance(optimizer, case))
 
 
 @record

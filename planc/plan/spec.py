@@ -17,14 +17,13 @@ from planc.plan.hardware import HardwareSpec
 from planc.plan.model_source import ModelSource
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import (
-    AdamW,
+    OPTIMIZERS,
     Constant,
     Cosine,
     Group,
     Linear,
     Optimizer,
     Schedule,
-    Sgd,
     WarmupStableDecay,
 )
 from planc.plan.pattern import Pattern
@@ -276,9 +275,7 @@ class OptimizerSpec:
 
     rules: tuple[PatternRule[Group], ...]
     span: Span
-    kind: Optimizer = key(
-        Variant({"adamw": AdamW, "sgd": Sgd}), doc="the optimizer", example="adamw(lr = 3e-4)"
-    )
+    kind: Optimizer = key(Variant(OPTIMIZERS), doc="the optimizer", example="adamw(lr = 3e-4)")
     clip_grad_norm: float | None = key(
         Optional(Float(1e-12)), default=None, doc="largest global gradient norm"
     )

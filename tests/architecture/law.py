@@ -22,19 +22,20 @@ LAW: dict[str, tuple[str, ...]] = {
     "modeling": (),
     "inventory": ("vocab", "hub", "modeling"),
     "styles": ("vocab", "inventory.schema"),
+    "optimizers": (),
     "plan": (
         *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
-        "inventory.schema",
+        *("inventory.schema", "optimizers"),
     ),
     "layouts": ("vocab", "inventory.schema", "plan.bind"),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
         "inventory.schema",
     ),
-    "graph": ("source", "vocab", "strict_json", "styles"),
+    "graph": ("source", "vocab", "strict_json", "styles", "optimizers"),
     "lower": ("vocab", "plan", "graph"),
     "plain_pytorch": ("vocab", "hub", "styles", "graph"),
-    "estimate": ("vocab", "strict_json", "devices", "styles", "graph", "inventory.schema"),
+    "estimate": ("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
     "capacity": ("vocab", "devices", "diagnostics", "plan", "checks", "lower", "estimate"),
     "figures": ("vocab", "tables", "graph", "estimate"),
     "runtime": (

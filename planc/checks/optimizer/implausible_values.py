@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
-from planc.plan.optimizer import AdamW, Sgd
+from planc.plan.optimizer import AdamW, kind_of
 
 CODE = Code("P723", "implausible-value", "a setting is far from usual", Severity.WARNING)
 
-_MOST_LR = {AdamW: 0.1, Sgd: 1.0}
 _MOST_EPS = 1e-2
 _MOST_DECAY = 1.0
 _LEAST_CLIP = 1e-4
@@ -24,8 +23,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     decays = (kind.weight_decay, *(group.weight_decay or 0.0 for group in groups))
     # P713 says the worse of it.
     takes_all = kind.lr * max(decays) >= 1
-    if kind.lr > _MOST_LR[type(kind)] and not takes_all:
-        usual = "1e-5 and 1e-2" if isinstance(kind, AdamW) else "1e-3 and 1"
+    known = kind_of(kind)
+    if kind.lr > known.highest_lr and not takes_all:
+        usual = " and ".join(known.usual_lr)
         yield CODE.at(
             plan.span("optimizer.kind.lr"), f"lr = {kind.lr:g}", help=f"lr is usually between {usual}"
         )

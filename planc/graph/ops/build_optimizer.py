@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from planc.graph.op import Effects, Op, Resource, Stage
+from planc.optimizers import BY_NAME, OptimizerKind
+from planc.optimizers.optimizer import Implementation, OptimizerName
 from planc.record import record
 
 
@@ -24,8 +26,8 @@ class BuildOptimizer(Op):
     op: Literal["optimizer.build"] = "optimizer.build"
     stage: ClassVar[Stage] = Stage.OPTIMIZER
     summary: ClassVar[str] = "Builds the optimizer over the sharded parameters."
-    kind: Literal["adamw", "sgd"]
-    implementation: Literal["auto", "fused", "foreach", "for_loop"]
+    kind: OptimizerName
+    implementation: Implementation
     lr: float
     betas: tuple[float, float] | None = None
     eps: float | None = None
@@ -35,36 +37,36 @@ class BuildOptimizer(Op):
     """Every parameter is in exactly one."""
 
     @property
+    def optimizer(self) -> OptimizerKind:
+        """What planc knows of this kind of optimizer."""
+        return BY_NAME[self.kind]
+
+    @property
     def state_names(self) -> tuple[str, ...]:
-        """What the optimizer keeps for each parameter, each as large as it, by the names that torch has."""
-        if self.kind == "adamw":
-            return ("exp_avg", "exp_avg_sq")
-        return ("momentum_buffer",) if self.momentum else ()
+        """The tensors that the optimizer keeps for each parameter, each of its size, by torch's names."""
+        return self.optimizer.state_names(self)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of torch's class, besides lr and weight_decay."""
+        return {name: getattr(self, name) for name in self.optimizer.arguments}
 
     def implementation_on(self, device: str) -> str:
-        """What `auto` is on a device. On CUDA it is not torch's default for AdamW, which takes the square
-        roots of all second moments first, as large as the parameters."""
+        """The implementation on a type of device: what `auto` picks there, or what the plan names."""
         if self.implementation != "auto":
             return self.implementation
-        on_cuda = {"adamw": "fused", "sgd": "foreach"}
-        return on_cuda[self.kind] if device == "cuda" else "for_loop"
+        return self.optimizer.auto_on_cuda if device == "cuda" else "for_loop"
 
     def num_copies(self, group: ParameterGroup) -> int:
-        """How many tensors as large as each parameter a step makes beside what stays.
+        """How many tensors of each parameter's size a step on CUDA makes and frees.
 
-        With `foreach` those of the whole group are there at once, with `for_loop` one parameter's. One kernel
-        needs none (torch.optim.adam, torch.optim.sgd).
+        With `foreach` those of the whole group exist at once, with `for_loop` one parameter's. A fused
+        kernel needs none.
         """
         chosen = self.implementation_on("cuda")
         if chosen == "fused":
             return 0
-        is_alone = chosen == "for_loop"
-        if self.kind == "adamw":
-            # The square root of the second moments, which a loop then divides into another tensor.
-            return 2 if is_alone else 1
-        decayed = int(group.weight_decay > 0)
-        # The gradient with its decay; a loop adds the momentum to it in another tensor still.
-        return decayed + int(is_alone and bool(self.nesterov))
+        return self.optimizer.num_temporaries(self, chosen == "for_loop", group.weight_decay > 0)
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.WEIGHTS,), writes=(Resource.OPTIMIZER,))

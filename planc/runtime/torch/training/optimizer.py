@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from planc.graph.ops import BuildOptimizer, BuildSchedule, StepOptimizer, StepSchedule
 from planc.runtime.interpreter import Position
@@ -37,12 +37,9 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def _optimizer(op: BuildOptimizer, groups: list[dict[str, Any]], *, device: torch.device) -> Optimizer:
-    flags = _flags(op, device=device)
-    if op.kind == "adamw":
-        assert op.betas is not None and op.eps is not None, "an AdamW has both"
-        return AdamW(groups, lr=op.lr, betas=op.betas, eps=op.eps, **flags)
-    assert op.momentum is not None and op.nesterov is not None, "an SGD has both"
-    return SGD(groups, lr=op.lr, momentum=op.momentum, nesterov=op.nesterov, **flags)
+    torch_class: type[Optimizer] = getattr(torch.optim, op.optimizer.torch_class)
+    options: dict[str, Any] = {"lr": op.lr, **op.arguments, **_flags(op, device=device)}
+    return torch_class(groups, **options)
 
 
 def _flags(op: BuildOptimizer, *, device: torch.device) -> dict[str, bool]:
