@@ -11,6 +11,7 @@ from planc.doctor import codes
 from planc.doctor.examination import Check, Section
 from planc.graph.graph import Graph
 from planc.graph.ops import LoadWeights, OpenData, OpenEvaluation
+from planc.graph.sources import reads_local_files
 from planc.hub.names import is_hub, model_folder
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import matched_files
@@ -43,16 +44,12 @@ def _inputs(graph: Graph, base: Path) -> Iterator[Input]:
         match op:
             case LoadWeights() if not is_hub(op.path):
                 yield _weights(op, base)
-            case OpenData() if op.source not in _ELSEWHERE:
+            case OpenData() if reads_local_files(op):
                 yield _data("data", op, base)
-            case OpenEvaluation() if op.source not in _ELSEWHERE:
+            case OpenEvaluation() if reads_local_files(op):
                 yield _data(f"evaluation {op.label}", op, base)
             case _:
                 pass
-
-
-_ELSEWHERE = ("hf_hub", "python_stdlib")
-"""Data that is fetched when a run starts, or comes with Python."""
 
 
 def _weights(op: LoadWeights, base: Path) -> Input:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, assert_never
+from typing import Any
 
 from planc.graph.ops import OpenData, OpenEvaluation
 from planc.plan import data
@@ -46,20 +46,9 @@ def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:
 
 
 def _source(source: data.AnySource) -> dict[str, Any]:
-    """A source as an op has it: its kind, and what that kind has."""
-    match source:
-        case data.TextFiles(patterns):
-            return {"source": "text", "patterns": patterns, "field": ""}
-        case data.JsonLines(patterns, field):
-            return {"source": "jsonl", "patterns": patterns, "field": field}
-        case data.Chat(patterns, field, train_on):
-            return {"source": "chat", "patterns": patterns, "field": field, "train_on": train_on}
-        case data.HfDataset(patterns, field):
-            return {"source": "hf_dataset", "patterns": patterns, "field": field}
-        case data.HfHub(repository, revision, split, subset, field):
-            at = {"revision": revision, "split": split, "subset": subset}
-            return {"source": "hf_hub", "patterns": (repository,), "field": field, **at}
-        case data.PythonStdlib():
-            return {"source": "python_stdlib", "patterns": (), "field": ""}
-        case _:
-            assert_never(source)
+    """A source as an op has it: its name and arguments. A repository is kept in `patterns`."""
+    kind = data.source_kind(source)
+    arguments = {name: getattr(source, name) for name in kind.arguments}
+    if "repository" in arguments:
+        arguments["patterns"] = (arguments.pop("repository"),)
+    return {"source": kind.name, "patterns": (), "field": "", **arguments}

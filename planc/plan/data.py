@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
+from planc.data_sources import BY_NAME, SourceKind
 from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
 from planc.plan.types import Optional, Rest, Variant, key, nested
 from planc.record import record
@@ -90,6 +91,11 @@ SOURCES: Mapping[str, type[AnySource]] = {
     "hf_hub": HfHub,
     "python_stdlib": PythonStdlib,
 }
+
+
+def source_kind(source: AnySource) -> SourceKind:
+    """What planc knows of this kind of source."""
+    return next(BY_NAME[name] for name, case in SOURCES.items() if isinstance(source, case))
 
 
 @record

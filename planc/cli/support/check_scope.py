@@ -9,6 +9,7 @@ from pathlib import Path
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import LoadWeights, OpenData, OpenEvaluation
+from planc.graph.sources import reads_local_files
 from planc.hub.names import model_folder
 from planc.plan.data import FileTokenizer
 from planc.plan.spec import Plan, Weights
@@ -41,7 +42,7 @@ def _absent(op: Op, base: Path) -> str | None:
         case LoadWeights():
             folder = model_folder(op.path, base=base)
             return None if any(folder.glob("*.safetensors")) else "weights"
-        case OpenData() | OpenEvaluation() if op.source not in ("hf_hub", "python_stdlib"):
+        case OpenData() | OpenEvaluation() if reads_local_files(op):
             is_whole = all(any(glob.iglob(one, root_dir=base, recursive=True)) for one in op.patterns)
             return None if is_whole else "data"
         case _:

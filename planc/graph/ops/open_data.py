@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from planc.data_sources import SourceName
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 
@@ -13,8 +14,7 @@ class OpenData(Op):
     op: Literal["data.open"] = "data.open"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads, tokenizes and packs the text, and fixes the sample order."
-    source: str
-    """text, jsonl, chat, hf_dataset, hf_hub or python_stdlib."""
+    source: SourceName
     patterns: tuple[str, ...]
     """Globs of files; the repository of a hf_hub."""
     field: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from planc.data_sources import SourceName
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 
@@ -15,8 +16,7 @@ class OpenEvaluation(Op):
     summary: ClassVar[str] = "Reads text that is not trained on, as the training text is read."
     label: str
     """What the plan calls it."""
-    source: str
-    """text, jsonl, chat, hf_dataset, hf_hub or python_stdlib."""
+    source: SourceName
     patterns: tuple[str, ...]
     field: str
     train_on: str = ""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
 
-from planc.runtime.data.chat import ChatSource
+from planc.data_sources import BY_NAME
 from planc.runtime.data.dataset import Dataset
-from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
-from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, TextSource
-from planc.runtime.data.spec import DataSpec, Source
+from planc.runtime.data.spec import SOURCES, DataSpec, Source
 from planc.runtime.data.tokenizers import Tokenizer
 
 
@@ -35,21 +32,12 @@ def data_fingerprint(spec: DataSpec, *, tokenizer: Tokenizer, dataset: Dataset) 
 
 
 def _description(source: Source) -> list[str]:
-    match source:
-        case TextSource(patterns):
-            return ["text", *patterns]
-        case JsonLinesSource(patterns, field):
-            return ["jsonl", field, *patterns]
-        case ChatSource(patterns, field, train_on):
-            return ["chat", field, train_on, *patterns]
-        case HfDatasetSource(patterns, field):
-            return ["hf_dataset", field, *patterns]
-        case HfHubSource(repository, revision, split, subset, field):
-            return ["hf_hub", repository, revision, split, subset or "", field]
-        case PythonStdlibSource():
-            return ["python_stdlib"]
-        case _:
-            assert_never(source)
+    name = next(name for name, case in SOURCES.items() if isinstance(source, case))
+    parts: list[str] = [name]
+    for argument in BY_NAME[name].arguments:
+        value = getattr(source, argument)
+        parts.extend(value if isinstance(value, tuple) else (value or "",))
+    return parts
 
 
 def _digest(array: npt.NDArray[np.generic]) -> str:

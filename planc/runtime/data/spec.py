@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from planc.data_sources import SourceName
 from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
-from planc.runtime.data.sources import PlainSource
+from planc.runtime.data.sources import JsonLinesSource, PlainSource, PythonStdlibSource, TextSource
 
 Source = PlainSource | ChatSource | HfDatasetSource | HfHubSource
+
+SOURCES: Mapping[SourceName, type[Source]] = {
+    "text": TextSource,
+    "jsonl": JsonLinesSource,
+    "chat": ChatSource,
+    "hf_dataset": HfDatasetSource,
+    "hf_hub": HfHubSource,
+    "python_stdlib": PythonStdlibSource,
+}
 
 Packing = Literal["attend", "isolate", "none"]
 """attend: documents share a sequence and see each other. isolate: they share it and do not. none: one

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,12 @@ from typing import Any
 import torch
 
 import planc
+from planc.data_sources import BY_NAME
 from planc.graph.graph import Graph
 from planc.graph.ops import OpenData, OpenEvaluation
 from planc.runtime.ranks.reads import Reads
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-_OF_SOURCES: Mapping[str, tuple[str, ...]] = {
-    "chat": ("jinja2",),
-    "hf_dataset": ("datasets", "pyarrow"),
-    "hf_hub": ("datasets", "pyarrow"),
-}
-"""The packages that read a source, by what the graph calls it."""
 
 VARIABLES = (
     "BLIS_NUM_THREADS",
@@ -90,7 +85,7 @@ def _versions(graph: Graph) -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()} ({sys.implementation.name}, {platform.machine()})"
     yield "planc", planc.__version__
     sources = {op.source for op in graph.setup if isinstance(op, OpenData | OpenEvaluation)}
-    of_sources = dict.fromkeys(name for source in sorted(sources) for name in _OF_SOURCES.get(source, ()))
+    of_sources = dict.fromkeys(name for source in sorted(sources) for name in BY_NAME[source].libraries)
     for name in (*_LIBRARIES, *of_sources):
         if (version := _version(name)) is not None:
             yield name, version

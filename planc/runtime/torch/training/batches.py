@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, ShardContext
-from planc.runtime.data.chat import ChatSource
+from planc.graph.sources import source_arguments
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.loader import BatchLoader, BatchSource, MicroBatch
 from planc.runtime.data.open import OpenData as OpenedData
 from planc.runtime.data.open import open_data as open_packed
 from planc.runtime.data.packing import IGNORED_LABEL
-from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, TextSource
-from planc.runtime.data.spec import DataSpec, Source
+from planc.runtime.data.spec import SOURCES, DataSpec, Source
 from planc.runtime.data.tokenizers import share_processors
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
@@ -74,23 +72,7 @@ def data_spec(op: OpenData, *, source: Source) -> DataSpec:
 
 def source_of(op: OpenData | OpenEvaluation) -> Source:
     """The source that an op names."""
-    match op.source:
-        case "text":
-            return TextSource(op.patterns)
-        case "jsonl":
-            return JsonLinesSource(op.patterns, op.field)
-        case "python_stdlib":
-            return PythonStdlibSource()
-        case "chat":
-            train_on: Any = op.train_on
-            return ChatSource(op.patterns, op.field, train_on)
-        case "hf_dataset":
-            return HfDatasetSource(op.patterns, op.field)
-        case "hf_hub":
-            (repository,) = op.patterns
-            return HfHubSource(repository, op.revision, op.split, op.subset, op.field)
-        case unknown:
-            raise AssertionError(f"no source {unknown}")
+    return SOURCES[op.source](**source_arguments(op))
 
 
 def next_batch(session: Session, op: NextBatch, position: Position) -> None:
