@@ -26,6 +26,10 @@ SAMPLE_DIMS = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)
 """Mesh dims over which ranks see different samples."""
 TOKEN_DIMS = (*SAMPLE_DIMS, MeshDim.CP)
 """Mesh dims over which ranks see different tokens."""
+SHARD_DIMS = (MeshDim.DP_SHARD, MeshDim.CP)
+"""Mesh dims that FSDP shards parameters over."""
+ELASTIC_DIMS = SAMPLE_DIMS
+"""Mesh dims that an elastic run can shrink: the others split what a sample is computed from."""
 
 
 @record

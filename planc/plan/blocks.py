@@ -16,7 +16,7 @@ from planc.plan.optimizer import Group
 from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.types import freely_labelled, keys, nested_blocks
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.vocab import ELASTIC_DIMS, SHARD_DIMS, MeshDim
 
 
 @record
@@ -63,7 +63,7 @@ BLOCKS: Mapping[str, Shape] = {
     "tensor_parallel": Shape(
         spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives=("auto",), on=(MeshDim.TP,)
     ),
-    "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=(MeshDim.DP_SHARD, MeshDim.CP)),
+    "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=SHARD_DIMS),
     "context_parallel": Shape(
         spec.ContextParallelSpec, actions={"Shard": spec.BufferShard}, on=(MeshDim.CP,)
     ),
@@ -83,7 +83,7 @@ BLOCKS: Mapping[str, Shape] = {
     "train": Shape(spec.TrainSpec, required=True),
     "logging": Shape(LoggingSpec),
     "profile": Shape(ProfileSpec),
-    "elastic": Shape(ElasticSpec, on=(MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)),
+    "elastic": Shape(ElasticSpec, on=ELASTIC_DIMS),
     "guard": Shape(GuardSpec),
 }
 

@@ -9,18 +9,25 @@ from planc.tables import format_bytes
 from tests.plans import canonical_plans, checked
 
 HEAD = """\
-# Canonical plans
+# Plans
 
-Each is checked, formatted, estimated and rehearsed by the tests. `planc check plans/NAME.plan` says what a
-plan is in a few lines, `planc check --deep` rehearses it, `planc show --resolved` prints it whole.
+The tests check, format, estimate and rehearse every plan. `planc check plans/NAME.plan` prints a plan's
+summary, `planc check --deep` rehearses it, `planc show --resolved` prints all of its settings.
 
-Model folders hold a published `config.json` and the inventory that planc takes from it: no weights and no
-tokenizer. `base/` and `presets/` hold what plans share. What a plan trains on, `data/*.txt`, is yours to put
-there; `quickstart` and `launch-*` train on the Python standard library's sources, on CPUs.
+`models/` holds published `config.json` files and the inventories that planc takes from them, without weights
+and tokenizers. `base/` and `presets/` hold what plans share. A plan can include files from its own directory
+and below, so all plans share one directory, and this page groups them. Put your text into `data/*.txt`.
 
-The peak is the closed form's, of rank 0. This table is made by `make goldens`.
-
+Peaks are closed-form estimates of rank 0. `make goldens` writes this page.
 """
+GROUPS = {
+    "Start here": "Trains on four CPU ranks, on the Python standard library's sources.",
+    "Fine-tune": "From pretrained weights, on your own data.",
+    "Pretrain": "One plan for each model, on the mesh that suits it.",
+    "Published runs": "The meshes and batches of published torchtitan runs, as estimates are tested on.",
+    "Launch shapes": "One model on every kind of mesh, on CPUs: each trains as one process does.",
+}
+"""The groups of plans by purpose, in order."""
 COLUMNS = ("plan", "what it shows", "mesh", "sequence", "ranks", "peak")
 
 
@@ -42,10 +49,25 @@ def purpose(path: Path) -> str:
     return text.strip()
 
 
+def group(path: Path) -> str:
+    """The purpose that a plan serves, by its name and what it imports."""
+    if path.stem == "quickstart":
+        return "Start here"
+    for prefix, name in (("launch-", "Launch shapes"), ("finetune-", "Fine-tune")):
+        if path.stem.startswith(prefix):
+            return name
+    return "Published runs" if "presets/torchtitan.plan" in path.read_text(encoding="utf-8") else "Pretrain"
+
+
 def readme() -> str:
     """The whole file."""
-    rows = (COLUMNS, ("---",) * len(COLUMNS), *(_row(path) for path in canonical_plans()))
-    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    grouped = {name: [path for path in canonical_plans() if group(path) == name] for name in GROUPS}
+    return HEAD + "".join(_section(name, paths) for name, paths in grouped.items() if paths)
+
+
+def _section(name: str, paths: list[Path]) -> str:
+    rows = (COLUMNS, ("---",) * len(COLUMNS), *map(_row, paths))
+    return f"\n## {name}\n\n{GROUPS[name]}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _row(path: Path) -> tuple[str, ...]:

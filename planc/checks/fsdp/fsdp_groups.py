@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from planc.checks.support.rule import Subject
 from planc.plan.spec import Plan
 from planc.plan.units import UnitGroup
-from planc.vocab import MeshDim
+from planc.vocab import SHARD_DIMS, MeshDim
 
 
 def group_by_module(units: tuple[UnitGroup, ...]) -> Mapping[str, UnitGroup]:
@@ -44,11 +44,7 @@ def _block(subject: Subject, mesh_dim: MeshDim, *settings: str) -> str:
 def _header(plan: Plan, mesh_dim: MeshDim) -> str:
     """`fsdp on dp_shard, cp`: the mesh dim, and all that is covered or has to be."""
     present = plan.fsdp.on if plan.fsdp else ()
-    on = [
-        dim
-        for dim in (MeshDim.DP_SHARD, MeshDim.CP)
-        if dim is mesh_dim or dim in present or plan.mesh.size(dim) > 1
-    ]
+    on = [dim for dim in SHARD_DIMS if dim is mesh_dim or dim in present or plan.mesh.size(dim) > 1]
     return f"fsdp on {', '.join(on)}"
 
 

@@ -18,7 +18,7 @@ from planc.runtime.schedule import learning_rate_factor
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.guarding import require_finite
 from planc.runtime.torch.training.preemption import heed_notices, sum_with_notices
-from planc.vocab import MeshDim
+from planc.vocab import SAMPLE_DIMS, MeshDim
 
 
 def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> None:
@@ -120,7 +120,7 @@ def _sample_ids(session: Session) -> tuple[int, ...]:
     """The step's sample ids in the order of the global batch, gathered from every data-parallel rank."""
     local = torch.stack([torch.from_numpy(batch.sample_ids) for batch in session.batch]).to(session.device)
     gathered = local.unsqueeze(1)
-    for mesh_dim in (MeshDim.DP_SHARD, MeshDim.DP_REPLICATE):
+    for mesh_dim in reversed(SAMPLE_DIMS):
         gathered = _gather(gathered, session, mesh_dim)
     return tuple(gathered.flatten().tolist())
 
