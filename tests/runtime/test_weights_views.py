@@ -33,6 +33,13 @@ def read_block(view: View, block: tuple[slice, ...]) -> Tensor:
     return out
 
 
+def in_turns(tensor: Any, *, inverse: bool = False) -> Any:
+    """Rows of two halves in turns, or back, as transformers' Interleave."""
+    num_experts, num_rows, width = tensor.shape
+    pairs = (2, num_rows // 2) if inverse else (num_rows // 2, 2)
+    return tensor.reshape([num_experts, *pairs, width]).transpose(1, 2).reshape(tensor.shape).contiguous()
+
+
 PARTS = [torch.arange(24, dtype=torch.float32).reshape(4, 6) + 100 * index for index in range(3)]
 
 RECIPES: dict[str, Callable[[list[Any]], Any]] = {
@@ -50,6 +57,14 @@ RECIPES: dict[str, Callable[[list[Any]], Any]] = {
         1
     ].squeeze(0),
     "transposed experts": lambda parts: torch.transpose(torch.stack(parts, dim=0), 1, 2),
+    "reshape": lambda parts: parts[0].reshape(2, 2, 3, 2),
+    "reshape to a length that follows": lambda parts: parts[0].reshape((2, -1)),
+    "reshape of all": lambda parts: torch.stack(parts, dim=0).reshape(-1),
+    "reshape across dimensions": lambda parts: parts[0].reshape(3, 8),
+    "reshape with lengths of 1": lambda parts: parts[0].reshape(4, 1, 6, 1).reshape(1, 4, 6),
+    "rows in turns": lambda parts: in_turns(torch.stack(parts, dim=0)),
+    "rows no longer in turns": lambda parts: in_turns(torch.stack(parts, dim=0), inverse=True),
+    "reshape of a transpose": lambda parts: torch.stack(parts, dim=0).transpose(0, -1).reshape(8, 9),
 }
 
 
@@ -83,9 +98,33 @@ def test_a_scalar_is_read() -> None:
     assert read_block(view_of(torch.tensor(3.0)), ()).item() == 3.0
 
 
-@pytest.mark.parametrize("operation", [lambda view: view.reshape(3, 2), lambda view: torch.flip(view, [0])])
+@pytest.mark.parametrize("piece_bytes", [1, 60, 100, 2**20])
+def test_rows_in_turns_are_read_in_pieces(piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_views, "_PIECE_BYTES", piece_bytes)
+    taken: list[int] = []
+    view = in_turns(view_of(torch.stack(PARTS), taken=taken))
+    assert torch.equal(read_block(view, view.whole), in_turns(torch.stack(PARTS)))
+    # Each number once, and no read of more than a piece, or than two rows of 6, if those are more.
+    assert sum(taken) == 72
+    assert max(taken) <= max(12, piece_bytes // 4)
+
+
+def test_a_half_of_rows_in_turns_takes_no_more_than_the_whole() -> None:
+    taken: list[int] = []
+    view = in_turns(view_of(torch.stack(PARTS), taken=taken))
+    read_block(view, (slice(1, 2), slice(0, 2), slice(0, 6)))
+    assert sum(taken) == 24
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (), (7, -1)])
+def test_a_shape_of_other_numbers_is_an_error(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"of shape \[4, 6\] is to become"):
+        view_of(PARTS[0]).reshape(shape)
+
+
+@pytest.mark.parametrize("operation", [lambda view: view.cumsum(0), lambda view: torch.flip(view, [0])])
 def test_an_operation_that_is_not_known_is_named(operation: Callable[[View], object]) -> None:
-    with pytest.raises(UnknownOperation, match=r"Tensor\.reshape|torch\.flip"):
+    with pytest.raises(UnknownOperation, match=r"Tensor\.cumsum|torch\.flip"):
         operation(view_of(PARTS[0]))
 
 

@@ -6,7 +6,7 @@ on views, the same operations say where each block of the result lies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -69,6 +69,16 @@ class View:
             self.fill(out.unsqueeze(tensor_dim), (*block[:tensor_dim], slice(0, 1), *block[tensor_dim:]))
 
         return View((*self.shape[:tensor_dim], *self.shape[tensor_dim + 1 :]), fill, self.sources)
+
+    def transpose(self, dim0: int, dim1: int) -> View:
+        return _transposed(self, dim0, dim1)
+
+    def reshape(self, *shape: int | Sequence[int]) -> View:
+        """The same numbers in the same order; one length may be -1."""
+        lengths: list[int] = []
+        for one in shape:
+            lengths += [one] if isinstance(one, int) else one
+        return _reshaped(self, lengths)
 
 
 def leaf(name: str, *, shape: Sequence[int], read: Callable[[Slices], Tensor]) -> View:
@@ -157,6 +167,83 @@ def _transposed(view: View, dim0: int, dim1: int) -> View:
         view.fill(out.transpose(first, second), swapped(block))
 
     return View(swapped(view.shape), fill, view.sources)
+
+
+def _reshaped(view: View, shape: Sequence[int]) -> View:
+    size, known = prod(view.shape), prod(length for length in shape if length != -1)
+    wanted = [size // max(1, known) if length == -1 else length for length in shape]
+    if not view.shape or not wanted or prod(wanted) != size:
+        raise ValueError(f"a tensor of shape {list(view.shape)} is to become one of shape {list(shape)}")
+    # Lengths that both shapes begin or end with stay. At least one of each shape is left in between.
+    most = min(view.ndim, len(wanted)) - 1
+    first = last = 0
+    while first < most and view.shape[first] == wanted[first]:
+        first += 1
+    while last < most - first and view.shape[-1 - last] == wanted[-1 - last]:
+        last += 1
+    while view.ndim > first + 1 + last:
+        view = _flattened(view, first)
+    for place in range(first, len(wanted) - 1 - last):
+        view = _unflattened(view, place, rows=wanted[place])
+    return view
+
+
+def _flattened(view: View, tensor_dim: int) -> View:
+    """One dimension in place of `tensor_dim` and the next."""
+    rows, columns = view.shape[tensor_dim : tensor_dim + 2]
+
+    def fill(out: Tensor, block: Slices) -> None:
+        span, offset = block[tensor_dim], 0
+        for across, along in _rectangles(span, num_columns=columns):
+            sizes = (across.stop - across.start, along.stop - along.start)
+            part = torch.unflatten(out.narrow(tensor_dim, offset, prod(sizes)), tensor_dim, sizes)
+            view.fill(part, (*block[:tensor_dim], across, along, *block[tensor_dim + 1 :]))
+            offset += prod(sizes)
+
+    return View((*view.shape[:tensor_dim], rows * columns, *view.shape[tensor_dim + 2 :]), fill, view.sources)
+
+
+def _rectangles(span: slice, *, num_columns: int) -> Iterator[tuple[slice, slice]]:
+    """(rows, columns) of the parts of a matrix that make up a span of its numbers, in their order."""
+    start = span.start
+    while start < span.stop:
+        row, column = divmod(start, num_columns)
+        num_rows = (span.stop - start) // num_columns if column == 0 else 0
+        if num_rows:
+            yield slice(row, row + num_rows), slice(0, num_columns)
+            start += num_rows * num_columns
+        else:
+            length = min(span.stop - start, num_columns - column)
+            yield slice(row, row + 1), slice(column, column + length)
+            start += length
+
+
+def _unflattened(view: View, tensor_dim: int, *, rows: int) -> View:
+    """Two dimensions in place of one, the first of `rows`."""
+    columns = view.shape[tensor_dim] // rows
+
+    def fill(out: Tensor, block: Slices) -> None:
+        across, along = block[tensor_dim : tensor_dim + 2]
+        num_rows, width = across.stop - across.start, along.stop - along.start
+        if not out.numel():
+            return
+        # Whole rows, some at a time, of which a part is kept; or few rows, and only that part of each.
+        row_bytes = out.element_size() * out.numel() // (num_rows * width) * columns
+        is_whole = columns <= num_rows or width == columns
+        step = max(1, _PIECE_BYTES // row_bytes) if is_whole else 1
+        begin, length = (0, columns) if is_whole else (along.start, width)
+        for start in range(0, num_rows, step):
+            part = out.narrow(tensor_dim, start, min(step, num_rows - start))
+            count = part.shape[tensor_dim]
+            shape = (*part.shape[:tensor_dim], count * length, *part.shape[tensor_dim + 2 :])
+            first = (across.start + start) * columns + begin
+            last = first + (count - 1) * columns + length
+            read = part.new_empty(shape)
+            view.fill(read, (*block[:tensor_dim], slice(first, last), *block[tensor_dim + 2 :]))
+            found = torch.unflatten(read, tensor_dim, (count, length))
+            part.copy_(found.narrow(tensor_dim + 1, along.start - begin, width))
+
+    return View((*view.shape[:tensor_dim], rows, columns, *view.shape[tensor_dim + 1 :]), fill, view.sources)
 
 
 _OPERATIONS: Mapping[Any, Callable[..., Any]] = {
