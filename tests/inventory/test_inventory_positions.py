@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from planc.inventory.probe.probe.forwards import run
+from planc.inventory.probe.probe.position_probe import positions_of
+from planc.inventory.probe.probe.probe import probe
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from planc.inventory.codec import dumps, loads
-from planc.inventory.probe.probe import probe
+from planc.inventory.probe.attention_calls import WITHOUT_MASK, attention_calls
 from planc.inventory.schema import Positions
 from tests.models.architectures import architectures
 from tests.models.tiny import tiny_config
@@ -49,6 +55,61 @@ def test_ordinary_positions_are_found(model_type: str, tmp_path: Path) -> None:
         assert probe(tmp_path).positions == ORDINARY
     else:
         assert probe(write(tmp_path, model_type=model_type)).positions == ORDINARY
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [
+        ("mixtral", {"num_experts_per_tok": 1}),
+        ("zaya", {}),
+        ("inkling_text", {}),
+        ("inkling2_text", {}),
+    ],
+)
+def test_what_is_sorted_for_experts_or_told_by_distance_is_not_a_position(
+    model_type: str, fields: dict[str, object], tmp_path: Path
+) -> None:
+    """With one expert a token, experts number as many slots as there are tokens. Inkling's attention has a
+    bias by distance, which is the same wherever a document begins."""
+    config = tiny_config(model_type, architectures()[model_type]) | fields
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert probe(tmp_path).positions == ORDINARY
+
+
+class Counting(LlamaForCausalLM):
+    """Adds to what it makes of a token its number among the tokens that it sees, as `numbers` has them."""
+
+    numbers: Callable[[int, int], Tensor]
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        self.own_positions = torch.nn.Embedding(config.max_position_embeddings, config.hidden_size)
+
+    def forward(self, input_ids: Tensor, **options: Any) -> Any:
+        hidden = self.model.embed_tokens(input_ids)
+        numbered = self.own_positions(type(self).numbers(*input_ids.shape).to(input_ids.device))
+        return super().forward(inputs_embeds=hidden + numbered.view(*hidden.shape), **options)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "counts"),
+    [
+        (lambda batch, length: torch.arange(length).expand(batch, length), True),
+        (lambda batch, length: torch.arange(length).repeat(batch), True),
+        (lambda batch, length: torch.zeros(batch, length, dtype=torch.long), False),
+    ],
+    ids=["by sequence", "one sequence after the other", "none"],
+)
+def test_a_model_that_counts_is_found_however_it_writes_the_numbers(
+    numbers: Callable[[int, int], Tensor], counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counting, "numbers", staticmethod(numbers), raising=False)
+    config = AutoConfig.for_model("llama", **sizes_of("llama"))
+    with attention_calls():
+        with torch.device("meta"):
+            model = Counting._from_config(config, attn_implementation=WITHOUT_MASK)
+        run(model)
+        assert positions_of(model) == Positions(counted_by_model=counts)
 
 
 @pytest.mark.parametrize(

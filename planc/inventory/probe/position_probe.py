@@ -14,13 +14,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from planc.inventory.files import InventoryError
-from planc.inventory.probe.forwards import NUM_TOKENS, makes_masks, run_again
-from planc.inventory.probe.known_values import KnownValues, Meeting
+from planc.inventory.probe.probe.forwards import NUM_TOKENS, makes_masks, run_again
+from planc.inventory.probe.probe.known_values import KnownValues, Meeting
 from planc.inventory.schema import Positions
 from planc.modeling.initialization import small_buffers
 
 _UNCOUNTED_AT = (3, 5)
 """Where the tokens that are tried hold the one for padding: not at an end, where models warn of it."""
+_NUM_SEQUENCES = 2
+"""More than one, where a token's number in its sequence is to be told from one among all tokens of a batch,
+by which experts are handed them."""
 
 
 def positions_of(model: PreTrainedModel) -> Positions:
@@ -63,23 +66,20 @@ class _Trials:
         self._model, self._known = model, KnownValues()
         self._buffers = tuple(small_buffers(model))
 
-    def meetings(self, ids: Tensor, positions: Tensor | None) -> Sequence[Meeting]:
+    def meetings(self, ids: Tensor, positions: Tensor | None, *, num_sequences: int = 1) -> Sequence[Meeting]:
         """Where these token ids [S] and positions [S], or no positions, met what has no values."""
         inputs = {"input_ids": ids} | ({} if positions is None else {"position_ids": positions})
         known = self._known
         known.meetings = []
         for buffer, value in self._buffers:
             known.tell(buffer, value=value.clone())
+        told = {}
+        for name, one in inputs.items():
+            value = one.repeat(num_sequences, 1)
+            told[name] = known.tell(torch.empty_like(value, device="meta"), value=value)
         with known:
-            run_again(
-                self._model,
-                {name: known.tell(_on_meta(one), value=one[None]) for name, one in inputs.items()},
-            )
+            run_again(self._model, told)
         return known.meetings
-
-
-def _on_meta(values: Tensor) -> Tensor:
-    return torch.empty(1, len(values), dtype=values.dtype, device="meta")
 
 
 def _token_ids(*, vocab_size: int, padding_id: int | None) -> Tensor:
@@ -104,17 +104,52 @@ def _counts_itself(tried: _Trials) -> bool:
     found = []
     for length in (NUM_TOKENS, 2 * NUM_TOKENS):
         alike = torch.zeros(length, dtype=torch.long)
-        found.append(frozenset(_varying(tried.meetings(alike, alike), length=length)))
+        meetings = tried.meetings(alike, alike, num_sequences=_NUM_SEQUENCES)
+        found.append(frozenset(_varying(meetings, length=length)))
     return bool(found[0] & found[1])
 
 
-def _varying(meetings: Sequence[Meeting], *, length: int) -> Iterator[tuple[int, int, int]]:
-    """Dimensions of `length` along which known values differ, with their places among the meetings."""
+def _varying(meetings: Sequence[Meeting], *, length: int) -> Iterator[tuple[int, int, int, bool]]:
+    """Dimensions of tokens along which known values differ, with their places among the meetings.
+
+    The last of each four is whether all sequences, of `length`, stand in the dimension one after the other.
+    """
     for place, meeting in enumerate(meetings):
         for which, value in enumerate(meeting.known):
             for tensor_dim, size in enumerate(value.shape):
-                if size == length and bool((value != value.narrow(tensor_dim, 0, 1)).any()):
-                    yield place, which, tensor_dim
+                if size == length:
+                    counts = _differs(value, tensor_dim) and not _is_of_distances(value, tensor_dim)
+                elif size == _NUM_SEQUENCES * length:
+                    apart = torch.unflatten(value, tensor_dim, (_NUM_SEQUENCES, length))
+                    counts = _differs(apart, tensor_dim + 1) and not _differs(apart, tensor_dim)
+                else:
+                    continue
+                if counts:
+                    yield place, which, tensor_dim, size != length
+
+
+def _differs(value: Tensor, tensor_dim: int) -> bool:
+    return bool((value != value.narrow(tensor_dim, 0, 1)).any())
+
+
+def _is_of_distances(value: Tensor, tensor_dim: int) -> bool:
+    """Whether values of pairs of tokens follow from how far apart these are, as in biases of attention.
+
+    Where a document begins makes no difference to those. Whatever a model hands its attention beyond queries,
+    keys and values, such as a bias, is recorded of the call.
+    """
+    length = value.shape[tensor_dim]
+    others = [dim for dim, size in enumerate(value.shape) if size == length and dim != tensor_dim]
+    return any(
+        torch.equal(_along(value, tensor_dim, dim, start=1), _along(value, tensor_dim, dim, start=0))
+        for dim in others
+    )
+
+
+def _along(value: Tensor, dim0: int, dim1: int, *, start: int) -> Tensor:
+    """All but one of both dimensions, which are of equal length."""
+    length = value.shape[dim0] - 1
+    return value.narrow(dim0, start, length).narrow(dim1, start, length)
 
 
 def _own_positions(default: Sequence[Meeting], given: Sequence[Meeting]) -> Tensor | None:
