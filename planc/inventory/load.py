@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,7 @@ from planc.inventory.files import (
 from planc.inventory.limits import require_possible
 from planc.inventory.refused_code import refuse_remote_code
 from planc.inventory.schema import Inventory
+from planc.inventory.versions import probe_versions
 from planc.record import record
 
 __all__ = [
@@ -80,9 +81,10 @@ def load_inventory(
     """The inventory of the model in `model_dir`. InventoryError when there is none to be had.
 
     A saved inventory.json comes first and must be that of the config.json beside it; a directory may hold an
-    inventory alone. Then the cache, by the content of config.json; then a probe on the meta device, which
-    needs torch and fills the cache, unless it may not be. A probe can take a minute: `on_probe` gets the
-    directory before it begins. A cache that cannot be written only costs time.
+    inventory alone. Then the cache, by the content of config.json and the releases of planc, torch and
+    transformers; then a probe on the meta device, which needs torch and fills the cache, unless it may not
+    be. A probe can take a minute: `on_probe` gets the directory before it begins. A cache that cannot be
+    written only costs time.
     """
     config_path, saved_path = model_dir / CONFIG_NAME, model_dir / INVENTORY_NAME
     digest = _digest_if_present(model_dir)
@@ -93,10 +95,9 @@ def load_inventory(
             f"{model_dir} has neither {CONFIG_NAME} nor {INVENTORY_NAME}",
             help=f"Put the model's config.json there, {_OR_HUB}.",
         )
-    cache_path = cache_dir / f"{digest}.json"
-    if (cached := _load_cached(cache_path, digest=digest)) is not None:
-        require_possible(cached, origin=str(config_path))
-        return LoadedInventory(cached, "cached", cache_path)
+    if (cached := _load_cached(cache_dir, digest=digest)) is not None:
+        require_possible(cached.inventory, origin=str(config_path))
+        return cached
     if not may_probe:
         raise InventoryError(f"nothing is known of {model_dir} yet", help=f"planc inventory {model_dir}")
     if on_probe is not None:
@@ -104,7 +105,7 @@ def load_inventory(
     inventory = require_possible(_probe(model_dir), origin=str(config_path))
     with contextlib.suppress(OSError):
         cache_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(cache_dir / f"{inventory.config_digest}.json", text=dumps(inventory))
+        write_atomically(_entry(cache_dir, inventory.config_digest), text=dumps(inventory))
     return LoadedInventory(inventory, "probed", config_path)
 
 
@@ -117,10 +118,10 @@ def save_inventory(model_dir: Path) -> Path:
 def save_cached_inventory(model_dir: Path, *, cache_dir: Path) -> Path | None:
     """As `save_inventory`, of what the cache has for this config.json; None where it has nothing."""
     digest = _digest_if_present(model_dir)
-    cached = _load_cached(cache_dir / f"{digest}.json", digest=digest) if digest else None
+    cached = _load_cached(cache_dir, digest=digest) if digest else None
     if cached is None:
         return None
-    return _save(require_possible(cached, origin=str(model_dir / CONFIG_NAME)), model_dir)
+    return _save(require_possible(cached.inventory, origin=str(model_dir / CONFIG_NAME)), model_dir)
 
 
 def _save(inventory: Inventory, model_dir: Path) -> Path:
@@ -164,13 +165,27 @@ def _load_saved(path: Path, *, digest: str | None) -> Inventory:
     return require_possible(inventory, origin=str(path))
 
 
-def _load_cached(path: Path, *, digest: str) -> Inventory | None:
-    """The cached inventory; None where a probe must (re)write it, as after a change of the format."""
-    try:
-        inventory = loads(read_regular_file(path, limit_bytes=MAX_INVENTORY_BYTES))
-    except InventoryError:
-        return None
-    return inventory if inventory.config_digest == digest else None
+def _load_cached(cache_dir: Path, *, digest: str) -> LoadedInventory | None:
+    """The cached inventory; None where a probe must (re)write it, as after a change of the format.
+
+    Where nothing can be probed, it is the newest of this configuration, whatever wrote it.
+    """
+    versions = probe_versions()
+    paths = [_entry(cache_dir, digest)] if versions else _newest_first(cache_dir.glob(f"{digest}*.json"))
+    for path in paths:
+        with contextlib.suppress(InventoryError):
+            inventory = loads(read_regular_file(path, limit_bytes=MAX_INVENTORY_BYTES))
+            if inventory.config_digest == digest:
+                return LoadedInventory(inventory, "cached", path)
+    return None
+
+
+def _entry(cache_dir: Path, digest: str) -> Path:
+    return cache_dir / f"{digest}-{probe_versions()}.json"
+
+
+def _newest_first(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def _probe(model_dir: Path) -> Inventory:

@@ -5,10 +5,14 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import PathFinder
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+import planc
+from planc.inventory import versions
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import MAX_CONFIG_BYTES, write_atomically
 from planc.inventory.load import InventoryError, load_inventory, save_inventory
@@ -70,10 +74,81 @@ def test_probe_fills_the_cache_under_the_digest(tiny_llama: Path, tmp_path: Path
     probed = load_inventory(tiny_llama, cache_dir=cache_dir)
     cached = load_inventory(tiny_llama, cache_dir=cache_dir)
     digest = hashlib.sha256((tiny_llama / "config.json").read_bytes()).hexdigest()
+    releases = f"planc-{planc.__version__}-torch-{version('torch')}-transformers-{version('transformers')}"
+    name = f"{digest}-{releases}.json"
     assert (probed.origin, probed.path) == ("probed", tiny_llama / "config.json")
-    assert (cached.origin, cached.path) == ("cached", cache_dir / f"{digest}.json")
+    assert (cached.origin, cached.path) == ("cached", cache_dir / name)
     assert cached.inventory == probed.inventory
-    assert [path.name for path in cache_dir.iterdir()] == [f"{digest}.json"]
+    assert [path.name for path in cache_dir.iterdir()] == [name]
+
+
+def install(folder: Path, *, torch: str, transformers: str) -> None:
+    """Packages of these releases, of which nothing but that can be found out."""
+    for name, release in (("torch", torch), ("transformers", transformers)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("")
+        (folder / f"{name}-{release}.dist-info").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("releases", "origin"),
+    [
+        ({}, "cached"),
+        ({"transformers": "5.24.0"}, "probed"),
+        ({"torch": "2.14.0"}, "probed"),
+    ],
+)
+def test_what_another_release_made_is_probed_again(
+    tiny_llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    releases: dict[str, str],
+    origin: str,
+) -> None:
+    """Under another release of transformers the same config.json can be another model."""
+    cache_dir = tmp_path / "cache"
+    load_inventory(tiny_llama, cache_dir=cache_dir)
+    found = {"torch": version("torch"), "transformers": version("transformers")}
+    install(tmp_path / "site", **found | releases)
+    monkeypatch.setattr(
+        versions,
+        "find_spec",
+        lambda name: PathFinder.find_spec(name, [str(tmp_path / "site")]),
+    )
+    assert load_inventory(tiny_llama, cache_dir=cache_dir).origin == origin
+    assert load_inventory(tiny_llama, cache_dir=cache_dir).origin == "cached"
+    monkeypatch.undo()
+    # Two environments of one user do not take turns to probe.
+    assert load_inventory(tiny_llama, cache_dir=cache_dir).origin == "cached"
+
+
+def test_packages_that_pip_did_not_unpack_are_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editable install has its files elsewhere than its name and release."""
+    checkout = tmp_path / "checkout"
+    for name in ("torch", "transformers"):
+        (checkout / name).mkdir(parents=True)
+        (checkout / name / "__init__.py").write_text("")
+    monkeypatch.setattr(versions, "find_spec", lambda name: PathFinder.find_spec(name, [str(checkout)]))
+    expected = f"torch-{version('torch')}-transformers-{version('transformers')}"
+    assert versions.probe_versions() == f"planc-{planc.__version__}-{expected}"
+
+
+def test_without_libraries_the_newest_entry_is_taken(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_dir = tmp_path / "cache"
+    load_inventory(tiny_llama, cache_dir=cache_dir)
+    (entry,) = cache_dir.iterdir()
+    digest = hashlib.sha256((tiny_llama / "config.json").read_bytes()).hexdigest()
+    older, damaged = cache_dir / f"{digest}-older.json", cache_dir / f"{digest}-newest.json"
+    older.write_text(entry.read_text())
+    damaged.write_text("{}")
+    for age, path in enumerate((damaged, entry, older)):
+        os.utime(path, (1e9 - age, 1e9 - age))
+    monkeypatch.setattr(versions, "find_spec", lambda name: None)
+    assert load_inventory(tiny_llama, cache_dir=cache_dir).path == entry
 
 
 def test_changed_configuration_is_probed_anew(tiny_llama: Path, tmp_path: Path) -> None:
