@@ -49,6 +49,10 @@ class Demands:
     """Ranks that a tensor may be sharded over."""
     sequence_length: int
     short_length: int
+    first_position: int = 0
+    """The number of positions that no token has, before the first that one has."""
+    uncounted_token: int | None = None
+    """Padding by whose id the model finds its first position."""
 
 
 def shrink_config(config: Config, demands: Demands, *, aliases: Mapping[str, str]) -> dict[str, Any]:
@@ -72,7 +76,9 @@ def shrink_config(config: Config, demands: Demands, *, aliases: Mapping[str, str
     small |= dict.fromkeys(random_fields(config), 0.0)
     small |= {"bos_token_id": None, "eos_token_id": None}
     if config.get("pad_token_id") is not None:
-        small["pad_token_id"] = PADDING_ID
+        # Where positions begin behind padding's own, its id is one of them, and the graph has the same.
+        is_position = demands.uncounted_token is not None
+        small["pad_token_id"] = demands.uncounted_token if is_position else PADDING_ID
     rotary = small.get("qk_rope_head_dim") or small.get("head_dim") or _head_dim(small, own)
     return {
         name: _rope(value, demands, rotary=rotary) if name in _ROPE else value
@@ -199,7 +205,7 @@ def _lengths(config: Config, demands: Demands) -> dict[str, int]:
         if name in _WINDOWS:
             found[name] = _window(value, demands)
         elif name in _POSITIONS:
-            found[name] = max(demands.short_length, _scaled(value, demands))
+            found[name] = max(demands.first_position + demands.short_length, _scaled(value, demands))
         elif name == "original_max_position_embeddings":
             found[name] = _scaled(value, demands)
     return found

@@ -70,6 +70,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
 
 def _demands(bound: BoundPlan, kept: tuple[int, ...], *, num_layers: int) -> Demands:
     plan, cp = bound.plan, bound.plan.context_parallel
+    positions = bound.inventory.positions
     return Demands(
         kept=kept,
         num_layers=num_layers,
@@ -79,6 +80,8 @@ def _demands(bound: BoundPlan, kept: tuple[int, ...], *, num_layers: int) -> Dem
         num_shards=plan.mesh.dp_shard * plan.mesh.cp * plan.mesh.tp,
         sequence_length=plan.data.sequence_length,
         short_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
+        first_position=positions.first,
+        uncounted_token=positions.uncounted_token,
     )
 
 
