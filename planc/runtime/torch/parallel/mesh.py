@@ -205,7 +205,6 @@ def _refuse_difference(
     own = deviation(launch.rank, socket.gethostname(), entries, expected)
     store.set(f"deviation/{launch.rank}", json.dumps(own.data()))
     told = [json.loads(store.get(f"deviation/{rank}")) for rank in range(launch.world_size)]
-    _part(store, launch)
     raise refusal([deviation_of(one) for one in told], world_size=launch.world_size)
 
 
