@@ -41,13 +41,16 @@ _AT_LEAST_ONE = re.compile(
 _POSITIVE = re.compile(r"\w*_eps|\w*_epsilon|eps|rope_theta")
 _MAY_BE_INFINITE = ("time_step_limit", "time_step_max")
 """Mamba's configurations write Infinity for a time step without a bound."""
+_BY_LAYER = ("layer_types", "mlp_layer_types")
+_CUT_SHORT = ("deepseek_v4",)
+"""Model types whose configuration leaves out the entries beyond its layers, as transformers reads it."""
 
 
 def require_sane(raw: object, *, text: str, path: Path) -> None:
     """InventoryError, which names the field, its value, its limit and its line, for a hostile config.json."""
     if not isinstance(raw, Mapping):
         return
-    for number, (field, value, depth) in enumerate(_fields(raw)):
+    for number, (field, value, depth) in enumerate(fields_of(raw)):
         if number == MAX_VALUES:
             raise InventoryError(f"{path}: more than {MAX_VALUES} values", help="take a model's config.json")
         is_deep = depth > MAX_DEPTH
@@ -57,11 +60,29 @@ def require_sane(raw: object, *, text: str, path: Path) -> None:
         if fault is None:
             continue
         name = ".".join(field[:MAX_DEPTH])
-        place = f"{path}:{_line(text, field)}" if field else str(path)
+        place = f"{path}:{line_of(text, field)}" if field else str(path)
         raise InventoryError(f"{place}: `{name}` {fault}", help=_HELP)
+    for field, fault in _uneven_lists(raw):
+        raise InventoryError(f"{path}:{line_of(text, field)}: `{'.'.join(field)}` {fault}", help=_HELP)
 
 
-def _fields(raw: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object, int]]:
+def _uneven_lists(raw: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Lists with an entry for every layer that have more or fewer, and what is wrong with each."""
+    todo: list[tuple[tuple[str, ...], Mapping[str, object]]] = [((), raw)]
+    while todo:
+        field, config = todo.pop()
+        todo.extend(((*field, name), one) for name, one in config.items() if isinstance(one, Mapping))
+        num_layers, may_be_longer = config.get("num_hidden_layers"), config.get("model_type") in _CUT_SHORT
+        for name in _BY_LAYER:
+            entries = config.get(name)
+            if not isinstance(entries, list) or not isinstance(num_layers, int):
+                continue
+            if len(entries) < num_layers or (len(entries) > num_layers and not may_be_longer):
+                fault = f"has {len(entries)} entries, and must have one for each of {num_layers} layers"
+                yield (*field, name), fault
+
+
+def fields_of(raw: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object, int]]:
     """Each value that is no mapping and no list, with the names that lead to it and how deep it lies."""
     todo: list[tuple[tuple[str, ...], object, int]] = [((), raw, 0)]
     while todo:
@@ -118,7 +139,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _line(text: str, field: tuple[str, ...]) -> int:
+def line_of(text: str, field: tuple[str, ...]) -> int:
     """The line of a field: its name stands behind the names that lead to it."""
     at = 0
     for name in field:

@@ -61,9 +61,28 @@ def test_lists_of_sizes_are_held_to_the_limits_of_one() -> None:
     assert "`intermediate_size` is -1" in refusal('{"intermediate_size": [8, -1]}')
 
 
+TWO = '{"num_hidden_layers": 2, "layer_types": ["full_attention", "full_attention"]'
+
+
+@pytest.mark.parametrize("name", ["layer_types", "mlp_layer_types"])
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_a_list_of_layers_has_an_entry_for_each(name: str, num_layers: int) -> None:
+    text = TWO.replace("layer_types", name).replace(": 2", f": {num_layers}") + "}"
+    assert refusal(f'{{\n  "text_config":\n  {text}\n}}') == (
+        f"c.json:3: `text_config.{name}` has 2 entries, and must have one for each of {num_layers} layers"
+    )
+
+
+def test_a_list_that_is_cut_short_may_be_longer() -> None:
+    text = TWO.replace("2", "1") + ', "model_type": "deepseek_v4"}'
+    require_sane(json.loads(text), text=text, path=Path("c.json"))
+    assert "`layer_types` has 2 entries" in refusal(text.replace(": 1", ": 3"))
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        f"{TWO}}}",
         '{"time_step_limit": [0.0, Infinity]}',
         '{"num_key_value_heads": null, "head_dim": null}',
         '{"intermediate_size": [16384, 8192], "pad_token_id": -1, "sliding_window": -1}',

@@ -226,6 +226,48 @@ def test_unusable_configuration_is_refused(
         probe(write_config(**{**defaults, **keys}))
 
 
+ROPE_TYPES = "default, dynamic, linear, llama3, longrope, proportional, yarn"
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"rope_parameters": {"rope_type": "rotor", "rope_theta": 1e4}}, "rope_parameters.rope_type"),
+        ({"rope_scaling": {"type": "rotor", "factor": 2.0}}, "rope_scaling.type"),
+        (
+            {
+                "architecture": "Gemma3ForCausalLM",
+                "model_type": "gemma3_text",
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "rotor", "rope_theta": 1e6},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                },
+            },
+            "rope_parameters.full_attention.rope_type",
+        ),
+    ],
+)
+def test_rotary_embeddings_that_nobody_knows_are_named_with_those_that_are_known(
+    write_config: ConfigWriter, keys: dict[str, object], name: str
+) -> None:
+    folder = write_config(**{"architecture": "LlamaForCausalLM", "model_type": "llama", **keys})
+    with pytest.raises(InventoryError) as caught:
+        probe(folder)
+    assert caught.value.message == (
+        f'{folder / "config.json"}:1: `{name}` is "rotor", and must be one of {ROPE_TYPES}'
+    )
+
+
+def test_an_older_name_that_a_class_knows_is_none_of_them(tmp_path: Path) -> None:
+    """Phi-3 wrote "su" for what is called longrope."""
+    config = tiny_config("phi3", "Phi3ForCausalLM")
+    factors = {name: [1.0] * 8 for name in ("short_factor", "long_factor")}
+    config["rope_scaling"] = {"type": "su", **factors, "original_max_position_embeddings": 32}
+    config.pop("rope_parameters", None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert probe(tmp_path).rope_switch == config["original_max_position_embeddings"]
+
+
 def test_configuration_must_be_an_object(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(["llama"]))
     with pytest.raises(InventoryError, match="not a JSON object"):

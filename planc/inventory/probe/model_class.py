@@ -6,11 +6,16 @@ from pathlib import Path
 
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
 from planc.inventory.refused_code import refuse_remote_code
+
+_ROPE_TYPES = ("rope_type", "type")
+"""The key, and its name in older files."""
 
 
 def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
@@ -33,12 +38,30 @@ def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConf
         is_text_alone = not _has_models_inside(config) and config.get_text_config() is config
     except Exception as error:
         raise InventoryError(f"{path}: {error}", help="Correct the values in config.json.") from error
+    _refuse_unknown_rope(config, raw, text=content.decode("utf-8"), path=path)
     if not is_text_alone:
         raise InventoryError(
             f"{path} describes a model of more than text, or one made of several",
             help="Take the configuration of its language model alone.",
         )
     return config, getattr(transformers, architectures[0])
+
+
+def _refuse_unknown_rope(config: PreTrainedConfig, raw: dict[str, object], *, text: str, path: Path) -> None:
+    """InventoryError for rotary embeddings that transformers does not know, which it says by a KeyError."""
+    known = ("default", *ROPE_INIT_FUNCTIONS)
+    whole = getattr(config, "rope_parameters", None) or {}
+    for one in (whole, *whole.values()):
+        kind = one.get("rope_type") if isinstance(one, dict) else None
+        if not isinstance(kind, str) or kind in known:
+            continue
+        names = (field for field, value, _ in fields_of(raw) if value == kind and field[-1] in _ROPE_TYPES)
+        field = next(names, ())
+        place = f"{path}:{line_of(text, field)}: `{'.'.join(field)}`" if field else f"{path}: `rope_type`"
+        raise InventoryError(
+            f'{place} is "{kind}", and must be one of {", ".join(sorted(known))}',
+            help="Correct this value in config.json.",
+        )
 
 
 def _has_models_inside(config: PreTrainedConfig) -> bool:
