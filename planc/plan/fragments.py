@@ -57,7 +57,8 @@ def _is_sound(block: ast.Block, name: ast.Text, known: Mapping[str, ast.Block], 
         return False
     if name.value in known:
         first = Label(known[name.value].kind.span, "first given here")
-        scope.report(codes.DUPLICATE, name.span, f"a second fragment `{name.value}`", secondary=(first,))
+        text, help = f"a second fragment `{name.value}`", f'name it otherwise, such as "{name.value}_2"'
+        scope.report(codes.DUPLICATE, name.span, text, secondary=(first,), help=help)
         return False
     if block.on:
         text, help = "a fragment works on the mesh dims of the block that uses it", "remove `on`"
@@ -87,7 +88,10 @@ class Uses:
             name = statement.name.text
             if name in seen:
                 first = Label(seen[name], "first used here")
-                self.scope.report(codes.DUPLICATE, statement.span, "used twice", secondary=(first,))
+                help = f"remove one `use {name}`"
+                self.scope.report(
+                    codes.DUPLICATE, statement.span, "used twice", secondary=(first,), help=help
+                )
                 continue
             seen[name] = statement.span
             body = self._fragment(statement, block)

@@ -165,8 +165,8 @@ class _Linker:
             if name in lower and name not in own:
                 if name in seen:
                     first = Label(seen[name], "first given here")
-                    text = f"`{name}` is given twice"
-                    self.scope.report(codes.DUPLICATE, setting.span, text, secondary=(first,))
+                    text, help = f"`{name}` is given twice", f"remove one `override {name} = ...`"
+                    self.scope.report(codes.DUPLICATE, setting.span, text, secondary=(first,), help=help)
                     continue
                 seen[name] = setting.span
                 if not setting.override:

@@ -40,7 +40,9 @@ def resolve_params(
         if name in values:
             first = Label(values[name].param.name.span, "first given here")
             is_base = values[name].param.span.file != param.span.file
-            help = f"write `override {name} = ...` to give the base's another value" if is_base else None
+            help = f"remove one of them; `--set {name}=...` gives another value for one run"
+            if is_base:
+                help = f"write `override {name} = ...` to give the base's another value"
             text = f"a second parameter `{name}`"
             scope.report(codes.DUPLICATE, param.name.span, text, secondary=(first,), help=help)
             continue

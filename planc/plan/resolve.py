@@ -88,10 +88,13 @@ def _report_unused(params: Mapping[str, ParamValue], used: frozenset[str], resol
         if name in used:
             continue
         if name not in resolver.links.idle:
-            resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, f"`{name}` is never used")
+            text, help = f"`{name}` is never used", f"write `= {name}` in a setting, or remove `param {name}`"
+            resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, text, help=help)
         elif value.via and value.via[-1].span is not None:
             text = f"this changes nothing: what reads `{name}` is overridden or not used"
-            resolver.scope.report(codes.UNUSED_PARAM, value.via[-1].span, text)
+            step = value.via[-1]
+            help = f"remove `override {name} = ...`" if step.kind == "override" else f"remove `{step.text}`"
+            resolver.scope.report(codes.UNUSED_PARAM, step.span, text, help=help)
 
 
 def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
@@ -118,7 +121,8 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
             scope.unknown(codes.UNKNOWN_BLOCK, statement.kind, known, text=text, help=absent(kind))
         elif kind in written:
             first = Label(written[kind].span, "first given here")
-            scope.report(codes.DUPLICATE, statement.kind.span, f"a second `{kind}` block", secondary=(first,))
+            text, help = f"a second `{kind}` block", f"move its statements into the first `{kind}` block"
+            scope.report(codes.DUPLICATE, statement.kind.span, text, secondary=(first,), help=help)
         else:
             _no_label(statement, scope)
             written[kind] = _block(statement, BLOCKS[kind], resolver, path=kind)
@@ -144,7 +148,11 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                     found.mistyped.update(filter(None, [closest(name.text, names)]))
                 elif name.text in found.values:
                     first = Label(found.values[name.text][1], "first given here")
-                    scope.report(codes.DUPLICATE, span, f"`{name.text}` is given twice", secondary=(first,))
+                    text = f"`{name.text}` is given twice"
+                    help = (
+                        f"remove one of them; `--set {path}.{name.text}=...` gives another value for one run"
+                    )
+                    scope.report(codes.DUPLICATE, span, text, secondary=(first,), help=help)
                 else:
                     steps = (OriginStep("written", span, ""), *resolver.links.origins.get(span, ()))
                     found.values[name.text] = (value, span, steps)
@@ -154,7 +162,8 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                 _nested(statement, shape, found, resolver, path=path)
             case ast.Directive(name) if name.text in found.directives:
                 first = Label(found.directives[name.text], "first given here")
-                scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is given twice", secondary=(first,))
+                text, help = f"`{name.text}` is given twice", f"remove one `{name.text}`"
+                scope.report(codes.DUPLICATE, name.span, text, secondary=(first,), help=help)
             case ast.Directive(name) if name.text in shape.directives:
                 found.directives[name.text] = name.span
             case ast.Directive(name) if name.text in names:
@@ -195,7 +204,8 @@ def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, 
     if key in found.nested:
         first = Label(found.nested[key].span, "first given here")
         text = f'a second `{name} "{label.value}"` block'
-        scope.report(codes.DUPLICATE, block.kind.span, text, secondary=(first,))
+        help = f'move its statements into the first `{name} "{label.value}"` block, or give it another label'
+        scope.report(codes.DUPLICATE, block.kind.span, text, secondary=(first,), help=help)
         return
     found.nested[key] = _block(block, shape, resolver, path=f"{path}.{name}.{label.value}")
 
@@ -231,7 +241,9 @@ def _mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, .
             help, fix = (way, None) if (way := _other_way(block, name)) else (help, fix)
             scope.report(codes.UNKNOWN_MESH_DIM, name.span, text, help=help, fix=fix)
         elif name.text in found:
-            scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is listed twice")
+            once = ", ".join(dict.fromkeys(one.text for one in block.on))
+            help = f"write `{block.kind.text} on {once}`"
+            scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is listed twice", help=help)
         else:
             found.append(MeshDim(name.text))
     return tuple(sorted(found, key=list(MeshDim).index))
@@ -348,7 +360,8 @@ def _report_repeats(rule: ast.Rule, scope: Scope) -> None:
     for pattern in rule.patterns:
         first = Label(seen.setdefault(pattern.value, pattern.span), "first given here")
         if first.span != pattern.span:
-            scope.report(codes.DUPLICATE, pattern.span, "this pattern is listed twice", secondary=(first,))
+            text, help = "this pattern is listed twice", f'remove one `"{pattern.value}"`'
+            scope.report(codes.DUPLICATE, pattern.span, text, secondary=(first,), help=help)
 
 
 def _pattern(text: ast.Text, resolver: Resolver) -> Pattern | None:

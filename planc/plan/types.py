@@ -270,7 +270,8 @@ def _assign(
             help = f"write `{name.text}(...)` without `{written.text} =`"
             scope.report(codes.WRONG_ARGUMENTS, argument.span, "this argument has no name", help=help)
         elif written.text in given:
-            scope.report(codes.DUPLICATE, argument.span, "this argument is given twice")
+            help = f"remove one `{written.text} = ...`"
+            scope.report(codes.DUPLICATE, argument.span, "this argument is given twice", help=help)
         else:
             given[written.text] = argument.value
             continue

@@ -98,6 +98,11 @@ def test_the_command_line_wins_over_the_file() -> None:
     assert chain(plan.origins["mesh.tp"])[-2:] == ("overridden at x.plan:2", "--set tp_size=4")
 
 
+def test_an_override_that_stands_twice_says_what_to_remove() -> None:
+    problem = fault(extended("override tp_size = 8\noverride tp_size = 4\n"))
+    assert problem.help == "remove one `override tp_size = ...`"
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -122,9 +127,12 @@ def test_a_parameter_that_only_an_overridden_setting_read_is_no_fault() -> None:
 
 def test_a_value_for_a_parameter_that_nothing_reads_any_more_is_a_fault() -> None:
     text = "mesh { override tp = 4 }\n"
-    assert at(fault(extended(text + "override tp_size = 8\n"))) == "P214 x.plan:3:1"
+    problem = fault(extended(text + "override tp_size = 8\n"))
+    assert at(problem) == "P214 x.plan:3:1"
+    assert problem.help == "remove `override tp_size = ...`"
     problem = fault(extended(text), overrides=(setting("tp_size=8"),))
     assert at(problem) == "P214 --set:1:1"
+    assert problem.help == "remove `--set tp_size=8`"
 
 
 RULES = 'fsdp on dp_shard {\n  "model.layers.*" -> unit\n}\n'

@@ -186,6 +186,18 @@ def test_what_a_preset_may_not_hold(text: str, place: str) -> None:
     assert at(fault(using(FSDP, preset=text + preset))) == place
 
 
+@pytest.mark.parametrize(
+    ("files", "help"),
+    [
+        (using(FSDP, preset='fsdp "units" { }\nfsdp "units" { }\n'), 'name it otherwise, such as "units_2"'),
+        (using("fsdp on dp_shard { use p.units, use p.units }\n"), "remove one `use p.units`"),
+    ],
+)
+def test_a_fragment_that_stands_twice_says_what_to_do(files: dict[str, str], help: str) -> None:
+    problem = fault(files)
+    assert (problem.code, problem.help) == (codes.DUPLICATE, help)
+
+
 def test_use_inside_a_fragment_is_misplaced() -> None:
     preset = 'fsdp "units" {\n  use p.more\n}\nfsdp "more" { }\n'
     assert at(fault(using(FSDP, preset=preset))) == "P210 p.plan:2:3"
