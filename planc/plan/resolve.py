@@ -90,9 +90,8 @@ def _report_unused(params: Mapping[str, ParamValue], used: frozenset[str], resol
         if name not in resolver.links.idle:
             text, help = f"`{name}` is never used", f"write `= {name}` in a setting, or remove `param {name}`"
             resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, text, help=help)
-        elif value.via and value.via[-1].span is not None:
+        elif value.via and (step := value.via[-1]).span is not None:
             text = f"this changes nothing: what reads `{name}` is overridden or not used"
-            step = value.via[-1]
             help = f"remove `override {name} = ...`" if step.kind == "override" else f"remove `{step.text}`"
             resolver.scope.report(codes.UNUSED_PARAM, step.span, text, help=help)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from planc.inventory.probe.probe.forwards import run
-from planc.inventory.probe.probe.position_probe import positions_of
-from planc.inventory.probe.probe.probe import probe
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from planc.inventory.codec import dumps, loads
 from planc.inventory.probe.attention_calls import WITHOUT_MASK, attention_calls
+from planc.inventory.probe.forwards import run
+from planc.inventory.probe.position_probe import positions_of
+from planc.inventory.probe.probe import probe
 from planc.inventory.schema import Positions
 from tests.models.architectures import architectures
 from tests.models.tiny import tiny_config

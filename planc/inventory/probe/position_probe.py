@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from planc.inventory.files import InventoryError
-from planc.inventory.probe.probe.forwards import NUM_TOKENS, makes_masks, run_again
-from planc.inventory.probe.probe.known_values import KnownValues, Meeting
+from planc.inventory.probe.forwards import NUM_TOKENS, makes_masks, run_again
+from planc.inventory.probe.known_values import KnownValues, Meeting
 from planc.inventory.schema import Positions
 from planc.modeling.initialization import small_buffers
 
