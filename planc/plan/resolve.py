@@ -90,10 +90,10 @@ def _report_unused(params: Mapping[str, ParamValue], used: frozenset[str], resol
         if name not in resolver.links.idle:
             text, help = f"`{name}` is never used", f"write `= {name}` in a setting, or remove `param {name}`"
             resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, text, help=help)
-        elif value.via and (step := value.via[-1]).span is not None:
+        elif value.via and (span := (step := value.via[-1]).span) is not None:
             text = f"this changes nothing: what reads `{name}` is overridden or not used"
             help = f"remove `override {name} = ...`" if step.kind == "override" else f"remove `{step.text}`"
-            resolver.scope.report(codes.UNUSED_PARAM, step.span, text, help=help)
+            resolver.scope.report(codes.UNUSED_PARAM, span, text, help=help)
 
 
 def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
