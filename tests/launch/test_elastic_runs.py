@@ -93,6 +93,30 @@ def await_step(run: Path, step: int, *, log: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_without_the_node_that_came_first_where_they_meet_elsewhere(
+    workspace: Path, tmp_path: Path
+) -> None:
+    """Where the first node hosts the store, the others end with it."""
+    plan, run = elastic_plan(workspace, replicas=2, tp=1, num_steps=40), tmp_path / "run"
+    endpoint = ("--rdzv-endpoint", f"localhost:{free_port()}", "--meet-elsewhere")
+    printed = start(
+        sys.executable, "-m", "planc", "launch", str(plan), "--nodes", "2", *endpoint, "--run-dir", str(run)
+    )
+    line, *_, store = printed.stdout.splitlines()
+    line = line.replace("is_host=0", f"is_host=0,{_LAST_CALL.removeprefix('--rdzv-conf ')}")
+    logs = [tmp_path / f"{name}.log" for name in ("store", "lost", "kept")]
+    with node(store, logs[0]), node(line, logs[1]) as lost:
+        time.sleep(2)  # the node that comes first has rank 0
+        with node(line, logs[2]) as kept:
+            await_step(run, 4, log=logs[1])
+            lose(lost)
+            assert kept.wait(120) == 0, logs[2].read_text()[-3000:]
+    assert "(2 ranks, cpu, gloo)" in logs[1].read_text(), "the lost node had rank 0"
+    assert "(1 rank, cpu, gloo)" in logs[2].read_text(), "and the other went on"
+    assert len(losses(run)) == 40
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_without_a_lost_node_and_with_it_when_it_is_back(
     workspace: Path, tmp_path: Path
 ) -> None:

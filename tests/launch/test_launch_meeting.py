@@ -41,9 +41,12 @@ def test_all_ranks_that_did_not_come_are_named(monkeypatch: pytest.MonkeyPatch) 
     assert seconds < 10
 
 
-def ranks_started(*ranks: int, world_size: int = 2, timeout: str = "3 s", plan: Path) -> list[Outcome]:
+def ranks_started(
+    *ranks: int, world_size: int = 2, timeout: str = "3 s", port: int | None = None, plan: Path
+) -> list[Outcome]:
     """How processes of these ranks end, each started by hand with `mesh.timeout`."""
-    world = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
+    world = {"WORLD_SIZE": str(world_size), **where}
 
     def start_rank(rank: int) -> Outcome:
         environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -76,6 +79,32 @@ def test_processes_of_one_rank_both_say_so(rank: int, plan: Path) -> None:
     for outcome in outcomes:
         assert outcome.code == ExitCode.COMMUNICATION, outcome.stderr
         assert f"RANK = {rank} is that of another process on {socket.gethostname()}" in outcome.stderr
+
+
+def test_a_world_of_more_ranks_than_were_started_is_told_by_those_that_were(plan: Path) -> None:
+    """Under torchrun, whose ranks find another WORLD_SIZE than it gave them."""
+    four = plan.parent / "four.plan"
+    four.write_text(plan_text(Case("DP4", "", {"dp_shard": 4})), encoding="utf-8")
+    agent = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    rank = ("env", "WORLD_SIZE=4", sys.executable, "-m", "planc.run", str(four))
+    settings = ("--set", "mesh.timeout=3 s", "--run-dir", str(four.parent / "four"))
+    outcome = start(*agent, "--no-python", *rank, *settings)
+    assert outcome.code == 1
+    assert "ranks 2, 3 did not come within 3 s" in outcome.stderr
+
+
+def test_a_rank_that_is_told_of_another_world_says_so_and_the_others_name_it(plan: Path) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        port = free_port()
+        started = [
+            threads.submit(ranks_started, rank, world_size=size, port=port, plan=plan)
+            for rank, size in ((0, 2), (1, 3))
+        ]
+        (first,), (second,) = (one.result() for one in started)
+    assert second.code == ExitCode.INPUT
+    assert "the mesh does not have one place for every rank" in second.stderr
+    assert first.code == ExitCode.COMMUNICATION
+    assert "rank 1 did not come within 3 s" in first.stderr
 
 
 def test_a_rank_that_is_there_twice_is_named_on_all_ranks() -> None:
