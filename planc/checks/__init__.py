@@ -1,4 +1,4 @@
-"""Every rule: one file each, in a folder for each subject, registered in the tuples of these folders."""
+"""Every rule: one file each, in a package for each subject, registered in the package's `RULES`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planc.plan.spec import Plan
 from planc.source import Span
 
 RULES: tuple[Rule, ...] = (
-    # Patterns first: later rules skip what merely follows from these. Memory, in `run`, is last.
+    # Patterns first: later rules skip mere consequences of their findings. Memory, in `run`, is last.
     *patterns.RULES,
     *mesh.RULES,
     *tensor_parallel.RULES,
@@ -37,7 +37,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def run_checks(subject: Subject) -> Iterator[Diagnostic]:
-    """The findings of all rules, in registration order, without mere consequences of one another."""
+    """The findings of all rules, in registration order, without mere consequences of others."""
     found: set[tuple[str, str]] = set()
     has_error = False
     for rule in RULES:

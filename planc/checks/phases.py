@@ -1,4 +1,4 @@
-"""The phases of a check, each of which errors of the one before it keep from its turn."""
+"""The phases of a check. Errors in one phase stop the phases after it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _OF_SOUND = frozenset(code for rule in RULES if rule.of_sound for code in rule.c
 
 
 class Phase(IntEnum):
-    """How far a check gets before errors end it."""
+    """How far a check gets before errors stop it."""
 
     SYNTAX = 0
     LINK = 1
     RESOLVE = 2
     MODEL = 3
     SOUND = 4
-    """Rules that keep still while another finds an error."""
+    """Rules that report nothing if another rule finds an error."""
 
 
 def phase_of(code: Code) -> Phase:
-    """The phase that gives a code."""
+    """The phase that reports a code."""
     if code in syntax_codes.CODES:
         return Phase.SYNTAX
     if code in plan_codes.LINK_CODES:

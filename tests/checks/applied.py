@@ -13,6 +13,7 @@ Check = Callable[[str], Checked]
 _RULE = re.compile(r'`(?:override )?"([^"]+)" -> ([^`]+)`')
 _OPTION = re.compile(r"`(input|output|desired|warmup) = ([^`]+)`")
 _USE = re.compile(r"use `(\w+)` for `([^`]+)`")
+_ACTION = re.compile(r"use `([^`]+)`$")
 _OF = re.compile(r"(?:let|for|rule of) `([^`]+)`")
 _BLOCK = "tensor_parallel on tp {\n"
 
@@ -28,6 +29,11 @@ def applied(text: str, diagnostic: Diagnostic, check: Check) -> str:
         return text
     if use := _USE.search(help):
         return _with_rule(text, use[2], use[1], check)
+    if action := _ACTION.match(help):
+        span, lines = diagnostic.primary.span, text.split("\n")
+        before, after = lines[span.line - 1][: span.column - 1], lines[span.line - 1][span.end_column - 1 :]
+        lines[span.line - 1] = f"{before}{action[1]}{after}"
+        return "\n".join(lines)
     line, named = diagnostic.primary.span.line - 1, _OF.search(help)
     lines = text.split("\n")
     if named is not None:

@@ -39,7 +39,7 @@ def own(plan_base: Path) -> str:
 def test_attention_of_the_models_own_asks_for_eager(own: str, check: Check) -> None:
     (found,) = check(WHOLE.replace("models/tiny-llama", own)).diagnostics
     assert found.code.code == "P708"
-    assert "computes attention in code of its own" in found.primary.text
+    assert "computes attention in its own code" in found.primary.text
     assert "write `attention = eager`" in found.help
 
 
@@ -102,7 +102,7 @@ def test_a_convolution_beside_attention_is_recurrent_under_cp(plan_base: Path, c
     text = CP.replace("ROTATE", "allgather").replace("models/tiny-llama", "models/tiny-llama-convolved")
     (found,) = check(text).diagnostics
     assert found.code.code == "P605"
-    assert "`model.layers.0.self_attn.o_proj` mixes neighbouring tokens" in found.primary.text
+    assert "`model.layers.0.self_attn.o_proj` mixes neighboring tokens" in found.primary.text
 
 
 def test_a_statistic_in_an_attention_is_left_to_rules_about_heads(plan_base: Path, check: Check) -> None:

@@ -95,8 +95,8 @@ def test_a_block_without_rules_is_warned_of(check: Check) -> None:
     found = check(empty + "activation_checkpoint {\n}\n", settings=()).diagnostics
     assert {one.code.code for one in found} == {"P812"}
     assert {one.help for one in found} == {
-        'add `"model.layers.*" -> region`, or take the block out',
-        'add `"model.layers.*" -> full`, or take the block out',
+        'add `"model.layers.*" -> region`, or remove the block',
+        'add `"model.layers.*" -> full`, or remove the block',
     }
 
 

@@ -113,4 +113,4 @@ def test_an_elastic_run_that_saves_too_late_is_one_finding(saving: str) -> None:
     text = ELASTIC.format(replicas=4, tokens=TOKENS, sizes="[2]").replace("save_every = 5 steps", saving)
     (finding,) = check_source(SourceFile("elastic.plan", text), base=BASE).diagnostics
     assert finding.code.code == "P311"
-    assert finding.help == "write `save_every` of less than 20 steps"
+    assert finding.help == "set `save_every` to less than 20 steps"

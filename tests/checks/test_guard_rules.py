@@ -16,8 +16,8 @@ def guard(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("line", "code", "label"),
     [
-        ("loss_spike = stop(window = 60 steps)", "P742", "a loss is judged by 60 steps before it"),
-        ("replicas_every = 61 steps", "P742", "replicas are compared after every 61 steps"),
+        ("loss_spike = stop(window = 60 steps)", "P742", "compares a loss with the 60 steps before it"),
+        ("replicas_every = 61 steps", "P742", "compares replicas every 61 steps"),
     ],
 )
 def test_what_would_come_after_the_training_is_told(check: Check, line: str, code: str, label: str) -> None:

@@ -156,7 +156,7 @@ FAULTS = {
         "P415",
         SUMMED_NORM,
         (),
-        "tp of them be summed",
+        "tp would sum it again",
     ),
     "a gradient of whole heads summed again": Fault(
         "qwen3",
@@ -164,7 +164,7 @@ FAULTS = {
         "P415",
         HEAD_NORMS,
         (GATHERED,),
-        "tp of them be summed",
+        "tp would sum it again",
     ),
     "logits divided by tokens": Fault("llama", {HEAD: HEAD_BY_TOKENS}, "P410", HEAD_BY_TOKENS),
     "heads divided in part": Fault("qwen2", {HEADS: TWO_HEADS}, "P411", TWO_HEADS, (TOKENS_OUT,)),
@@ -176,7 +176,7 @@ FAULTS = {
         "llama, whole sequences", {UP: f"{UP}\n  {LOOSE_HEAD}"}, "P415", LOOSE_HEAD
     ),
     "an embedding that leaves all tokens": Fault(
-        "phi", {EMBEDDING: WHOLE_EMBEDDING}, "P415", ONE_NORM, (WHOLE_EMBEDDING,), "tp of them be summed"
+        "phi", {EMBEDDING: WHOLE_EMBEDDING}, "P415", ONE_NORM, (WHOLE_EMBEDDING,), "tp would sum it again"
     ),
     "a tied embedding by columns": Fault("qwen2", {EMBEDDING: BY_COLUMNS}, "P416", HEAD, (BY_COLUMNS,)),
     "attention on a part of the tokens": Fault(

@@ -155,7 +155,7 @@ FAULTS = {
     "queries leave parts of the sequence": (
         edited(HEADS, HEADS.replace("colwise", "colwise(output = Shard(1))")),
         "P481",
-        "leave `output` out",
+        "leave out `output`",
     ),
     "sequence parallel norm in whole sequences": (
         HEADS + OUT.replace(DIVIDED, "") + NORM,
@@ -201,7 +201,7 @@ def test_two_faults_give_two_findings(check: Check) -> None:
 def test_finding_counts_the_modules(check: Check) -> None:
     checked = check(with_rules(edited(DOWN, "")))
     assert (
-        "4 modules are concerned, the first is `model.layers.0.mlp.down_proj`" in checked.diagnostics[0].notes
+        "4 modules are affected, starting with `model.layers.0.mlp.down_proj`" in checked.diagnostics[0].notes
     )
 
 

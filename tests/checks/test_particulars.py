@@ -64,8 +64,8 @@ def test_an_overlap_on_parameters_of_one_layer_names_that_layer(check: Check) ->
 
 
 def values(help: str | None) -> list[str]:
-    """What a help line offers after `can be`."""
-    named = re.match(r"\w+ can be ([\d_, or]+)", help or "")
+    """What a help line offers after `set ... to`."""
+    named = re.match(r"set `\w+` to ([\d_, or]+)", help or "")
     assert named, help
     return re.findall(r"[\d_]+", named.group(1))
 
@@ -140,7 +140,7 @@ TIED = edited("models/tiny-llama", "models/tiny-llama-tied").replace("lr = 1e-3)
 def test_a_rule_for_a_tied_parameter_is_told_its_name(pattern: str, check: Check) -> None:
     text = TIED.replace("{rule}", f'  "{pattern}" -> group(weight_decay = 0.0)')
     found = only(check(text), "P203")
-    tied = "`lm_head.weight` is tied: it is one parameter with `model.embed_tokens.weight`"
+    tied = "`lm_head.weight` is tied to `model.embed_tokens.weight`: they are one parameter"
     assert found.primary.text == tied
     assert codes(check(text.replace(pattern, "model.embed_tokens.weight"))) == []
 
@@ -165,7 +165,7 @@ def test_names_in_another_case_come_first(pattern: str, help: str, first: str, c
     assert "P203" not in codes(check(text.replace(wrong, help)))
 
 
-@pytest.mark.parametrize(("steps", "help"), [(5, "`warmup = 1 steps`, or"), (50, "5 steps`, a tenth")])
+@pytest.mark.parametrize(("steps", "help"), [(5, "`warmup = 1 steps`, or"), (50, "5 steps` (a tenth")])
 def test_a_warm_up_is_offered_that_is_one(steps: int, help: str, check: Check) -> None:
     text = edited("lr = 1e-3)", "lr = 1e-3)\n  schedule = cosine(warmup = 100 steps)")
     found = only(check(text, settings=(f"train.steps={steps}",)), "P706")
@@ -185,7 +185,7 @@ def test_a_way_that_leaves_the_folder_of_the_plan_is_refused_with_the_reason(che
 def test_a_broken_expectation_of_a_base_is_no_matter_of_this_plan_alone(check: Check) -> None:
     base = TINY + "expect { dp_size == 3 }\n"
     found = only(check('extends "base.plan"\n', files={"base.plan": base}), "P702")
-    assert "leave in the base what holds for every plan over it" in (found.help or "")
+    assert "move the expectation from the base into its plans" in (found.help or "")
 
 
 def test_of_several_modules_without_a_rule_it_says_that_they_get(check: Check) -> None:
@@ -212,7 +212,7 @@ def test_units_hold_most_of_each_layer(pattern: str, expected: list[str], check:
 @pytest.mark.parametrize("rules", ['"model.layers.*.mlp.*_proj" -> replicate', '"**" -> replicate'])
 def test_rules_that_divide_nothing_leave_ranks_without_work_of_their_own(rules: str, check: Check) -> None:
     found = only(check(edited("  auto\n", f"  {rules}\n")), "P413")
-    assert found.primary.text == "all rules leave modules whole, so that 2 ranks compute the same"
+    assert found.primary.text == "all rules are `replicate`, so 2 ranks would do the same work"
 
 
 def test_one_rule_that_divides_is_enough(check: Check) -> None:

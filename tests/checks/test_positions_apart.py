@@ -45,12 +45,12 @@ def test_every_rank_sees_positions_beyond_the_switch(
     for old, new in edits:
         text = text.replace(old, new, 1)
     assert [one.secondary[0].text for one in of("P610", check(text))] == [
-        f"over cp = {4 if 'cp = 4' in text else 2} some rank sees positions up to {seen} alone"
+        f"with cp = {4 if 'cp = 4' in text else 2}, some rank sees only positions up to {seen}"
     ] * (seen is not None)
 
 
 def test_isolated_documents_have_short_positions(check: Check) -> None:
     text = PLAN.replace("packing = attend", "packing = isolate")
     (one,) = of("P610", check(text))
-    assert "positions start anew" in one.secondary[0].text
+    assert "positions restart" in one.secondary[0].text
     assert not of("P610", check(text.replace("256", "128")))

@@ -17,9 +17,9 @@ def profile(first: int, last: int, *, memory: str = "false") -> str:
 @pytest.mark.parametrize(
     ("first", "last", "label", "help"),
     [
-        (5, 4, "step 4 comes before it", "5 or more"),
-        (59, 61, "step 61 never comes", "up to 60"),
-        (70, 61, "step 61 comes before it", "70 or more"),
+        (5, 4, "step 4 is before `first_step`", "at least 5"),
+        (59, 61, "step 61 is after the end", "at most 60"),
+        (70, 61, "step 61 is before `first_step`", "at least 70"),
     ],
 )
 def test_steps_that_never_come_are_told_once(
@@ -38,7 +38,7 @@ def test_every_step_of_the_training_can_be_profiled(check: Check, first: int, la
 def test_a_snapshot_is_refused_where_the_plan_says_gloo(check: Check) -> None:
     (found,) = check(ON_PROCESSORS + profile(1, 2, memory="true")).diagnostics
     assert found.code.code == "P741"
-    assert [label.text for label in found.secondary] == ["gloo runs on processors"]
+    assert [label.text for label in found.secondary] == ["gloo runs on CPUs"]
 
 
 def test_a_snapshot_is_left_to_the_start_where_the_plan_leaves_the_device_open(check: Check) -> None:

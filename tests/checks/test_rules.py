@@ -160,12 +160,12 @@ def test_overlap_with_auto_points_at_auto(check: Check) -> None:
     start, end = FULL.index("tensor_parallel on"), FULL.index("fsdp on")
     block = 'tensor_parallel on tp {\n  auto\n  "lm_head" -> colwise\n}\n'
     diagnostic = only(check(FULL[:start] + block + FULL[end:]), "P221")
-    assert [label.text for label in diagnostic.secondary] == ["`auto` covers it too"]
+    assert [label.text for label in diagnostic.secondary] == ["`auto` also covers it"]
 
 
 def test_world_size_names_the_meshes_that_fit(check: Check) -> None:
     diagnostic = only(check(FULL, world_size=6), "P301")
-    assert diagnostic.help == "start 4 ranks, or set dp_shard = 3 or tp = 3"
+    assert diagnostic.help == "start 4 ranks, or set `dp_shard = 3` or `tp = 3`"
 
 
 def test_world_size_that_fits_is_clean(check: Check) -> None:
@@ -200,7 +200,7 @@ def test_values_in_the_help_pass(
     text: str, settings: tuple[str, ...], code: str, path: str, check: Check
 ) -> None:
     diagnostic = only(check(text, settings=settings), code)
-    named = re.match(r"\w+ can be (?:at most )?([\d_, or]+)", diagnostic.help or "")
+    named = re.match(r"set `\w+` to (?:at most )?([\d_, or]+)", diagnostic.help or "")
     assert named
     values = re.findall(r"[\d_]+", named.group(1))
     assert values
@@ -210,8 +210,26 @@ def test_values_in_the_help_pass(
 
 def test_heads_and_key_value_heads_are_one_finding(check: Check) -> None:
     found = codes(check(RELAXED, settings=("mesh.tp=3", "data.sequence_length=258")))
-    assert "P401" in found
-    assert "P402" not in found
+    assert found == ["P401"]
+
+
+def test_sizes_that_tp_does_not_divide_are_one_finding(check: Check) -> None:
+    diagnostic = only(check(FULL, settings=("mesh.tp=3",)), "P401")
+    assert diagnostic.primary.text == (
+        "tp = 3 does not divide 8 attention heads, 4 key/value heads, "
+        "352 features of `model.layers.*.mlp` or 256 tokens"
+    )
+    assert diagnostic.help == "set `tp` to 1, 2 or 4"
+
+
+def test_illegal_tp_is_not_a_broken_expectation_too(check: Check) -> None:
+    assert codes(check(FULL, settings=("mesh.tp=3",))) == ["P401"]
+
+
+def test_broken_expectation_names_the_settings_that_it_depends_on(check: Check) -> None:
+    diagnostic = only(check(FULL, settings=("mesh.tp=4", "train.steps=20")), "P702")
+    assert [label.span.file for label in diagnostic.secondary] == ["--set mesh.tp=4"]
+    assert diagnostic.help == "leave out `--set mesh.tp=4`, or correct the expectation"
 
 
 def test_finding_points_into_the_override_that_caused_it(check: Check) -> None:

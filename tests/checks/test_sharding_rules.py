@@ -49,7 +49,7 @@ def test_more_ranks_than_experts_are_told_what_it_costs(check: Check) -> None:
     assert "experts.{gate_up,down}_proj" in found.primary.text
     assert "20 ranks hold none" in found.notes[0]
     assert "6 times the bytes" in found.notes[1]
-    assert "`dp_shard = 4`" in found.help
+    assert "set `dp_shard` to 4" in found.help
 
 
 def test_rows_that_tp_divides_count_as_each_rank_holds_them(check: Check) -> None:

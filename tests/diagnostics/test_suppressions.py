@@ -88,17 +88,17 @@ def test_several_codes_share_a_comment() -> None:
 @pytest.mark.parametrize(
     ("comment", "label"),
     [
-        ("# planc: ignore", "a code in brackets is missing"),
-        ("# planc: ignore[] why", "a code in brackets is missing"),
-        ("# planc: ignore[,] why", "a code in brackets is missing"),
-        ("# planc: ignore[P803 why", "a code in brackets is missing"),
+        ("# planc: ignore", "the code in brackets is missing"),
+        ("# planc: ignore[] why", "the code in brackets is missing"),
+        ("# planc: ignore[,] why", "the code in brackets is missing"),
+        ("# planc: ignore[P803 why", "the code in brackets is missing"),
         ("# planc: ignore[P803]", "the reason is missing"),
         ("# planc: ignore[P803] --", "the reason is missing"),
-        ("# planc: ignroe[P803] why", "only `ignore[CODE] reason` is known"),
-        ("# planc: ignored[P803] why", "only `ignore[CODE] reason` is known"),
-        ("# planc:", "only `ignore[CODE] reason` is known"),
-        ("# planc: ignore[p803] why", "`p803` is no code"),
-        ("# planc: ignore[P803, float16-unscaled] why", "`float16-unscaled` is no code"),
+        ("# planc: ignroe[P803] why", "the only form is `ignore[CODE] reason`"),
+        ("# planc: ignored[P803] why", "the only form is `ignore[CODE] reason`"),
+        ("# planc:", "the only form is `ignore[CODE] reason`"),
+        ("# planc: ignore[p803] why", "unknown code `p803`"),
+        ("# planc: ignore[P803, float16-unscaled] why", "unknown code `float16-unscaled`"),
     ],
 )
 def test_malformed_comment_is_an_error_and_suppresses_nothing(comment: str, label: str) -> None:

@@ -70,7 +70,7 @@ ON_PURPOSE: Mapping[str, str] = {
     "P306": "ranks of a mesh dim all compute the same",
     "P405": "the style is meant for other modules, and what planc shows of it would be wrong",
     "P412": "a part of the model's own plan would be left out",
-    "P413": "nothing is divided over tp",
+    "P413": "nothing is sharded over tp",
     "P420": "a rule names a module that never runs",
     "P501": "a list of modules never runs, so that its unit gathers nothing",
     "P504": "two units claim one module",

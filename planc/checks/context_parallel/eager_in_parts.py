@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
-from planc.checks.tensor_parallel.sequence_indivisible import divides_sequence
+from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.data import Packing
 from planc.plan.spec import AttentionKernel
 
-CODE = Code("P609", "eager-in-parts", "the model's own attention takes a sequence whole")
+CODE = Code("P609", "eager-in-parts", "the model's own attention needs whole sequences")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at `model.attention` for each block that would give it less than a sequence."""
+    """One finding at `model.attention` for each block that would give it part of a sequence."""
     plan, bound = subject.plan, subject.bound
     if plan.model.attention is not AttentionKernel.EAGER:
         return
@@ -23,17 +23,17 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         text, span = f"cp = {plan.mesh.cp} gives each rank a part of the tokens", plan.context_parallel.span
         help = "set cp = 1 and remove this block"
     elif dividing is not None and plan.mesh.tp > 1:
-        text, span = "sequence parallelism hands it masks of a part of the tokens", dividing
-        help = "leave the tokens whole: rules without Shard(1) and `sequence_parallel`"
+        text, span = "sequence parallelism passes it masks for part of the tokens", dividing
+        help = "keep the sequence whole: remove `Shard(1)` and `sequence_parallel` from the rules"
     elif plan.data.packing is Packing.ISOLATE:
-        text, span = "it does not know where documents begin", plan.span("data.packing")
+        text, span = "it can't tell where documents begin", plan.span("data.packing")
         help = "write `packing = attend` or `packing = none`"
     else:
         return
     yield CODE.at(
         plan.span("model.attention"),
         text,
-        secondary=(Label(span, "asked for here"),),
+        secondary=(Label(span, "requested here"),),
         help=f"{help}, or write `attention = sdpa` where the model allows it",
     )
 

@@ -1,4 +1,4 @@
-"""Sequence tensors that context parallelism must divide."""
+"""Sequence tensors that context parallelism must shard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.layouts.families import quoted
 from planc.plan.bind import BUFFERS
 from planc.vocab import MeshDim
 
-CODE = Code("P603", "missing-buffers", "a sequence tensor is not divided over cp")
+CODE = Code("P603", "missing-buffers", "a sequence tensor is not sharded over cp")
 
 _SEQUENCE_DIM = 1
 
@@ -27,7 +27,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             spec.span,
             f"no rule for {quoted(missing)}",
-            notes=("every rank would pair its own tokens with another rank's",),
+            notes=("each rank would pair its own tokens with another rank's values of this tensor",),
             help=f"add {rules}",
         )
     for name, (tensor_dim, span) in subject.bound.buffers.items():

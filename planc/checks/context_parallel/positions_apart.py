@@ -1,4 +1,4 @@
-"""Rotary embeddings that a forward chooses by the positions that it sees."""
+"""Rotary embeddings that each forward selects by the positions it sees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.data import Packing
 from planc.plan.spec import LoadBalancer
 
-CODE = Code("P610", "positions-apart", "not every forward would choose the same rotary embeddings")
+CODE = Code("P610", "positions-apart", "forwards would use different rotary embeddings")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -19,16 +19,18 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     length = plan.data.sequence_length
     if switch is None or length <= switch:
         return
-    text = f"beyond {switch} positions the model has other rotary embeddings, for all tokens of a forward"
+    text = f"beyond {switch} positions, the model switches rotary embeddings for all tokens of a forward"
     if plan.data.packing is Packing.ISOLATE:
-        why = Label(plan.span("data.packing"), "positions start anew with every document, long or short")
-        help = f"write `packing = attend`, or a sequence_length of at most {switch}"
+        why = Label(
+            plan.span("data.packing"), "positions restart at every document, so only long ones would switch"
+        )
+        help = f"write `packing = attend`, or set `sequence_length` to at most {switch}"
         yield CODE.at(plan.span("data.sequence_length"), text, secondary=(why,), help=help)
     elif (seen := _fewest_positions(subject)) <= switch:
         spec = plan.context_parallel
         assert spec is not None, "elsewhere every rank sees all positions"
-        why = Label(spec.span, f"over cp = {plan.mesh.cp} some rank sees positions up to {seen} alone")
-        help = f"take fewer ranks of cp, or a sequence_length of at most {switch}"
+        why = Label(spec.span, f"with cp = {plan.mesh.cp}, some rank sees only positions up to {seen}")
+        help = f"lower `cp`, or set `sequence_length` to at most {switch}"
         yield CODE.at(plan.span("data.sequence_length"), text, secondary=(why,), help=help)
 
 

@@ -1,4 +1,4 @@
-"""Models that number the tokens that they are given, where those are not a whole document."""
+"""Models that number the tokens they get, if these are not a whole document."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.plan.data import Packing
 
-CODE = Code("P611", "positions-by-model", "the model ignores the positions of its tokens")
+CODE = Code("P611", "positions-by-model", "the model ignores `position_ids`")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -19,20 +19,21 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     plan, inventory = subject.plan, subject.inventory
     if not inventory.positions.counted_by_model or inventory.own_attentions:
         return
-    text = f"`{inventory.architecture}` numbers the tokens that it sees, and ignores `position_ids`"
+    text = f"`{inventory.architecture}` numbers the tokens it sees"
     if plan.context_parallel is not None and plan.mesh.cp > 1:
         yield CODE.at(
             plan.context_parallel.span,
             text,
-            notes=("each rank would number its part of a sequence as if it were the whole",),
+            notes=("each rank would number its part of a sequence from 0",),
             help="set cp = 1 and remove this block",
         )
     if plan.data.packing is Packing.ISOLATE:
         yield CODE.at(
             plan.span("data.packing"),
             text,
-            notes=("a document would be numbered from where it stands in the sequence",),
-            help="write `packing = none`, one document a sequence; or `attend`, if they may see each other",
+            notes=("a document's positions would continue from the document before it",),
+            help="write `packing = none` for one document per sequence, or `packing = attend` to let them "
+            "attend to each other",
         )
 
 

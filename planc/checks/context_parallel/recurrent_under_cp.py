@@ -1,4 +1,4 @@
-"""Layers that carry a state along the sequence, which context parallelism divides."""
+"""Layers that carry a state along the sequence, which context parallelism shards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.inventory.schema import Inventory
 from planc.layouts.families import runs
 from planc.vocab import MeshDim
 
-CODE = Code("P605", "recurrent-under-cp", "context parallelism knows no recurrent layers")
+CODE = Code("P605", "recurrent-under-cp", "context parallelism does not support recurrent layers")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -22,7 +22,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             spec.span,
             text,
-            notes=("each rank would start the state anew in the middle of a sequence",),
+            notes=("each rank would reset the state in the middle of a sequence",),
             help="set cp = 1 and remove this block",
         )
 
@@ -36,10 +36,14 @@ def without_attention(inventory: Inventory) -> Iterator[str]:
         bare = [name for name in members if name not in attending]
         if bare and all(name.rpartition(".")[2].isdecimal() for name in bare):
             numbers = runs([int(name.rpartition(".")[2]) for name in bare])
-            yield f"`{block}.{{{numbers}}}` has no attention" if len(bare) > 1 else f"`{bare[0]}` has none"
+            yield (
+                f"`{block}.{{{numbers}}}` has no attention"
+                if len(bare) > 1
+                else f"`{bare[0]}` has no attention"
+            )
         beside = next((name for name in _convolutions(inventory) if name.startswith(f"{block}.")), None)
         if beside is not None and not bare:
-            yield f"`{beside}` mixes neighbouring tokens"
+            yield f"`{beside}` mixes neighboring tokens"
 
 
 def _convolutions(inventory: Inventory) -> Iterator[str]:

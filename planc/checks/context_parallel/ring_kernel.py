@@ -1,4 +1,4 @@
-"""What the flash kernel of ring attention takes on CUDA."""
+"""Limits of the flash kernel that ring attention uses on CUDA."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from planc.plan.data import Packing
 from planc.plan.spec import Backend, Rotate
 from planc.vocab import DType, MeshDim
 
-CODE = Code("P607", "ring-kernel", "ring attention has no kernel for this on CUDA")
+CODE = Code("P607", "ring-kernel", "ring attention has no CUDA kernel for this")
 
 _HEAD_DIM_MULTIPLE = 8
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """Findings for packing, dtype and head_dim, when the plan says that it runs on CUDA: `backend = nccl`."""
+    """Findings for packing, dtype and head_dim, if the plan is for CUDA: `backend = nccl`."""
     plan = subject.plan
     spec = plan.context_parallel
     if spec is None or spec.rotate is not Rotate.RING or plan.mesh.backend is not Backend.NCCL:
         return
-    rotate = (Label(plan.span("context_parallel.rotate"), "by ring"),)
+    rotate = (Label(plan.span("context_parallel.rotate"), "ring attention"),)
     if plan.data.packing is Packing.ISOLATE:
         yield CODE.at(
             plan.span("data.packing"),
-            "the kernel takes no mask, which keeps documents apart",
+            "documents are isolated by a mask, which the kernel does not support",
             secondary=rotate,
             help="write `rotate = allgather` or `rotate = ulysses`",
         )
@@ -42,7 +42,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if odd is not None:
         yield CODE.at(
             plan.span("model.hf"),
-            f"head_dim = {odd.head_dim}, no multiple of {_HEAD_DIM_MULTIPLE}",
+            f"head_dim = {odd.head_dim} is not a multiple of {_HEAD_DIM_MULTIPLE}",
             secondary=rotate,
             help="write `rotate = allgather`",
         )

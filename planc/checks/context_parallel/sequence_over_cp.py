@@ -9,7 +9,7 @@ from planc.checks.tensor_parallel.sequence_indivisible import lengths_for, num_c
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.vocab import MeshDim
 
-CODE = Code("P601", "sequence-over-cp", "the sequence is not divisible over cp")
+CODE = Code("P601", "sequence-over-cp", "the sequence is not divisible by cp")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -25,7 +25,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         subject.plan.span("data.sequence_length"),
         f"{length} tokens in {chunks} chunks",
         secondary=(Label(spec.span, f"{spec.load_balancer} over cp = {cp} needs {chunks} equal chunks"),),
-        help=f"sequence_length can be {lengths_for(subject)}{without}",
+        help=f"set `sequence_length` to {lengths_for(subject)}{without}",
     )
 
 

@@ -11,7 +11,7 @@ from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.spec import Rotate
 from planc.vocab import MeshDim
 
-CODE = Code("P604", "ulysses-heads", "ulysses cannot divide the heads over cp")
+CODE = Code("P604", "ulysses-heads", "Ulysses can't shard these heads over cp")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -31,9 +31,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         per_rank = f" (num_attention_heads / tp = {tp})" if tp > 1 else ""
         yield CODE.at(
             subject.plan.span("mesh.cp"),
-            f"{heads} heads and {kv_heads} key/value heads{per_rank} over cp = {mesh.cp}",
-            secondary=(Label(subject.plan.span("context_parallel.rotate"), "each rank gets whole heads"),),
-            help=f"cp can be {choices(sizes, near=mesh.cp)}, or use `rotate = ring`",
+            f"cp = {mesh.cp} does not divide {heads} heads and {kv_heads} key/value heads{per_rank}",
+            secondary=(
+                Label(subject.plan.span("context_parallel.rotate"), "ulysses gives each rank whole heads"),
+            ),
+            help=f"set `cp` to {choices(sizes, near=mesh.cp)}, or write `rotate = ring`",
         )
         return
 

@@ -1,4 +1,4 @@
-"""Heads whose values are of another size than their keys, where both travel together."""
+"""Heads whose keys and values differ in size, under rotations that send both in one tensor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.spec import Rotate
 from planc.vocab import MeshDim
 
-CODE = Code("P606", "value-dim-under-cp", "keys and values differ in size, but travel together")
+CODE = Code("P606", "value-dim-under-cp", "keys and values of different sizes share messages")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the block for ring and allgather, whose messages hold keys and values in one tensor."""
+    """One finding at the block for ring and allgather, which send keys and values in one tensor."""
     spec = subject.plan.context_parallel
     if spec is None or spec.rotate is Rotate.ULYSSES:
         return
@@ -21,8 +21,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if odd is not None:
         yield CODE.at(
             spec.span,
-            f"keys of {odd.head_dim}, values of {odd.value_dim} in `{odd.fqn}`",
-            secondary=(Label(subject.plan.span("context_parallel.rotate"), f"{spec.rotate} sends both"),),
+            f"`{odd.fqn}` has keys of {odd.head_dim} and values of {odd.value_dim} features",
+            secondary=(
+                Label(
+                    subject.plan.span("context_parallel.rotate"), f"`{spec.rotate}` sends both in one tensor"
+                ),
+            ),
             help="write `rotate = ulysses`",
         )
 

@@ -9,20 +9,20 @@ from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.spec import Rotate
 from planc.vocab import MeshDim
 
-CODE = Code("P602", "window-under-cp", "ring attention does not know sliding windows")
+CODE = Code("P602", "window-under-cp", "ring attention does not support sliding windows")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the block for ring, which does not mask blocks, when some layer sees less than all."""
+    """One finding at the block for ring, which masks no blocks, if some layer has a window."""
     spec, length = subject.plan.context_parallel, subject.plan.data.sequence_length
     narrow = [a for a in subject.inventory.attentions if a.window is not None and a.window < length]
     if spec is None or spec.rotate is not Rotate.RING or not narrow:
         return
     yield CODE.at(
         spec.span,
-        f"{len(narrow)} layers see {narrow[0].window} of {length} tokens",
+        f"{len(narrow)} layers attend to {narrow[0].window} of {length} tokens",
         secondary=(Label(subject.plan.span("data.sequence_length"), "longer than the window"),),
-        notes=(f"the first is `{narrow[0].fqn}`",),
+        notes=(f"the first of them is `{narrow[0].fqn}`",),
         help=f"write `rotate = {'allgather' if narrow[0].value_dim is None else 'ulysses'}`",
     )
 

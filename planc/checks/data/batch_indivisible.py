@@ -1,4 +1,4 @@
-"""The tokens of a step against what the ranks take at a time."""
+"""The tokens of a step that are not a multiple of a micro step's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.facts import tokens_per_micro_step
 
-CODE = Code("P701", "batch-indivisible", "a step's tokens do not divide into micro batches")
+CODE = Code("P701", "batch-indivisible", "`tokens_per_step` is not a multiple of a micro step")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at `train.tokens_per_step` when accumulation would not come out whole.
+    """One finding at `train.tokens_per_step` if gradient accumulation would be fractional.
 
-    Of an elastic plan, the help names what suits every mesh that it may run on.
+    For an elastic plan, the help lists values for all its meshes.
     """
     plan = subject.plan
     wanted, each = plan.train.tokens_per_step, tokens_per_micro_step(plan)
@@ -31,14 +31,14 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     every = lcm(each, *(tokens_per_micro_step(other) for other in (*subject.meshes, *smaller_plans(plan))))
     yield CODE.at(
         plan.span("train.tokens_per_step"),
-        f"{wanted} tokens in micro steps of {each}",
+        f"{wanted} tokens are not a multiple of {each}, the tokens of a micro step",
         secondary=(
             Label(plan.span("data.micro_batch"), sequences),
-            Label(plan.span("data.sequence_length"), f"of {data.sequence_length} tokens"),
+            Label(plan.span("data.sequence_length"), f"{data.sequence_length} tokens each"),
         ),
-        help=f"tokens_per_step can be {choices(multiples_around(wanted, of=every), near=wanted)}",
+        help=f"set `tokens_per_step` to {choices(multiples_around(wanted, of=every), near=wanted)}",
     )
 
 
-# Another length of the sequences makes other micro steps.
+# A new sequence length would change the micro steps.
 RULE = Rule((CODE,), check, unless=(SEQUENCE_INDIVISIBLE, SEQUENCE_OVER_CP))

@@ -1,4 +1,4 @@
-"""Conversations without a template that writes them."""
+"""Conversations for a tokenizer without a chat template."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ CODE = Code("P731", "chat-without-template", "the tokenizer has no chat template
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each source of conversations, where the tokenizer is known to have no template."""
+    """One finding for each source of conversations, if the tokenizer is known to have no template."""
     data = subject.plan.data
-    # Of a file that the plan has, only the path is another: its other arguments stay.
+    # If the plan names a file, only its path changes; its other arguments stay.
     write = "set the path of `tokenizer` to"
     if isinstance(data.tokenizer, ByteTokenizer):
-        text, write = "bytes have none", "write `tokenizer = file(...)` with"
+        text, write = "`bytes` has no chat template", "write `tokenizer = file(...)` with"
     elif subject.base is not None and has_chat_template(subject.base / data.tokenizer.path) is False:
-        text = f"none beside {data.tokenizer.path}"
+        text = f"no chat template next to `{data.tokenizer.path}`"
     else:
         return
     for path, source in data.sources():
         if isinstance(source, Chat):
             yield CODE.at(
                 subject.plan.span(path),
-                "messages become text by the tokenizer's template",
+                "the tokenizer's template turns messages into text",
                 secondary=(Label(subject.plan.span("data.tokenizer"), text),),
-                help=f"{write} a folder that has a chat_template.jinja, or a chat_template in its "
+                help=f"{write} a directory that has a chat_template.jinja, or a chat_template in its "
                 "tokenizer_config.json",
             )
 

@@ -1,4 +1,4 @@
-"""Evaluation on the text that is trained on."""
+"""Evaluation on the training data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label, Severity
 from planc.plan.data import AnySource, Chat, HfDataset, JsonLines, TextFiles
 
-CODE = Code(
-    "P734", "evaluated-on-training", "an evaluation reads the text that is trained on", Severity.WARNING
-)
+CODE = Code("P734", "evaluated-on-training", "an evaluation reads training data", Severity.WARNING)
 
 _OF_FILES = (TextFiles, JsonLines, Chat, HfDataset)
 
@@ -20,7 +18,7 @@ _OF_FILES = (TextFiles, JsonLines, Chat, HfDataset)
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each `eval` block whose source, or a pattern of it, is the data's own.
 
-    The patterns alone are compared: a check walks through no folders of data.
+    Only the patterns are compared: a check does not walk the dataset's directories.
     """
     plan = subject.plan
     for label, evaluation in plan.data.eval.items():
@@ -29,10 +27,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         if is_same or shared is not None:
             yield CODE.at(
                 plan.span(f"data.eval.{label}.source"),
-                "the same as is trained on" if is_same else f'"{shared}" is among what is trained on',
-                secondary=(Label(plan.span("data.source"), "trained on"),),
-                notes=("its loss says how well that text is learnt by heart",),
-                help="name other files, kept out of training",
+                "this is the training data" if is_same else f'`"{shared}"` is among the training data',
+                secondary=(Label(plan.span("data.source"), "trained on this"),),
+                notes=("its loss would measure how well the model memorized this text",),
+                help="name files that are held out of training",
             )
 
 

@@ -1,4 +1,4 @@
-"""Documents kept apart in layers that carry a state along the sequence."""
+"""Isolated documents in models with layers that carry a state along the sequence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.plan.data import Packing
 
-CODE = Code("P730", "recurrent-isolated", "documents cannot be kept apart in recurrent layers")
+CODE = Code("P730", "recurrent-isolated", "recurrent layers can't isolate documents")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -20,8 +20,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             subject.plan.span("data.packing"),
             text,
-            notes=("their state goes on from one document into the next",),
-            help="write `packing = none`, one document a sequence; or `attend`, if they may see each other",
+            notes=("their state would carry over from one document to the next",),
+            help="write `packing = none` for one document per sequence, or `packing = attend` to let them "
+            "attend to each other",
         )
 
 

@@ -18,8 +18,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         start = f", and the model's first token is at {first}" if first else ""
         yield CODE.at(
             subject.plan.span("data.sequence_length"),
-            f"{length} tokens, max_position_embeddings = {positions}{start}",
-            help=f"sequence_length can be at most {positions - first}; or raise that in config.json",
+            f"{length} tokens exceed max_position_embeddings = {positions}{start}",
+            help=f"set `sequence_length` to at most {positions - first}, "
+            "or raise max_position_embeddings in config.json",
         )
 
 

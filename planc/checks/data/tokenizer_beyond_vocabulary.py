@@ -10,27 +10,27 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.plan.data import ByteTokenizer, FileTokenizer
 
-CODE = Code("P705", "tokenizer-beyond-vocabulary", "the tokenizer has more ids than the model has rows")
+CODE = Code("P705", "tokenizer-beyond-vocabulary", "the tokenizer has more ids than the model")
 
 _BYTE_IDS = 257
 """256 bytes and the end of a document."""
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for the bytes tokenizer, or for a tokenizer file that lies where the plan says."""
+    """One finding for the bytes tokenizer, or for a tokenizer file that is where the plan says."""
     rows, tokenizer = subject.inventory.vocab_size, subject.plan.data.tokenizer
     ids: int | None
     match tokenizer:
         case ByteTokenizer():
             name, ids = "bytes", _BYTE_IDS
-            help = f"take a model with vocab_size of at least {_BYTE_IDS}, or `tokenizer = file(...)`"
+            help = f"use a model with vocab_size of at least {_BYTE_IDS}, or write `tokenizer = file(...)`"
         case FileTokenizer(path):
             name, ids = path, num_token_ids(subject.base / path) if subject.base else None
-            help = "take the model's own tokenizer.json, or a model with more rows"
+            help = "use the model's own tokenizer.json, or a model with more rows"
         case _:
             assert_never(tokenizer)
     if ids is not None and rows < ids:
-        text = f"{name} has {ids} ids, vocab_size = {rows}"
+        text = f"{name} has {ids} ids; the model has vocab_size = {rows}"
         yield CODE.at(subject.plan.span("data.tokenizer"), text, help=help)
 
 

@@ -1,4 +1,4 @@
-"""What a tokenizer.json and the files beside it say, as far as text tells."""
+"""Facts about a tokenizer.json and the files next to it that its text alone shows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _MAX_BYTES = 64 * 2**20
 
 
 def num_token_ids(path: Path) -> int | None:
-    """One more than the largest id of a file, or of that in a folder.
+    """Return the largest id of a file, or of the file in a directory, plus one.
 
-    None for what is not here, or that the run will not take either: a plan may be checked where only its
-    text is, so that a missing file is no finding.
+    None for a file that is missing or that a run would reject too: a plan may be checked where only its text
+    is, so a missing file is not a finding.
     """
     try:
         if path.is_dir():
@@ -30,7 +30,7 @@ def num_token_ids(path: Path) -> int | None:
 
 
 def has_chat_template(path: Path) -> bool | None:
-    """Whether one stands beside a tokenizer.json, or in its folder; None for what is not here or damaged."""
+    """Whether a chat template is next to a tokenizer.json; None if the file is missing or damaged."""
     folder = path if path.is_dir() else path.parent
     if not (folder / "tokenizer.json").is_file():
         return None

@@ -1,4 +1,4 @@
-"""Files of data sets that no reader takes."""
+"""Dataset files in a format without a reader."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from planc.layouts.families import quoted
 from planc.plan.data import HfDataset
 from planc.vocab import DATASET_FORMATS
 
-CODE = Code("P733", "unknown-data-format", "the data set's files are of no known format")
+CODE = Code("P733", "unknown-data-format", "unknown dataset file format")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each source with patterns whose files end in no known suffix."""
+    """One finding for each source with patterns for files with an unknown suffix."""
     for path, source in subject.plan.data.sources():
         if not isinstance(source, HfDataset):
             continue
@@ -23,13 +23,14 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         if unknown:
             yield CODE.at(
                 subject.plan.span(path),
-                f"{quoted(unknown)}: the suffix tells how a file is read",
-                help=f"name files that end in {', '.join(DATASET_FORMATS)}; plain text is `text(...)`",
+                f"no reader for {quoted(unknown)}: a file's suffix selects its reader",
+                help=f"name files that end in {', '.join(DATASET_FORMATS)}, "
+                "or write `text(...)` for plain text",
             )
 
 
 def _is_known(suffix: str) -> bool:
-    """A suffix with a glob in it may be any; what it matches is read by its own."""
+    """A suffix with a glob may match any file, which is then read by its own suffix."""
     return suffix in DATASET_FORMATS or any(character in suffix for character in "*?[")
 
 

@@ -1,4 +1,4 @@
-"""Parameters that are stored in fewer bits than they are computed in."""
+"""Parameters whose compute dtype is wider than their stored dtype."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label, Severity
 from planc.vocab import DType
 
-CODE = Code(
-    "P507", "computed-above-stored", "parameters are computed in more bits than stored", Severity.WARNING
-)
+CODE = Code("P507", "computed-above-stored", "compute dtype is wider than the stored dtype", Severity.WARNING)
 
 _NARROW = (DType.BFLOAT16, DType.FLOAT16)
 
@@ -23,10 +21,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if stored in _NARROW and fsdp.param_dtype not in _NARROW:
         yield CODE.at(
             subject.plan.span("fsdp.param_dtype"),
-            f"{fsdp.param_dtype} of parameters stored in {stored}",
-            secondary=(Label(subject.plan.span("model.dtype"), "updates are rounded to this"),),
-            notes=("steps smaller than 1/256 of a weight are lost, and gathers cost twice the bytes",),
-            help=f"store in {fsdp.param_dtype} and compute in {stored}: exchange the two",
+            f"computes in {fsdp.param_dtype} with parameters stored in {stored}",
+            secondary=(Label(subject.plan.span("model.dtype"), "updates are rounded to this dtype"),),
+            notes=("updates below 1/256 of a weight would be lost, and gathers would send twice the bytes",),
+            help=f"swap the two: `dtype = {fsdp.param_dtype}` in `model`, `param_dtype = {stored}` in `fsdp`",
         )
 
 

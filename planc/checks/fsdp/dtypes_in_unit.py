@@ -1,4 +1,4 @@
-"""FSDP units whose parameters are of several dtypes."""
+"""FSDP units whose parameters have several dtypes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _help(subject: Subject, others: Sequence[str]) -> str:
-    """Units of their own, where modules hold nothing else."""
+    """Units of their own for modules that hold nothing else."""
     owners = {name.rpartition(".")[0] for name in others}
     modules = [module for module in subject.inventory.modules if module.parameters]
     inside = [module for module in modules if any(f"{module.fqn}.".startswith(f"{one}.") for one in owners)]
@@ -53,8 +53,8 @@ def _help(subject: Subject, others: Sequence[str]) -> str:
     if held <= set(others) and "" not in owners:
         patterns = as_patterns(families(subject.inventory, sorted(owners)))
         rules = ", ".join(f'"{pattern}" -> unit' for pattern in patterns)
-        return f"give them units of their own: add `{rules}` to `fsdp`"
-    return "store the model in float32: write `dtype = float32` in `model`"
+        return f"add `{rules}` to `fsdp`, which makes them units of their own"
+    return "write `dtype = float32` in `model`"
 
 
 RULE = Rule((CODE,), check, block="fsdp")

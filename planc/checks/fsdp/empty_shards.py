@@ -1,4 +1,4 @@
-"""Parameters with fewer rows than the ranks that FSDP shards them over."""
+"""Parameters with fewer rows than FSDP has ranks to shard them over."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from planc.layouts.families import as_patterns, families, quoted
 from planc.record import record
 from planc.vocab import Replicate, Shard
 
-CODE = Code("P520", "empty-shards", "fewer rows than ranks that FSDP shards them over", Severity.NOTE)
+CODE = Code("P520", "empty-shards", "FSDP leaves some ranks without rows", Severity.NOTE)
 
 _WORTH_SAYING = 0.05
-"""Of the parameters that a rank would hold if all were even; a router's few rows cost nothing."""
+"""The least share of a rank's parameters that is worth a note; a router's few rows cost nothing."""
 
 
 @record
 class _Divided:
-    """A parameter of `num_rows` rows on each rank of tp, and how many numbers they have together."""
+    """Parameters of `num_rows` rows on each rank of tp, and how many elements they have together."""
 
     name: str
     num_rows: int
@@ -29,7 +29,7 @@ class _Divided:
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One note at `fsdp` for each number of rows, where rank 0 holds far more than an even share."""
+    """One note at `fsdp` for each number of rows, if rank 0 holds far more than an even share."""
     fsdp = subject.plan.fsdp
     if fsdp is None:
         return
@@ -52,11 +52,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         names = quoted(as_patterns(families(subject.inventory, (one.name for one in short))))
         yield CODE.at(
             fsdp.span,
-            f"{names}: dimension 0 is {num_rows}, for {num_ranks} ranks",
+            f"{names} has {num_rows} rows (dimension 0) for {num_ranks} ranks",
             notes=(
-                f"FSDP gives whole rows: {num_ranks - num_rows} ranks hold none, and rank 0 holds {held:_} "
-                f"numbers where an even share is {fair:_}; gradients and optimizer state likewise",
-                f"gathers are padded to that, and carry {num_ranks / num_rows:.3g} times the bytes",
+                f"FSDP shards whole rows: {num_ranks - num_rows} ranks hold none, and rank 0 holds {held:_} "
+                f"elements instead of an even {fair:_}, with their gradients and optimizer state",
+                f"gathers are padded to rank 0's share, and send {num_ranks / num_rows:.3g} times the bytes",
             ),
             help=_help(num_rows, num_ranks),
         )
@@ -76,8 +76,8 @@ def _divided(subject: Subject, module: Module, parameter: Parameter) -> _Divided
 def _help(num_rows: int, num_ranks: int) -> str:
     size = max(size for size in divisors(num_ranks) if size <= num_rows)
     if size == 1:
-        return "replicate over the ranks instead: `dp_replicate`"
-    return f"shard over {size} ranks and replicate over the rest: `dp_shard = {size}`, `dp_replicate`"
+        return "use `dp_replicate` instead of `dp_shard`"
+    return f"set `dp_shard` to {size}, and `dp_replicate` to the remaining factor"
 
 
 RULE = Rule((CODE,), check)

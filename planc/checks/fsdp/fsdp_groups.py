@@ -1,4 +1,4 @@
-"""Which FSDP unit gathers a module."""
+"""The FSDP units that gather modules, and edits that make FSDP cover a mesh dim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def group_by_module(units: tuple[UnitGroup, ...]) -> Mapping[str, UnitGroup]:
 
 
 def covering_block(subject: Subject, mesh_dim: MeshDim) -> str:
-    """What to do so that `fsdp` covers a mesh dim: of a plan without it, one block for all that needs it."""
+    """The edit that makes `fsdp` cover a mesh dim; for a plan without `fsdp`, a whole block."""
     plan = subject.plan
     if plan.fsdp is None:
         return f"add `{_block(subject, mesh_dim)}`"
@@ -26,7 +26,7 @@ def covering_block(subject: Subject, mesh_dim: MeshDim) -> str:
 
 
 def stored_in_float32(subject: Subject) -> str:
-    """What gives stored parameters more bits, and what computes in few of them still."""
+    """The edit that stores parameters in float32, and one that keeps computing in bfloat16."""
     if subject.plan.fsdp is not None:
         return "write `dtype = float32`, and `param_dtype = bfloat16` in `fsdp` for compute"
     block = _block(subject, MeshDim.DP_SHARD, "param_dtype = bfloat16")
@@ -42,7 +42,7 @@ def _block(subject: Subject, mesh_dim: MeshDim, *settings: str) -> str:
 
 
 def _header(plan: Plan, mesh_dim: MeshDim) -> str:
-    """`fsdp on dp_shard, cp`: the mesh dim, and all that is covered or has to be."""
+    """`fsdp on dp_shard, cp`: the mesh dim, and the dims that are or must be covered."""
     present = plan.fsdp.on if plan.fsdp else ()
     on = [dim for dim in SHARD_DIMS if dim is mesh_dim or dim in present or plan.mesh.size(dim) > 1]
     return f"fsdp on {', '.join(on)}"

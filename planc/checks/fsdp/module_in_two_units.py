@@ -23,13 +23,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         named = {name for pattern in rule.patterns for name in pattern.select(names)}
         matched = [name for name in names if name in named]
         twice = [name for name in matched if name in seen and seen[name].action == rule.action]
-        # A rule for single modules may repeat another such rule; a list makes one unit of all that it names.
+        # A rule for single modules may repeat another such rule; a list makes one unit of all its modules.
         shared = [name for name in twice if len(rule.patterns) > 1 or len(seen[name].patterns) > 1]
         if shared and not rule.override and not seen[shared[0]].override:
             yield CODE.at(
                 rule.span,
-                f"repeats {quoted(families(subject.inventory, shared)[:3])}",
-                secondary=(Label(seen[shared[0]].span, "first here"),),
+                f"names {quoted(families(subject.inventory, shared)[:3])} again",
+                secondary=(Label(seen[shared[0]].span, "first named here"),),
                 help="name each module in one unit",
             )
         if len(rule.patterns) > 1:
@@ -39,7 +39,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _nested(rule: PatternRule[Unit], matched: list[str]) -> Iterator[Diagnostic]:
-    """A unit of several modules, one of which holds another: torch drops the inner one."""
+    """A unit of several modules, one of which contains another: torch drops the inner one."""
     members = set(matched)
     for name in matched:
         parts = name.split(".")

@@ -10,11 +10,11 @@ from planc.diagnostics import Code, Diagnostic, Severity
 from planc.inventory.schema import Inventory
 from planc.layouts.families import runs
 
-CODE = Code("P502", "no-block-unit", "layers are not FSDP units of their own", Severity.WARNING)
+CODE = Code("P502", "no-block-unit", "layers are not separate FSDP units", Severity.WARNING)
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning for each repeated block of which some member is in no unit, nor most of it in units."""
+    """One warning for each repeated block with a member mostly outside of units."""
     fsdp, mesh = subject.plan.fsdp, subject.plan.mesh
     if fsdp is None or all(mesh.size(mesh_dim) == 1 for mesh_dim in fsdp.on):
         return
@@ -31,7 +31,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 fsdp.span,
                 f"no unit for {most}{f'the members of `{block}`' if len(layers) == len(names) else missing}",
-                notes=("what is in no unit is gathered before the first layer, and kept to the end",),
+                notes=("the root unit would gather these parameters before the first layer, and keep them",),
                 help=f'add `"{block}.*" -> unit`',
             )
 
@@ -43,7 +43,7 @@ def _is_in_units(name: str, sizes: Mapping[str, tuple[int, int]], units: frozens
 
 
 def _sizes(inventory: Inventory, units: frozenset[str]) -> Mapping[str, tuple[int, int]]:
-    """(elements that units below it hold, all) of each member of a repeated block."""
+    """(elements in units below it, all its elements) of each member of a repeated block."""
     found: dict[str, tuple[int, int]] = {}
     for _, module, parameter in inventory.parameters():
         names = tuple(_prefixes(module.fqn))
@@ -56,7 +56,7 @@ def _sizes(inventory: Inventory, units: frozenset[str]) -> Mapping[str, tuple[in
 
 
 def _prefixes(fqn: str) -> Iterator[str]:
-    """A module and everything that holds it."""
+    """A module and all modules that contain it."""
     parts = fqn.split(".")
     for depth in range(1, len(parts) + 1):
         yield ".".join(parts[:depth])

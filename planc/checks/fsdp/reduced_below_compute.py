@@ -1,4 +1,4 @@
-"""Gradients summed in fewer bits than they are computed in."""
+"""Gradients whose reduce dtype is narrower than their compute dtype."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.vocab import DType
 
-CODE = Code("P506", "reduced-below-compute", "gradients lose bits before they are summed", Severity.WARNING)
+CODE = Code(
+    "P506", "reduced-below-compute", "reduce dtype is narrower than the compute dtype", Severity.WARNING
+)
 
 _MANTISSA_BITS = {DType.FLOAT64: 52, DType.FLOAT32: 23, DType.FLOAT16: 10, DType.BFLOAT16: 7}
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning when `fsdp.reduce_dtype` is coarser than the dtype of compute."""
+    """One warning if `fsdp.reduce_dtype` is coarser than the compute dtype."""
     fsdp = subject.plan.fsdp
     if fsdp is None or fsdp.reduce_dtype is None:
         return
@@ -22,8 +24,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if _MANTISSA_BITS[fsdp.reduce_dtype] < _MANTISSA_BITS[computed]:
         yield CODE.at(
             subject.plan.span("fsdp.reduce_dtype"),
-            f"computed in {computed}, summed in {fsdp.reduce_dtype}",
-            help=f"write `reduce_dtype = {computed}`, or compute in {fsdp.reduce_dtype} too: "
+            f"reduces in {fsdp.reduce_dtype} what is computed in {computed}",
+            help=f"write `reduce_dtype = {computed}`, or compute in {fsdp.reduce_dtype} with "
             f"`param_dtype = {fsdp.reduce_dtype}`",
         )
 

@@ -1,4 +1,4 @@
-"""Gradients of many ranks summed in a dtype of few bits."""
+"""Gradients of many ranks reduced in a low-precision dtype."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from planc.plan.spec import FsdpSpec, Plan
 from planc.source import Span
 from planc.vocab import DType, MeshDim
 
-CODE = Code("P521", "reduced-in-few-bits", "gradients of many ranks are summed in few bits", Severity.WARNING)
+CODE = Code(
+    "P521", "reduced-in-few-bits", "gradients of many ranks are reduced imprecisely", Severity.WARNING
+)
 
 _ROUNDING = {DType.BFLOAT16: 2.0**-8, DType.FLOAT16: 2.0**-11}
-"""The most that one rounding changes a number, relative to it."""
+"""The largest relative error of one rounding."""
 _TOLERATED = 1 / 8
 _Sum = tuple[DType, tuple[MeshDim, ...], Span, str]
-"""Its dtype, over what, where the plan says so, and what to write instead."""
+"""A reduction: its dtype, its mesh dims, its place in the plan, and the edit that fixes it."""
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning where summing over ranks may cost an eighth of a gradient.
+    """One warning for each reduction over ranks that may be off by an eighth.
 
     A sum of n numbers of one sign, rounded after each addition, is off by up to n - 1 roundings (Higham,
     Accuracy and Stability of Numerical Algorithms, 4.2): from 34 ranks on in bfloat16, 258 in float16.
@@ -34,10 +36,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if error > _TOLERATED:
         yield CODE.at(
             span,
-            f"{num_ranks} ranks add up in {dtype}",
+            f"{num_ranks} ranks reduce in {dtype}",
             notes=(
-                f"every addition rounds: a sum may be off by {100 * min(error, 1.0):.0f} %, and what a rank "
-                "adds to it may be lost",
+                f"every addition rounds, so a sum may be off by {100 * min(error, 1.0):.0f} %, and a rank's "
+                "gradient may be lost",
             ),
             help=help,
         )
@@ -50,16 +52,16 @@ def _of_units(plan: Plan, fsdp: FsdpSpec) -> _Sum:
 
 
 def _of_whole_replicas(plan: Plan) -> _Sum:
-    """In the gradients' own dtype."""
+    """A reduction in the gradients' own dtype."""
     help = (
-        "write `dtype = float32` in `model`, or let `fsdp` sum them, with `replicate_on = dp_replicate` and "
+        "write `dtype = float32` in `model`, or let `fsdp` reduce with `replicate_on = dp_replicate` and "
         "`reduce_dtype = float32`"
     )
     return plan.model.dtype, (MeshDim.DP_REPLICATE,), plan.span("model.dtype"), help
 
 
 def _span(plan: Plan, fsdp: FsdpSpec) -> Span:
-    """Where the dtype of the sums is written."""
+    """Where the plan writes the dtype of the reduction."""
     if fsdp.reduce_dtype is not None:
         return plan.span("fsdp.reduce_dtype")
     return plan.span("fsdp.param_dtype") if fsdp.param_dtype is not None else fsdp.span

@@ -8,17 +8,17 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.vocab import MeshDim
 
-CODE = Code("P307", "replicate-dim", "FSDP replicates over dp_replicate only")
+CODE = Code("P307", "replicate-dim", "FSDP can only replicate over `dp_replicate`")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at `fsdp.replicate_on` when it names a mesh dim that holds no replicas."""
+    """One finding at `fsdp.replicate_on` if it names a mesh dim without replicas."""
     fsdp = subject.plan.fsdp
     if fsdp is not None and fsdp.replicate_on not in (None, MeshDim.DP_REPLICATE):
         yield CODE.at(
             subject.plan.span("fsdp.replicate_on"),
-            f"`{fsdp.replicate_on}` holds parts of the model or of the data, not replicas",
-            help="write `replicate_on = dp_replicate`, or leave it out",
+            f"`{fsdp.replicate_on}` shards the model or the data and has no replicas",
+            help="write `replicate_on = dp_replicate`, or leave out `replicate_on`",
         )
 
 

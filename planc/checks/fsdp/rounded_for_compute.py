@@ -1,4 +1,4 @@
-"""Parameters that transformers computes with in float32, and FSDP rounds."""
+"""Parameters that transformers keeps in float32, and FSDP rounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_LISTED = 3
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning for all parameters that stand in a unit with others. A unit of such alone is not cast."""
+    """One warning for all parameters in units with others. A unit of only such parameters is not cast."""
     fsdp, model = subject.plan.fsdp, subject.plan.model
     if fsdp is None or fsdp.param_dtype is None or fsdp.param_dtype is model.dtype:
         return
@@ -36,9 +36,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             subject.plan.span("fsdp.param_dtype"),
             f"computes {quoted(names[:_MAX_LISTED])}{more} in {fsdp.param_dtype}",
-            notes=(f"in a {fsdp.param_dtype} model, transformers loads them as float32 and computes so",),
-            help="give the modules that hold only such parameters units of their own: planc does not cast "
-            "those; or leave `param_dtype` out",
+            notes=(f"in a {fsdp.param_dtype} model, transformers keeps these parameters in float32",),
+            help="make modules with only such parameters units of their own, which planc does not cast, or "
+            "leave out `param_dtype`",
         )
 
 

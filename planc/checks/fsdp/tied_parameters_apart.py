@@ -14,7 +14,7 @@ CODE = Code("P503", "tied-parameters-apart", "tied parameters are in different F
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each tie that two units would gather, at the unit to change."""
+    """One finding for each tie that is in two units, at the unit to change."""
     fsdp, mesh = subject.plan.fsdp, subject.plan.mesh
     if fsdp is None or all(mesh.size(mesh_dim) == 1 for mesh_dim in (*fsdp.on, MeshDim.DP_REPLICATE)):
         return
@@ -34,8 +34,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 for name, other in placed[:-1]
                 if other.span != group.span
             ),
-            notes=(f"{quoted(tie)} are one parameter, which only one unit can shard",),
-            help=f"put {quoted(modules)} into one unit, or both into none",
+            notes=(f"{quoted(tie)} are one parameter, and only one unit can shard it",),
+            help=f"put {quoted(modules)} into one unit, or neither of them into a unit",
         )
 
 

@@ -1,4 +1,4 @@
-"""FSDP units on modules that never run."""
+"""FSDP units on module lists, which never run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind
 from planc.layouts.families import families, quoted
 
-CODE = Code("P501", "unit-on-container", "an FSDP unit needs a module that runs")
+CODE = Code("P501", "unit-on-container", "an FSDP unit needs a module with a forward")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -22,7 +22,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 group.span,
                 f"{quoted(names)} is a module list",
-                notes=("a list has no forward, in which a unit gathers its parameters",),
+                notes=("a unit gathers its parameters in its forward, and a list has none",),
                 help=f'name its members: `"{names[0]}.*"`',
             )
 

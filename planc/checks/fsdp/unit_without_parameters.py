@@ -1,4 +1,4 @@
-"""FSDP units that hold nothing."""
+"""FSDP units without parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CODE = Code("P505", "unit-without-parameters", "this FSDP unit has no parameters
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning for each rule that makes units of modules whose parameters are all taken, or none."""
+    """One warning for each rule whose units have no parameters outside of other units."""
     groups = group_by_module(subject.bound.units)
     owners = (module.fqn for module in subject.inventory.modules if module.parameters)
     filled = {id(owner(groups, fqn)) for fqn in owners}
@@ -26,8 +26,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for span, fqns in empty.items():
         yield CODE.at(
             span,
-            f"{quoted(families(subject.inventory, fqns)[:3])} holds no parameter that no other unit holds",
-            help="remove the rule, or leave out the units inside",
+            f"{quoted(families(subject.inventory, fqns)[:3])} has no parameters outside of other units",
+            help="remove this rule, or the units inside these modules",
         )
 
 

@@ -1,4 +1,4 @@
-"""Activation checkpointing of modules that never run."""
+"""Activation checkpointing of module lists, which never run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind
 
-CODE = Code("P801", "checkpointing-on-list", "activation checkpointing needs a module that runs")
+CODE = Code("P801", "checkpointing-on-list", "activation checkpointing needs a module with a forward")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each module list that is to be recomputed."""
+    """One finding for each module list in a rule."""
     for fqn, span in subject.bound.checkpointed.items():
         module = subject.inventory.get(fqn)
         if module is not None and module.kind is Kind.MODULE_LIST:

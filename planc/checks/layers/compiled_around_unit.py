@@ -1,4 +1,4 @@
-"""Modules that are compiled with others inside that gather parameters, or are compiled too."""
+"""Compiled modules that contain FSDP units or other compiled modules."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from planc.inventory.schema import Inventory
 from planc.layouts.families import family
 from planc.source import Span
 
-UNIT = Code("P808", "compiled-around-unit", "a compiled module holds an FSDP unit")
+UNIT = Code("P808", "compiled-around-unit", "a compiled module contains an FSDP unit")
 NESTED = Code("P809", "nested-regions", "a module is compiled inside another", Severity.WARNING)
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each pair of rules, of which one names modules inside those that the other compiles."""
+    """One finding for each pair of rules, one of which names modules inside those that the other compiles."""
     bound, inventory = subject.bound, subject.inventory
     units = {fqn: group.span for group in bound.units for fqn in group.fqns}
     for outer, unit in _pairs(bound.compiled, units):
         yield UNIT.at(
             bound.compiled[outer],
-            f"`{family(inventory, outer)}` is compiled as one",
+            f"`{family(inventory, outer)}` is compiled as one graph",
             secondary=(Label(units[unit], f"`{family(inventory, unit)}` is gathered here"),),
-            notes=("gathering runs between the modules, where traced code has no room for it",),
+            notes=("FSDP gathers between modules, which is impossible inside a traced graph",),
             help=_help(inventory, unit),
         )
     for outer, inner in _pairs(bound.compiled, bound.compiled):
         yield NESTED.at(
             bound.compiled[inner],
             f"`{family(inventory, inner)}` is part of `{family(inventory, outer)}`",
-            secondary=(Label(bound.compiled[outer], "which is compiled with all that it holds"),),
-            help="leave out the inner one",
+            secondary=(Label(bound.compiled[outer], "compiled here with everything inside it"),),
+            help="remove the rule for the inner module",
         )
 
 

@@ -1,4 +1,4 @@
-"""Ring attention inside a module that is traced as a whole."""
+"""Ring attention inside a module that is traced as one graph."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from planc.plan.spec import Rotate
 from planc.source import Span
 from planc.vocab import MeshDim
 
-CODE = Code("P806", "compiled-ring", "ring attention cannot be traced as a whole")
+CODE = Code("P806", "compiled-ring", "ring attention can't be traced as one graph")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule that compiles modules with an attention, where keys go round in a ring."""
+    """One finding for each rule that compiles modules with attention under `rotate = ring`."""
     plan = subject.plan
     cp, compilation = plan.context_parallel, plan.compile
     if cp is None or cp.rotate is not Rotate.RING or compilation is None or not compilation.fullgraph:
@@ -28,11 +28,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         seen.add(span)
         yield CODE.at(
             span,
-            f"`{family(subject.inventory, fqn)}` has attention inside",
-            secondary=(Label(plan.span("context_parallel.rotate"), "by ring"),),
-            notes=("the ring sends while it computes, which torch.compile takes into no graph",),
-            help="write `rotate = allgather` or `rotate = ulysses`, or compile the `mlp` alone; "
-            "`fullgraph = false` compiles what is around the ring",
+            f"`{family(subject.inventory, fqn)}` contains attention",
+            secondary=(Label(plan.span("context_parallel.rotate"), "ring attention"),),
+            notes=("ring attention communicates while it computes, which torch.compile can't trace",),
+            help="write `rotate = allgather` or `rotate = ulysses`, or compile only the `mlp`, or "
+            "`fullgraph = false` to compile the code around the ring",
         )
 
 

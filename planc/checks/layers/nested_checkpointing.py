@@ -30,8 +30,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             secondary=(Label(checkpointed[outer], f"`{holder}` is recomputed here"),)
             if checkpointed[outer] != span
             else (),
-            notes=("backward would run the inner module's forward three times in all",),
-            help="recompute one of the two",
+            notes=("the inner module's forward would run three times in total",),
+            help="remove one of the two rules",
         )
 
 

@@ -1,4 +1,4 @@
-"""Activation checkpointing of a layer's parts, one by one."""
+"""Activation checkpointing of a layer's parts instead of the layer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label, Severity
 from planc.source import Span
 
-CODE = Code(
-    "P508", "recomputed-in-pieces", "a layer is recomputed in pieces, which keeps more", Severity.WARNING
-)
+CODE = Code("P508", "recomputed-in-pieces", "a layer is recomputed in parts", Severity.WARNING)
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -38,9 +36,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             block = layer.rpartition(".")[0]
             yield CODE.at(
                 spans[0],
-                f"{len(pieces)} parts of each layer keep an input of their own",
+                f"{len(pieces)} parts of each layer each store their input",
                 secondary=tuple(Label(span, "and here") for span in spans[1:]),
-                notes=("a layer recomputed at once does the same work, and keeps one input",),
+                notes=("recomputing the whole layer would take the same time and store one input",),
                 help=f'write `"{block}.*" -> full`',
             )
 

@@ -1,4 +1,4 @@
-"""Mesh dims whose ranks see different tokens and never meet."""
+"""Mesh dims whose ranks see different tokens and never sum their gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CODE = Code("P308", "gradients-unsummed", "gradients are never summed over this 
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each mesh dim that divides the data and that `fsdp` does not cover."""
+    """One finding for each mesh dim that shards the data and that `fsdp` does not cover."""
     plan = subject.plan
     for mesh_dim in TOKEN_DIMS:
         size = plan.mesh.size(mesh_dim)
@@ -22,8 +22,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         if size > 1 and not is_idle and not _is_covered(plan, mesh_dim):
             yield CODE.at(
                 plan.span(f"mesh.{mesh_dim}"),
-                f"{size} ranks would each train a model of their own",
-                help=f"{covering_block(subject, mesh_dim)}, or set {mesh_dim} = 1",
+                f"{size} ranks would each train their own model",
+                help=f"{covering_block(subject, mesh_dim)}, or set `{mesh_dim}` to 1",
             )
 
 
@@ -32,7 +32,7 @@ def _is_covered(plan: Plan, mesh_dim: MeshDim) -> bool:
     if fsdp is None:
         # Whole replicas: their gradients are summed after backward.
         return mesh_dim is MeshDim.DP_REPLICATE
-    # Another value of replicate_on is a finding of its own.
+    # Any other value of replicate_on has a rule of its own.
     return mesh_dim in fsdp.on or (mesh_dim is MeshDim.DP_REPLICATE and fsdp.replicate_on is not None)
 
 

@@ -1,4 +1,4 @@
-"""Worlds that do not fill their nodes."""
+"""World sizes that do not fill their nodes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     yield CODE.at(
         subject.plan.span("mesh.devices_per_node"),
         f"{world_size} ranks on nodes of {per_node} devices",
-        notes=("torch builds device meshes over nodes of equal size only",),
-        help=f"make the mesh {choices(whole, near=world_size)} ranks, or correct devices_per_node",
+        notes=("torch requires every node of a device mesh to have equally many ranks",),
+        help=f"set the mesh to {choices(whole, near=world_size)} ranks, or correct `devices_per_node`",
     )
 
 

@@ -22,10 +22,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     sizes = divisors(gcd(per_node, num_heads(subject)))
     yield CODE.at(
         subject.plan.span("mesh.tp"),
-        f"groups of {mesh.tp} ranks on nodes of {per_node} devices",
-        secondary=(Label(subject.plan.span("mesh.devices_per_node"), "a node ends here"),),
-        notes=("tp communicates twice in every layer and waits for it each time",),
-        help=f"tp can be {choices(sizes, near=min(mesh.tp, per_node))}",
+        f"tp = {mesh.tp} ranks do not fit evenly on nodes of {per_node} devices",
+        secondary=(Label(subject.plan.span("mesh.devices_per_node"), "the devices of a node"),),
+        notes=("tp would wait for the network between nodes twice in every layer",),
+        help=f"set `tp` to {choices(sizes, near=min(mesh.tp, per_node))}",
     )
 
 

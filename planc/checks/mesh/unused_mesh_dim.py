@@ -1,4 +1,4 @@
-"""Mesh dims of the model on which nothing works."""
+"""Mesh dims that no block of the plan uses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from planc.diagnostics import Code, Diagnostic
 from planc.plan.bind import BUFFERS
 from planc.vocab import MeshDim
 
-CODE = Code("P306", "unused-mesh-dim", "no block works on this mesh dim")
+CODE = Code("P306", "unused-mesh-dim", "no block uses this mesh dim")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for tp and for cp, where several ranks would do the same work."""
+    """One finding for tp and for cp, if several ranks would do the same work."""
     plan = subject.plan
     blocks = {
         MeshDim.CP: (plan.context_parallel, _context_parallel(subject)),
@@ -25,13 +25,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         if size > 1 and block is None:
             yield CODE.at(
                 plan.span(f"mesh.{mesh_dim}"),
-                f"{size} ranks would all compute the same",
-                help=f"{remedy}, or set {mesh_dim} = 1",
+                f"{size} ranks would all do the same work",
+                help=f"{remedy}, or set `{mesh_dim}` to 1",
             )
 
 
 def _context_parallel(subject: Subject) -> str:
-    """The block, and what sums the gradients of its ranks: they see different tokens."""
+    """The block to add, with one that sums gradients, since ranks of cp see different tokens."""
     buffers = ", ".join(f'"{name}"' for name in BUFFERS)
     fsdp = subject.plan.fsdp
     covering = "" if fsdp and MeshDim.CP in fsdp.on else f" and {covering_block(subject, MeshDim.CP)}"
@@ -41,7 +41,7 @@ def _context_parallel(subject: Subject) -> str:
 def _tensor_parallel(subject: Subject) -> str:
     if subject.inventory.tp_plan:
         return "add `tensor_parallel on tp { auto }`"
-    return "add a `tensor_parallel on tp` block with rules, since the model has no plan of its own for `auto`"
+    return "add a `tensor_parallel on tp` block with rules; the model has no tensor-parallel plan for `auto`"
 
 
 RULE = Rule((CODE,), check)

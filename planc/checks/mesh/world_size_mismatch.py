@@ -1,4 +1,4 @@
-"""The mesh against the ranks that were started."""
+"""A mesh of another size than the world."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from planc.diagnostics import Code, Diagnostic
 from planc.plan.elastic_meshes import smaller_plans
 from planc.vocab import MeshDim
 
-CODE = Code("P301", "world-size-mismatch", "the mesh does not have one place for every rank")
+CODE = Code("P301", "world-size-mismatch", "the mesh does not match the world size")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the mesh when the launch's world size is known and is not the product of the dims."""
+    """One finding at the mesh if the world size is known and is not the product of the dims."""
     mesh, started = subject.plan.mesh, subject.world_size
     if started is None or started == mesh.world_size:
         return
@@ -27,8 +27,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     product = f"{' x '.join(factors)} needs" if factors else "a mesh of one rank needs"
     yield CODE.at(
         subject.plan.span("mesh"),
-        f"{product} {mesh.world_size}, world size is {started}",
-        help=f"start {mesh.world_size}{smaller} ranks" + (f", or set {' or '.join(fits)}" if fits else ""),
+        f"{product} {mesh.world_size} ranks; the world size is {started}",
+        help=f"start {mesh.world_size}{smaller} ranks"
+        + (f", or set {' or '.join(f'`{one}`' for one in fits)}" if fits else ""),
     )
 
 

@@ -1,4 +1,4 @@
-"""Rules on the model itself: what planc does not compute as the model asks."""
+"""Rules on the model itself: features that planc does not compute."""
 
 from __future__ import annotations
 

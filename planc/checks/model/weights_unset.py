@@ -1,4 +1,4 @@
-"""Weights that start from whatever lay in memory."""
+"""Weights that the model leaves uninitialized."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from planc.inventory.schema import Inventory
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.spec import Weights
 
-CODE = Code("P720", "weights-unset", "the model's own initialisation does not set all that it has")
+CODE = Code("P720", "weights-unset", "uninitialized parameters or buffers")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the model for what it leaves as it was: where weights are read from files, the buffers,
-    which are computed and not read; else everything."""
+    """One finding at the model for its uninitialized tensors; pretrained weights set all but buffers."""
     parameters, buffers = _unset(subject.inventory)
     is_random = subject.plan.model.weights is Weights.RANDOM
     names = (*parameters, *buffers) if is_random else buffers
@@ -24,15 +23,15 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     found = quoted(as_patterns(families(subject.inventory, names)))
     yield CODE.at(
         subject.plan.span("model.hf"),
-        f"nothing sets {found}",
-        notes=("a run that started would compute with whatever lay in memory, and so it refuses to",),
-        help="take a model whose code sets every weight"
+        f"the model's code never initializes {found}",
+        notes=("training would start from arbitrary memory, so a run refuses to start",),
+        help="use a model whose code initializes every weight"
         + (", or write `weights = pretrained`" if not buffers else ""),
     )
 
 
 def _unset(inventory: Inventory) -> tuple[list[str], list[str]]:
-    """The fqns of parameters and of buffers that the model does not set."""
+    """The fqns of parameters and of buffers that the model does not initialize."""
     parameters: list[str] = []
     buffers: list[str] = []
     for module in inventory.modules:

@@ -8,11 +8,11 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.plan.optimizer import AdamW
 
-CODE = Code("P712", "betas-exchanged", "the first moment decays slower than the second", Severity.WARNING)
+CODE = Code("P712", "betas-exchanged", "beta1 is larger than beta2", Severity.WARNING)
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning at the optimizer when beta1 is above beta2, beyond where AdamW is known to converge."""
+    """One warning at the optimizer if beta1 is above beta2, for which AdamW is not known to converge."""
     kind = subject.plan.optimizer.kind
     if not isinstance(kind, AdamW):
         return
@@ -21,7 +21,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             subject.plan.span("optimizer.kind.betas"),
             f"betas = [{first:g}, {second:g}]",
-            notes=("the mean of gradients would be older than the variance that it is divided by",),
+            notes=("the mean of gradients would react more slowly than the variance that divides it",),
             help=f"write `betas = [{second:g}, {first:g}]`",
         )
 

@@ -8,13 +8,13 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.source import Span
 
-CODE = Code("P713", "decay-beyond-one", "one step of weight decay takes more than the weight")
+CODE = Code("P713", "decay-beyond-one", "weight decay overshoots zero")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each weight decay that, times its peak learning rate, is 1 or more.
+    """One finding for each weight decay whose product with its peak learning rate is at least 1.
 
-    With a learning rate of 1 or more there is one alone, for that: decays of 1 and more are rarer.
+    For a learning rate of at least 1, one finding only: that is the likelier slip.
     """
     plan, kind = subject.plan, subject.plan.optimizer.kind
     own: dict[Span, tuple[float, float]] = {}
@@ -33,8 +33,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 span,
                 f"lr x weight_decay = {lr:g} x {decay:g} = {lr * decay:g}",
-                notes=("weight decay takes lr x weight_decay of every weight in each step",),
-                help="lr is usually between 1e-5 and 1e-2" if lr >= 1 else "weight_decay is usually 0.1",
+                notes=(
+                    "each step would subtract lr x weight_decay of every weight, which is all of it or more",
+                ),
+                help="set `lr` between 1e-5 and 1e-2" if lr >= 1 else "set `weight_decay` to about 0.1",
             )
 
 

@@ -10,14 +10,14 @@ from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.optimizer import AdamW
 from planc.vocab import DType
 
-CODE = Code("P709", "epsilon-vanishes", "the optimizer's eps is zero in the dtype of the parameters")
+CODE = Code("P709", "epsilon-vanishes", "the optimizer's eps rounds to zero")
 
 _SMALLEST = {DType.FLOAT64: 4.9e-324, DType.FLOAT32: 1.4e-45, DType.BFLOAT16: 9.2e-41, DType.FLOAT16: 6.0e-8}
-"""The smallest positive number of each dtype."""
+"""The smallest positive number in each dtype."""
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the optimizer when a gradient of zero would be divided by zero."""
+    """One finding at the optimizer if a gradient of zero would be divided by zero."""
     plan, kind = subject.plan, subject.plan.optimizer.kind
     if not isinstance(kind, AdamW):
         return
@@ -25,12 +25,14 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     smallest = _SMALLEST[stored]
     if eps * 2 > smallest:
         return
-    dtype = (Label(plan.span("model.dtype"), f"has no number between 0 and {smallest:g}"),)
+    dtype = (Label(plan.span("model.dtype"), f"the smallest number above 0 here is {smallest:g}"),)
     yield CODE.at(
         plan.span("optimizer.kind.eps"),
         f"eps = {eps:g}",
         secondary=dtype if eps else (),
-        notes=("a weight without gradient, as of a token that a step does not hold, becomes 0 / 0",),
+        notes=(
+            "a weight with a zero gradient, such as the row of a token that a step lacks, would become 0 / 0",
+        ),
         help=stored_in_float32(subject) if eps else "write `eps = 1e-8`",
     )
 

@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 
-CODE = Code("P711", "learning-rate-zero", "the learning rate is zero throughout")
+CODE = Code("P711", "learning-rate-zero", "the learning rate is always zero")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding when no step could move a weight: at the optimizer, or at the group that says so of all."""
+    """One finding if no step could change a weight: at the optimizer, or at the group for all parameters."""
     optimizer, own = subject.plan.optimizer, subject.bound.learning_rates
     names = [fqn for fqn, _, _ in subject.inventory.parameters()]
     if any(own[fqn][0] if fqn in own else optimizer.kind.lr for fqn in names):
         return
     if optimizer.kind.lr == 0:
         yield CODE.at(
-            subject.plan.span("optimizer.kind.lr"), "lr = 0", help="give the peak learning rate: `lr = 3e-4`"
+            subject.plan.span("optimizer.kind.lr"), "lr = 0", help="set the peak learning rate: `lr = 3e-4`"
         )
         return
     first, *others = dict.fromkeys(own[fqn][1] for fqn in names)
     yield CODE.at(
         first,
         "lr = 0" if others else "lr = 0 for every parameter",
-        secondary=tuple(Label(span, "and here, for all the others") for span in others),
-        help="leave to the optimizer's own rate what is to be trained",
+        secondary=tuple(Label(span, "and here, for all other parameters") for span in others),
+        help="remove `lr = 0` from the groups of parameters to train",
     )
 
 

@@ -1,4 +1,4 @@
-"""SGD that looks ahead along a direction that it does not keep."""
+"""SGD with `nesterov` and without momentum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.plan.optimizer import Sgd
 
-CODE = Code("P716", "nesterov-without-momentum", "Nesterov's step needs momentum")
+CODE = Code("P716", "nesterov-without-momentum", "`nesterov` needs momentum")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""Weight decay that is switched off for some norms and not for others."""
+"""Weight decay that is disabled for some norms but not others."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from planc.diagnostics import Code, Diagnostic, Severity
 from planc.inventory.schema import Kind
 from planc.layouts.families import as_patterns, families, quoted
 
-CODE = Code("P721", "norms-decayed", "some norms are left out of what does not decay", Severity.NOTE)
+CODE = Code("P721", "norms-decayed", "weight decay is disabled for some norms but not others", Severity.NOTE)
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One note at the first group that spares a norm, naming those that no group mentions.
+    """One note at the first group without decay for a norm, with the norms that no group names.
 
-    Biases say nothing of norms, and a decay that is written is meant.
+    Groups of biases tell nothing about norms, and a decay that is written is intended.
     """
     decay = subject.plan.optimizer.kind.weight_decay
     decays = subject.bound.weight_decay
@@ -33,8 +33,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     yield CODE.at(
         spared[0],
         f"{quoted(patterns)} {'decay' if len(left) > 1 else 'decays'} by {decay:g}",
-        help=f"add them: `{listed if len(patterns) == 1 else f'[{listed}]'} -> group(weight_decay = 0.0)`; "
-        f"or write {decay:g} for them, if it is meant",
+        help=f"add `{listed if len(patterns) == 1 else f'[{listed}]'} -> group(weight_decay = 0.0)`, "
+        f"or `weight_decay = {decay:g}` if that is intended",
     )
 
 

@@ -1,4 +1,4 @@
-"""Phases of a schedule that do not fit into the run."""
+"""Phases of a schedule that are longer than the run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.optimizer import WarmupStableDecay
 
-CODE = Code("P715", "schedule-beyond-training", "warm-up and decay are longer than the training")
+CODE = Code("P715", "schedule-beyond-training", "warmup and decay exceed the training steps")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at a `wsd` whose decay would begin before its warm-up ends."""
+    """One finding at a `wsd` whose decay would begin before its warmup ends."""
     plan, schedule = subject.plan, subject.plan.optimizer.schedule
     if not isinstance(schedule, WarmupStableDecay):
         return
@@ -21,12 +21,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         left = steps - warmup
         yield CODE.at(
             plan.span("optimizer.schedule"),
-            f"{warmup} steps of warm-up, {decay} of decay",
+            f"{warmup} steps of warmup and {decay} of decay",
             secondary=(Label(plan.span("train.steps"), f"{steps} steps of training"),),
-            notes=("the learning rate would have to fall before it has reached its peak",),
-            help=f"write `decay = {left} steps` or fewer, or train longer"
+            notes=("the learning rate would decay before it reaches its peak",),
+            help=f"set `decay` to at most {left} steps, or train longer"
             if left
-            else "shorten the warm-up, or train longer",
+            else "shorten `warmup`, or train longer",
         )
 
 

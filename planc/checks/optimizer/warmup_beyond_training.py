@@ -1,4 +1,4 @@
-"""Warm-ups that outlast the run."""
+"""Warmups that are longer than the run."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.optimizer import Constant, WarmupStableDecay
 
-CODE = Code("P706", "warmup-beyond-training", "the warm-up takes all of the training")
+CODE = Code("P706", "warmup-beyond-training", "the warmup takes the whole training")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the schedule when the peak learning rate is never reached, or never left.
+    """One finding at the schedule if the learning rate never reaches its peak, or never leaves it.
 
-    A constant one may be reached in the last step: it has nowhere to go. What a `wsd` lacks for its decay is
-    another rule's.
+    A constant schedule may reach it in the last step. The decay of a `wsd` has a rule of its own.
     """
     schedule, steps = subject.plan.optimizer.schedule, subject.plan.train.steps
     warmup = schedule.warmup
     never_left = warmup == steps > 1 and not isinstance(schedule, Constant | WarmupStableDecay)
     if warmup > steps or never_left:
-        share = ", a tenth of the training" if steps >= 10 else ""
+        share = " (a tenth of the training)" if steps >= 10 else ""
         yield CODE.at(
             subject.plan.span("optimizer.schedule.warmup"),
-            f"{warmup} steps of warm-up",
+            f"{warmup} steps of warmup",
             secondary=(Label(subject.plan.span("train.steps"), f"{steps} steps of training"),),
-            notes=("the learning rate would reach its peak in the last step, and never come down",)
+            notes=("the learning rate would reach its peak in the last step and never decay",)
             if never_left
-            else ("the learning rate would never reach its peak, and never come down",),
+            else ("the learning rate would never reach its peak or decay",),
             help=f"write `warmup = {max(1, steps // 10)} steps`{share}, or train longer",
         )
 

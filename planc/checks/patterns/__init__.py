@@ -12,7 +12,7 @@ from planc.checks.patterns import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
-    # Unmatched patterns first: later rules skip what merely follows from these.
+    # Unmatched patterns first: later rules skip mere consequences of their findings.
     pattern_unmatched.RULE,
     overlapping_rules.RULE,
     override_of_nothing.RULE,

@@ -1,4 +1,4 @@
-"""Blocks whose rules are all that they do, without a rule."""
+"""Blocks that need rules and have none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.inventory.schema import Kind
 
-CODE = Code("P812", "names-nothing", "a block without rules does nothing", Severity.WARNING)
+CODE = Code("P812", "names-nothing", "a block without rules has no effect", Severity.WARNING)
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -20,8 +20,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         (plan.compile, "nothing is compiled", "region"),
     ):
         if block is not None and not block.rules:
-            rule = f'add `"{layers}.*" -> {action}`' if layers else f"name modules, as in `x -> {action}`"
-            yield CODE.at(block.span, text, help=f"{rule}, or take the block out")
+            rule = (
+                f'add `"{layers}.*" -> {action}`'
+                if layers
+                else f'add a rule, such as `"PATTERN" -> {action}`'
+            )
+            yield CODE.at(block.span, text, help=f"{rule}, or remove the block")
 
 
 RULE = Rule((CODE,), check)

@@ -1,4 +1,4 @@
-"""Two rules that say different things of one name."""
+"""Two rules that assign different things to one name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.diagnostics import Code, Diagnostic, Label
 from planc.layouts.families import exact_families, quoted
 from planc.source import Span
 
-CODE = Code("P221", "overlapping-rules", "two rules differ on the same name")
+CODE = Code("P221", "overlapping-rules", "two rules conflict on the same name")
 
 _MAX_NAMES = 4
 
@@ -27,8 +27,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             second,
             f"also matches {quoted(shown[:_MAX_NAMES])}{more}",
-            secondary=(Label(first, "`auto` covers it too" if first == auto else "the earlier rule"),),
-            help="write `override` before the rule that is to win, or narrow one of the patterns",
+            secondary=(Label(first, "`auto` also covers it" if first == auto else "the earlier rule"),),
+            help="write `override` before the rule that must win, or narrow one of the patterns",
         )
 
 

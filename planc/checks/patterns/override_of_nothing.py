@@ -17,9 +17,9 @@ _WORD = "override "
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each overriding rule of the plan's own file whose names no other rule matches.
+    """One finding for each `override` rule in the plan's own file that overlaps with no other rule.
 
-    In an included file the word may be for another plan, or for another model.
+    In an included file, `override` may be needed by another plan or another model.
     """
     plan = subject.plan
     file = plan.span("").file
@@ -38,8 +38,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 word = replace(start, end_line=start.line, end_column=start.column + len(_WORD))
                 yield CODE.at(
                     replace(word, end_column=word.end_column - 1),
-                    "no other rule matches what this one does",
-                    help="remove `override`: a rule that comes to differ from this one is then reported",
+                    "no other rule matches these names",
+                    help="remove `override`; planc will then report a rule that conflicts with this one",
                     fix=Fix(word, "", Applicability.SAFE),
                 )
 
@@ -57,7 +57,7 @@ def _matched(rule: PatternRule[Any], subject: Subject) -> frozenset[str]:
 
 
 def _automatic(rule: PatternRule[Any], subject: Subject) -> frozenset[str]:
-    """What `auto` covers, if the rule stands beside it."""
+    """The names that `auto` covers, if the rule is in the same block."""
     spec = subject.plan.tensor_parallel
     if spec is None or spec.auto is None or rule not in spec.rules:
         return frozenset()

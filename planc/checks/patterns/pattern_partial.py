@@ -1,4 +1,4 @@
-"""Tensor-parallel rules that divide a module in some layers only."""
+"""Tensor-parallel rules that shard a module in some layers only."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             spans[0],
             f"does not cover {_layers(missing)}",
-            secondary=tuple(Label(span, "nor does this") for span in spans[1:]),
-            notes=(f"{names} would stay whole there",),
-            help="write `*` for the layer, or add a rule for the others (`replicate` keeps them whole)",
+            secondary=tuple(Label(span, "neither does this rule") for span in spans[1:]),
+            notes=(f"{names} would stay replicated there",),
+            help="write `*` for the layer number, or add a rule for the others (`replicate` for no sharding)",
         )
 
 
@@ -40,7 +40,7 @@ def _layers(numbers: Sequence[int]) -> str:
 def _families(subject: Subject) -> Mapping[str, Mapping[int, Span | None]]:
     """By family, each layer's rule. Only members of repeated blocks are listed."""
     found: dict[str, dict[int, Span | None]] = {}
-    # Without parameters of its own, a module has nothing that these styles could divide.
+    # A module without parameters of its own has nothing to shard.
     of_parameters = {
         family(subject.inventory, fqn)
         for fqn, assignment in subject.bound.styles.items()

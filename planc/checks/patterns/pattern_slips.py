@@ -1,4 +1,4 @@
-"""Patterns that match nothing, written as they were probably meant, and whether that is beyond doubt."""
+"""Likely corrections of patterns that match nothing, and whether they are certain."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from planc.syntax import ast
 
 _PARAMETERS = ("weight", "bias")
 _BLOCKS = ("layers", "layer", "blocks", "block", "h", "decoder_layers")
-"""What models call the list of their repeated blocks."""
+"""The names that models give the list of their repeated blocks."""
 _MEMBER = re.compile(r"\*|[0-9]+|\{[0-9., ]+\}")
 _NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
 _MAX_TRIED = 2000
-"""Names that one pattern is held against, part after part."""
+"""Names that a pattern is matched against, part by part."""
 
 
 def rewritten(selection: Selection, blocks: Sequence[str]) -> str | None:
-    """Another pattern that a whole one without a match was most likely meant to be; None if none is clear.
+    """Return the pattern that was most likely meant; None if no candidate is clear.
 
-    It lacks what stands before it (`layers.*` in `model.layers.*`), has too much before it
-    (`module.model.layers.*`) or behind it (`q_proj.weight`), or names the blocks as another model does.
+    The pattern lacks a prefix (`layers.*` in `model.layers.*`), has a prefix too much
+    (`module.model.layers.*`) or a suffix (`q_proj.weight`), or uses another model's name for the blocks.
     """
     text, names = selection.pattern.text, selection.names
     for found in (
@@ -44,7 +44,7 @@ def rewritten(selection: Selection, blocks: Sequence[str]) -> str | None:
 
 @dataclass(slots=True, eq=False)
 class Beside:
-    """What stands beside each pattern in its block, looked up once for all patterns of a plan."""
+    """The other rules in each pattern's block, looked up once for all patterns of a plan."""
 
     subject: Subject
     _owners: dict[int, tuple[int, PatternRule[Any]]]
@@ -68,7 +68,7 @@ class Beside:
         return cls(subject, owners, frozen)
 
     def is_clear(self, selection: Selection, text: str) -> bool:
-        """Whether a rule with this pattern could stand: it names nothing that another rule of its block
+        """Whether a rule with this pattern would be valid: it names nothing that another rule of its block
         names, and its style is for what it names."""
         block, owner = self._owners[id(selection.pattern)]
         meant = _parsed(text)
@@ -95,7 +95,7 @@ def _blocks(subject: Subject) -> Iterator[Sequence[PatternRule[Any]]]:
 
 
 def _with_prefix(pattern: Pattern, names: tuple[str, ...]) -> str | None:
-    """The pattern behind the one module in which it matches."""
+    """The pattern below the only module in which it matches."""
     anywhere = _parsed(f"**.{pattern.text}")
     first = pattern.segments[0]
     if anywhere is None or first.depth or any(option.text == "*" for option in first.alternatives):
@@ -109,7 +109,7 @@ def _with_prefix(pattern: Pattern, names: tuple[str, ...]) -> str | None:
 
 
 def _without_prefix(pattern: Pattern, names: tuple[str, ...]) -> str | None:
-    """What is left of the pattern where the model has that: from its start, or inside one module."""
+    """The rest of the pattern, if the model has it at its top or inside one module."""
     if "*" in pattern.parts[0][1]:
         return None
     for start, first in pattern.parts[1:]:
@@ -123,7 +123,7 @@ def _without_prefix(pattern: Pattern, names: tuple[str, ...]) -> str | None:
 
 
 def _without_parameter(pattern: Pattern, names: tuple[str, ...]) -> str | None:
-    """The module, where a pattern names its parameter."""
+    """The module, if the pattern names a parameter of it."""
     head, _, last = pattern.text.rpartition(".")
     module = _parsed(head) if last in _PARAMETERS else None
     return head if module is not None and module.select(names) else None

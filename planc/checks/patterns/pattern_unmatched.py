@@ -27,8 +27,8 @@ _BRACE = re.compile(r"([^{}]*)\{[^{}]*\}([^{}]*)\Z")
 class Gap:
     """Where a pattern stops matching: offsets [start, end) of its text, the parent so far, the names there.
 
-    `around` is what surrounds the offsets inside their part, None where other braces do. `others` are choices
-    that the brace has.
+    `around` is the text around the offsets inside their part, None if it has other braces. `others` are
+    alternatives in the same braces.
     """
 
     start: int
@@ -43,7 +43,7 @@ class Gap:
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each pattern without a match, or for each choice in a brace without one."""
+    """One finding for each pattern without a match, or for each alternative in braces without a match."""
     own_file = subject.plan.span("").file
     beside: Beside | None = None
     for selection in subject.bound.selections:
@@ -60,14 +60,14 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _tied(subject: Subject, selection: Selection) -> Diagnostic | None:
-    """The finding on a pattern for a tied parameter, which rules name as its owner does."""
+    """The finding on a pattern for a tied parameter, which rules must name by its owner."""
     if selection.matched:
         return None
     pattern = selection.pattern
     for owner, *aliases in subject.inventory.ties:
         for alias in aliases:
             if pattern.matches(alias) or pattern.matches(alias.rpartition(".")[0]):
-                text = f"`{alias}` is tied: it is one parameter with `{owner}`"
+                text = f"`{alias}` is tied to `{owner}`: they are one parameter"
                 fix = Fix(pattern.source.part(0, len(pattern.text)), owner, Applicability.UNSAFE)
                 return CODE.at(pattern.source.span, text, help=f"write `{owner}`", fix=fix)
     return None
@@ -76,7 +76,7 @@ def _tied(subject: Subject, selection: Selection) -> Diagnostic | None:
 def _reports(
     beside: Beside, selection: Selection, gaps: Sequence[Gap], *, is_own: bool
 ) -> Iterator[Diagnostic]:
-    """A finding for each gap; one alone where the choices of a brace seem to be slips of one name."""
+    """A finding for each gap; only one if all alternatives in braces seem to be slips of one name."""
     near = [_near(gap) for gap in gaps]
     if len(gaps) > 1 and near[0] is not None and len(set(near)) == 1:
         first = _whole_segment(selection.pattern, gaps)
@@ -96,7 +96,7 @@ def _reports(
 
 
 def _whole_segment(pattern: Pattern, gaps: Sequence[Gap]) -> Gap:
-    """The gap of a whole part with a brace of which no choice matches."""
+    """The gap for a whole part with braces of which no alternative matches."""
     start, text = next((start, text) for start, text in reversed(pattern.parts) if start <= gaps[0].start)
     return replace(gaps[0], start=start, end=start + len(text), around=("", ""), others=())
 
@@ -104,7 +104,7 @@ def _whole_segment(pattern: Pattern, gaps: Sequence[Gap]) -> Gap:
 def _report(beside: Beside, selection: Selection, gap: Gap, near: str | None, *, is_safe: bool) -> Diagnostic:
     same, pattern = _same_but_for_case(gap), selection.pattern
     span = pattern.source.part(gap.start, gap.end)
-    nothing = f"there is nothing below `{gap.parent}`"
+    nothing = f"`{gap.parent}` has no children"
     children = tuple(dict.fromkeys((*(same[0] if same else ()), *gap.children)))
     fix = None
     if near is not None:
@@ -120,10 +120,10 @@ def _report(beside: Beside, selection: Selection, gap: Gap, near: str | None, *,
 
 
 def _rewrite(beside: Beside, selection: Selection, gap: Gap, meant: str, *, is_own: bool) -> Diagnostic:
-    """A finding on a pattern that would match as another whole one."""
+    """A finding on a pattern that would match if it were written differently."""
     pattern = selection.pattern
     whole = pattern.source.part(0, len(pattern.text))
-    # What another model calls its blocks is another model's pattern.
+    # Another model's name for its blocks belongs to that model's plan.
     is_same = meant.endswith(pattern.text) or pattern.text.endswith(meant) or pattern.text.startswith(meant)
     is_safe = is_own and is_same and beside.is_clear(selection, meant)
     return CODE.at(
@@ -136,18 +136,18 @@ def _rewrite(beside: Beside, selection: Selection, gap: Gap, meant: str, *, is_o
 
 
 def _with(pattern: Pattern, gap: Gap, near: str) -> str:
-    """The pattern with something else in a gap."""
+    """The pattern with other text in a gap."""
     return f"{pattern.text[: gap.start]}{near}{pattern.text[gap.end :]}"
 
 
 def _leads(selection: Selection, gap: Gap, near: str) -> bool:
-    """Whether a pattern with something else in a gap matches something."""
+    """Whether a pattern with other text in a gap matches anything."""
     pattern = parse_pattern(replace(selection.pattern.source, value=_with(selection.pattern, gap, near)))
     return isinstance(pattern, Pattern) and bool(pattern.select(selection.names))
 
 
 def _is_slip(gap: Gap, near: str) -> bool:
-    """Whether a name was mistyped, rather than another name meant."""
+    """Whether a name is a typo, and not another name."""
     prefix, suffix = gap.around or ("", "")
     is_choice = gap.wanted.startswith(prefix) and gap.wanted.endswith(suffix)
     meant = f"{prefix}{near}{suffix}" if is_choice else near
@@ -155,26 +155,26 @@ def _is_slip(gap: Gap, near: str) -> bool:
 
 
 def _other_help(subject: Subject, gap: Gap) -> str | None:
-    """What to do where no name is near."""
+    """The help if no name is similar."""
     if gap.wanted.lstrip("-").isdecimal() and gap.children:
-        return f"the numbers here are {_listed(gap.children)}"
+        return f"use a number that exists: {_listed(gap.children)}"
     if match := _NUMBERS.fullmatch(gap.wanted):
         return f"write the range as `{{{match[1]}..{match[2]}}}`"
     if not gap.children:
         return f"write `{gap.parent}`" if gap.parent else None
-    return f"name one of the candidates; `planc inventory {subject.plan.model.hf}` lists all modules"
+    return f"name one of the candidates, or run `planc inventory {subject.plan.model.hf}` to list all modules"
 
 
 def _label(gap: Gap) -> str:
     if gap.is_container:
-        return f"`{gap.wanted}` has nothing of its own that a rule could name here"
+        return f"`{gap.wanted}` has no parameters of its own"
     if gap.parent.endswith("**"):
-        return f"no `{gap.wanted}` anywhere"
+        return f"no module is named `{gap.wanted}`"
     return f"no child `{gap.wanted}` under `{gap.parent}`" if gap.parent else f"no `{gap.wanted}`"
 
 
 def _near(gap: Gap) -> str | None:
-    """What to write in place of the faulty part."""
+    """The replacement of the faulty part."""
     same = _same_but_for_case(gap)
     return same[1] if same else _nearest(gap)
 
@@ -198,7 +198,7 @@ def _nearest(gap: Gap) -> str | None:
 
 
 def _same_but_for_case(gap: Gap) -> tuple[tuple[str, ...], str] | None:
-    """Names that would match in another case, with what to write for them; None without such names."""
+    """Names that match in another letter case, with the replacement; None without such names."""
     if gap.is_container or gap.is_range or gap.around != ("", ""):
         return None
     wanted, core = Alternative(gap.wanted.lower(), 0, 0), gap.wanted.strip("*").lower()
@@ -220,7 +220,7 @@ def _listed(children: Sequence[str]) -> str:
 
 
 def _dead_end(selection: Selection) -> Iterator[Gap]:
-    """The first part of a pattern that leads nowhere; each choice of it, if it has some."""
+    """The first part of a pattern without a match; each alternative of it, if it has some."""
     pattern, prefixes = selection.pattern, _prefixes(selection.names)
     for index, (start, text) in enumerate(pattern.parts):
         if pattern.select(prefixes, num_segments=index + 1):
@@ -230,7 +230,7 @@ def _dead_end(selection: Selection) -> Iterator[Gap]:
         else:
             yield _only(pattern, index, start, text, prefixes)
         return
-    # Every part leads somewhere, but not to a name: the pattern stops at a container.
+    # Every part matches, but the whole is not a name: the pattern ends at a container.
     start, text = pattern.parts[-1]
     children = _children(pattern, len(pattern.parts), prefixes)
     parent = _parent(pattern, len(pattern.parts) - 1)
@@ -240,16 +240,16 @@ def _dead_end(selection: Selection) -> Iterator[Gap]:
 def _only(pattern: Pattern, index: int, start: int, text: str, prefixes: tuple[str, ...]) -> Gap:
     """The gap at a part that reads one way, whatever braces it is written with."""
     (alternative,) = pattern.segments[index].alternatives
-    # Of several braces nobody can say which one has the slip.
+    # With several braces, the one with the slip is unknown.
     around = ("", "") if text.count("{") < 2 else None
     children = _children(pattern, index, prefixes)
     return Gap(start, start + len(text), alternative.text, _parent(pattern, index), children, around)
 
 
 def _unused_choices(selection: Selection) -> Iterator[Gap]:
-    """Each choice of a brace by which nothing matches."""
+    """Each alternative in braces without a match."""
     pattern = selection.pattern
-    # What was matched shows most choices to be in use, and is a small part of all names.
+    # The matches are few of all names, and show most alternatives to be in use.
     if "{" not in pattern.text or not any(pattern.unmatched(selection.matched)):
         return
     unmatched = tuple(pattern.unmatched(selection.names))
@@ -262,7 +262,7 @@ def _unused_choices(selection: Selection) -> Iterator[Gap]:
 def _choices(
     pattern: Pattern, index: int, options: Sequence[Alternative], prefixes: tuple[str, ...]
 ) -> Iterator[Gap]:
-    """A gap for each choice as it is written; the numbers of one range are one."""
+    """A gap for each alternative as written; the numbers of one range are one."""
     by_place: dict[tuple[int, int], list[Alternative]] = {}
     for option in options:
         by_place.setdefault((option.start, option.end), []).append(option)
@@ -300,7 +300,7 @@ def _children(pattern: Pattern, index: int, prefixes: tuple[str, ...]) -> tuple[
     is_deep = index > 0 and pattern.segments[index - 1].depth
     below = _by_parent(prefixes)
     found = sorted(child for parent in parents for child in below.get(parent, ()))
-    # Anywhere in the model, numbers tell nothing.
+    # Without a parent, numbers are not informative.
     names = (name for _, name in found if not (is_deep and name.isdecimal()))
     return tuple(dict.fromkeys(names))
 

@@ -17,7 +17,7 @@ _NUM_PARTS = 4
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at `hardware.gpu` when the estimated peak leaves too little of the device's memory."""
+    """One finding at `hardware.gpu` if the estimated peak leaves too little of the device's memory."""
     if subject.plan.hardware is None:
         return
     found = subject.demand()
@@ -27,11 +27,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def rehearsed(found: Demand, span: Span) -> Diagnostic | None:
-    """The same finding at `hardware.gpu`, of a peak that a rehearsal measured; None where it fits."""
+    """The same finding for a peak that a rehearsal measured; None if it fits."""
     if found.fits:
         return None
-    source = "the figure is the rehearsal's: planc's own operations, and an allocator on what they allocate"
-    help = "`planc estimate` shows what takes the memory"
+    source = "the rehearsal measured this: it replays planc's operations on a simulated allocator"
+    help = "run `planc estimate` for a breakdown of the memory"
     return _finding(found, span, notes=(source, *_notes(found)), help=help)
 
 
@@ -46,19 +46,19 @@ def _finding(found: Demand, span: Span, *, notes: tuple[str, ...], help: str) ->
 
 def _notes(found: Demand) -> Iterator[str]:
     parts = ", ".join(f"{name} {format_bytes(num_bytes)}" for name, num_bytes in found.parts[:_NUM_PARTS])
-    yield f"the peak is reached in: {found.phase}; it is mostly {parts}"
+    yield f"the peak is in {found.phase}: {parts}"
     yield (
-        f"up to {100 * FITS:.0f} % counts as fitting: context and communicators need room beside PyTorch's "
-        "allocator, and the estimate is not calibrated to a machine"
+        f"up to {100 * FITS:.0f} % counts as fitting, since the CUDA context and NCCL need memory outside "
+        "PyTorch's allocator, and the estimate is not calibrated to a machine"
     )
 
 
 def _help(found: Demand) -> str:
     if not found.changes:
-        return "no plan two changes away fits; `planc estimate` shows what takes the memory"
+        return "no two changes make it fit; run `planc estimate` for a breakdown of the memory"
     texts = [f"{' and '.join(one.texts)}: {format_bytes(one.peak_bytes)}" for one in found.changes]
-    return f"what fits: {'; or '.join(texts)}"
+    return f"change one of: {'; or '.join(texts)}"
 
 
-# A batch that does not come out whole has no step to estimate.
+# An indivisible batch has no step to estimate.
 RULE = Rule((CODE, TIGHT), check, of_sound=True)

@@ -1,20 +1,38 @@
-"""What the plan asserts about itself."""
+"""Assertions in a plan about the facts that follow from it."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from planc.checks.data.batch_indivisible import CODE as BATCH_INDIVISIBLE
 from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Applicability, Code, Diagnostic, Fix
+from planc.checks.tensor_parallel import (
+    heads_indivisible,
+    kv_heads_indivisible,
+    sequence_indivisible,
+    vocabulary_below_tp,
+    width_indivisible,
+)
+from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
 from planc.diagnostics.suggest import closest, is_slip
+from planc.layouts.families import quoted
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
-from planc.plan.spec import Expectation
+from planc.plan.scope import OriginStep
+from planc.plan.spec import Expectation, Plan
 from planc.tables import format_bytes, format_number
 
 CODE = Code("P702", "expectation-broken", "an expectation does not hold")
-UNKNOWN = Code("P703", "unknown-fact", "nothing of this name follows from a plan")
+UNKNOWN = Code("P703", "unknown-fact", "unknown fact in `expect`")
+
+_WITHOUT_LEGAL_TP = (
+    heads_indivisible.CODE,
+    kv_heads_indivisible.CODE,
+    width_indivisible.CODE,
+    vocabulary_below_tp.CODE,
+    sequence_indivisible.CODE,
+)
+"""Errors that make facts meaningless: tp must change, and with it the world size."""
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
@@ -31,6 +49,24 @@ _FORMULAS: Mapping[str, str] = {
 }
 """Where each fact comes from."""
 
+_BATCH = ("mesh.dp_", "data.micro_batch", "data.sequence_length", "train.tokens_per_step")
+_INPUTS: Mapping[str, tuple[str, ...]] = {
+    "world_size": ("mesh.",),
+    "dp_size": ("mesh.dp_",),
+    "gradient_accumulation": _BATCH,
+    "tokens_per_step": _BATCH,
+    "sequences_per_step": _BATCH,
+    "total_tokens": (*_BATCH, "train.steps"),
+    "parameters": ("model.",),
+}
+"""The start of the paths of the settings that a fact depends on."""
+
+_SHAPING = (
+    *("model.", "mesh.", "tensor_parallel.", "fsdp.", "context_parallel.", "activation_checkpoint."),
+    *("compile.", "data.", "optimizer.", "hardware.", "train.tokens_per_step"),
+)
+"""The same of the settings that an estimate depends on."""
+
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each line of `expect` that is false, or that names no fact."""
@@ -46,37 +82,53 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 fix=_fix(expectation, near) if near else None,
             )
         elif not _OPERATORS[expectation.operator](known[expectation.subject], expectation.value):
+            settings = _settings(subject.plan, expectation.subject)
             yield CODE.at(
                 expectation.span,
                 f"{expectation.subject} is {_written(expectation.subject, known[expectation.subject])}",
+                secondary=tuple(
+                    Label(step.span, f"{expectation.subject} depends on this")
+                    for step in settings
+                    if step.span
+                ),
                 notes=(f"{expectation.subject} = {_FORMULAS[expectation.subject]}",),
-                help=_broken_help(is_own=expectation.span.file == own_file),
+                help=_broken_help(settings, is_own=expectation.span.file == own_file),
             )
 
 
 def _fix(expectation: Expectation, near: str) -> Fix:
-    # `tp_size` and `dp_size` are as near as a slip.
+    # `tp_size` and `dp_size` are as similar as a typo.
     applicability = Applicability.of(is_safe=is_slip(expectation.subject, near))
     return Fix(expectation.subject_span, near, applicability)
 
 
-def _broken_help(*, is_own: bool) -> str:
+def _settings(plan: Plan, fact: str) -> tuple[OriginStep, ...]:
+    """The settings on the command line or in the environment that a fact depends on."""
+    inputs = _INPUTS.get(fact, _SHAPING)
+    steps = (plan.origins[path] for path in plan.origins if path.startswith(inputs))
+    outside = (step for chain in steps for step in chain[:1] if step.kind in ("set", "environment"))
+    return tuple(dict.fromkeys(outside))
+
+
+def _broken_help(settings: Sequence[OriginStep], *, is_own: bool) -> str:
+    if settings:
+        return f"leave out {quoted(step.text for step in settings)}, or correct the expectation"
     if is_own:
         return "correct the expectation, or the setting that changed"
-    return "correct the setting that changed, or leave in the base what holds for every plan over it"
+    return "correct the setting that changed, or move the expectation from the base into its plans"
 
 
 def _unknown_help(name: str) -> str:
     if name in FLAGS:
-        return f"`{name}` follows from a `hardware` block, or from --gpu"
-    return "`planc explain expect` says what each is"
+        return f"add a `hardware` block, or pass --gpu: `{name}` needs a device"
+    return "run `planc explain expect` for the list of facts"
 
 
 def _written(name: str, value: int) -> str:
-    """A count, a flag as a plan writes it, a size as every view has it and to the byte."""
+    """A count, a flag as a plan writes it, or a size in rounded units and in bytes."""
     if name in FLAGS:
         return str(bool(value)).lower()
     return format_number(value) if name in COUNTS else f"{format_bytes(value)} ({format_number(value)} B)"
 
 
-RULE = Rule((CODE, UNKNOWN), check, block="train", unless=(BATCH_INDIVISIBLE,))
+RULE = Rule((CODE, UNKNOWN), check, unless=(BATCH_INDIVISIBLE, *_WITHOUT_LEGAL_TP))

@@ -1,4 +1,4 @@
-"""A guard that the training is too short for."""
+"""Guards with windows or intervals longer than the training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 
-CODE = Code("P742", "guard-beyond-training", "the training ends before the guard looks")
+CODE = Code("P742", "guard-beyond-training", "training ends before the guard's first check")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One error for a window that no step comes after, and one for a comparison that never comes."""
+    """One error for a window as long as the training, and one for a comparison that never happens."""
     plan = subject.plan
     if plan.guard is None:
         return
@@ -19,11 +19,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     spike, every = plan.guard.loss_spike, plan.guard.replicas_every
     if spike is not None and spike.window >= plan.train.steps:
         help = f"write `window = {max(5, plan.train.steps // 10)} steps`, or train longer"
-        text = f"a loss is judged by {spike.window} steps before it"
+        text = f"compares a loss with the {spike.window} steps before it"
         yield CODE.at(plan.span("guard.loss_spike"), text, secondary=(steps,), help=help)
     if every is not None and every > plan.train.steps:
-        help = f"it can be up to {plan.train.steps} steps"
-        text = f"replicas are compared after every {every} steps"
+        help = f"set `replicas_every` to at most {plan.train.steps} steps"
+        text = f"compares replicas every {every} steps"
         yield CODE.at(plan.span("guard.replicas_every"), text, secondary=(steps,), help=help)
 
 

@@ -1,4 +1,4 @@
-"""Replicas to compare where there are none."""
+"""Comparison of replicas in plans without replicas."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 
-CODE = Code("P743", "no-replicas", "there are no replicas to compare")
+CODE = Code("P743", "no-replicas", "no replicas to compare")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One error where every mesh dim divides every parameter; under tp, norms at least have copies."""
+    """One error if every mesh dim shards every parameter; under tp, norms at least are replicated."""
     plan = subject.plan
     if plan.guard is None or plan.guard.replicas_every is None:
         return
@@ -22,7 +22,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             plan.span("guard.replicas_every"),
             text,
-            help="leave the key out, or write `replicas_every = none`",
+            help="remove `replicas_every`, or write `replicas_every = none`",
         )
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
 
-CODE = Code("P707", "nothing-saved", "this checkpoint block never saves", Severity.WARNING)
+CODE = Code("P707", "nothing-saved", "the `checkpoint` block never saves", Severity.WARNING)
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning when a checkpoint block is there and no step of the run is saved.
+    """One warning if there is a checkpoint block and no step of the run is saved.
 
-    Of an elastic run, which must save more than that, another rule says so.
+    An elastic run must save more often, which is another rule's finding.
     """
     checkpoint, steps = subject.plan.checkpoint, subject.plan.train.steps
     if checkpoint is None or checkpoint.save_last or subject.plan.elastic is not None:
@@ -25,7 +25,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             subject.plan.span("checkpoint.save_last"),
             f"no save at the end, and {every}",
-            help=f"write `save_last = true`, or `save_every` of at most {steps} steps",
+            help=f"write `save_last = true`, or set `save_every` to at most {steps} steps",
         )
 
 

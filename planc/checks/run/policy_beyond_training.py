@@ -1,4 +1,4 @@
-"""Things to be done every so many steps, more than there are."""
+"""Intervals that are longer than the training."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from planc.checks.run.nothing_saved import CODE as NOTHING_SAVED
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label, Severity
 
-CODE = Code("P710", "policy-beyond-training", "training ends before this happens once", Severity.WARNING)
+CODE = Code("P710", "policy-beyond-training", "interval longer than the training", Severity.WARNING)
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One warning for each interval that is longer than the training.
 
-    An elastic run must save before its end, not just at it: that is another rule's.
+    The saves of an elastic run have a rule of their own.
     """
     plan = subject.plan
     saving = plan.checkpoint if plan.elastic is None else None
@@ -28,7 +28,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 plan.span(path),
                 f"every {steps} steps",
                 secondary=(Label(plan.span("train.steps"), f"{plan.train.steps} steps of training"),),
-                help=f"it can be up to {plan.train.steps} step{'s' if plan.train.steps > 1 else ''}",
+                help=f"set `{path.rpartition('.')[2]}` to at most {plan.train.steps} "
+                f"step{'s' if plan.train.steps > 1 else ''}",
             )
 
 

@@ -1,1 +1,1 @@
-"""What rules share: the type of a rule, names for groups of findings, and remedies."""
+"""Shared parts of the rules: the rule type, groups of findings, and remedies."""

@@ -1,11 +1,10 @@
-"""Which attention modules are divided over tp, and which sizes their heads allow."""
+"""The attention modules that are sharded over tp, and the sizes of tp that their heads allow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import gcd
 
-from planc.checks.support.legal_values import choices, divisors
 from planc.checks.support.rule import Subject
 from planc.inventory.schema import Attention
 from planc.layouts.types import FEATURES, normal
@@ -13,9 +12,9 @@ from planc.plan.bind import Assignment
 
 
 def divided_attentions(subject: Subject) -> Iterator[tuple[Attention, Assignment]]:
-    """(attention, the first of its modules that gives or takes a part of the heads), in the model's order.
+    """(attention, the first of its modules with a part of the heads), in the model's order.
 
-    Projections whose outputs are gathered leave every rank all heads, however their weights are divided.
+    Projections whose outputs are gathered leave all heads on every rank, however their weights are sharded.
     """
     first: dict[str, Assignment | None] = {one.fqn: None for one in subject.inventory.attentions}
     for fqn, assignment in subject.bound.styles.items():
@@ -28,12 +27,7 @@ def divided_attentions(subject: Subject) -> Iterator[tuple[Attention, Assignment
             yield attention, assigned
 
 
-def sizes_for(subject: Subject) -> str:
-    """`1, 2 or 4`: the sizes of tp that every divided attention allows."""
-    return choices(divisors(num_heads(subject)), near=subject.plan.mesh.tp)
-
-
 def num_heads(subject: Subject) -> int:
-    """What must be divisible by tp for every divided attention to get whole heads; 0 without one."""
+    """The number that tp must divide for whole heads on every rank; 0 without a sharded attention."""
     attentions = (attention for attention, _ in divided_attentions(subject))
     return gcd(*(size for one in attentions for size in (one.num_heads, one.num_kv_heads)))

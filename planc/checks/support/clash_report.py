@@ -1,4 +1,4 @@
-"""Clashes of the layout flow, gathered for reports: one group a fault, however many layers it is in."""
+"""Clashes of the layout flow, grouped for reports: one group per fault, however many layers have it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planc.source import Span
 from planc.styles.style import Style
 
 _OF_PLACES = (ClashKind.TOKENS_APART, ClashKind.FEATURES_APART, ClashKind.OWN_PARAMETER)
-"""Faults of what is between modules, whatever these modules' styles are."""
+"""Faults of values between modules, whatever the styles of these modules."""
 
 
 @record
@@ -26,11 +26,11 @@ class ClashGroup:
     producers: tuple[str, ...]
     partners: tuple[str, ...]
     style: Style | None
-    """The style of the consumers, where they have one."""
+    """The style of the consumers, if they have one."""
 
 
 def clash_groups(subject: Subject, kind: ClashKind) -> Iterator[ClashGroup]:
-    """The clashes of one kind: grouped by layouts and style, values that are combined by their producer."""
+    """The clashes of one kind: grouped by layouts and style, and combined values by their producer."""
     groups: dict[tuple[object, ...], list[Clash]] = {}
     for clash in subject.flow.clashes:
         if clash.kind is kind:
@@ -76,12 +76,12 @@ def block_span(subject: Subject) -> Span:
 
 
 def primary_span(subject: Subject, spans: Sequence[Span]) -> Span:
-    """The first of the rules that a finding is about, or where one would belong."""
+    """The first of the rules that a finding is about, or the place for a missing rule."""
     return spans[0] if spans else block_span(subject)
 
 
 def labels_at(spans: Sequence[Span], text: str, *, apart_from: Span | None) -> tuple[Label, ...]:
-    """A label at each of `spans` but the primary one."""
+    """A label at each of `spans` except the primary one."""
     return tuple(Label(span, text) for span in spans if span != apart_from)
 
 
@@ -97,14 +97,14 @@ def rules_to_add(subject: Subject, fqns: Sequence[str], action: str) -> str:
 
 
 def size_note(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
-    """How many modules a finding is about, when they are more than its text shows."""
+    """The number of affected modules, if the finding's text shows fewer."""
     if len(fqns) == len(families(subject.inventory, fqns)):
         return ()
-    return (f"{len(fqns)} modules are concerned, the first is `{fqns[0]}`",)
+    return (f"{len(fqns)} modules are affected, starting with `{fqns[0]}`",)
 
 
 def rowwise_for(subject: Subject, fqn: str) -> str:
-    """`rowwise`, with the output that the residual stream of its block has."""
+    """`rowwise`, with the layout of its block's residual stream as its output."""
     for block in subject.inventory.blocks:
         if fqn.startswith(f"{block}."):
             member = subject.inventory.get(".".join(fqn.split(".")[: block.count(".") + 2]))

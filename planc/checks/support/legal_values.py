@@ -1,4 +1,4 @@
-"""Values that would pass, for help lines."""
+"""Legal values for help lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """What divides a number, ascending."""
+    """The divisors of a number, ascending."""
     small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
     return tuple(sorted({*small, *(number // size for size in small)}))
 

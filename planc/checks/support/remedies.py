@@ -1,4 +1,4 @@
-"""Rules that mend a plan, as help lines write them: whole, so that they can be taken over as they stand."""
+"""Rules that fix a plan, for help lines: complete, to be pasted as they are."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from planc.vocab import Placement, Shard
 
 
 def gathered(subject: Subject, containers: Sequence[str]) -> str:
-    """The rules with which layers inside `containers` hand each other whole features.
+    """The rules with which layers inside `containers` exchange whole features and keep sharded weights.
 
-    Their weights stay divided. This suits what cannot work on a share of the heads, or takes the features of
-    several ranks apart. Norms that summed gradients over divided heads have nothing to sum then.
+    For modules that can't work on some of the heads, or that separate the features of several ranks. Norms
+    that summed gradients over sharded heads then have nothing to sum.
     """
     by_action: dict[str, list[str]] = {}
     for module in subject.inventory.modules:
@@ -44,12 +44,12 @@ def _gathered_action(subject: Subject, module: Module, *, assignment: Assignment
 
 
 def with_option(style: str, option: str, value: Placement | None) -> str:
-    """`rowwise(output = Shard(1))`; the style alone where there is no value."""
+    """`rowwise(output = Shard(1))`; only the style without a value."""
     return style if value is None else f"{style}({option} = {value})"
 
 
 def _written(assignment: Assignment, option: str) -> Placement | None:
-    """What the plan itself says of a boundary."""
+    """The boundary that the plan itself writes."""
     boundary = assignment.rule.action.boundary if assignment.rule else None
     value: Placement | None = getattr(boundary, option, None)
     return value
@@ -58,7 +58,7 @@ def _written(assignment: Assignment, option: str) -> Placement | None:
 def changed(subject: Subject, fqns: Sequence[str], action: str) -> str:
     """`"model.layers.*.mlp.down_proj" -> rowwise` in backticks, one rule for each pattern over all layers.
 
-    Beside `auto` and rules of other files it takes an `override` to win.
+    With `auto` or rules of other files, it needs an `override` to win.
     """
     spec = subject.plan.tensor_parallel
     own = spec.span.file if spec else ""
@@ -69,7 +69,7 @@ def changed(subject: Subject, fqns: Sequence[str], action: str) -> str:
 
 
 def divided_here(subject: Subject, fqns: Sequence[str]) -> str:
-    """The rules by which rowwise layers divide whole inputs themselves, leaving what they left."""
+    """The rules by which rowwise layers split whole inputs themselves, with the same outputs."""
     by_action: dict[str, list[str]] = {}
     for fqn in fqns:
         output = _written(subject.bound.styles[fqn], "output")
@@ -78,7 +78,7 @@ def divided_here(subject: Subject, fqns: Sequence[str]) -> str:
 
 
 def followers(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
-    """The linear layers that take what others yield, in the same container."""
+    """The linear layers that take the outputs of others in the same container."""
     return tuple(
         module.fqn
         for module in subject.inventory.modules
@@ -88,7 +88,7 @@ def followers(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
 
 
 def exchanged(subject: Subject) -> frozenset[str]:
-    """Layers that divide their output, behind ones that wait for a divided input: they should swap styles."""
+    """Layers that shard their output, after layers that need a sharded input: they should swap styles."""
     clashes = subject.flow.clashes
     waiting = [clash.consumer for clash in clashes if clash.kind is ClashKind.FEATURES_NOT_DIVIDED]
     styles = subject.bound.styles
@@ -104,7 +104,7 @@ def _parent(fqn: str) -> str:
 
 
 def norms_heads(subject: Subject, fqn: str) -> bool:
-    """Whether a module has the style of norms on divided heads."""
+    """Whether a module has the style of norms on sharded heads."""
     assignment = subject.bound.styles.get(fqn)
     if assignment is None or not assignment.style.reduces_parameter_gradients:
         return False
@@ -112,7 +112,7 @@ def norms_heads(subject: Subject, fqn: str) -> bool:
 
 
 def behind_norms(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
-    """Modules, with norms of single heads replaced by the projections whose heads they norm."""
+    """Modules, with norms of single heads replaced by the projections that they follow."""
     found: set[str] = set()
     for fqn in fqns:
         module = subject.inventory.get(fqn)
@@ -123,7 +123,7 @@ def behind_norms(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_sequence_divided(subject: Subject, *, apart_from: Sequence[str] = ()) -> bool:
-    """Whether anything else but norms gives or takes a divided sequence: the plan means to divide it."""
+    """Whether anything except norms takes or returns a sharded sequence: the plan shards it on purpose."""
     for fqn, assignment in subject.bound.styles.items():
         if "sequence_dim" not in assignment.style.options and fqn not in apart_from:
             use = assignment.use

@@ -1,4 +1,4 @@
-"""What a rule is, and what it looks at."""
+"""The types of a rule and of the subject that it checks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from planc.vocab import MeshDim
 
 @dataclass(frozen=True)
 class Subject:
-    """A plan held against its model, and the world size of the launch where it is known.
+    """A plan bound to its model, with the world size of the launch if it is known.
 
-    `estimated` gives the facts that take an estimate, `demand` what the plan asks of the device that it
-    names, None where nobody wants to know. Not slotted, since these and the layout flow are worked
-    out once, when the first rule asks for them.
+    `estimated` returns the facts that need an estimate, and `demand` the memory that the plan needs on its
+    device, None if nothing asks for it. Not slotted, since facts and the layout flow are cached when the
+    first rule uses them.
     """
 
     bound: BoundPlan
@@ -32,9 +32,9 @@ class Subject:
     estimated: Callable[[], Mapping[str, int]] = dict
     demand: Callable[[], Demand | None] = lambda: None
     base: Path | None = None
-    """Where the plan's relative paths start."""
+    """The directory that the plan's relative paths start from."""
     meshes: tuple[Plan, ...] = ()
-    """Of a smaller plan that an elastic one stands for: the others that the same run may be."""
+    """The other plans of an elastic run, if this is one of them."""
 
     @property
     def plan(self) -> Plan:
@@ -46,7 +46,7 @@ class Subject:
 
     @cached_property
     def facts(self) -> Mapping[str, int]:
-        """Every fact that an expectation can name; an estimate is made only where the others do not do."""
+        """Every fact that an expectation can name; estimates the plan only if an expectation needs it."""
         known = facts(self.plan, self.inventory)
         is_enough = all(expectation.subject in known for expectation in self.plan.expectations)
         return known if is_enough else {**known, **self.estimated()}
@@ -59,11 +59,11 @@ class Subject:
 
 @record
 class Rule:
-    """A check: the codes that it can give, and the function that gives them.
+    """A check: the codes that it can report, and the function that reports them.
 
-    `over` is a mesh dim without whose ranks the rule has nothing to say. `unless` are codes that, found in
-    `block`, or anywhere where it names none, make this rule's findings mere consequences. With `of_sound`
-    the rule keeps still where another one found an error: what mends it changes what this one sees.
+    The rule is skipped if the mesh dim `over` has size 1. Codes of `unless`, found in `block` (anywhere if it
+    is empty), make this rule's findings mere consequences. With `of_sound`, the rule is skipped if another
+    one found an error, because the fix would change its input.
     """
 
     codes: tuple[Code, ...]

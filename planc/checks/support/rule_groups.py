@@ -1,4 +1,4 @@
-"""Styles by the rule that gave them."""
+"""Styles by the rule that assigned them."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax.comments import Comment, comments
 
-MALFORMED = Code("P901", "malformed-suppression", "this comment to planc says nothing that planc reads")
+MALFORMED = Code("P901", "malformed-suppression", "malformed suppression comment")
 SUPPRESSED_ERROR = Code("P902", "suppressed-error", "an error cannot be suppressed")
 UNUSED = Code("P903", "unused-suppression", "this comment suppresses nothing", Severity.WARNING)
 
 CODES = (MALFORMED, SUPPRESSED_ERROR, UNUSED)
 
-# Whatever starts like this is meant for planc, so that a slip in the rest is not taken for prose.
+# Any comment that starts like this is meant for planc, so a typo in the rest is reported.
 _TO_PLANC = re.compile(r"#+\s*planc\s*:\s*")
 _IGNORE = re.compile(r"ignore\s*\[(?P<codes>[^\]]*)\](?P<reason>.*)")
 _HELP = "write `# planc: ignore[P802] reason`"
@@ -25,7 +25,7 @@ _HELP = "write `# planc: ignore[P802] reason`"
 
 @record
 class Suppression:
-    """`codes` are not reported on `line` of the comment's file. `codes_span` is what the brackets hold."""
+    """`codes` are not reported on `line` of the comment's file. `codes_span` is the text in the brackets."""
 
     comment: Comment
     codes: tuple[str, ...]
@@ -40,7 +40,7 @@ class Suppression:
 def suppress(
     source: SourceFile, diagnostics: Sequence[Diagnostic], *, known: Mapping[str, Code]
 ) -> tuple[Diagnostic, ...]:
-    """The findings that no comment in `source` suppresses, and what is wrong with its comments.
+    """The findings that no comment in `source` suppresses, and findings on the comments themselves.
 
     An unused comment is reported only for a plan without errors: an error may hide what it is for.
     """
@@ -67,7 +67,7 @@ def suppress(
 def read_suppressions(
     source: SourceFile, *, known: Mapping[str, Code]
 ) -> tuple[tuple[Suppression, ...], tuple[Diagnostic, ...]]:
-    """The sound suppressions of a text, and a finding for each comment to planc that is none."""
+    """The valid suppressions of a text, and a finding for each malformed one."""
     every = comments(source)
     below: dict[int, int] = {}
     for comment in reversed(every):
@@ -88,17 +88,17 @@ def read_suppressions(
 def _read(
     comment: Comment, start: int, *, known: Mapping[str, Code], below: Mapping[int, int]
 ) -> tuple[Suppression | None, tuple[Diagnostic, ...]]:
-    """`below` has, for each comment that stands alone, the line that it is about."""
+    """`below` has the line that each comment on a line of its own applies to."""
     match = _IGNORE.fullmatch(comment.text, start)
     if match is None:
         is_ignore = re.match(r"ignore\b", comment.text[start:])
-        text = "a code in brackets is missing" if is_ignore else "only `ignore[CODE] reason` is known"
+        text = "the code in brackets is missing" if is_ignore else "the only form is `ignore[CODE] reason`"
         return None, (MALFORMED.at(comment.span, text, help=_HELP),)
     if not re.search(r"\w", match["reason"]):
         return None, (MALFORMED.at(comment.span, "the reason is missing", help=_HELP),)
     listed = tuple(re.finditer(r"[^\s,]+", match["codes"]))
     if not listed:
-        return None, (MALFORMED.at(comment.span, "a code in brackets is missing", help=_HELP),)
+        return None, (MALFORMED.at(comment.span, "the code in brackets is missing", help=_HELP),)
     problems = tuple(
         problem
         for word in listed
@@ -113,10 +113,10 @@ def _read(
 def _code_problem(word: str, span: Span, known: Mapping[str, Code]) -> Diagnostic | None:
     code = known.get(word)
     if code is None:
-        help = did_you_mean(word, known) or "`planc explain` lists all codes"
-        return MALFORMED.at(span, f"`{word}` is no code", help=help)
+        help = did_you_mean(word, known) or "run `planc explain` to list all codes"
+        return MALFORMED.at(span, f"unknown code `{word}`", help=help)
     if code.severity is Severity.ERROR:
-        help = "put right what it reports, and remove the comment"
+        help = "fix the error, and remove the comment"
         return SUPPRESSED_ERROR.at(span, f"{word} is an error: {code.summary}", help=help)
     return None
 
@@ -135,18 +135,23 @@ def _unused(
         idle = [code for code in suppression.codes if code not in kept]
         if not idle:
             continue
-        # Under other settings the plan may have the finding, so that only its author can say.
+        # Under other settings the plan may have the finding, so only its author can decide.
         fix = (
             Fix(suppression.codes_span, ", ".join(kept), Applicability.UNSAFE)
             if kept
             else Fix(_removal(source, suppression.comment), "", Applicability.UNSAFE)
         )
-        text = f"no {' or '.join(idle)} on line {suppression.line}"
-        yield UNUSED.at(suppression.comment.span, text, help="remove what is not needed", fix=fix)
+        text = f"line {suppression.line} has no {' or '.join(idle)}"
+        yield UNUSED.at(
+            suppression.comment.span,
+            text,
+            help="remove the unused code" if kept else "remove the comment",
+            fix=fix,
+        )
 
 
 def _removal(source: SourceFile, comment: Comment) -> Span:
-    """What goes with a comment: the space before it, or the whole line where it stands alone."""
+    """The text to remove with a comment: the space before it, or its whole line if nothing else is on it."""
     span, lines = comment.span, source.lines
     if comment.is_alone and span.line < len(lines):
         return Span(span.file, span.line, 1, span.line + 1, 1)

@@ -1,4 +1,4 @@
-"""Parts of the model's own plan that `auto` cannot take."""
+"""Styles of the model's own plan that `auto` can't apply."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from planc.plan.bind import parse_own
 from planc.styles.replicate import REPLICATE
 from planc.vocab import MeshDim
 
-CODE = Code("P412", "auto-style-unknown", "the model's own plan uses a style that planc does not know")
+CODE = Code("P412", "auto-style-unknown", "unknown style in the model's own plan")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at `auto` for all patterns that no rule of the plan takes over."""
+    """One finding at `auto` for all patterns that no rule of the plan replaces."""
     spec = subject.plan.tensor_parallel
     if spec is None or spec.auto is None:
         return
@@ -29,11 +29,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         bare = [fqn for one in left for fqn in matched[one] if fqn not in styled]
         yield CODE.at(
             spec.auto,
-            f"{subject.inventory.architecture} asks for {quoted(dict.fromkeys(style for _, style in left))}",
+            f"{subject.inventory.architecture} uses {quoted(dict.fromkeys(style for _, style in left))}",
             notes=tuple(f'"{pattern}" -> {style}' for pattern, style in left),
-            help=f"{rules_to_add(subject, bare, REPLICATE.name)}, which keeps them whole, or another style"
+            help=f"{rules_to_add(subject, bare, REPLICATE.name)} to keep them whole, or another style"
             if all(module and module.parameters for module in map(subject.inventory.get, bare))
-            else "write rules for all modules that are to be divided, and leave `auto` out",
+            else "write rules for all modules to shard, and leave out `auto`",
         )
 
 

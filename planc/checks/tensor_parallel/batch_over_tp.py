@@ -1,4 +1,4 @@
-"""A batch that tensor parallelism divides."""
+"""A batch that tensor parallelism shards unevenly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CODE = Code("P421", "batch-over-tp", "the micro batch is not divisible by tp")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at `data.micro_batch` when a boundary divides activations along the batch, unevenly."""
+    """One finding at `data.micro_batch` if a boundary shards activations unevenly along the batch."""
     tp, micro_batch = subject.plan.mesh.tp, subject.plan.data.micro_batch
     uses = ((one, one.use) for one in subject.bound.styles.values())
     dividing = next(
@@ -26,11 +26,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     near = multiples_around(micro_batch, of=tp)
     yield CODE.at(
         subject.plan.span("data.micro_batch"),
-        f"{micro_batch} over tp = {tp}",
-        secondary=(Label(dividing.span, "the batch is divided here: Shard(0)"),),
+        f"tp = {tp} does not divide {micro_batch} sequences",
+        secondary=(Label(dividing.span, "the batch is sharded here: Shard(0)"),),
         notes=("ranks with unequal shards would abort in the first all-gather",),
-        help=f"micro_batch can be {choices(near, near=micro_batch)}; "
-        "or divide the sequence instead, Shard(1)",
+        help=f"set `micro_batch` to {choices(near, near=micro_batch)}, "
+        "or shard the sequence instead: `Shard(1)`",
     )
 
 

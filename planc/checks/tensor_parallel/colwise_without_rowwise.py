@@ -1,4 +1,4 @@
-"""Divided features that reach a module which needs them whole."""
+"""Sharded features that reach a module which needs them whole."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
-CODE = Code("P406", "colwise-without-rowwise", "divided features are never put together again")
+CODE = Code("P406", "colwise-without-rowwise", "sharded features are never gathered or reduced")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding, at the rule that divides, for all layers and producers of one kind of consumer."""
+    """One finding, at the rule that shards, for all layers and producers of one kind of consumer."""
     elsewhere = exchanged(subject)
     for group in clash_groups(subject, ClashKind.FEATURES_STAY_DIVIDED):
         if elsewhere.issuperset(group.producers) or elsewhere.issuperset(group.consumers):
-            continue  # P407 says to exchange the styles
+            continue  # P407 reports that the styles are swapped
         dividing = rule_spans(subject, group.producers)
         span = dividing[0] if dividing else block_span(subject)
         consumers = rule_spans(subject, group.consumers)
         yield CODE.at(
             span,
-            f"leaves {group.first.arriving} on {quoted(patterns(subject, group.producers))}",
+            f"{quoted(patterns(subject, group.producers))} outputs {group.first.arriving}",
             secondary=(
                 *labels_at(dividing, "and here", apart_from=span),
                 *labels_at(consumers, f"this needs {group.first.needs}", apart_from=span),
@@ -50,18 +50,18 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 def _meeting(subject: Subject, group: ClashGroup) -> str:
     if group.partners:
-        return f"it meets {group.first.needs} from {quoted(patterns(subject, group.partners[:1]))}"
-    rule = "" if group.style else ", which no rule names"
+        return f"it is combined with {group.first.needs} from {quoted(patterns(subject, group.partners[:1]))}"
+    rule = "" if group.style else ", which has no rule"
     return f"it goes into {quoted(patterns(subject, group.consumers))}{rule}"
 
 
 def _help(subject: Subject, group: ClashGroup) -> str:
     modules = group.producers if group.partners else group.consumers
     if not all(module and module.kind is Kind.LINEAR for module in map(subject.inventory.get, modules)):
-        return "let the dividing rule gather: `output = Replicate()`"
+        return "gather the features in this rule: write `output = Replicate()`"
     parents = dict.fromkeys(fqn.rpartition(".")[0] for fqn in group.consumers)
     if any(module and module.parameters for module in map(subject.inventory.get, parents)):
-        return f"gather them: write {gathered(subject, tuple(parents))}"
+        return f"gather the features: write {gathered(subject, tuple(parents))}"
     if group.partners and _are_siblings(subject, group):
         rowwise = rowwise_for(subject, group.consumers[0])
         first, last = changed(subject, group.partners, "colwise"), changed(subject, group.consumers, rowwise)
@@ -73,7 +73,7 @@ def _help(subject: Subject, group: ClashGroup) -> str:
 
 
 def _are_siblings(subject: Subject, group: ClashGroup) -> bool:
-    """Whether all that meets comes from linear layers in one container, and goes into another there."""
+    """Whether linear layers in one container combine their outputs for another one there."""
     met = (*group.producers, *group.partners, *group.consumers)
     modules = [subject.inventory.get(fqn) for fqn in met]
     parents = {fqn.rpartition(".")[0] for fqn in (group.producers[0], group.partners[0], group.consumers[0])}

@@ -1,4 +1,4 @@
-"""Query and key norms on divided heads without their gradients being summed."""
+"""Query and key norms on sharded heads whose gradients are not reduced over tp."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
-CODE = Code("P414", "divided-norm-gradient", "the gradient of a norm on divided heads is not summed over tp")
+CODE = Code("P414", "divided-norm-gradient", "a head norm's gradient is not reduced over tp")
 
 _STYLE = "replicated_with_grad_allreduce"
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for all norms without a rule, at the block, and one for those with a wrong one, at it."""
+    """One finding at the block for all norms without a rule, and one at each rule with a wrong style."""
     for group in clash_groups(subject, ClashKind.NORM_ON_HEADS):
         spans = rule_spans(subject, group.consumers)
         span = primary_span(subject, spans)
         names = quoted(patterns(subject, group.consumers))
         yield CODE.at(
             span,
-            f"{names} runs on divided heads" if spans else f"no rule names {names}",
+            f"{names} runs on sharded heads" if spans else f"no rule matches {names}",
             secondary=labels_at(
-                rule_spans(subject, group.producers), "the heads are divided here", apart_from=span
+                rule_spans(subject, group.producers), "the heads are sharded here", apart_from=span
             ),
             notes=(
-                "each rank sees its own heads, so each would train its own copy of the weight",
+                "each rank has different heads, so each would train a different copy of the weight",
                 *size_note(subject, group.consumers),
             ),
             help=f"use `{_STYLE}` for {names}" if spans else rules_to_add(subject, group.consumers, _STYLE),

@@ -1,4 +1,4 @@
-"""Features of one token that are computed on together, on different ranks."""
+"""Sharded features that the model's code needs together."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
-CODE = Code("P482", "features-apart", "features that belong together are on different ranks")
+CODE = Code("P482", "features-apart", "the model needs all features of a token")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding, at the rule that leaves the features divided, for all layers."""
+    """One finding, at the rule that shards the features, for all layers."""
     for group in clash_groups(subject, ClashKind.FEATURES_APART):
         spans = rule_spans(subject, group.producers)
         span = primary_span(subject, spans)
         consumers = rule_spans(subject, group.consumers)
         yield CODE.at(
             span,
-            f"{quoted(patterns(subject, group.producers))} leaves {group.first.arriving}",
+            f"{quoted(patterns(subject, group.producers))} outputs {group.first.arriving}",
             secondary=(
                 *labels_at(spans, "and here", apart_from=span),
-                *labels_at(consumers, "and this takes it", apart_from=span),
+                *labels_at(consumers, "and this takes its output", apart_from=span),
             ),
             notes=(_reason(subject, group.first.consumer), *size_note(subject, group.consumers)),
-            help="leave whole features here: `output = Replicate()`, or `Shard(1)` with a divided sequence",
+            help="gather the features: write `output = Replicate()`, or `Shard(1)` for a sharded sequence",
         )
 
 
@@ -44,8 +44,8 @@ def _reason(subject: Subject, consumer: str) -> str:
     (name,) = patterns(subject, [consumer])
     module = subject.inventory.get(consumer)
     if module is not None and not module.parameters:
-        return f"`{name}` adds to it, and norms it, all features of a token at once"
-    return f"on the way into `{name}` they are normed, or joined with others, all at once"
+        return f"`{name}` adds to its output and normalizes it over all features of a token"
+    return f"before `{name}`, the code normalizes all features together or combines them with others"
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -1,4 +1,4 @@
-"""Projections that hold several tensors in one, divided as if they held one."""
+"""Fused projections that are sharded as if they were one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from planc.layouts.types import FEATURES, normal
 from planc.plan.bind import Assignment
 from planc.vocab import MeshDim, Shard
 
-CODE = Code("P417", "fused-projection", "a fused projection is divided across its parts")
+CODE = Code("P417", "fused-projection", "a fused projection is sharded across its parts")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule that leaves the columns of a fused projection divided."""
+    """One finding for each rule that shards the output of a fused projection."""
     consumers = _consumers(subject)
     attentions = {attention.fqn: attention for attention in subject.inventory.attentions}
     for span, assignments in by_rule(subject):
@@ -32,8 +32,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         if fused:
             yield CODE.at(
                 span,
-                f"{quoted(patterns(subject, fused))} holds several projections, one after the other",
-                notes=("a rank would get all of the first and none of the last, instead of a share of each",),
+                f"{quoted(patterns(subject, fused))} holds several projections in sequence",
+                notes=("the first rank would get all of the first projection and none of the last",),
                 help=f"gather its output: write {gathered(subject, [_parent(fqn) for fqn in fused])}",
             )
 
@@ -43,7 +43,7 @@ def _parent(fqn: str) -> str:
 
 
 def _consumers(subject: Subject) -> Mapping[str, tuple[Module, ...]]:
-    """By module, the linear layers that its output reaches."""
+    """The linear layers that each module's output reaches."""
     found: dict[str, tuple[Module, ...]] = {}
     for module in subject.inventory.modules:
         if module.kind is Kind.LINEAR:
@@ -60,7 +60,7 @@ def _leaves_columns(assignment: Assignment) -> bool:
 def _is_fused(
     subject: Subject, fqn: str, consumers: tuple[Module, ...], attentions: Mapping[str, Attention]
 ) -> bool:
-    """Whether all that follows takes a fraction of what the module yields: its parts are then used apart.
+    """Whether all consumers take a fraction of the module's output, so its parts are used separately.
 
     A projection that feeds an attention alone may hold the parts head by head, which divides well; whether it
     does, the attention itself says.

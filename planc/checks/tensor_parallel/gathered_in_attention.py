@@ -1,4 +1,4 @@
-"""Projections that gather the sequence behind their attention's back."""
+"""Projections that gather the sequence inside attention."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from planc.layouts.types import SEQUENCE, WHOLE, normal
 from planc.plan.bind import Assignment
 from planc.vocab import MeshDim
 
-CODE = Code("P460", "gathered-in-attention", "attention does not see its projections gather the sequence")
+CODE = Code("P460", "gathered-in-attention", "attention gets a sharded sequence length")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule under which modules inside an attention gather what enters it divided."""
+    """One finding for each rule by which projections gather the sharded input of an attention."""
     attentions = dict.fromkeys(attention.fqn for attention in subject.inventory.attentions)
     for span, assignments in by_rule(subject):
         gathering = [
@@ -35,11 +35,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             span,
             f"{quoted(patterns(subject, gathering))} gathers the sequence inside `{container}`",
             notes=(
-                "attention takes the number of tokens from its own input, here one rank's share of them",
+                "the projections gather the full sequence; attention takes the length from its own input",
                 *size_note(subject, gathering),
             ),
-            help=f'gather once, at the attention: `"{container}" -> prepare_input(input = Shard(1), '
-            "desired = Replicate())`, and leave `input` out here",
+            help=f'gather the input of attention: write `"{container}" -> prepare_input(input = Shard(1), '
+            "desired = Replicate())`, and leave out `input` here",
         )
 
 
@@ -49,7 +49,7 @@ def _gathers(assignment: Assignment) -> bool:
 
 
 def _reads_from_outside(subject: Subject, fqn: str, attentions: Container[str]) -> bool:
-    """Whether the module lies in one of the attentions and reads what enters it."""
+    """Whether the module is inside one of the attentions and reads its input."""
     module = subject.inventory.get(fqn)
     assert module is not None, "styles are of modules of this inventory"
     around = (fqn[:end] for end, character in enumerate(fqn) if character == ".")

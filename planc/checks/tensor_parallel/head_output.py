@@ -1,4 +1,4 @@
-"""Logits in a layout that the loss cannot take."""
+"""Logits in a layout that the loss does not support."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from planc.diagnostics import Code, Diagnostic
 from planc.layouts.types import FEATURES, WHOLE
 from planc.vocab import MeshDim
 
-CODE = Code("P410", "head-output", "the loss cannot take the logits in this layout")
+CODE = Code("P410", "head-output", "the loss does not support this layout of logits")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the rule of the last layer when its logits are neither whole nor divided by vocabulary.
+    """One finding at the rule of the head if its logits are neither whole nor sharded by vocabulary.
 
-    Only a head with a row for every token is known to divide by vocabulary.
+    Only a head with a row for every token can be sharded by vocabulary.
     """
     head, inventory = subject.inventory.head, subject.inventory
     read = {fqn for module in inventory.modules for fqn in (*module.sources, *module.returns)}
@@ -28,9 +28,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         if module.parameters and assignment.use.output not in allowed:
             yield CODE.at(
                 assignment.span,
-                f"`{assignment.fqn}` leaves {assignment.use.output}",
-                notes=("the loss takes logits whole, or divided by vocabulary as Shard(-1)",),
-                help="`output = Shard(-1)` keeps the vocabulary divided, `output = Replicate()` gathers it"
+                f"`{assignment.fqn}` outputs {assignment.use.output}",
+                notes=("the loss needs whole logits, or logits sharded by vocabulary: Shard(-1)",),
+                help="write `output = Shard(-1)` to shard the vocabulary, or `output = Replicate()`"
                 if module == head
                 else "write `output = Replicate()`",
             )

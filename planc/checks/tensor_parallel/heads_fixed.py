@@ -1,4 +1,4 @@
-"""Attention whose code counts its heads itself."""
+"""Attention whose code assumes all heads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from planc.layouts.types import FEATURES, normal
 from planc.source import Span
 from planc.vocab import MeshDim
 
-CODE = Code("P418", "heads-fixed", "this attention cannot work on a part of its heads")
+CODE = Code("P418", "heads-fixed", "this attention needs all of its heads")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule that leaves projections divided where the model's code takes all heads."""
+    """One finding for each rule that shards projections of an attention that needs all heads."""
     found: dict[Span, list[str]] = {}
     for attention, assignment in divided_attentions(subject):
         if attention.fixed_heads and _is_divided(subject, attention):
@@ -33,17 +33,17 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for span, fqns in found.items():
         yield CODE.at(
             span,
-            f"divides the heads of {quoted(as_patterns(families(subject.inventory, fqns)))}",
+            f"shards the heads of {quoted(as_patterns(families(subject.inventory, fqns)))}",
             notes=(
-                "its code shapes queries by the model's own number of heads, or has them fused, "
-                "so a rank's share becomes something else",
+                "its code reshapes queries with the model's number of heads, or has them fused, "
+                "so it would misread a rank's shard",
             ),
-            help=f"leave all heads on every rank: write {gathered(subject, fqns)}",
+            help=f"keep all heads on every rank: write {gathered(subject, fqns)}",
         )
 
 
 def _is_divided(subject: Subject, attention: Attention) -> bool:
-    """Whether what reaches the attention's core is divided by features."""
+    """Whether the inputs of the attention's core are sharded by features."""
     consumers = (
         module
         for module in subject.inventory.modules

@@ -1,4 +1,4 @@
-"""Attention with only some of its queries, keys and values divided."""
+"""Attention with only some of its queries, keys and values sharded."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
-CODE = Code("P411", "heads-partly-divided", "queries, keys and values are not divided alike")
+CODE = Code("P411", "heads-partly-divided", "queries, keys and values are sharded differently")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each projection that divides while another does not, at its rule."""
+    """One finding for each projection that shards heads while another does not, at its rule."""
     for group in clash_groups(subject, ClashKind.HEADS_PARTLY):
         spans = rule_spans(subject, group.producers)
         span = primary_span(subject, spans)
@@ -35,19 +35,19 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         whole = quoted(patterns(subject, partners))
         yield CODE.at(
             span,
-            f"divides the heads of {quoted(patterns(subject, group.producers))}",
+            f"shards the heads of {quoted(patterns(subject, group.producers))}",
             secondary=(
                 *labels_at(
                     rule_spans(subject, partners),
-                    "this leaves all heads on every rank",
+                    "this keeps all heads on every rank",
                     apart_from=span,
                 ),
                 *labels_at(
-                    rule_spans(subject, group.consumers), "they meet on the way here", apart_from=span
+                    rule_spans(subject, group.consumers), "they are combined before this", apart_from=span
                 ),
             ),
             notes=(
-                f"{whole} keeps all heads" + (": no rule names it" if bare else ""),
+                f"{whole} keeps all heads" + (", since it has no rule" if bare else ""),
                 *size_note(subject, group.consumers),
             ),
             help=_help(subject, group),
@@ -55,7 +55,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _help(subject: Subject, group: ClashGroup) -> str:
-    """Divides the rest too, where the attention can work on a part of its heads."""
+    """The rules that shard the rest too, if the attention can work on some of its heads."""
     parents = {fqn.rpartition(".")[0] for fqn in group.consumers}
     fixed = [one.fqn for one in subject.inventory.attentions if one.fixed_heads and one.fqn in parents]
     if fixed:
@@ -71,7 +71,7 @@ def _help(subject: Subject, group: ClashGroup) -> str:
 
 
 def _is_latent(subject: Subject, fqn: str, *, parents: Collection[str]) -> bool:
-    """Whether a projection goes to the heads and, with the rest of its features, into another layer first."""
+    """Whether some features of a projection go to the heads, and the others into another layer first."""
     readers = [one for one in subject.inventory.modules if fqn in one.sources]
     return len([one for one in readers if one.fqn.rpartition(".")[0] in parents]) > 1
 

@@ -1,4 +1,4 @@
-"""The whole projection of latent attention, where it does not meet divided heads."""
+"""The replicated projection of latent attention without sharded heads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planc.layouts.families import quoted
 from planc.layouts.types import FEATURES
 from planc.vocab import MeshDim
 
-CODE = Code("P432", "latent-projection", "this projection does not meet divided heads")
+CODE = Code("P432", "latent-projection", "`mla_kv_a_proj` needs latent attention with sharded heads")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -31,9 +31,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 span,
                 f"{quoted(names)}: {reason}",
                 notes=(
-                    "the gradient of its rotary part is summed over the ranks, as that of their own heads",
+                    "tp would sum the gradient of its rotary part, which is right only for sharded heads",
                 ),
-                help=f"leave the rule for `{names[0]}` out, or divide the heads: `colwise` for the "
+                help=f"leave out the rule for `{names[0]}`, or shard the heads: `colwise` for the "
                 "projections to queries, and to keys and values",
             )
 
@@ -46,7 +46,7 @@ def _reason(subject: Subject, fqn: str) -> str | None:
     meeting = [one for one in readers if one.kind is Kind.LINEAR and len(one.sources) > 1] + of_heads
     is_normed = any(one.kind is Kind.NORM and one not in of_heads for one in readers)
     if not (is_attention and is_normed and meeting):
-        return "it is not what makes latent keys and values, with a rotary part beside them"
+        return "it does not compute latent keys and values with a rotary part"
     heads = [source for one in meeting for source in one.sources if source != fqn]
     leaving = [subject.flow.leaving.get(source) for source in heads]
     if any(value is not None and value.layout != FEATURES for value in leaving):
@@ -55,7 +55,7 @@ def _reason(subject: Subject, fqn: str) -> str | None:
 
 
 def _sums(subject: Subject, fqn: str) -> bool:
-    """Whether a norm's style is for divided heads."""
+    """Whether a norm's style is for sharded heads."""
     assignment = subject.bound.styles.get(fqn)
     return assignment is not None and assignment.style.reduces_parameter_gradients
 

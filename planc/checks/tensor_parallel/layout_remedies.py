@@ -1,4 +1,4 @@
-"""What mends layouts that disagree: the help of P415, by what takes the activation and what left it."""
+"""The help of P415: how to fix layouts that differ, by the producer and consumer of the activation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from planc.layouts.types import FEATURES, SEQUENCE, WHOLE, normal
 from planc.styles.style import Style
 from planc.vocab import Placement
 
-_LEAVE_OUT = "leave this rule out: tokens are whole here, and all ranks have the same gradient"
+_LEAVE_OUT = "leave this rule out: the sequence is not sharded here, and all ranks have the same gradient"
 _PREPARE = "prepare_input(input = {}, desired = {})"
 
 
 def combined_help(subject: Subject, group: ClashGroup) -> str:
-    """For values that are added or multiplied: what brings the odd one to the others' layout."""
+    """The help for values that are added or multiplied: how to give all of them one layout."""
     producers, needs = group.producers, group.first.needs
     style, partner = _style(subject, producers[0]), _style(subject, group.partners[0])
     if style is None and _is_kind(subject, producers, Kind.LINEAR):
@@ -30,14 +30,14 @@ def combined_help(subject: Subject, group: ClashGroup) -> str:
         )
     if style is not None and "output" not in style.options and needs == FEATURES:
         return f"write {changed(subject, producers, 'colwise')}"
-    # Where a norm behind the producers takes what they leave, the partners are the odd ones.
+    # If a norm after the producers takes their outputs, the partners have the wrong layout.
     are_right = group.first.arriving == SEQUENCE and _norms_tokens(subject, producers)
     divided = _leave(subject, group.partners, SEQUENCE) if are_right else None
     return divided or _leave(subject, producers, needs) or _prepared_member(subject, producers)
 
 
 def _norms_tokens(subject: Subject, fqns: Sequence[str]) -> bool:
-    """Whether a norm with a rule for divided tokens takes what modules leave, in a plan that divides more."""
+    """Whether a norm with a rule for sharded tokens reads modules, in a plan that shards other tokens too."""
     norms = (
         subject.inventory.get(fqn)
         for fqn, one in subject.bound.styles.items()
@@ -48,7 +48,7 @@ def _norms_tokens(subject: Subject, fqns: Sequence[str]) -> bool:
 
 
 def declared_help(subject: Subject, group: ClashGroup) -> str:
-    """For a module, or a prepared container, that gets something other than it takes."""
+    """The help for a module or a prepared container that gets an unexpected layout."""
     arriving, style = group.first.arriving, group.style
     if _is_kind(subject, group.consumers, Kind.NORM):
         return _norm_help(subject, group)
@@ -74,7 +74,7 @@ def declared_help(subject: Subject, group: ClashGroup) -> str:
 
 
 def is_exchanged(subject: Subject, group: ClashGroup) -> bool:
-    """Whether prepared containers hand on the divided tokens that reach them: exchanged are their options."""
+    """Whether prepared containers pass on the sharded tokens that reach them: their options are swapped."""
     if group.first.arriving == WHOLE or group.style is None or "desired" not in group.style.options:
         return False
     uses = (subject.bound.styles[fqn].use for fqn in group.consumers)
@@ -89,13 +89,15 @@ def _norm_help(subject: Subject, group: ClashGroup) -> str:
         gather = gathered(subject, parents) if _is_kind(subject, group.producers, Kind.LINEAR) else ""
         due = SEQUENCE if is_for_tokens else WHOLE
         leave = _leave(subject, group.producers, due)
-        return f"norms take all features: write {gather}" if gather or not leave else leave
+        return f"gather the features for the norms: write {gather}" if gather or not leave else leave
     if arriving == SEQUENCE:
         return f"write {changed(subject, group.consumers, 'sequence_parallel')}"
     if arriving == FEATURES:
         return f"write {changed(subject, group.consumers, 'replicated_with_grad_allreduce')}"
     if "desired" in _options(subject, producer):
-        return f"attention and MLP take a prepared input: leave out the rule of {_named(subject, producer)}"
+        return (
+            f"leave out the rule of {_named(subject, producer)}: only attention and MLPs need prepared inputs"
+        )
     bare = [fqn for fqn in behind_norms(subject, group.consumers) if _style(subject, fqn) is None]
     if not is_for_tokens and bare and _is_kind(subject, bare, Kind.LINEAR):
         return rules_to_add(subject, bare, "colwise")
@@ -104,7 +106,7 @@ def _norm_help(subject: Subject, group: ClashGroup) -> str:
 
 
 def _ruleless_help(subject: Subject, group: ClashGroup) -> str:
-    """For modules that compute on whole tokens: gathered for them, or never divided."""
+    """The help for modules that need the whole sequence: gather it for them, or never shard it."""
     arriving, head = group.first.arriving, subject.inventory.head
     leave = _leave(subject, group.producers, WHOLE)
     if leave and not is_sequence_divided(subject, apart_from=group.producers):
@@ -119,7 +121,7 @@ def _ruleless_help(subject: Subject, group: ClashGroup) -> str:
 
 
 def _prepared_member(subject: Subject, fqns: Sequence[str]) -> str:
-    """For modules that no style divides: their layer's member, gathered before it and divided behind it."""
+    """The help for modules that no style shards: gather before their layer's member, and shard after it."""
     depths = {block: block.count(".") + 2 for block in subject.inventory.blocks}
     members = tuple(
         dict.fromkeys(
@@ -136,17 +138,17 @@ def _prepared_member(subject: Subject, fqns: Sequence[str]) -> str:
 
 
 def _prepared_help(subject: Subject, group: ClashGroup) -> str:
-    """What leaves a prepared container's entrance is not what its layers take."""
+    """The help for a prepared container whose layers need another layout than it gives them."""
     gates, needs = _named(subject, *group.producers), group.first.needs
     assignment = subject.bound.styles[group.consumers[0]]
     boundary = assignment.rule.action.boundary if assignment.rule else None
     if boundary is not None and boundary.input is not None:
-        return f"write `input = {group.first.arriving}` here: {gates} has prepared it"
+        return f"write `input = {group.first.arriving}` here, since {gates} prepares it"
     return f"write `desired = {needs}` for {gates}"
 
 
 def _is_gathered_above(subject: Subject, group: ClashGroup) -> bool:
-    """Whether a container should gather: for several modules in one, and for attention in any case.
+    """Whether a container should gather: for several modules in it, and always for attention.
 
     Attention takes the number of tokens from its own input.
     """
@@ -157,14 +159,14 @@ def _is_gathered_above(subject: Subject, group: ClashGroup) -> bool:
 
 def _gather_above(subject: Subject, group: ClashGroup) -> str:
     action = _PREPARE.format(group.first.arriving, group.first.needs)
-    return f"gather once for all: {rules_to_add(subject, _parents(group), action)}"
+    return f"gather once for all of them: {rules_to_add(subject, _parents(group), action)}"
 
 
 def _leave(subject: Subject, producers: Sequence[str], placement: Placement) -> str | None:
-    """How producers come to leave a placement; None where no rule for them could say so."""
+    """The edit that makes producers output a placement; None if no rule for them can."""
     names, options = _named(subject, *producers), _options(subject, producers[0])
     if "output" in options:
-        return f"let {names} leave {placement}: `output = {placement}`"
+        return f"write `output = {placement}` for {names}"
     if _is_kind(subject, producers, Kind.EMBEDDING) and _style(subject, producers[0]) is None:
         return rules_to_add(subject, producers, with_option("embedding_rowwise", "output", placement))
     if "desired" in options:
@@ -173,7 +175,7 @@ def _leave(subject: Subject, producers: Sequence[str], placement: Placement) -> 
 
 
 def _is_output_written(subject: Subject, fqns: Sequence[str]) -> bool:
-    """Whether all rules say themselves what their modules leave."""
+    """Whether all rules write the `output` of their modules."""
     rules = [one.rule for one in map(subject.bound.styles.get, fqns) if one]
     return bool(rules) and all(rule and rule.action.boundary.output is not None for rule in rules)
 

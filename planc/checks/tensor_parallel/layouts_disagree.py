@@ -1,4 +1,4 @@
-"""Activations that do not arrive as declared, or that are combined in unlike layouts."""
+"""Activations that arrive in another layout than declared, or are combined in different layouts."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from planc.layouts.types import GradientFault
 from planc.source import Span
 from planc.vocab import MeshDim
 
-CODE = Code("P415", "layouts-disagree", "an activation does not arrive in the layout that is needed")
+CODE = Code("P415", "layouts-disagree", "activation layout mismatch")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each pair of layouts that do not fit, at the rule to change."""
+    """One finding for each pair of layouts that differ, at the rule to change."""
     groups = tuple(clash_groups(subject, ClashKind.OTHER))
     exchanged = {fqn for group in groups if is_exchanged(subject, group) for fqn in group.consumers}
     for group in groups:
         if exchanged.issuperset(group.producers):
-            continue  # a mere consequence: what they hand on is what should have entered
+            continue  # a consequence: they pass on the layout that should have entered
         if _are_heads_awaited(subject, group):
-            continue  # P407 says what divides them
+            continue  # P407 reports the rule that shards them
         yield _combined(subject, group) if group.partners else _declared(subject, group)
 
 
 def _are_heads_awaited(subject: Subject, group: ClashGroup) -> bool:
-    """Whether norms for divided heads get whole ones, and so does what comes behind them."""
+    """Whether norms for sharded heads get whole ones, and so do the modules after them."""
     if not all(norms_heads(subject, fqn) for fqn in group.consumers):
         return False
     clashes = (one for one in subject.flow.clashes if one.kind is ClashKind.FEATURES_NOT_DIVIDED)
@@ -50,7 +50,7 @@ def _are_heads_awaited(subject: Subject, group: ClashGroup) -> bool:
 
 
 def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
-    """Values that are added or multiplied: the odd one out is named first."""
+    """The finding for values that are added or multiplied, at the producer with the wrong layout."""
     needs, arriving = group.first.needs, group.first.arriving
     culprits = quoted(patterns(subject, group.producers))
     partners = quoted(patterns(subject, group.partners[:1]))
@@ -59,13 +59,13 @@ def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
     span = primary_span(subject, spans)
     return CODE.at(
         span,
-        f"{culprits} leaves {arriving}" + ("" if spans else ": no rule names it"),
+        f"{culprits} outputs {arriving}" + ("" if spans else ", since it has no rule"),
         secondary=(
-            *labels_at(rule_spans(subject, group.partners[:1]), f"this leaves {needs}", apart_from=span),
-            *labels_at(_meeting_spans(subject, group), "they meet on the way here", apart_from=span),
+            *labels_at(rule_spans(subject, group.partners[:1]), f"this outputs {needs}", apart_from=span),
+            *labels_at(_meeting_spans(subject, group), "they are combined before this", apart_from=span),
         ),
         notes=(
-            f"it is combined with {partners} on the way into {meeting}",
+            f"it is combined with {partners} before {meeting}",
             *size_note(subject, group.producers),
         ),
         help=combined_help(subject, group),
@@ -73,14 +73,14 @@ def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
 
 
 def _meeting_spans(subject: Subject, group: ClashGroup) -> tuple[Span, ...]:
-    """The rules of what reads the combined values: the consumer, or whatever a layer's output goes into."""
+    """The rules of the modules that read the combined values: the consumer, or the next layer's modules."""
     consumer = group.consumers[0]
     readers = (module.fqn for module in subject.inventory.modules if consumer in module.sources)
     return rule_spans(subject, [consumer]) or rule_spans(subject, tuple(readers))[:1]
 
 
 def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
-    """A module, or a prepared container, that gets something other than it takes."""
+    """The finding for a module or a prepared container that gets an unexpected layout."""
     needs, arriving = group.first.needs, group.first.arriving
     spans = rule_spans(subject, group.consumers)
     span = primary_span(subject, spans)
@@ -88,13 +88,13 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
     get = "get" if len(patterns(subject, group.consumers)) > 1 else "gets"
     return CODE.at(
         span,
-        f"takes {needs}, gets {arriving}" if spans else f"no rule names {names}, which {get} {arriving}",
+        f"needs {needs}, gets {arriving}" if spans else f"no rule matches {names}, which {get} {arriving}",
         secondary=(
             *labels_at(spans, "and here", apart_from=span),
-            *labels_at(rule_spans(subject, group.producers), f"this leaves {arriving}", apart_from=span),
+            *labels_at(rule_spans(subject, group.producers), f"this outputs {arriving}", apart_from=span),
         ),
         notes=(
-            f"{quoted(patterns(subject, group.producers))} leaves {arriving} for {names}",
+            f"{quoted(patterns(subject, group.producers))} outputs {arriving} for {names}",
             *_gradient(group.first.gradient),
             *size_note(subject, group.consumers),
         ),
@@ -103,12 +103,12 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
 
 
 def _gradient(fault: GradientFault | None) -> tuple[str, ...]:
-    """What would become of the consumer's gradients, if it ran."""
+    """What would happen to the consumer's gradients."""
     match fault:
         case GradientFault.NEVER_SUMMED:
-            return ("its parameters are whole, and nothing would sum their gradients over tp",)
+            return ("its parameters are replicated, and nothing would sum their gradients over tp",)
         case GradientFault.SUMMED_AGAIN:
-            return ("every rank would have the whole gradient of its parameters, and tp of them be summed",)
+            return ("every rank would have the full gradient of its parameters, and tp would sum it again",)
         case None:
             return ()
         case _:

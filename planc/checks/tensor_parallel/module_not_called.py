@@ -16,7 +16,7 @@ CODE = Code("P420", "module-not-called", "the model never calls this module")
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each rule on modules whose parameters the model uses without calling them.
 
-    Styles and units act when their module is called: without that, a shard is taken for the whole.
+    Styles and units take effect when their module is called; without a call, the model would see a shard.
     """
     idle = _never_called(subject)
     named: dict[Span, list[str]] = {}
@@ -33,13 +33,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             span,
             f"{names} is not called",
-            notes=("another module reads its parameters directly, and would find a shard",),
-            help="leave it out; as part of a unit that holds it, it is gathered in time",
+            notes=("another module reads its parameters directly and would get a shard",),
+            help="leave it out; FSDP gathers it with the unit that contains it",
         )
 
 
 def _never_called(subject: Subject) -> frozenset[str]:
-    """Modules with parameters that nothing was seen to enter or to leave."""
+    """Modules with parameters and no known input or output."""
     inventory = subject.inventory
     used = {fqn for module in inventory.modules for fqn in (*module.sources, *module.returns)}
     head = inventory.head

@@ -17,16 +17,16 @@ CODE = Code("P483", "no-such-dim", "activations have no such dimension")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule that divides activations along a dimension beyond theirs."""
+    """One finding for each rule that shards activations along a dimension they don't have."""
     for span, assignments in by_rule(subject):
         beyond = next((shard for one in assignments for shard in _beyond(one.use)), None)
         if beyond is not None:
             names = quoted(patterns(subject, [one.fqn for one in assignments])[:3])
             yield CODE.at(
                 span,
-                f"{beyond} of what enters or leaves {names}",
+                f"{beyond} for an input or output of {names}",
                 notes=("activations are [batch, sequence, features]",),
-                help="write `Shard(1)` for the sequence, `Shard(-1)` for the features",
+                help="write `Shard(1)` for the sequence, or `Shard(-1)` for the features",
             )
 
 

@@ -1,4 +1,4 @@
-"""A tensor_parallel block that divides nothing."""
+"""A tensor_parallel block that shards nothing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind, Module
 from planc.vocab import MeshDim
 
-CODE = Code("P413", "no-tensor-parallel-rules", "nothing is divided over tp")
+CODE = Code("P413", "no-tensor-parallel-rules", "nothing is sharded over tp")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding when the block has no rules and `auto` finds nothing either, or all leave modules whole."""
+    """One finding if the block has neither rules nor a plan for `auto`, or only `replicate` rules."""
     spec = subject.plan.tensor_parallel
     if spec is None:
         return
     if spec.rules:
         styles = subject.bound.styles.values()
         if styles and all(one.style.name == "replicate" for one in styles):
-            text = f"all rules leave modules whole, so that {subject.plan.mesh.tp} ranks compute the same"
-            yield CODE.at(spec.span, text, help=f"{_example(subject)}, or set tp = 1")
+            text = f"all rules are `replicate`, so {subject.plan.mesh.tp} ranks would do the same work"
+            yield CODE.at(spec.span, text, help=f"{_example(subject)}, or set `tp` to 1")
     elif spec.auto is None:
         help = "write `auto` for the model's own plan" if subject.inventory.tp_plan else _example(subject)
         yield CODE.at(spec.span, "this block has neither rules nor `auto`", help=help)
@@ -32,9 +32,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _example(subject: Subject) -> str:
-    """The layers of MLPs as rules, where they follow one another as in most models.
+    """Rules for the layers of MLPs, if they are chained as in most models.
 
-    Attention is left out: whether it works on a part of its heads is for other rules to say.
+    Attention is left out: other rules decide whether it can work on some of its heads.
     """
     attentions = {attention.fqn for attention in subject.inventory.attentions}
     first: list[str] = []
@@ -47,13 +47,13 @@ def _example(subject: Subject) -> str:
             first.extend(source.fqn for source in sources)
             last.append(module.fqn)
     if not last:
-        return "name the modules in rules: colwise, rowwise, embedding_rowwise"
+        return "add rules with `colwise`, `rowwise` and `embedding_rowwise`"
     added = rules_to_add(subject, first, "colwise"), rules_to_add(subject, last, "rowwise")
-    return f"name the modules in rules: {' and '.join(added).replace(' and add ', ' and ')}"
+    return " and ".join(added).replace(" and add ", " and ")
 
 
 def _feeds(source: Module, module: Module) -> bool:
-    """Whether a module yields, in the same container, just the features that another takes."""
+    """Whether a module outputs exactly the features that another in its container takes."""
     if source.kind is not Kind.LINEAR or source.fqn.rpartition(".")[0] != module.fqn.rpartition(".")[0]:
         return False
     return source.parameters[0].shape[0] == module.parameters[0].shape[1]

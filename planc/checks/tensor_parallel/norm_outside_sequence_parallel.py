@@ -1,4 +1,4 @@
-"""Norms that run on a divided sequence without their gradients being summed."""
+"""Norms on a sharded sequence whose gradients are not reduced over tp."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
-CODE = Code("P408", "norm-outside-sequence-parallel", "a norm's gradient is not summed over tp")
+CODE = Code("P408", "norm-outside-sequence-parallel", "a norm's gradient is not reduced over tp")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for all norms without a rule, at the block, and one for those with a wrong one, at it."""
+    """One finding at the block for all norms without a rule, and one at each rule with a wrong style."""
     for group in clash_groups(subject, ClashKind.NORM_ON_SEQUENCE):
         spans = rule_spans(subject, group.consumers)
         span = primary_span(subject, spans)
         names = quoted(patterns(subject, group.consumers))
         yield CODE.at(
             span,
-            f"{names} runs on {group.first.arriving}" if spans else f"no rule names {names}",
+            f"{names} runs on {group.first.arriving}" if spans else f"no rule matches {names}",
             secondary=labels_at(
                 rule_spans(subject, group.producers)[:1],
-                f"the sequence is divided here: {group.first.arriving}",
+                f"the sequence is sharded here: {group.first.arriving}",
                 apart_from=span,
             ),
             notes=(
-                "each rank sees its own tokens, so each would train its own copy of the weight",
+                "each rank has different tokens, so each would train a different copy of the weight",
                 *size_note(subject, group.consumers),
             ),
             help=f"use `sequence_parallel` for {names}"

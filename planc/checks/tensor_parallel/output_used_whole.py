@@ -1,4 +1,4 @@
-"""Outputs that the model's code takes whole, or writes into, where a rule divides them."""
+"""Sharded outputs that the model's code needs whole, or writes into."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from planc.layouts.types import FEATURES, normal
 from planc.source import Span
 from planc.vocab import MeshDim
 
-REDUCED = Code("P433", "features-reduced", "a statistic of all features would be one of a rank's own")
-WRITTEN = Code("P434", "output-written", "the model writes into an output that a rule redistributes")
+REDUCED = Code("P433", "features-reduced", "a reduction over features would see one shard")
+WRITTEN = Code("P434", "output-written", "the model modifies a redistributed output in place")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at each rule that divides features of which the code takes a statistic, or writes into."""
+    """One finding at each rule that shards features that the code reduces, or writes into."""
     inventory = subject.inventory
-    # What an attention does with heads is for the rules about heads.
+    # The rules on heads cover the code of attention.
     attentions = {*inventory.own_attentions, *(attention.fqn for attention in inventory.attentions)}
     outside = tuple(fqn for fqn in inventory.reduced if fqn.rpartition(".")[0] not in attentions)
     reduced, written = _by_rule(subject, outside), _by_rule(subject, inventory.written)
@@ -30,17 +30,17 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             names = quoted(as_patterns(families(inventory, divided)))
             yield REDUCED.at(
                 span,
-                f"the mean, the largest or the like of what {names} gives is taken over all features",
-                notes=("each rank would take its own, which differs from rank to rank; no run reports it",),
-                help=f"leave these whole: write {_whole(subject, divided)}",
+                f"the model computes a mean, a maximum or the like over all features of {names}",
+                notes=("each rank would reduce its own shard, and the run would not detect the difference",),
+                help=f"keep these modules whole: write {_whole(subject, divided)}",
             )
     for span, fqns in written.items():
         names = quoted(as_patterns(families(inventory, fqns)))
         yield WRITTEN.at(
             span,
-            f"what {names} gives is written into in place",
-            notes=("torch forbids this for what it has redistributed: the first forward would fail",),
-            help=f"leave these whole, with the layers that feed them: write {_whole(subject, fqns)}",
+            f"the model modifies the output of {names} in place",
+            notes=("torch forbids this for a redistributed tensor, and the first forward would fail",),
+            help=f"keep these modules whole, with the layers before them: write {_whole(subject, fqns)}",
         )
 
 
@@ -54,7 +54,7 @@ def _by_rule(subject: Subject, names: tuple[str, ...]) -> dict[Span, list[str]]:
 
 
 def _whole(subject: Subject, fqns: list[str]) -> str:
-    """The rule that leaves modules whole, with their neighbours in the container around them."""
+    """The rule that keeps modules whole, with their neighbors in the same container."""
     around = {fqn.rpartition(".")[0] for fqn in fqns}
     styled = [fqn for fqn in subject.bound.styles if fqn.rpartition(".")[0] in around]
     return changed(subject, styled, "replicate")

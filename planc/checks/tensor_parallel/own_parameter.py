@@ -1,4 +1,4 @@
-"""Parameters that a module holds beside layers which leave it a part of the activations."""
+"""Parameters of a module whose layers give it sharded activations."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
-CODE = Code("P480", "own-parameter", "a parameter among divided activations has no summed gradient")
+CODE = Code("P480", "own-parameter", "a parameter's gradient is not reduced over tp")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding, at the rule that divides, for all modules of one kind."""
+    """One finding, at the rule that shards, for all modules of one kind."""
     for group in clash_groups(subject, ClashKind.OWN_PARAMETER):
         spans = rule_spans(subject, group.producers)
         span = primary_span(subject, spans)
         owner = group.first.consumer
         yield CODE.at(
             span,
-            f"{quoted(patterns(subject, group.producers))} leaves {group.first.arriving}",
+            f"{quoted(patterns(subject, group.producers))} outputs {group.first.arriving}",
             secondary=labels_at(spans, "and here", apart_from=span),
             notes=(
                 f"`{patterns(subject, [owner])[0]}` has {_owned(subject, owner)} of its own, "
-                "whole on every rank",
-                "each rank would have a part of the gradient, and nothing sums the parts over tp",
+                "replicated on every rank",
+                "each rank would have part of the gradient, and nothing would sum the parts over tp",
                 *size_note(subject, group.consumers),
             ),
-            help=f"gather what its layers leave: write {gathered(subject, group.consumers)}",
+            help=f"gather the outputs of its layers: write {gathered(subject, group.consumers)}",
         )
 
 

@@ -1,4 +1,4 @@
-"""Layers divided as if they held two of one width."""
+"""Layers that are sharded as two halves and do not have two."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from planc.layouts.families import quoted
 from planc.styles.colwise import COLWISE
 from planc.vocab import MeshDim, StridedShard
 
-CODE = Code("P431", "packed-projection", "this layer cannot be divided in two halves")
+CODE = Code("P431", "packed-projection", "this layer can't be sharded as two halves")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule that divides both halves of what has none, or of what FSDP divides too."""
+    """One finding for each rule that shards two halves of a layer without them, or with FSDP on top."""
     for span, assignments in by_rule(subject):
         packed = [one.fqn for one in assignments if _is_packed_linear(subject, one.fqn)]
         single = [fqn for fqn in packed if not _holds_two(subject, fqn)]
@@ -28,17 +28,17 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 span,
                 f"{names} does not hold two projections of one width",
-                notes=("a rank would get columns from two places, and take them for one part of the layer",),
+                notes=("a rank would get columns from two places and treat them as one shard",),
                 help=f"write {changed(subject, single, COLWISE.name)}, or `colwise_gather_output` for "
                 "a layer that holds several",
             )
         elif packed and _is_sharded_again(subject):
             yield CODE.at(
                 span,
-                "FSDP divides the rows of these weights once more",
-                notes=("no placement of PyTorch says how the rows of both halves then lie",),
-                help="write `colwise_gather_output` here and `rowwise_split_input` for what follows, "
-                "or `mesh.dp_replicate` for `mesh.dp_shard`",
+                "FSDP also shards the rows of these weights",
+                notes=("PyTorch has no placement for rows of two halves that FSDP shards again",),
+                help="write `colwise_gather_output` here and `rowwise_split_input` for the next layer, "
+                "or use `mesh.dp_replicate` instead of `mesh.dp_shard`",
             )
 
 
@@ -49,7 +49,7 @@ def _is_packed_linear(subject: Subject, fqn: str) -> bool:
 
 
 def _holds_two(subject: Subject, fqn: str) -> bool:
-    """Whether all that follows takes half of what the layer yields; inside an attention there are three."""
+    """Whether all consumers take half of the layer's output; inside attention there are three parts."""
     if fqn.rpartition(".")[0] in {attention.fqn for attention in subject.inventory.attentions}:
         return False
     (width, *_) = _weight(subject.inventory.get(fqn))

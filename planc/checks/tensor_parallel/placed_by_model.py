@@ -1,4 +1,4 @@
-"""Styles whose parameters lie as the model's own plan places them, and what that plan leaves open."""
+"""Styles that place parameters by the model's own plan, on modules it does not place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planc.plan.bind import Assignment, parse_own
 from planc.styles.replicate import REPLICATE
 from planc.vocab import MeshDim, Replicate, Shard, StridedShard
 
-CODE = Code("P430", "placed-by-model", "this style cannot divide the parameters of this module")
+CODE = Code("P430", "placed-by-model", "this style can't shard this module's parameters")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -33,13 +33,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 span,
                 f"{quoted(patterns(subject, fqns))}: {reason}",
-                notes=("names and shapes do not tell how such parameters lie in memory",),
-                help=f"write {changed(subject, fqns, REPLICATE.name)}, which keeps them whole",
+                notes=("names and shapes alone do not show the memory layout of such parameters",),
+                help=f"write {changed(subject, fqns, REPLICATE.name)} to keep them whole",
             )
 
 
 def _reason(subject: Subject, assignment: Assignment, divided: set[str]) -> str | None:
-    """Why a style that goes by the model's own plan cannot be used on a module."""
+    """Why a style that follows the model's own plan does not apply to a module."""
     fqn, style = assignment.fqn, assignment.style.name
     if style not in _own_styles(subject, fqn):
         return f"the model's own plan has no `{style}` for it"
@@ -47,19 +47,23 @@ def _reason(subject: Subject, assignment: Assignment, divided: set[str]) -> str 
     assert module is not None, "styles are of modules of this inventory"
     whole = [one.name for one in module.parameters if assignment.placement(one.name) == Replicate()]
     if whole:
-        return f"the model's own plan does not divide {quoted(whole)}"
+        return f"the model's own plan does not shard {quoted(whole)}"
     if style == "local_params":
-        return None if fqn in divided else "its heads are whole, and so must be what it holds for each"
+        return (
+            None
+            if fqn in divided
+            else "its heads are not sharded, so its per-head parameters must not be either"
+        )
     uneven = _of_other_width(module, assignment)
     if uneven is not None:
-        return f"the model's own plan divides `{uneven}` as one layer, and it is as wide as several"
+        return f"the model's own plan shards `{uneven}` as one layer, but it is as wide as several"
     inside = [one.fqn for one in subject.inventory.modules if one.fqn.startswith(f"{fqn}.")]
     normed = [name for name in inside if "norm" in name.rpartition(".")[2]]
-    return f"{quoted(normed[:1])} norms what is only a part of a sum" if normed else None
+    return f"{quoted(normed[:1])} would normalize a partial sum" if normed else None
 
 
 def _of_other_width(module: Module, assignment: Assignment) -> str | None:
-    """The first parameter whose divided parts are wider than another's, so that they cannot be alike.
+    """The first parameter whose shards are wider than another's, so its layout must differ.
 
     Experts compute with the same intermediate features in all of their weights.
     """
@@ -74,7 +78,7 @@ def _of_other_width(module: Module, assignment: Assignment) -> str | None:
 
 
 def _own_styles(subject: Subject, fqn: str) -> frozenset[str]:
-    """What the model's own plan gives a module."""
+    """The styles that the model's own plan gives a module."""
     spec = subject.plan.tensor_parallel
     assert spec is not None, "only a tensor_parallel block gives styles"
     return frozenset(

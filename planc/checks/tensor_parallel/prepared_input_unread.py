@@ -1,4 +1,4 @@
-"""Prepared inputs that meet modules or values without a layout."""
+"""Prepared inputs that reach plain modules or tensors."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from planc.layouts.families import quoted
 from planc.styles import Style
 from planc.vocab import MeshDim
 
-CODE = Code("P419", "prepared-input", "this module cannot take a prepared input")
-"""A prepared input is a DTensor: it goes into modules with a style, and into nothing else."""
+CODE = Code("P419", "prepared-input", "this module can't take a prepared input")
+"""The summary's reason: a prepared input is a DTensor, which only modules with a style can take."""
 
-_MEETS_PLAIN = "the input arrives as a DTensor, which plain tensors cannot meet"
-_UNREAD = "planc follows hidden states from layer to layer, and sees none enter this module"
-_ELSEWHERE = "leave this rule out: attention and the MLP are what takes a prepared input"
+_MEETS_PLAIN = "the input would be a DTensor, which can't be combined with plain tensors"
+_UNREAD = "planc tracks hidden states from layer to layer, and none enters this module"
+_ELSEWHERE = "leave this rule out: a prepared input is for attention or the MLP"
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule that prepares, and reason."""
+    """One finding for each `prepare_` rule and reason."""
     inside = _inside(subject)
     for span, assignments in by_rule(subject):
         if not assignments[0].style.prepares:
@@ -51,7 +51,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _inside(subject: Subject) -> Mapping[str, Sequence[Module]]:
-    """By prepared module, everything inside it."""
+    """The modules inside each prepared module."""
     found: dict[str, list[Module]] = {
         fqn: [] for fqn, assignment in subject.bound.styles.items() if assignment.style.prepares
     }
@@ -64,13 +64,13 @@ def _inside(subject: Subject) -> Mapping[str, Sequence[Module]]:
 
 
 def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module]]) -> tuple[str, str] | None:
-    """(why a module cannot take a prepared input, what helps). `held` is what each such module holds."""
+    """(why a module can't take a prepared input, the help). `held` has the modules inside each."""
     inside = held.get(module.fqn, ())
     readers = [one for one in inside if one.parameters and _from_outside(one.sources, module.fqn)]
     if not readers:
         return "in which no layer reads it", _ELSEWHERE
     if not _prepares(subject.bound.styles[module.fqn].style):
-        # Tensors stay plain inside, where anything can read them.
+        # Tensors stay plain inside, so any module can read them.
         return None
     if _from_outside(module.returns, module.fqn):
         return "which adds it to its own output", _ELSEWHERE
@@ -86,9 +86,9 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
         both_ways = changed(subject, [module.fqn], f"prepare_input_output({both})")
         return (
             reason,
-            f"write {both_ways}, which leaves tensors plain, and let nothing inside leave {use.input}",
+            f"write {both_ways} to keep tensors plain, and leave out `output = {use.input}` inside",
         )
-    # One that is wrong by itself is a finding already.
+    # A module that fails by itself has a finding already.
     inner = [
         one.fqn
         for one in inside
@@ -98,7 +98,7 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
     ]
     if inner:
         prepared = quoted(patterns(subject, inner))
-        return f"inside which {prepared} is prepared again", f"leave out this rule, or that of {prepared}"
+        return f"inside which {prepared} is prepared again", f"leave out this rule, or the rule of {prepared}"
     return None
 
 
@@ -107,7 +107,7 @@ def _from_outside(sources: Sequence[str], fqn: str) -> bool:
 
 
 def _takes_layouts(subject: Subject, fqn: str) -> bool:
-    """Whether a module's style lets PyTorch compute on layouts; others give its code plain tensors."""
+    """Whether a module's style computes on DTensors; other styles give its code plain tensors."""
     assignment = subject.bound.styles.get(fqn)
     if assignment is None:
         return False
@@ -115,7 +115,7 @@ def _takes_layouts(subject: Subject, fqn: str) -> bool:
 
 
 def _prepares(style: Style) -> bool:
-    """Whether it prepares the input alone, which is a DTensor then."""
+    """Whether a style prepares only the input, which is then a DTensor."""
     return style.prepares and "output" not in style.options
 
 

@@ -1,4 +1,4 @@
-"""Row-parallel layers whose input nobody divided."""
+"""Row-parallel layers with an unsharded input."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
-CODE = Code("P407", "rowwise-without-colwise", "a rowwise layer's input is not divided")
+CODE = Code("P407", "rowwise-without-colwise", "a `rowwise` layer's input is not sharded")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding, at the rowwise rule, for all layers and rules alike."""
+    """One finding, at the first `rowwise` rule, for all layers and rules with the same cause."""
     for group in clash_groups(subject, ClashKind.FEATURES_NOT_DIVIDED):
         spans = rule_spans(subject, group.consumers)
         span = primary_span(subject, spans)
@@ -46,11 +46,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"needs {group.first.needs}, gets {group.first.arriving}",
             secondary=(
                 *labels_at(spans, "and here", apart_from=span),
-                *labels_at(producing, f"this leaves {group.first.arriving}", apart_from=span),
+                *labels_at(producing, f"this outputs {group.first.arriving}", apart_from=span),
             ),
             notes=(
                 f"the input comes from {quoted(patterns(subject, group.producers))}"
-                + (", which no rule names" if bare else ""),
+                + (", which has no rule" if bare else ""),
                 *size_note(subject, group.consumers),
             ),
             help=_help(subject, group),
@@ -58,7 +58,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _help(subject: Subject, group: ClashGroup) -> str:
-    """The first of several layers is to be colwise, and the last of them rowwise."""
+    """The rules that make the first of several layers colwise, and the last of them rowwise."""
     modules = map(subject.inventory.get, group.consumers)
     sources = [source for module in modules if module for source in module.sources]
     before = behind_norms(subject, sources)
@@ -66,15 +66,15 @@ def _help(subject: Subject, group: ClashGroup) -> str:
     if bare and all(module and module.kind is Kind.LINEAR for module in map(subject.inventory.get, bare)):
         return rules_to_add(subject, bare, "colwise")
     if any(norms_heads(subject, fqn) for fqn in sources):
-        return f"write {changed(subject, before, 'colwise')}: the norms are for divided heads"
+        return f"write {changed(subject, before, 'colwise')}, since the norms need sharded heads"
     first = [fqn for fqn in group.consumers if followers(subject, [fqn])]
     if not first:
-        return f"write {divided_here(subject, group.consumers)}, which divides its input itself"
+        return f"write {divided_here(subject, group.consumers)} to split the input in this layer"
     last = [fqn for fqn in followers(subject, first) if fqn in exchanged(subject)]
     text = changed(subject, first, "colwise")
     if not last:
-        return f"write {text}: the layer behind it takes divided features"
-    return f"exchange the styles: {text}, and {changed(subject, last, rowwise_for(subject, last[0]))}"
+        return f"write {text}, since the next layer takes sharded features"
+    return f"swap the styles: write {text}, and {changed(subject, last, rowwise_for(subject, last[0]))}"
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -1,4 +1,4 @@
-"""Styles on modules that they cannot divide."""
+"""Styles on modules of the wrong kind."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ CODE = Code("P405", "style-kind", "this style does not fit the module")
 _MAX_PATTERNS = 3
 
 _KINDS = {
-    Kind.LINEAR: "a linear layer",
-    Kind.EMBEDDING: "an embedding",
-    Kind.NORM: "a norm",
-    Kind.CONTAINER: "a container without parameters of its own",
-    Kind.MODULE_LIST: "a module list",
-    Kind.OTHER: "a module that is no layer",
+    Kind.LINEAR: ("a linear layer", "linear layers"),
+    Kind.EMBEDDING: ("an embedding", "embeddings"),
+    Kind.NORM: ("a norm", "norms"),
+    Kind.CONTAINER: (
+        "a container without parameters of its own",
+        "containers without parameters of their own",
+    ),
+    Kind.MODULE_LIST: ("a module list", "module lists"),
+    Kind.OTHER: ("another kind of module", "other kinds of module"),
 }
+"""Each kind as one module, and as several."""
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule and kind of module that it cannot be for."""
+    """One finding for each rule and wrong kind of module."""
     for span, assignments in by_rule(subject):
         by_kind: dict[Kind, list[Assignment]] = {}
         for assignment in assignments:
@@ -44,18 +48,24 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         for kind, wrong in by_kind.items():
             if not wrong:
                 continue
-            style = wrong[0].style
-            fqns = [assignment.fqn for assignment in wrong]
+            rule, fqns = wrong[0].rule, [assignment.fqn for assignment in wrong]
             yield CODE.at(
-                wrong[0].rule.action_span if wrong[0].rule else span,
-                f"{quoted(families(subject.inventory, fqns)[:3])} is {_KINDS[kind]}",
-                notes=(f"`{style.name}` is for {', '.join(style.kinds)} modules",),
-                help=_help(subject, kind, fqns, style=style),
+                rule.action_span if rule else span,
+                _label(subject, kind, fqns, style=wrong[0].style),
+                help=_help(subject, kind, fqns, style=wrong[0].style, is_rule=len(wrong) == len(assignments)),
             )
 
 
+def _label(subject: Subject, kind: Kind, fqns: Sequence[str], *, style: Style) -> str:
+    """`rowwise` needs a linear layer; these modules are norms, with the names in the place of `these`."""
+    needed = " or ".join(_KINDS[one][0] for one in style.kinds)
+    names = families(subject.inventory, fqns)
+    found = f"is {_KINDS[kind][0]}" if len(names) == 1 else f"are {_KINDS[kind][1]}"
+    return f"`{style.name}` needs {needed}; {quoted(names[:_MAX_PATTERNS])} {found}"
+
+
 def _without_norms(subject: Subject, assignments: Sequence[Assignment]) -> list[Assignment]:
-    """The containers, less weightless norms with rules for norms that keep a token's features together."""
+    """The containers, except weightless norms with a style for norms on all features of a token."""
     norms = weightless_norms(subject.inventory)
     return [
         one
@@ -64,25 +74,30 @@ def _without_norms(subject: Subject, assignments: Sequence[Assignment]) -> list[
     ]
 
 
-def _help(subject: Subject, kind: Kind, fqns: Sequence[str], *, style: Style) -> str:
-    fitting = [other.name for other in STYLES if kind in other.kinds]
+def _help(subject: Subject, kind: Kind, fqns: Sequence[str], *, style: Style, is_rule: bool) -> str:
+    """The style to write; by its name alone if `is_rule`: all modules of the rule need it."""
     if style.prepares:
-        return "leave this rule out: attention and the MLP are what takes a prepared input"
+        return "leave this rule out: a prepared input is for attention or the MLP"
     if kind in (Kind.CONTAINER, Kind.MODULE_LIST):
         inside = _inside(subject, fqns)
         return (
             f"name the layers inside it: {inside}" if inside else "leave this rule out: it has no parameters"
         )
+    if best := _best(subject, kind, fqns):
+        return f"use `{best}`" if is_rule else f"write {changed(subject, fqns, best)}"
+    return f"use one of {quoted(other.name for other in STYLES if kind in other.kinds)}"
+
+
+def _best(subject: Subject, kind: Kind, fqns: Sequence[str]) -> str | None:
+    """The style that suits modules of a kind in this plan; None if that depends on what the author wants."""
     if kind is Kind.NORM:
-        best = "sequence_parallel" if is_sequence_divided(subject) else "replicate"
-        return f"write {changed(subject, fqns, best)}; for {_KINDS[kind]} there are {', '.join(fitting)}"
+        return "sequence_parallel" if is_sequence_divided(subject) else "replicate"
     if kind is Kind.EMBEDDING:
-        best = "embedding_rowwise(output = Shard(1))" if is_sequence_divided(subject) else "embedding_rowwise"
-        return f"write {changed(subject, fqns, best)}; for {_KINDS[kind]} there are {', '.join(fitting)}"
+        return "embedding_rowwise(output = Shard(1))" if is_sequence_divided(subject) else "embedding_rowwise"
     head = subject.inventory.head
     if kind is Kind.LINEAR and all(followers(subject, [fqn]) or (head and fqn == head.fqn) for fqn in fqns):
-        return f"write {changed(subject, fqns, 'colwise')}; for {_KINDS[kind]} there are {', '.join(fitting)}"
-    return f"for {_KINDS[kind]}: {', '.join(fitting)}"
+        return "colwise"
+    return None
 
 
 def _inside(subject: Subject, fqns: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Faults of single tensor-parallel rules, beside which the layouts between modules mean little."""
+"""Faults of single tensor-parallel rules, which make checks of the layouts between modules meaningless."""
 
 from __future__ import annotations
 

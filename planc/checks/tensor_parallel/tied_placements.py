@@ -10,11 +10,11 @@ from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_
 from planc.diagnostics import Code, Diagnostic
 from planc.vocab import MeshDim, Placement, Replicate
 
-CODE = Code("P416", "tied-placements", "tied parameters are divided differently")
+CODE = Code("P416", "tied-placements", "tied parameters are sharded differently")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each tie whose parameters do not get one placement."""
+    """One finding for each tie whose parameters get different placements."""
     if subject.plan.tensor_parallel is None:
         return
     for tie in subject.inventory.ties:
@@ -27,15 +27,15 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         second = owner if primary == other else other
         yield CODE.at(
             spans[primary][0] if spans[primary] else block_span(subject),
-            f"`{primary}` becomes {placements[primary]}",
-            secondary=labels_at(spans[second], f"`{second}` becomes {placements[second]}", apart_from=None),
+            f"`{primary}` gets {placements[primary]}",
+            secondary=labels_at(spans[second], f"`{second}` gets {placements[second]}", apart_from=None),
             notes=(f"`{owner}` and `{other}` are one parameter", *_bare(second, spans[second] == ())),
-            help="divide both by rows: `embedding_rowwise` for the embedding, `colwise` for the head",
+            help="shard both by rows: `embedding_rowwise` for the embedding, `colwise` for the head",
         )
 
 
 def _bare(name: str, is_bare: bool) -> tuple[str, ...]:
-    return (f"no rule names `{name.rpartition('.')[0]}`, so it stays whole",) if is_bare else ()
+    return (f"`{name.rpartition('.')[0]}` has no rule, so it is replicated",) if is_bare else ()
 
 
 def _placement(subject: Subject, parameter: str) -> Placement:

@@ -1,4 +1,4 @@
-"""Attention, and recurrences, on a part of the sequence."""
+"""Attention and recurrences on part of the sequence."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
-CODE = Code("P481", "tokens-apart", "tokens that belong together are on different ranks")
+CODE = Code("P481", "tokens-apart", "attention needs all tokens of a sequence")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding, at the rule that leaves the sequence divided, for all layers and projections."""
+    """One finding, at the rule that shards the sequence, for all layers and projections."""
     for group in clash_groups(subject, ClashKind.TOKENS_APART):
         spans = rule_spans(subject, group.producers)
         span = primary_span(subject, spans)
@@ -31,17 +31,19 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         holders = [fqn.rpartition(".")[0] for fqn in group.consumers]
         yield CODE.at(
             span,
-            f"{names} leaves {group.first.arriving}",
+            f"{names} outputs {group.first.arriving}",
             secondary=(
                 *labels_at(spans, "and here", apart_from=span),
-                *labels_at(rule_spans(subject, group.consumers), "and this takes it", apart_from=span),
+                *labels_at(
+                    rule_spans(subject, group.consumers), "and this takes its output", apart_from=span
+                ),
             ),
             notes=(
-                f"{quoted(patterns(subject, holders))} relates tokens to each other between it and "
-                f"{quoted(patterns(subject, group.consumers))}, and takes all of the batch",
+                f"{quoted(patterns(subject, holders))} combines all tokens of all sequences between "
+                f"{names} and {quoted(patterns(subject, group.consumers))}",
                 *size_note(subject, group.consumers),
             ),
-            help="leave `output` out, so that each rank has whole sequences and a share of the features",
+            help="leave out `output`, so each rank gets whole sequences and a shard of the features",
         )
 
 

@@ -1,0 +1,195 @@
+"""The sizes that tp shards, for the rules on each: the first of them reports all that tp does not divide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from math import gcd
+
+from planc.checks.support.attention_heads import divided_attentions
+from planc.checks.support.clash_report import patterns
+from planc.checks.support.legal_values import choices, divisors
+from planc.checks.support.rule import Subject
+from planc.diagnostics import Label
+from planc.inventory.schema import Kind, Module, Parameter
+from planc.layouts.families import quoted
+from planc.layouts.types import SEQUENCE, normal
+from planc.plan.bind import Assignment
+from planc.record import record
+from planc.source import Span
+from planc.styles import StyleUse
+from planc.vocab import Shard, StridedShard
+
+
+class SizeKind(IntEnum):
+    """What has a size, each with a rule of its own, in the order in which these rules report."""
+
+    HEADS = 0
+    KV_HEADS = 1
+    WIDTH = 2
+    VOCABULARY = 3
+    TOKENS = 4
+
+
+@record
+class ShardedSize:
+    """A size that ranks of tp share, and `text` for it: `8 attention heads`.
+
+    `sites` are the rules that shard it, each with the modules that it shards.
+    """
+
+    kind: SizeKind
+    size: int
+    text: str
+    sites: tuple[tuple[Span, str], ...]
+
+    def fits(self, tp: int) -> bool:
+        """Whether tp divides the size; of a vocabulary, whether every rank gets rows."""
+        return self.size >= tp if self.kind is SizeKind.VOCABULARY else self.size % tp == 0
+
+
+def misfits(subject: Subject, *, first: SizeKind) -> tuple[ShardedSize, ...]:
+    """All the sizes that do not fit tp, if `first` is the first kind of them, and none otherwise.
+
+    Projections of attentions whose heads do not fit are left out: heads that fit make them fit.
+    """
+    tp = subject.plan.mesh.tp
+    found = tuple(one for one in _sizes(subject) if not one.fits(tp))
+    return found if found and found[0].kind is first else ()
+
+
+def legal_sizes(subject: Subject) -> str | None:
+    """`1, 2 or 4`: the sizes of tp nearest to the plan's that fit everything sharded; None if only 1 does."""
+    sizes = tuple(_sizes(subject))
+    bound = min((one.size for one in sizes if one.kind is SizeKind.VOCABULARY), default=None)
+    exact = gcd(*(one.size for one in sizes if one.kind is not SizeKind.VOCABULARY))
+    if not exact:
+        return f"at most {bound}"
+    legal = [size for size in divisors(exact) if bound is None or size <= bound]
+    return choices(legal, near=subject.plan.mesh.tp) if len(legal) > 1 else None
+
+
+def listed(sizes: Sequence[ShardedSize], *, tp: int) -> str:
+    """`tp = 3 does not divide 8 attention heads or 256 tokens`."""
+    texts = [one.text for one in sizes]
+    joined = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
+    return f"tp = {tp} does not divide {joined}"
+
+
+def labels(sizes: Sequence[ShardedSize]) -> tuple[Label, ...]:
+    """One label for each rule, with all that it shards."""
+    found: dict[Span, list[str]] = {}
+    for one in sizes:
+        for span, text in one.sites:
+            found.setdefault(span, []).append(text)
+    return tuple(Label(span, f"shards {' and '.join(dict.fromkeys(texts))}") for span, texts in found.items())
+
+
+def sharding_rule(subject: Subject) -> Assignment | None:
+    """The first rule that leaves ranks a part of the tokens."""
+    return next((one for one in subject.bound.styles.values() if divides_sequence(one.use)), None)
+
+
+def divides_sequence(use: StyleUse) -> bool:
+    """Whether a module takes, computes on or gives a part of the tokens."""
+    return SEQUENCE in (normal(use.input), normal(use.computes_on), normal(use.output))
+
+
+def _sizes(subject: Subject) -> Iterator[ShardedSize]:
+    """Every sharded size, in the order of the kinds."""
+    yield from _heads(subject)
+    yield from _widths(subject)
+    yield from _vocabulary(subject)
+    yield from _tokens(subject)
+
+
+def _heads(subject: Subject) -> Iterator[ShardedSize]:
+    attentions = tuple(divided_attentions(subject))
+    sites: dict[Span, list[str]] = {}
+    for attention, style in attentions:
+        sites.setdefault(style.span, []).append(attention.fqn)
+    texts = tuple((span, f"the heads of {quoted(patterns(subject, fqns))}") for span, fqns in sites.items())
+    for size in dict.fromkeys(one.num_heads for one, _ in attentions):
+        yield ShardedSize(SizeKind.HEADS, size, f"{size} attention heads", texts)
+    for size in dict.fromkeys(one.num_kv_heads for one, _ in attentions):
+        noun = "key/value head" if size == 1 else "key/value heads"
+        yield ShardedSize(SizeKind.KV_HEADS, size, f"{size} {noun}", texts)
+
+
+def _widths(subject: Subject) -> Iterator[ShardedSize]:
+    tp = subject.plan.mesh.tp
+    excused = {
+        attention.fqn
+        for attention, _ in divided_attentions(subject)
+        if attention.num_heads % tp or attention.num_kv_heads % tp
+    }
+    found: dict[int, list[Assignment]] = {}
+    for fqn, assignment in subject.bound.styles.items():
+        if fqn.rpartition(".")[0] not in excused:
+            for size in _sizes_of(subject, assignment):
+                found.setdefault(size, []).append(assignment)
+    for size, assignments in found.items():
+        parents = [one.fqn.rpartition(".")[0] or one.fqn for one in assignments]
+        sites: dict[Span, list[str]] = {}
+        for one in assignments:
+            sites.setdefault(one.span, []).append(one.fqn)
+        yield ShardedSize(
+            SizeKind.WIDTH,
+            size,
+            f"{size} features of {quoted(patterns(subject, parents))}",
+            tuple((span, quoted(patterns(subject, fqns))) for span, fqns in sites.items()),
+        )
+
+
+def _sizes_of(subject: Subject, assignment: Assignment) -> tuple[int, ...]:
+    """The sizes of a module's parameters along the dimensions that its style shards, each once."""
+    module = subject.inventory.get(assignment.fqn)
+    assert module is not None, "styles are of modules of this inventory"
+    found: dict[int, None] = {}
+    for parameter in module.parameters:
+        placement = assignment.placement(parameter.name)
+        if isinstance(placement, Shard | StridedShard) and len(parameter.shape) > placement.tensor_dim:
+            size = parameter.shape[placement.tensor_dim]
+            size //= placement.split_factor if isinstance(placement, StridedShard) else 1
+            if not _is_vocabulary(subject, module, parameter, placement):
+                found[size] = None
+    return tuple(found)
+
+
+def _is_vocabulary(
+    subject: Subject, module: Module, parameter: Parameter, placement: Shard | StridedShard
+) -> bool:
+    """Rows of an embedding or of the head: the lookup and the loss are exact with unequal shards."""
+    head = subject.inventory.head
+    rows = placement.tensor_dim == 0 and parameter.shape[0] == subject.inventory.vocab_size
+    return rows and (module.kind is Kind.EMBEDDING or (head is not None and module.fqn == head.fqn))
+
+
+def _vocabulary(subject: Subject) -> Iterator[ShardedSize]:
+    tables = vocabulary_tables(subject)
+    if tables:
+        size = subject.inventory.vocab_size
+        sites = tuple((one.span, f"the rows of `{one.fqn}`") for one in tables)
+        yield ShardedSize(SizeKind.VOCABULARY, size, f"a vocabulary of only {size} rows", sites)
+
+
+def vocabulary_tables(subject: Subject) -> tuple[Assignment, ...]:
+    """The modules whose weights are sharded by rows of the vocabulary."""
+    found: list[Assignment] = []
+    for fqn, assignment in subject.bound.styles.items():
+        module = subject.inventory.get(fqn)
+        weight = next((one for one in module.parameters if one.name == "weight"), None) if module else None
+        by_rows = assignment.placement("weight") == Shard(0)
+        if weight and by_rows and weight.shape[0] == subject.inventory.vocab_size:
+            found.append(assignment)
+    return tuple(found)
+
+
+def _tokens(subject: Subject) -> Iterator[ShardedSize]:
+    """The tokens of a rank; none if cp does not divide the sequence, which is another rule's finding."""
+    mesh, length = subject.plan.mesh, subject.plan.data.sequence_length
+    cp = mesh.cp if subject.plan.context_parallel else 1
+    rule = sharding_rule(subject)
+    if rule is not None and length % cp == 0:
+        text = f"{length // cp} tokens" + (f" ({length} / cp = {cp})" if cp > 1 else "")
+        yield ShardedSize(SizeKind.TOKENS, length // cp, text, ((rule.span, "the sequence: Shard(1)"),))
