@@ -41,7 +41,7 @@ FORBIDDEN: dict[str, str] = {
     r"\bin vain\b|\bwithout a word\b|\bever(?:y)? so many\b": "name what happens",
     r"\b(?:initial|material|serial|normal|optim|recogn|real|summar|util)is(?:e|ing|ation)\w*": "-ize",
     r"\b(?:colour|neighbour|behaviour|favour|honour|labelled|cancelled|travell|modell)\w*": "American",
-    r"\bdivided\b(?! by\b)": "write `sharded`, or `split`",
+    r"(?<!-)\bdivided\b(?!-| by\b)": "write `sharded`, or `split`",
 }
 """Patterns that a sentence must not match, each with what to write instead."""
 

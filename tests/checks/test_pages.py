@@ -15,6 +15,7 @@ from planc.diagnostics import Code, Severity
 from planc.diagnostics.pages import page, pages
 from planc.diff.codes import CODES as CHANGE_CODES
 from planc.doctor.codes import CODES as MACHINE_CODES
+from planc.plan.blocks import BLOCKS
 
 PACKAGE = Path(planc.__path__[0])
 WITHOUT_PLAN = ("P100", "P103", "P105", "P106", "P110", "P234", "P235", "P236", "P850", "P851")
@@ -87,6 +88,11 @@ def test_page_without_a_plan_describes_the_case(code: str) -> None:
     assert text is not None
     assert "```text\n" in text
     assert not EXAMPLE.search(text)
+
+
+def test_the_page_on_unknown_blocks_lists_every_block() -> None:
+    listed = (page("P201") or "").partition("Known blocks are ")[2].partition(".")[0]
+    assert re.findall(r"`(\w+)`", listed) == [*BLOCKS, "expect"]
 
 
 def test_models_of_the_examples_ship() -> None:
