@@ -30,16 +30,16 @@ class NullBackend:
 
     def started(self, *, first_step: int) -> None: ...
 
-    def is_told_to_end(self, *, step: int) -> bool:
+    def ends_after(self, *, step: int) -> bool:
         return step == self.told_at
 
-    def leaves_step(self) -> bool:
+    def abandons_step(self) -> bool:
         return self.left_at is not None and self.left_at == self._step()
 
-    def leave_step(self, *, step: int) -> None:
+    def abandon_step(self, *, step: int) -> None:
         self.num_left += 1
 
-    def left_evaluations(self) -> tuple[Evaluate, ...]:
+    def pending_evaluations(self) -> tuple[Evaluate, ...]:
         return ()
 
     def _step(self) -> int:

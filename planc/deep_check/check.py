@@ -54,7 +54,7 @@ def check_deep(
         # torch takes seconds to import, and only a rehearsal needs it.
         from planc.runtime.rehearsal.rehearse import rehearse
 
-        rehearsal = rehearse(graph, base=base, said=said)
+        rehearsal = rehearse(graph, base=base, report=said)
         save(rehearsal, graph=graph, cache_dir=cache_dir)
     diagnostics = [*_failures(rehearsal, nowhere)]
     if rehearsal.measured is not None:

@@ -1,6 +1,6 @@
-"""The system's compiler that torch.compile calls.
+"""The system compiler that torch.compile calls.
 
-Inductor writes C++ for processors, and has C built for what launches kernels on CUDA devices.
+Inductor compiles C++ for CPUs, and C for the code that launches kernels on CUDA devices.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ _C = ("gcc", "clang")
 
 
 def find_compiler(device: str, environment: Mapping[str, str]) -> str | None:
-    """The path of the compiler that inductor takes for `cpu` or `cuda`; None where there is none.
+    """The path of the compiler that inductor uses for `cpu` or `cuda`; None if there isn't one.
 
-    As torch/_inductor/config.py (cpp.cxx) and triton/runtime/build.py look for it.
+    Searches as torch/_inductor/config.py (cpp.cxx) and triton/runtime/build.py do.
     """
     name = "CXX" if device == "cpu" else "CC"
     wanted = (environment[name],) if name in environment else (_CXX,) if device == "cpu" else _C
     path = environment.get("PATH")
-    return next((found for one in wanted if (found := shutil.which(one, path=path))), None)
+    return next((compiler for one in wanted if (compiler := shutil.which(one, path=path))), None)
 
 
 def missing_compiler(device: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """(what is missing, help) where inductor cannot work; None where it can."""
+    """(message, help) if inductor can't work on this machine; None if it can."""
     if find_compiler(device, environment) is not None:
         return None
     language, name, package = ("C++", "CXX", "g++") if device == "cpu" else ("C", "CC", "gcc")
     return (
-        f"`backend = inductor` needs a {language} compiler, and this machine has none",
+        f"`backend = inductor` needs a {language} compiler, but none is installed",
         f"install {package} or name a compiler in {name}, or write `backend = aot_eager` in `compile`",
     )

@@ -1,4 +1,4 @@
-"""The processors of this machine."""
+"""The CPUs of this machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 
 
 def num_cpus() -> int:
-    """Those that this process may use."""
+    """The number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def unsupported_system(command: str) -> str | None:
-    """Why ranks can't run on this system; None where they can."""
+    """Why ranks can't run on this system; None if they can."""
     if os.name == "posix":
         return None
     return f"planc {command} trains a model, which needs Linux or macOS (WSL 2 on Windows)"

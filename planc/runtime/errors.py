@@ -1,4 +1,4 @@
-"""What a run can end with: errors with exit codes, the place in the plan, and a remedy."""
+"""Errors that end a run, each with an exit code, a place in the plan, and a help."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ExitCode(IntEnum):
     COMMUNICATION = 6
     CORRUPT_CHECKPOINT = 7
     MEMORY = 8
-    """A rank, or its device, had none left."""
+    """A rank or its device ran out of memory."""
     PREEMPTED = 75
-    """Told to end, and saved: EX_TEMPFAIL, which schedulers take for "start it again"."""
+    """Stopped by a signal after saving: EX_TEMPFAIL, which schedulers read as "start it again"."""
     INTERRUPTED = 130
     """Ended by a second Ctrl-C, as a shell reports it."""
     TERMINATED = 143
@@ -30,10 +30,10 @@ class ExitCode(IntEnum):
 
 
 class RunError(Exception):
-    """A run cannot go on, for a reason that a person can act upon.
+    """A run can't continue, for a reason that a user can act on.
 
-    `is_shared` says that every rank fails alike, so that rank 0 alone reports it. `record` goes into
-    status.json, beside the message.
+    `is_shared` is true if every rank fails in the same way, so only rank 0 reports it. `record` goes into
+    status.json, next to the message.
     """
 
     def __init__(
@@ -56,4 +56,4 @@ class RunError(Exception):
 
 
 class OpFailure(RunError):
-    """An op failed for a reason that nothing foresaw: names the op, its line of the plan, and the rank."""
+    """An op failed with an unexpected error: names the op, its line of the plan, and the rank."""

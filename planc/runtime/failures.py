@@ -1,4 +1,4 @@
-"""What a failure that nothing foresaw is: told from the error alone."""
+"""Unexpected failures, classified by the error alone: exit code, summary and help."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _NO_MEMORY = (
     "failed to map segment",
 )
 _NO_THREAD = ("can't start new thread", "Resource temporarily unavailable")
-"""What Python and libraries say where the system refuses a thread."""
+"""Messages of Python and libraries if the system refuses to start a thread."""
 _COMMUNICATION = ("gloo", "NCCL", "Connection closed", "Timed out", "timed out")
-_ASKED = re.compile(r"tried to allocate ([\d.]+) ?(\w*)", re.IGNORECASE)
+_REQUESTED = re.compile(r"tried to allocate ([\d.]+) ?(\w*)", re.IGNORECASE)
 
 MEMORY_HELP = (
     "lower data.micro_batch or data.sequence_length, recompute activations with activation_checkpoint, or "
-    "shard over more ranks; `planc estimate` tells what takes how much"
+    "shard over more ranks; `planc estimate` shows what takes how much"
 )
 
 
@@ -32,9 +32,9 @@ THREADS_HELP = (
 
 
 def exit_code(error: Exception) -> ExitCode:
-    """The code that a run ends with.
+    """The exit code of a run that ends with this error.
 
-    Lost peers and a lack of memory show as RuntimeErrors of libraries; only their text tells them apart.
+    Libraries raise RuntimeErrors for lost peers and for a lack of memory; only their text distinguishes them.
     """
     text = str(error)
     if isinstance(error, MemoryError) or any(sign in text for sign in (*_NO_MEMORY, *_NO_THREAD)):
@@ -47,22 +47,22 @@ def exit_code(error: Exception) -> ExitCode:
 
 
 def lacks_thread(error: Exception) -> bool:
-    """Whether the system refused a thread, for the limit of processes or of address space."""
+    """Whether the system refused to start a thread, at a limit of processes or of address space."""
     return any(sign in str(error) for sign in _NO_THREAD)
 
 
 def memory_help(error: Exception) -> str:
-    """What helps against a lack of memory, or of threads."""
+    """The help for a lack of memory, or of threads."""
     return THREADS_HELP if lacks_thread(error) else MEMORY_HELP
 
 
 def summary(error: Exception, *, code: ExitCode) -> str:
-    """The error in a line: its kind and what it says, or what memory was asked for."""
+    """The error in one line: its type and message, or the size of the failed allocation."""
     if code is ExitCode.MEMORY and lacks_thread(error):
-        return f"the system refuses another thread: {error}"
+        return f"the system refused to start another thread: {error}"
     if code is ExitCode.MEMORY:
-        asked = _ASKED.search(str(error))
-        if asked is None:
+        requested = _REQUESTED.search(str(error))
+        if requested is None:
             return f"out of memory: {error}" if str(error) else "out of memory"
-        return f"out of memory: it asked for {asked[1]} {asked[2] or 'bytes'} more"
+        return f"out of memory: could not allocate {requested[1]} {requested[2] or 'bytes'}"
     return f"{type(error).__name__}: {error}"

@@ -1,8 +1,8 @@
-"""Fetches a model of the Hugging Face hub into the hub's own cache, at one commit.
+"""Download a model from the Hugging Face Hub into the Hub's own cache, at one commit.
 
-Only weights in safetensors, their index, JSON files and a tokenizer's are fetched: no code, and nothing
-pickled. Whichever process comes first fetches; the others on its machine wait for it by a lock of the file
-system, which ends with the process that holds it.
+Only safetensors weights, their index, JSON files and tokenizer files are downloaded: no code, and no pickles.
+The first process on a machine downloads; the others wait for a file lock, which ends with the process that
+holds it.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from planc.runtime.run_directory.export_folder import COMPANIONS
 
 Say = Callable[[str], None]
 
-_COPY_HELP = "copy the hub's cache here from a machine that has the model"
-_TOKEN_HELP = "ask for access on the model's page, and set HF_TOKEN to a token that has it"
+_COPY_HELP = "copy the Hub cache from a machine that has the model"
+_TOKEN_HELP = "request access on the model's page, and set HF_TOKEN to a token with that access"
 
 
 def require_model(model: HubModel, *, with_weights: bool, say: Say) -> Path:
-    """The folder with a model's files, fetched where it lacks some; `say` hears of what takes time.
+    """The directory with a model's files, downloaded if missing; `say` prints what takes time.
 
-    Without weights only JSON and tokenizer files are fetched. RunError where something cannot be had; with
-    HF_HUB_OFFLINE nothing is fetched.
+    Without weights only JSON and tokenizer files are downloaded. RunError if a file is unavailable; with
+    HF_HUB_OFFLINE nothing is downloaded.
     """
     lacking = _lacks(model.folder, with_weights=with_weights)
     if lacking is None:
         return model.folder
     if _is_offline():
         raise RunError(
-            f"{model.short} is not all there: {lacking}; and HF_HUB_OFFLINE forbids to fetch it",
+            f"{model.short} is incomplete in the Hub cache ({lacking}), and HF_HUB_OFFLINE forbids downloads",
             help=f"unset HF_HUB_OFFLINE, or {_COPY_HELP}",
         )
     # Without the library there is nothing to wait for.
     _library(model)
     with _only_one(model, say=say):
-        # Another process may have fetched it meanwhile.
+        # Another process may have downloaded it meanwhile.
         if _lacks(model.folder, with_weights=with_weights) is not None:
             _fetch(model, with_weights=with_weights, say=say)
-    # Without a connection the library is content with whatever part of a model it has.
+    # Without a connection the library accepts whatever part of a model it has.
     lacking = _lacks(model.folder, with_weights=with_weights)
     if lacking is not None:
         raise RunError(
-            f"{model.short} is not all there, and what is missing could not be fetched: {lacking}",
+            f"{model.short} is still incomplete after the download: {lacking}",
             help="check the connection, and that the commit has a config.json and weights in safetensors",
         )
     return model.folder
 
 
 def _lacks(folder: Path, *, with_weights: bool) -> str | None:
-    """What is missing in a model's folder, None where nothing is."""
+    """What is missing in a model's directory; None if it is complete."""
     if not (folder / "config.json").is_file():
-        return f"there is no {folder / 'config.json'}"
+        return f"{folder / 'config.json'} is missing"
     if not with_weights:
         return None
     try:
@@ -71,7 +71,7 @@ def _lacks(folder: Path, *, with_weights: bool) -> str | None:
 
 @contextmanager
 def _only_one(model: HubModel, *, say: Say) -> Iterator[None]:
-    """Lets one process of this machine in at a time."""
+    """Let in one process of this machine at a time."""
     # It comes with the hub's library, and knows the locks of every system.
     from filelock import FileLock, Timeout
 
@@ -85,10 +85,10 @@ def _only_one(model: HubModel, *, say: Say) -> Iterator[None]:
         raise RunError(
             f"cannot write the hub's cache, {hub_cache()}: {error.strerror}",
             code=ExitCode.STORAGE,
-            help="set HF_HOME to a folder that can be written",
+            help="set HF_HOME to a writable directory",
         ) from error
     if not lock.is_locked:
-        say(f"waiting for another process that fetches {model.short}")
+        say(f"waiting for another process to download {model.short}")
         lock.acquire()
     try:
         yield
@@ -97,8 +97,8 @@ def _only_one(model: HubModel, *, say: Say) -> Iterator[None]:
 
 
 def _fetch(model: HubModel, *, with_weights: bool, say: Say) -> None:
-    say(f"fetching {'the weights' if with_weights else 'the config'} of {model.short} into {hub_cache()}")
-    # Names of files in subfolders match too, but for what is ignored.
+    say(f"downloading {'the weights' if with_weights else 'the config'} of {model.short} into {hub_cache()}")
+    # Files in subdirectories match too, except for the ignored patterns.
     _download(model, names=["*.json", *map(escape, COMPANIONS)])
     if with_weights:
         refuse_quantized(model.folder)
@@ -122,26 +122,28 @@ def _download(model: HubModel, *, names: Sequence[str]) -> None:
 
 def _failure(model: HubModel, error: Exception, errors: Any) -> RunError:
     if isinstance(error, errors.GatedRepoError):
-        return RunError(f"{model.repository} is open only to those who asked for it", help=_TOKEN_HELP)
+        return RunError(
+            f"{model.repository} is a gated model, and this token has no access to it", help=_TOKEN_HELP
+        )
     if isinstance(error, errors.RepositoryNotFoundError):
         return RunError(
-            f"the hub shows no model {model.repository}: there is none, or it is private",
-            help=f"check the name; for a private one {_TOKEN_HELP}",
+            f"the Hub has no public model {model.repository}: it does not exist, or it is private",
+            help=f"check the name; for a private model, {_TOKEN_HELP}",
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return RunError(
             f"{model.repository} has no commit {model.revision}",
-            help="the repository's page of commits shows them all",
+            help="choose one of the commits that the repository's page lists",
         )
     if isinstance(error, errors.LocalEntryNotFoundError):
         return RunError(
-            f"the hub cannot be reached, and {model.short} is not all there, in {hub_cache()}",
+            f"the Hub can't be reached, and {model.short} is incomplete in {hub_cache()}",
             help=f"check the connection, or {_COPY_HELP}",
         )
     return RunError(
-        f"cannot fetch {model.short}: {_reason(error)}",
+        f"cannot download {model.short}: {_reason(error)}",
         code=ExitCode.STORAGE if isinstance(error, OSError) else ExitCode.INPUT,
-        help="check the connection and the room in the hub's cache, and start again: it goes on where it was",
+        help="check the connection and the free space of the Hub cache, and run again: the download resumes",
     )
 
 
@@ -152,7 +154,7 @@ def _is_offline() -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """An error's first line, without the token, whatever may have put it there."""
+    """An error's first line, with the token removed wherever it came from."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
@@ -161,12 +163,12 @@ def _reason(error: Exception) -> str:
 
 def _library(model: HubModel) -> Any:
     try:
-        # Lazy: a model in a folder needs no library for it.
+        # Lazy: a model in a local directory does not need this library.
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
         raise RunError(
-            f"fetching {model.short} needs the huggingface_hub library",
+            f"downloading {model.short} needs the huggingface_hub library",
             help="install it: pip install 'planc[run]'",
         ) from error
     return huggingface_hub

@@ -1,4 +1,4 @@
-"""Runs a graph on a backend: setup once, then steps, then saves as their policy says."""
+"""Run a graph on a backend: setup once, then steps, then saves by their policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planc.runtime.errors import ExitCode, OpFailure, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
 
 _HELPS = {
-    ExitCode.COMMUNICATION: "another rank ended or stopped answering; what it printed says why",
+    ExitCode.COMMUNICATION: "another rank exited or stopped responding; its output shows why",
 }
 
 
@@ -25,12 +25,12 @@ class Position:
     micro_step: int = 0
     is_last_micro_step: bool = True
     is_last_step: bool = False
-    """No step follows. A run that is told to end knows it once the step's ops are done, before it saves."""
+    """No step follows. A run that is asked to stop learns it after the step's ops, before it saves."""
 
 
 class Backend(Protocol):
     def execute(self, op: Op, position: Position) -> None:
-        """Carries out one op. `accumulate` never comes here: the interpreter unrolls it."""
+        """Execute one op. `accumulate` never comes here: the interpreter unrolls it."""
 
     def completed_steps(self) -> int:
         """Steps that a resumed checkpoint already holds."""
@@ -38,46 +38,47 @@ class Backend(Protocol):
     def started(self, *, first_step: int) -> None:
         """Setup is over; `first_step` comes next."""
 
-    def is_told_to_end(self, *, step: int) -> bool:
-        """Whether the run is to end after `step`, which is done: the same on every rank. All must ask it."""
+    def ends_after(self, *, step: int) -> bool:
+        """Whether the run ends after `step`, which is done: the same on every rank, and all must call it."""
 
-    def leaves_step(self) -> bool:
-        """Whether the step ends here, between two micro-batches: the same on every rank. All must ask it."""
+    def abandons_step(self) -> bool:
+        """Whether to abandon the step between micro-batches: the same on every rank, and all must call it."""
 
-    def leave_step(self, *, step: int) -> None:
-        """Undoes what `step` has done so far; no weight has changed yet."""
+    def abandon_step(self, *, step: int) -> None:
+        """Undo what `step` has done so far; no weight has changed yet."""
 
-    def left_evaluations(self) -> Sequence[Evaluate]:
-        """The evaluations of the last completed step that were left when the run was told to end."""
+    def pending_evaluations(self) -> Sequence[Evaluate]:
+        """The evaluations after the last completed step that a stop request postponed."""
 
     def describe_rank(self) -> str:
         """`rank 3 (dp_shard 1, tp 1)`."""
 
     def failed(self, message: str, *, code: ExitCode) -> str | None:
-        """An op failed here, and the run ends. What is known of ranks that this one lost, if it lost any."""
+        """Record that an op failed and the run ends. Return what is known of lost ranks, if there are any."""
 
 
 def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int:
-    """The number of the last step run or resumed; RunError where an op fails.
+    """Run the graph, and return the last step run or resumed; RunError if an op fails.
 
-    `stop_after` ends the run early, after that step, as its last: what is saved at the end is saved then.
-    A run resumed at its end has its checkpoint already; its exports may be what it was started for.
-    A run that is told to end saves whatever its plan saves, exports aside, and ends after that step; a long
-    step is left, and its checkpoint is of the step before. An evaluation that was left is made up for first.
+    `stop_after` ends the run after that step, as if it were the last: it saves what a run saves at its end.
+    A run resumed at its end already has its checkpoint; its exports may be what it was started for.
+    A run that is asked to stop saves whatever its plan saves, except exports, and ends after that step. A
+    long step is abandoned, and its checkpoint is of the step before. A postponed evaluation is run first on
+    resume.
     """
     last = graph.num_steps if stop_after is None else min(stop_after, graph.num_steps)
     for op in graph.setup:
         _execute(backend, op, Position())
     completed = backend.completed_steps()
     backend.started(first_step=completed + 1)
-    for op in backend.left_evaluations():
+    for op in backend.pending_evaluations():
         _execute(backend, op, Position(completed))
     ended = max(completed, last)
-    if completed < last and backend.is_told_to_end(step=completed):
+    if completed < last and backend.ends_after(step=completed):
         ended = completed
     for step in range(completed + 1, ended + 1):
         if not _run_step(graph, backend, step, is_last_step=step == last):
-            backend.leave_step(step=step)
+            backend.abandon_step(step=step)
             ended = step - 1
             _save_what_is_new(graph, backend, ended, is_saved=ended == completed)
             break
@@ -92,28 +93,28 @@ def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int
 
 
 def _run_step(graph: Graph, backend: Backend, step: int, *, is_last_step: bool) -> bool:
-    """False if the step was left before its end."""
+    """Run one step; False if it was abandoned before its end."""
     return all(_execute_step_op(backend, op, step, is_last_step=is_last_step) for op in graph.step)
 
 
 def _save(graph: Graph, backend: Backend, step: int, *, last_step: int) -> bool:
-    """Saves as the policy says, or because the run is told to end: whether it ends after this step."""
-    is_told = step < last_step and backend.is_told_to_end(step=step)
+    """Save by policy, or because the run was asked to stop: whether it ends after this step."""
+    is_stopping = step < last_step and backend.ends_after(step=step)
     waited_for, has_saved = False, False
     for op in graph.save:
-        if _is_due(op, step, last_step=last_step) or (is_told and isinstance(op, SaveCheckpoint)):
-            _execute(backend, op, Position(step, is_last_step=is_told or step == last_step))
+        if _is_due(op, step, last_step=last_step) or (is_stopping and isinstance(op, SaveCheckpoint)):
+            _execute(backend, op, Position(step, is_last_step=is_stopping or step == last_step))
             has_saved = True
             waited_for |= isinstance(op, SaveCheckpoint) and op.mode == "sync"
-    if has_saved and not is_told and step < last_step and backend.is_told_to_end(step=step):
+    if has_saved and not is_stopping and step < last_step and backend.ends_after(step=step):
         # A save can take long. One more step, and the save of that one, would take as long again.
         _save_what_is_new(graph, backend, step, is_saved=waited_for)
         return True
-    return is_told
+    return is_stopping
 
 
 def _save_what_is_new(graph: Graph, backend: Backend, step: int, *, is_saved: bool) -> None:
-    """Waits for the save under way, and saves a step that is done unless it is saved already."""
+    """Wait for the save under way, then save the finished step unless it is saved already."""
     position = Position(step, is_last_step=True)
     for op in graph.step:
         if isinstance(op, SettleSave):
@@ -124,12 +125,12 @@ def _save_what_is_new(graph: Graph, backend: Backend, step: int, *, is_saved: bo
 
 
 def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool) -> bool:
-    """False if the step is left between two of its micro-batches."""
+    """Execute one op of a step; False if the step is abandoned between two of its micro-batches."""
     if not isinstance(op, Accumulate):
         _execute(backend, op, Position(step, is_last_step=is_last_step))
         return True
     for micro_step in range(op.times):
-        if micro_step and backend.leaves_step():
+        if micro_step and backend.abandons_step():
             return False
         position = Position(step, micro_step, micro_step == op.times - 1, is_last_step)
         for inner in op.body:
@@ -138,7 +139,7 @@ def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool)
 
 
 def _execute(backend: Backend, op: Op, position: Position) -> None:
-    """Runs one op; whatever it raises leaves with the op and its line of the plan."""
+    """Run one op; whatever it raises is reported with the op and its line of the plan."""
     try:
         backend.execute(op, position)
     except RunError as error:
@@ -149,10 +150,10 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
     except Exception as error:
         where = f"step {position.step}, " if position.step else ""
         code = exit_code(error)
-        found = summary(error, code=code)
-        kind, _, rest = found.partition(": ")
+        message = summary(error, code=code)
+        kind, _, rest = message.partition(": ")
         text = f"{kind} in op `{op.name}` ({where}{backend.describe_rank()}){': ' if rest else ''}{rest}"
-        lost = backend.failed(found, code=code)
+        lost = backend.failed(message, code=code)
         help = lost or (memory_help(error) if code is ExitCode.MEMORY else _HELPS.get(code))
         raise OpFailure(text, code=code, help=help, span=op.span, is_shared=False) from error
 
@@ -165,4 +166,4 @@ def _is_due(op: Op, step: int, *, last_step: int) -> bool:
         case ExportHf(when="end"):
             return step == last_step
         case _:
-            raise AssertionError(f"{op.name} is no op that saves")
+            raise AssertionError(f"{op.name} does not save")

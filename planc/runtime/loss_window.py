@@ -1,4 +1,4 @@
-"""What a run remembers to judge a loss by, and the judgement."""
+"""The losses that a run keeps to detect a spike, and the test for one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from statistics import median
 
 _NORMAL = 1.4826
-"""Of a normal distribution, the standard deviation over the median distance from the median."""
+"""For a normal distribution: the standard deviation over the median distance from the median."""
 _LEAST_SHARE = 0.01
-"""Of the median. Losses that hardly differ would make a spike of the next ripple."""
+"""Relative to the median: without it, after losses that hardly differ any ripple would be a spike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What losses are like: their median, and how far from it they lie."""
+    """The level of recent losses: their median, and their deviation from it."""
 
     median: float
     deviation: float
 
     def deviations(self, loss: float) -> float:
-        """How many deviations a loss lies above the median."""
+        """How many deviations a loss is above the median."""
         return (loss - self.median) / self.deviation
 
 
@@ -39,7 +39,7 @@ class Memory:
     num_skipped: int = 0
 
     def spike(self, loss: float, *, deviations: float, window: int) -> Level | None:
-        """What the loss stands out from; None if it does not, or if there are too few to tell."""
+        """The level that the loss exceeds; None if it does not, or if there are too few losses to tell."""
         if len(self.losses) < window:
             return None
         found = level(self.losses[-window:])
@@ -50,5 +50,5 @@ class Memory:
         return Memory((*self.losses, loss)[-window:] if window else ())
 
     def skipped(self) -> Memory:
-        """After a step that was skipped, whose loss says nothing of the next one's."""
+        """After a step that was skipped, whose loss does not predict the next one's."""
         return Memory(self.losses, self.num_skipped + 1)

@@ -1,4 +1,4 @@
-"""A model folder's files, found and checked without torch."""
+"""The files of a model directory, located and checked without torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from planc.runtime.errors import RunError
 _SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 64 * 2**20
-"""Half a million tensors."""
+"""Enough for half a million tensors."""
 
 
 def config_digest(folder: Path) -> str:
-    """The SHA-256 of a folder's config.json; RunError if there is none."""
+    """The SHA-256 of a directory's config.json; RunError if it is missing."""
     try:
         return hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
     except OSError as error:
@@ -26,20 +26,20 @@ def config_digest(folder: Path) -> str:
 
 
 def refuse_remote_code(folder: Path) -> None:
-    """RunError where a folder's config.json asks for code that is not in transformers."""
+    """RunError if a directory's config.json requires code that is not in transformers."""
     if (key := code_asked_for(_config(folder))) is not None:
         raise RunError(
-            f'{folder / "config.json"} asks for code of its own ("{key}")',
-            help=f"planc runs no remote code: take a model that transformers implements, and drop {key}",
+            f'{folder / "config.json"} requires remote code ("{key}")',
+            help=f"planc runs no remote code: use a model that transformers implements, and remove {key}",
         )
 
 
 def refuse_quantized(folder: Path) -> None:
-    """RunError where a folder's config.json says that its weights are quantized: planc reads plain ones."""
+    """RunError if a directory's config.json marks its weights as quantized: planc reads plain ones."""
     if _config(folder).get("quantization_config") is not None:
         raise RunError(
-            f"the weights in {folder} are quantized, says the quantization_config of its config.json",
-            help="take a checkpoint in bfloat16, float16 or float32, whose config.json has no such entry",
+            f"the weights in {folder} are quantized: its config.json has a quantization_config",
+            help="use a checkpoint in bfloat16, float16 or float32, without a quantization_config",
         )
 
 
@@ -53,15 +53,15 @@ def _config(folder: Path) -> dict[str, object]:
 
 
 def weight_names(folder: Path) -> tuple[str, ...]:
-    """The names of a folder's weight files, whether they are there or not yet. RunError as below."""
+    """The names of a directory's weight files, present or not. RunError as in `weight_files`."""
     index = folder / INDEX
     return tuple(sorted(set(_read_index(index).values()))) if index.is_file() else (_SINGLE,)
 
 
 def weight_files(folder: Path) -> dict[str, Path] | Path:
-    """The safetensors file that holds all weights, or each tensor's file as the index says.
+    """The safetensors file that holds all weights, or each tensor's file by the index.
 
-    RunError for a folder without safetensors, and for an index that leaves the folder.
+    RunError for a directory without safetensors, and for an index that names files elsewhere.
     """
     index = folder / INDEX
     if index.is_file():
@@ -70,7 +70,7 @@ def weight_files(folder: Path) -> dict[str, Path] | Path:
         return folder / _SINGLE
     raise RunError(
         f"{folder} has neither {_SINGLE} nor {INDEX}",
-        help="planc reads weights from safetensors only; set weights = random to start without",
+        help="planc reads weights from safetensors only; set weights = random to start from random weights",
     )
 
 
@@ -78,20 +78,20 @@ def _from_index(folder: Path, index: Path) -> dict[str, Path]:
     names = _read_index(index)
     for name in sorted(set(names.values())):
         if not (folder / name).is_file():
-            raise RunError(f"{index} names {name}, which does not exist", help="complete the folder")
+            raise RunError(f"{index} names {name}, which does not exist", help="add the missing file")
     return {key: folder / name for key, name in names.items()}
 
 
 def _read_index(index: Path) -> dict[str, str]:
-    """Each tensor's file, by name, which is a safetensors file of the index's own folder."""
+    """Each tensor's file, by name: a safetensors file in the index's own directory."""
     if index.stat().st_size > _MAX_INDEX_BYTES:
         raise RunError(f"{index} is larger than an index can be", help="restore the file")
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = {str(key): str(name) for key, name in weight_map.items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise RunError(f"{index} is no safetensors index: {error}", help="restore the file") from error
+        raise RunError(f"{index} is not a safetensors index: {error}", help="restore the file") from error
     for name in sorted(set(names.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):
-            raise RunError(f"{index} names {name!r}, which is no safetensors file of its folder")
+            raise RunError(f"{index} names {name!r}, which is not a safetensors file in its directory")
     return names

@@ -1,4 +1,4 @@
-"""Numbers that are none, and losses that stand out: which rank had them, in which sequences, in words."""
+"""NaN and inf, and losses that stand out: which rank had them, in which sequences, as text."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one rank found: micro-batches whose loss is to blame, and weights that are no numbers."""
+    """One rank's findings: micro-batches whose loss is the cause, and weights that hold NaN or inf."""
 
     rank: int
     micro_batches: tuple[MicroBatch, ...]
     weights: tuple[str, ...]
 
     def data(self) -> Mapping[str, Any]:
-        """As JSON has it, in which no number is NaN."""
+        """The statement as JSON, in which no number is NaN."""
         batches = [asdict(one) | {"loss": number(one.loss)} for one in self.micro_batches]
         return {"micro_batches": batches, "weights": list(self.weights)}
 
 
 def statement(rank: int, data: Mapping[str, Any]) -> Statement:
-    """What `Statement.data` gave."""
+    """The statement that `Statement.data` encoded."""
     batches = (
         MicroBatch(one["micro_step"], float(one["loss"]), tuple(one["sequences"]))
         for one in data["micro_batches"]
@@ -44,12 +44,12 @@ def statement(rank: int, data: Mapping[str, Any]) -> Statement:
 
 
 def number(value: float) -> float | str:
-    """The value, or its name where JSON has no number for it."""
+    """The value, or its name if JSON has no number for it."""
     return value if math.isfinite(value) else str(value)
 
 
 def describe(statements: Iterable[Statement]) -> str:
-    """`rank 1, micro-batch 0 (sequences 4, 17): loss nan`, and what weights are no numbers; else empty."""
+    """`rank 1, micro-batch 0 (sequences 4, 17): loss nan`, and weights with NaN or inf; else empty."""
     found = list(statements)
     batches = [*_batches(found)]
     weights = [*_weights(found)]
@@ -57,7 +57,7 @@ def describe(statements: Iterable[Statement]) -> str:
 
 
 def _batches(statements: Sequence[Statement]) -> Iterator[str]:
-    """Ranks that computed the same sequences are named together."""
+    """Ranks that computed the same sequences are listed together."""
     alike: dict[tuple[int, tuple[int, ...], str], list[int]] = {}
     for one in statements:
         for batch in one.micro_batches:
@@ -74,7 +74,7 @@ def _weights(statements: Sequence[Statement]) -> Iterator[str]:
     for one in statements:
         for name in one.weights:
             ranks.setdefault(name, []).append(one.rank)
-    yield from (f"{name} itself is no number on {ranks_text(where)}" for name, where in ranks.items())
+    yield from (f"{name} itself is NaN or inf on {ranks_text(where)}" for name, where in ranks.items())
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

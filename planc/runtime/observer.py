@@ -1,4 +1,4 @@
-"""What a run tells those who watch it. Displays and files implement this; the interpreter calls it."""
+"""The events of a run, for its observers. Displays and files implement this; the interpreter calls it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The mean loss over `labels` labels of text that is not trained on; `label` is the plan's."""
+    """The mean loss over `labels` labels of text that is not trained on; `label` is its name in the plan."""
 
     label: str
     loss: float
@@ -22,10 +22,10 @@ class StepMetrics:
     """One optimizer step, over all ranks. `loss` is the mean over `labels`, 0 where there are none.
 
     `tokens` are the step's positions, padding and masked ones too, as `tokens_per_step` of a plan counts
-    them; `labels` are those that the loss is the mean of. Rates are of `tokens`: of the whole run, and of one
-    device. `memory_bytes` is the most that any rank held so far, of what `memory_kind` says: `allocated` on a
-    CUDA device, where `memory_reserved_bytes` is what the allocator took for it, or `process`, resident on
-    the host. `phase_seconds` holds, for each phase, the longest of any rank; saves count to the next line's.
+    them; `labels` are those in the mean of the loss. Rates count `tokens`: of the whole run, and per device.
+    `memory_bytes` is the most that any rank held so far, of the kind `memory_kind`: `allocated` on a CUDA
+    device, where `memory_reserved_bytes` is what the allocator took for it, or `process`, resident on the
+    host. `phase_seconds` holds, for each phase, the longest of any rank; saves count toward the next line.
     """
 
     step: int
@@ -40,23 +40,23 @@ class StepMetrics:
     memory_bytes: int
     sample_ids: tuple[int, ...] = field(default=())
     evaluations: tuple[Evaluation, ...] = field(default=())
-    """Made after this step."""
+    """The evaluations after this step."""
     memory_kind: str = "process"
     memory_reserved_bytes: int | None = None
     tflops_per_second_per_device: float | None = None
-    """10^12 FLOPs of the model a second, without what checkpointing computes again."""
+    """10^12 model FLOPs per second, without the recomputation of activation checkpointing."""
     mfu: float | None = None
-    """Of the peak of the device that the plan names, up to 1."""
+    """The fraction of the peak of the device that the plan names, up to 1."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     is_skipped: bool | None = None
-    """True if the optimizer left the weights as they were, as it does for a step of 0 `labels`; else None."""
+    """True if the optimizer did not change the weights, as for a step of 0 `labels`; else None."""
     stragglers: tuple[int, ...] = field(default=())
-    """Ranks that hold the others up."""
+    """Ranks that slow down the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveTimes:
-    """How long a save took until it was committed, and for how much of that training waited."""
+    """How long a save took until its commit, and how long training waited for it, in seconds."""
 
     seconds: float
     blocked_seconds: float
@@ -64,24 +64,24 @@ class SaveTimes:
 
 class Observer(Protocol):
     def started(self, *, first_step: int, num_steps: int) -> None:
-        """Setup is done; training goes on at `first_step`."""
+        """Setup is done; training starts at `first_step`."""
 
     def stepped(self, metrics: StepMetrics) -> None:
-        """A step is done, and due to be reported."""
+        """A step is done and due to be reported."""
 
     def evaluated(self, found: Evaluation, *, step: int) -> None:
-        """An evaluation of an earlier `step` is made up for, which the run before had left."""
+        """An evaluation after an earlier `step` is done, which the run before had postponed."""
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
-        """A checkpoint is committed; `behind` where it was written while training went on."""
+        """A checkpoint is committed; `behind` is set if it was written during training."""
 
     def noted(self, text: str) -> None:
-        """Something worth one line."""
+        """A message of one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Several observers, told one after the other."""
+    """Several observers, called one after the other."""
 
     observers: tuple[Observer, ...]
 
@@ -107,7 +107,7 @@ class Together:
 
 
 class Silent:
-    """Watches nothing: for ranks other than 0, and for tests."""
+    """An observer that does nothing: for ranks other than 0, and for tests."""
 
     def started(self, *, first_step: int, num_steps: int) -> None: ...
 

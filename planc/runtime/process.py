@@ -13,15 +13,15 @@ from planc.runtime.errors import ExitCode, RunError
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 VARIABLES = (*_TORCHRUN, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What `read_launch` reads of an environment that a person may set."""
+"""The variables that `read_launch` reads and a user may set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The process's place among all. `address` and `port` are None for a process on its own.
+    """This process's place among all processes. `address` and `port` are None for a single process.
 
-    `agent_hosts_store` says that torchrun's agent already listens on the port. `local_world_size` is None
-    where the launcher does not say how many processes this machine has.
+    `agent_hosts_store` is true if torchrun's agent already listens on the port. `local_world_size` is None
+    if the launcher does not set the number of processes on this machine.
     """
 
     rank: int = 0
@@ -39,7 +39,7 @@ class Launch:
 
 
 def read_launch(environment: Mapping[str, str]) -> Launch:
-    """The launch that the environment describes; RunError where it is half a launch or nonsense."""
+    """The launch that the environment describes; RunError if it is incomplete or invalid."""
     given = [name for name in _TORCHRUN if name in environment]
     if not given:
         return Launch()
@@ -62,24 +62,24 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
     port = _count(environment, "MASTER_PORT")
     if not 0 < port < 65536:
         free = "torchrun finds a free port with --standalone, not with --master-port 0"
-        raise RunError(f"MASTER_PORT = {port} is no port", help="ports are 1 to 65535" if port else free)
+        raise RunError(f"MASTER_PORT = {port} is not a port", help="ports are 1 to 65535" if port else free)
     agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     local = _count(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else None
     return Launch(rank, world_size, local_rank, environment["MASTER_ADDR"], port, agent, local)
 
 
 def names_devices(environment: Mapping[str, str]) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES asks for devices: a run that finds none must not go on without."""
+    """Whether CUDA_VISIBLE_DEVICES names devices: a run that finds none must not continue without them."""
     return environment.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1", "NoDevFiles")
 
 
 def needs_shared_folder(graph: Graph) -> bool:
-    """Whether all ranks read or write in the run's folder, rather than rank 0 alone."""
+    """Whether all ranks read or write in the run directory, rather than rank 0 alone."""
     return any(isinstance(op, ResumeCheckpoint | SaveCheckpoint) for op in graph.ops())
 
 
 def require_world_size(launch: Launch, *, wanted: int, mesh: str, start_with: str) -> None:
-    """RunError unless exactly the mesh's number of processes was started."""
+    """RunError unless as many processes were started as the mesh has ranks."""
     if launch.world_size == wanted:
         return
     was = "1 process was" if launch.world_size == 1 else f"{launch.world_size} processes were"
@@ -90,7 +90,7 @@ def require_world_size(launch: Launch, *, wanted: int, mesh: str, start_with: st
 
 
 def _require_local_world(environment: Mapping[str, str], *, local_rank: int, world_size: int) -> None:
-    """RunError unless LOCAL_WORLD_SIZE, which not every launcher sets, holds this rank and fits the world."""
+    """RunError if LOCAL_WORLD_SIZE, which is optional, does not cover this rank or fit the world size."""
     if "LOCAL_WORLD_SIZE" not in environment:
         return
     local = _count(environment, "LOCAL_WORLD_SIZE")
@@ -99,7 +99,7 @@ def _require_local_world(environment: Mapping[str, str], *, local_rank: int, wor
         raise RunError(text, help="local ranks count from 0 on each machine")
     if local > world_size:
         text = f"LOCAL_WORLD_SIZE = {local} is more than WORLD_SIZE = {world_size}"
-        raise RunError(text, help="a machine's processes are part of all processes")
+        raise RunError(text, help="LOCAL_WORLD_SIZE counts the processes on this machine only")
 
 
 def _count(environment: Mapping[str, str], name: str) -> int:

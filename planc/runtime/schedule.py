@@ -10,8 +10,8 @@ from planc.graph.ops import BuildSchedule
 def learning_rate_factor(schedule: BuildSchedule, *, step: int) -> float:
     """The share of the peak learning rate at `step`, counted from 1.
 
-    Step k of w warm-up steps has k / w; the last step has `min_factor`. Steps after the last keep it. A
-    `wsd` falls as `linear` does, after a plateau.
+    Step k of w warm-up steps has k / w; the last step has `min_factor`, and so have steps after it. `wsd`
+    decays as `linear` does, after a plateau.
     """
     if step <= schedule.warmup_steps:
         return step / schedule.warmup_steps

@@ -1,4 +1,4 @@
-"""The phases of a step, by op: what a step's time is told apart into."""
+"""The phases of a step, by op: the parts of a step's time."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ _PHASES: Mapping[type[Op], str] = {
 
 
 def phase_of(op: Op) -> str:
-    """The phase that an op's time counts to. Gradients that FSDP reduces count to backward, others do not."""
+    """The phase that an op's time counts toward. Reductions by FSDP count toward backward, others do not."""
     return _PHASES.get(type(op), OTHER)

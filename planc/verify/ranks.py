@@ -111,17 +111,17 @@ class Recorder:
         self.record.blocks |= local_digests(dict(self.session.model.named_parameters()), prefix="initial ")
         self.backend.started(first_step=first_step)
 
-    def is_told_to_end(self, *, step: int) -> bool:
-        return self.backend.is_told_to_end(step=step)
+    def ends_after(self, *, step: int) -> bool:
+        return self.backend.ends_after(step=step)
 
-    def leaves_step(self) -> bool:
-        return self.backend.leaves_step()
+    def abandons_step(self) -> bool:
+        return self.backend.abandons_step()
 
-    def leave_step(self, *, step: int) -> None:
-        self.backend.leave_step(step=step)
+    def abandon_step(self, *, step: int) -> None:
+        self.backend.abandon_step(step=step)
 
-    def left_evaluations(self) -> Sequence[Evaluate]:
-        return self.backend.left_evaluations()
+    def pending_evaluations(self) -> Sequence[Evaluate]:
+        return self.backend.pending_evaluations()
 
     def describe_rank(self) -> str:
         return self.backend.describe_rank()

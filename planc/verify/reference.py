@@ -23,7 +23,7 @@ from planc.plan import optimizer as spec
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
-from planc.runtime.torch.weights.weights import initialise
+from planc.runtime.torch.weights.weights import initialize
 from planc.verify.recipe import Recipe
 
 
@@ -59,7 +59,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
         config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
     )
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    initialise(model, seed=recipe.seed)
+    initialize(model, seed=recipe.seed)
     model.train()
     initial = snapshot(model)
     data = open_data(recipe.data, base=recipe.base, model_vocab_size=config.vocab_size)

@@ -60,7 +60,7 @@ def torch_backend(graph: Graph, folder: Path) -> TorchBackend:
     paths = Paths(base=folder, run=folder)
     session = Session(graph, plan_hash(graph), launch, paths, Silent(), torch.device("cpu"))
     session.watch = Watch(graph, launch, store=HashStore(), run_folder=folder)
-    session.told = torch.zeros(())  # nobody is told to end, which ranks agree upon with the step's metrics
+    session.num_stop_requests = torch.zeros(())  # no stop request, as summed with metrics
     return TorchBackend(session)
 
 

@@ -89,7 +89,7 @@ def test_a_file_that_rank_0_cannot_see_is_not_committed(tmp_path: Path) -> None:
 def test_a_manifest_with_gaps_is_not_committed(tmp_path: Path) -> None:
     temporary = commit.begin(tmp_path, step=3)
     write_shards(temporary, step=3)
-    with pytest.raises(CheckpointError, match=r"model\.weight was not saved whole: 3 of 9"):
+    with pytest.raises(CheckpointError, match=r"model\.weight was not saved completely: 3 of 9"):
         commit.finish(temporary, manifest=_without_last_chunk(manifest_at(3)))
     assert latest(tmp_path) is None
 

@@ -65,7 +65,7 @@ def field(begin: int, end: int, *, length: int) -> dict[str, object]:
         ({WANTED: field(0, 12, length=3)}, 16),
         ({WANTED: field(0, 12, length=3), "other": field(16, 20, length=1)}, 20),
     ],
-    ids=["overlap", "one place for two", "bytes before", "bytes behind", "a hole"],
+    ids=["overlap", "one place for two", "bytes before", "bytes after", "a hole"],
 )
 def test_a_shard_that_the_library_refuses_is_a_problem(
     fields: dict[str, object], num_bytes: int, checkpoint: Path

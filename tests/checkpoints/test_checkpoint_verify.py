@@ -53,7 +53,9 @@ def test_a_missing_file_is_found(checkpoint: Path) -> None:
 
 def test_a_file_of_another_step_is_found(checkpoint: Path) -> None:
     (checkpoint / SHARD).write_bytes(shard_bytes(Entry("model.weight@2,0", "float32", (1, 3)), fill=4))
-    assert [problem.text for problem in verify(checkpoint)] == ["its SHA-256 is not the one that was saved"]
+    assert [problem.text for problem in verify(checkpoint)] == [
+        "its SHA-256 differs from the one that was saved"
+    ]
 
 
 def test_a_linked_file_is_not_followed(checkpoint: Path, tmp_path: Path) -> None:
@@ -76,8 +78,8 @@ def test_a_chunk_of_another_dtype_than_its_file_is_found(checkpoint: Path) -> No
     manifest["tensors"]["model.weight"]["dtype"] = "int32"
     (checkpoint / "manifest.json").write_text(seal(Manifest.model_validate_json(json.dumps(manifest))))
     assert [problem.text for problem in verify(checkpoint)] == [
-        "model.weight@0,0 is not int32 [2, 3] there",
-        "model.weight@2,0 is not int32 [1, 3] there",
+        "model.weight@0,0 is not int32 [2, 3] in the file",
+        "model.weight@2,0 is not int32 [1, 3] in the file",
     ]
 
 
@@ -158,7 +160,7 @@ def test_a_header_reads_back() -> None:
     ("header", "problem"),
     [
         (b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{}}', "stands twice"),
-        (b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}}', "does not fill its place"),
+        (b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}}', "its length does not match its shape"),
         (b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', "outside the file"),
         (b'{"a":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}}', "F33"),
         (b"[" * 100_000, "not a safetensors header"),

@@ -115,7 +115,7 @@ def test_names_that_would_become_one_are_refused(tmp_path: Path, capsys: pytest.
     [
         ((), "say what to write"),
         (("--planc", "root"), "nothing of it has been read"),
-        (("--planc", "root", "--unpickle"), "does not say of which step it is"),
+        (("--planc", "root", "--unpickle"), "does not record its step"),
         (("--planc", "root", "--unpickle", "--step", "-1"), "--step is 0 or more"),
         (("--planc", "root", "--unpickle", "--model", "x"), "--model goes with --step"),
         (("--planc", "root", "--unpickle", "--step", "1", "--model", "x"), "config.json"),
@@ -141,7 +141,7 @@ def test_an_existing_folder_is_not_written_over(tmp_path: Path, capsys: pytest.C
     sample = save_sample(tmp_path, step=3)
     (tmp_path / "plain").mkdir()
     assert convert(sample, "--dcp", tmp_path / "plain") == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_a_damaged_checkpoint_becomes_no_plain_dcp(

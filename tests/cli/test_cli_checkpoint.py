@@ -84,7 +84,7 @@ def test_verify_finds_one_flipped_bit(run_dir: Path, capsys: pytest.CaptureFixtu
     data[-1] ^= 1
     path.write_bytes(data)
     assert main(["checkpoint", "verify", str(run_dir)]) == 1
-    assert f"{SHARD}: its SHA-256 is not the one that was saved" in capsys.readouterr().out
+    assert f"{SHARD}: its SHA-256 differs from the one that was saved" in capsys.readouterr().out
 
 
 def test_diff_says_what_differs_and_leaves_out_the_rest(

@@ -106,7 +106,7 @@ def test_micro_batches_carry_the_positions_of_their_sequences() -> None:
 def test_a_thread_that_makes_nothing_is_not_waited_for_without_end() -> None:
     stuck = threading.Event()
     ahead = Ahead(lambda start: stuck.wait(), depth=1, stride=1, patience_seconds=0.05)
-    with pytest.raises(DataError, match=r"has made nothing for 0\.05 s"):
+    with pytest.raises(DataError, match=r"has produced no batch for 0\.05 s"):
         ahead.take(0)
     stuck.set()
 

@@ -125,7 +125,9 @@ def test_lines_without_messages_are_named(base: Path, text: str) -> None:
 def test_what_a_template_must_not_or_does_not_take_names_the_line(
     base: Path, template: str, reason: str
 ) -> None:
-    with pytest.raises(DataError, match=rf"a.jsonl:1: the chat template refuses it: .*{reason}"):
+    with pytest.raises(
+        DataError, match=rf"a.jsonl:1: the chat template rejects this conversation: .*{reason}"
+    ):
         documents(TALK, base=base, template=template)
 
 
@@ -141,7 +143,7 @@ def test_a_template_that_rewrites_earlier_turns_cannot_tell_answers_apart(base: 
         "{{ message.content if loop.last else '...' }};{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
-    with pytest.raises(DataError, match="before answer 2 otherwise once more follow") as caught:
+    with pytest.raises(DataError, match="before answer 2 differently when more messages follow") as caught:
         documents(TALK, base=base, template=template)
     assert "train_on = all" in caught.value.help
     (document,) = documents(TALK, base=base, template=template, train_on="all")

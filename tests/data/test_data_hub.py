@@ -68,7 +68,7 @@ def test_a_damaged_file_is_named(base: Path) -> None:
 
 def test_a_format_without_a_reader_is_named(base: Path) -> None:
     (base / "a.csv").write_text("text\nx\n")
-    with pytest.raises(DataError, match=r"a\.csv is of no known format"):
+    with pytest.raises(DataError, match=r"a\.csv has an unknown format"):
         texts("*.csv", base=base)
 
 
@@ -80,7 +80,7 @@ def test_a_hub_that_cannot_be_reached_is_said_in_words(
     monkeypatch.setattr("datasets.config.HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    message = "cannot read org/text@0123456789ab from the Hugging Face hub"
+    message = "cannot read org/text@0123456789ab from the Hugging Face Hub"
     with pytest.raises(DataError, match=message) as caught:
         list(dataset_documents(HfHubSource("org/text", COMMIT), base=tmp_path))
     assert "check the connection" in caught.value.help

@@ -120,7 +120,7 @@ def test_only_targets_are_labels(packing: str) -> None:
 @pytest.mark.parametrize("packing", ["attend", "isolate"])
 def test_conversations_without_an_answer_are_refused(packing: str) -> None:
     document = Document("here", "question", 8, targets=())
-    with pytest.raises(DataError, match="nothing in the data is trained on"):
+    with pytest.raises(DataError, match="the data has no tokens to train on"):
         packed([document], packing=packing, tokenizer=ByteTokenizer(), sequence_length=4)  # type: ignore[arg-type]
 
 

@@ -96,7 +96,7 @@ def test_the_state_of_a_checkpoint_is_one_count() -> None:
     ("global_batch", "micro_batch", "dp_size", "dp_rank", "fault"),
     [
         (10, 2, 3, 0, r"global batch of 10 is not a whole number of micro steps of 3 ranks \* 2"),
-        (0, 1, 1, 0, "an empty batch"),
+        (0, 1, 1, 0, "the batch is empty"),
         (4, 1, 2, 2, "dp_rank is 2 of dp_size 2"),
     ],
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.tokenizers import ByteTokenizer, load_tokenizer, share_processors
+from planc.runtime.data.tokenizers import ByteTokenizer, load_tokenizer, share_cpus
 
 TEXT = "def encode(self, text):\n    return [self.rank[piece] for piece in text]\n" * 20
 
@@ -78,11 +78,11 @@ def threads_after_tokenizing(folder: Path, *, num_processes: int) -> int:
     code = """
 import os, sys
 from pathlib import Path
-from planc.runtime.data.tokenizers import load_tokenizer, share_processors
+from planc.runtime.data.tokenizers import load_tokenizer, share_cpus
 tokenizer = load_tokenizer("tokenizer.json", base=Path(sys.argv[1]), end_of_document=None)
 os.sched_getaffinity = lambda process: set(range(6))
 before = len(os.listdir("/proc/self/task"))
-share_processors(int(sys.argv[2]))
+share_cpus(int(sys.argv[2]))
 list(tokenizer.encode(["some text"] * 1000))
 print(len(os.listdir("/proc/self/task")) - before)
 """
@@ -105,7 +105,7 @@ def test_the_ranks_of_a_machine_share_its_processors(tmp_path: Path) -> None:
 
 def test_what_the_environment_says_of_threads_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"RAYON_NUM_THREADS": "7"})
-    share_processors(2)
+    share_cpus(2)
     assert os.environ["RAYON_NUM_THREADS"] == "7"
 
 

@@ -153,7 +153,7 @@ def test_one_bit_of_a_weight_is_found_whichever_rank_reads_it(
     assert len(names) > 1
     change = flipped(f"model/{names[0]}", at=-1)
     told = run_changed(folder, tmp_path, change, graph_of(folder, weights="pretrained", mesh=mesh))
-    require_refused(told, "weight files hold other values of ", f"those of rank {ODD}")
+    require_refused(told, f"its weight files and those of rank {ODD} have different values of ")
 
 
 def test_a_header_of_weights_is_compared(folder: Path, tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_more_sequences_than_an_evaluation_has_are_refused(folder: Path, tmp_pat
 def test_data_without_a_label_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "empty.jsonl").write_text('{"text": ""}\n' * 300)
     settings = ('data.source=jsonl("empty.jsonl")', "data.packing=isolate")
-    with pytest.raises((RunError, RankError), match="nothing in the data is a label"):
+    with pytest.raises((RunError, RankError), match="the data has no labels"):
         trained(folder, *settings, run_folder=tmp_path / "run")
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from planc.api import check_source
 from planc.graph.ops import BuildModel
 from planc.runtime.torch.weights.build import meta_model
-from planc.runtime.torch.weights.weights import initialise
+from planc.runtime.torch.weights.weights import initialize
 from planc.source import SourceFile
 from tests.plans import PLANS
 
@@ -44,6 +44,6 @@ def test_nothing_is_dropped_in_training() -> None:
 
 def test_two_forwards_in_training_are_one() -> None:
     model = meta_model(build(), base=PLANS).to_empty(device="cpu")
-    initialise(model, seed=3)
+    initialize(model, seed=3)
     tokens = torch.arange(32).reshape(2, 16)
     assert torch.equal(model(input_ids=tokens).logits, model(input_ids=tokens).logits)

@@ -217,5 +217,5 @@ def test_a_folder_of_someone_elses_is_not_replaced(workspace: Path, tmp_path: Pa
     task = task_of(ALONE, workspace=workspace, run_folder=tmp_path)
     [(code, message)] = run_ranks(failing_rank, 1, task, None, init=False)
     assert code is ExitCode.INPUT
-    assert "no export of a run" in message
+    assert "is not an export of a run" in message
     assert (tmp_path / "export/hf/notes.txt").read_text() == "mine"

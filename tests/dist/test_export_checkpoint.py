@@ -94,7 +94,7 @@ def test_an_earlier_checkpoint_is_exported_by_name(
     tied_run: tuple[Path, Record], workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, _ = tied_run
-    for step, said in ((NUM_STEPS, ""), (SAVE_STEP, f", in place of that of step {NUM_STEPS}")):
+    for step, said in ((NUM_STEPS, ""), (SAVE_STEP, f", replacing the export of step {NUM_STEPS}")):
         checkpoint = run / "checkpoints" / f"step-{step}"
         assert export(checkpoint, model=workspace / "llama-tied", output=tmp_path / "hf") == CLEAN
         assert json.loads((tmp_path / "hf/planc_export.json").read_text())["step"] == step
@@ -122,10 +122,10 @@ def test_what_cannot_be_exported_is_refused(
     run = Path(shutil.copytree(tied_run[0], tmp_path / "run"))
     model = workspace / ("llama" if damage == "another model" else "llama-tied")
     said = {
-        "another model": "is not that of the model",
+        "another model": "does not match the model in checkpoint",
         "flipped": "is damaged",
         "no checkpoint": "no run's folder with one",
-        "someone else's folder": "no export of a run",
+        "someone else's folder": "is not an export of a run",
     }[damage]
     if damage == "flipped":
         shard = next((run / "checkpoints" / f"step-{NUM_STEPS}").glob("*.safetensors"))

@@ -214,5 +214,5 @@ def test_a_fake_world_has_the_shapes_of_a_real_one() -> None:
 
 
 def test_a_ring_elsewhere_than_on_the_cpu_is_refused() -> None:
-    with pytest.raises(ValueError, match="keeps documents apart on the cpu only"):
+    with pytest.raises(ValueError, match="isolates documents on the CPU only"):
         require_flash(torch.empty(1, 1, 1, 8, device="meta"), isolates=True)

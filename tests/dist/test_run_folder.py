@@ -64,5 +64,5 @@ def test_all_ranks_hear_which_one_has_another_folder(tmp_path: Path) -> None:
 def test_all_ranks_hear_that_nothing_can_be_written(num_ranks: int, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "run"
-    expected = (4, f"cannot write the run's folder {folder}: Not a directory")
+    expected = (4, f"cannot write the run directory {folder}: Not a directory")
     assert looks(tmp_path, *[folder] * num_ranks) == [expected] * num_ranks

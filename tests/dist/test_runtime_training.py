@@ -22,7 +22,7 @@ from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.gradients import global_norm
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.session import Session
-from planc.runtime.torch.weights.weights import initialise
+from planc.runtime.torch.weights.weights import initialize
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
@@ -103,7 +103,7 @@ def plain_adamw(workspace: Path) -> dict[str, torch.Tensor]:
     """The weights after all steps of transformers with torch's AdamW: no clipping, no schedule."""
     config = AutoConfig.from_pretrained(workspace / "llama", local_files_only=True)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
-    initialise(model, seed=cases.SEED)
+    initialize(model, seed=cases.SEED)
     named = dict(model.named_parameters())
     groups: list[dict[str, Any]] = [
         {"params": [p for name, p in named.items() if "norm" in name], "weight_decay": 0.0},

@@ -20,7 +20,7 @@ from planc.inventory.load import save_inventory
 from planc.runtime.torch.weights import files as weights_files
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.weights.weights import initialise
+from planc.runtime.torch.weights.weights import initialize
 from planc.runtime.interpreter import run
 from planc.runtime.observer import Silent
 from tests.dist.pool import RankError, run_ranks
@@ -46,7 +46,7 @@ def own_workspace(workspace: Path, tmp_path: Path) -> Path:
 def fresh_model(workspace: Path, name: str, *, seed: int = SEED) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(workspace / name, local_files_only=True)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    initialise(model, seed=seed)
+    initialize(model, seed=seed)
     return model
 
 

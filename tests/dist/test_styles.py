@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 
-from planc.runtime.torch.parallel.tensor_parallel import placement, realise
+from planc.runtime.torch.parallel.tensor_parallel import placement, torch_style
 from planc.styles import BY_NAME, STYLES, Boundary, Style
 from planc.styles.style import use
 from planc.vocab import Placement, Replicate, Shard, StridedShard
@@ -265,7 +265,7 @@ def apply(case: Case, module: nn.Module, mesh: DeviceMesh) -> None:
     plan = {
         name: realised
         for name, style, boundary in uses
-        if (realised := realise(use(BY_NAME[style], boundary), parameters=placements(case), config=config))
+        if (realised := torch_style(use(BY_NAME[style], boundary), parameters=placements(case), config=config))
     }
     own = plan.pop("", None)
     if plan:

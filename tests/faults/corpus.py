@@ -95,11 +95,11 @@ def overlapping_chunks(directory: Path, marker: Path) -> None:
 
 
 REFUSED: Mapping[str, tuple[Callable[[Path, Path], None], str]] = {
-    "90 pickled .metadata": (only_pickled_metadata, "holds no manifest.json"),
+    "90 pickled .metadata": (only_pickled_metadata, "has no manifest.json"),
     "91 pickled scalar": (pickled_scalar, "header"),
     "92 missing middle shard": (missing_shard, f"{SHARD}: cannot be read"),
     "93 path that leads out": (escaping_path, "is not a manifest: "),
-    "95 newer format": (newer_format, "is not of format"),
+    "95 newer format": (newer_format, "is not in format"),
     "98 shard linked out": (linked_shard, f"{SHARD}: {SHARD} can't be read"),
     "100 overlapping chunks": (overlapping_chunks, "overlap"),
 }

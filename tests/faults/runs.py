@@ -323,7 +323,7 @@ def _refused_problems(run_folder: Path, ending: Ending, *, needs_descriptors: bo
         return
     status = json.loads((run_folder / "status.json").read_text(encoding="utf-8"))
     if status["exit_code"] != STORAGE:
-        yield f"status.json says {status['exit_code']}"
+        yield f"status.json has {status['exit_code']}"
     if problem := newest_problem(run_folder):
         yield problem
     names = set(os.listdir(run_folder / "checkpoints"))

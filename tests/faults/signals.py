@@ -116,7 +116,7 @@ def preemption_problems(run_folder: Path, found: Sequence[Ending], *, steps: Seq
             yield f"rank {ending.rank} ended with {ending.code} after {ending.seconds:.1f} s: {text}"
     told = status(run_folder)
     if (told["state"], told["exit_code"]) != ("preempted", PREEMPTED) or told["step"] not in steps:
-        yield f"status.json says {told}"
+        yield f"status.json has {told}"
     elif told["saved_step"] != told["step"]:
         yield f"step {told['step']} is not saved: {told}"
 

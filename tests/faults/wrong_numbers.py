@@ -164,7 +164,7 @@ _PROCESS_ROWS = (
         "exit 8, naming op and allocation; the other exits 6, naming the rank",
         ("starve 1 2 forward", "starve 1 3 backward"),
         ((6, 8),),
-        r"out of memory in op `[a-z]+` \(step \d, rank 1 .*it asked for 268435456 bytes",
+        r"out of memory in op `[a-z]+` \(step \d, rank 1 .*could not allocate 268435456 bytes",
     ),
 )
 
@@ -195,7 +195,7 @@ def _drags(plan: Path, folder: Path) -> Iterator[Injection]:
 
 def _absences(plan: Path, folder: Path) -> Iterator[Injection]:
     for name, address, wanted in (
-        ("absent", "127.0.0.1", "rank 1 did not come"),
+        ("absent", "127.0.0.1", "rank 1 did not join"),
         ("unknown host", "nobody.invalid", "MASTER_ADDR = nobody.invalid names no machine"),
     ):
         world = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": str(free_port())}

@@ -89,8 +89,8 @@ def test_quantized_weights_are_refused_before_they_are_fetched(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("refusal", "text"),
     [
-        ({"X-Error-Code": "GatedRepo"}, "open only to those who asked for it"),
-        ({"X-Error-Code": "RepoNotFound"}, "there is none, or it is private"),
+        ({"X-Error-Code": "GatedRepo"}, "is a gated model"),
+        ({"X-Error-Code": "RepoNotFound"}, "it does not exist, or it is private"),
         ({"X-Error-Code": "RevisionNotFound"}, f"has no commit {REVISION}"),
     ],
 )
@@ -126,7 +126,7 @@ def test_offline_a_whole_model_is_taken_as_it_is(cache: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "missing"),
     [
-        ((), "there is no "),
+        ((), "config.json is missing"),
         (("config.json",), "neither model.safetensors nor"),
         (("config.json", "model.safetensors.index.json", SHARDS[0]), f"names {SHARDS[1]}, which does not"),
     ],
@@ -157,7 +157,7 @@ def test_one_process_fetches_while_the_others_wait(cache: Path, monkeypatch: pyt
         folder = put_into_cache(cache, {"config.json": b"{}"})
     follower.join(timeout=10)
     assert found == [folder]
-    assert said == [f"waiting for another process that fetches {MODEL.short}"]
+    assert said == [f"waiting for another process to download {MODEL.short}"]
 
 
 def test_inventory_fetches_the_config_and_shows_it(tmp_path: Path) -> None:

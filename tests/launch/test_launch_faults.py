@@ -28,13 +28,14 @@ def test_a_rank_without_memory_ends_with_a_code_of_its_own_and_names_the_allocat
 ) -> None:
     rank_0, rank_1 = run_faulty(plan, tmp_path, fault="starve 1 2 forward")
     assert rank_1.code == 8
-    wanted = "out of memory in op `forward` (step 2, rank 1 (dp_shard 1)): it asked for 268435456 bytes more"
+    wanted = "out of memory in op `forward` (step 2, rank 1 (dp_shard 1)): could not allocate 268435456 bytes"
     assert wanted in rank_1.stderr
     assert "help: lower data.micro_batch" in rank_1.stderr
     assert rank_0.code == 6
     assert "rank 1 (" in rank_0.stderr
     assert (
-        "failed: out of memory: it asked for 268435456 bytes more, in op `forward` at step 2" in rank_0.stderr
+        "failed: out of memory: could not allocate 268435456 bytes, in op `forward` at step 2"
+        in rank_0.stderr
     )
     assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
 

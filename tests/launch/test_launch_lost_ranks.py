@@ -109,7 +109,7 @@ def test_a_stopped_rank_is_named_with_its_op_and_its_line(plan: Path, tmp_path: 
 def test_a_rank_that_ends_without_a_word_is_named(plan: Path, tmp_path: Path) -> None:
     with launched(plan, tmp_path, fault="exit 1 2 optimizer.step", launcher="torchrun") as torchrun:
         text, seconds = report(torchrun)
-    assert "dp_shard 1) ended without a word, in op `optimizer.step` at step 2" in text
+    assert "dp_shard 1) exited without an error message, in op `optimizer.step` at step 2" in text
     assert seconds < IN_TIME_SECONDS
     assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
 

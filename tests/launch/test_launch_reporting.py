@@ -161,7 +161,7 @@ def test_a_memory_snapshot_is_refused_where_there_is_no_device(tmp_path: Path) -
     path = one_rank(tmp_path, "profile {\n  first_step = 1\n  last_step = 1\n  memory = true\n}\n")
     outcome = start(sys.executable, "-m", "planc.run", path, "--run-dir", str(tmp_path / "run"))
     assert outcome.code == 2
-    assert "profile.memory records CUDA memory, and this run is on processors" in outcome.stderr
+    assert "profile.memory records CUDA memory, but this run is on CPUs" in outcome.stderr
 
 
 @pytest.mark.skipif(util.find_spec("wandb") is not None, reason="it is installed")

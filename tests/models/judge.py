@@ -18,7 +18,7 @@ from planc.inventory.load import InventoryError, load_inventory, save_inventory
 from planc.inventory.schema import Inventory
 from planc.runtime.torch.parallel.ties import tie, tied_parameters
 from planc.runtime.torch.weights.build import meta_model
-from planc.runtime.torch.weights.weights import initialise
+from planc.runtime.torch.weights.weights import initialize
 from planc.source import SourceFile
 from planc.verify.pool import RankError, run_ranks
 from planc.verify.ranks import Record, Task, train_rank
@@ -183,7 +183,7 @@ def initial_of(rank: int, world_size: int, graph: Graph, folder: Path) -> dict[s
     ties = tied_parameters(model)
     model.to_empty(device="cpu")
     tie(model, ties)
-    initialise(model, seed=init.seed)
+    initialize(model, seed=init.seed)
     return {name: (digest(tensor), drawn(tensor)) for name, tensor in tensors_of(model)}
 
 

@@ -276,13 +276,15 @@ MODEL = (
     ),
     *HOSTILE,
     FileCase("73 only .bin", only_bin, "has neither model.safetensors nor"),
-    FileCase("74 index to ../victim", index("../victim.safetensors"), "no safetensors file of its folder"),
-    FileCase("75 absolute index path", absolute, "no safetensors file of its folder"),
+    FileCase(
+        "74 index to ../victim", index("../victim.safetensors"), "not a safetensors file in its directory"
+    ),
+    FileCase("75 absolute index path", absolute, "not a safetensors file in its directory"),
     FileCase("76 index of an absent tensor", index("a.safetensors", absent="x.y"), "does not hold x.y"),
-    FileCase("77 header of 2^63", huge_header, "is no safetensors file"),
-    FileCase("77 header of 100 MB", long_header, "is no safetensors file"),
-    FileCase("78 overlapping offsets", header(overlapping), "is no safetensors file"),
-    FileCase("79 truncated file", truncated, "is no safetensors file"),
+    FileCase("77 header of 2^63", huge_header, "is not a safetensors file"),
+    FileCase("77 header of 100 MB", long_header, "is not a safetensors file"),
+    FileCase("78 overlapping offsets", header(overlapping), "is not a safetensors file"),
+    FileCase("79 truncated file", truncated, "is not a safetensors file"),
     FileCase("80 key given twice", header(repeated), "stands twice"),
     FileCase("81 wrong shape", wrong_shape, "model.norm.weight has shape [63], the model [64]"),
     FileCase("82 NaN weights", not_numbers, "nan", NUMERICS),
@@ -317,7 +319,7 @@ ENVIRONMENT = (
     FileCase(
         "104 MASTER_PORT = 70000",
         nothing,
-        "MASTER_PORT = 70000 is no port",
+        "MASTER_PORT = 70000 is not a port",
         environment={**WORLD, "WORLD_SIZE": "2", "MASTER_PORT": "70000"},
     ),
     FileCase(

@@ -108,7 +108,7 @@ def test_companions_go_along_and_nothing_else(tmp_path: Path, source: Path) -> N
 def test_an_earlier_export_is_replaced_and_named(tmp_path: Path, source: Path) -> None:
     export(tmp_path / "hf", source=source, step=3)
     (tmp_path / "hf" / "stale").write_text("")
-    assert export(tmp_path / "hf", source=source, step=6) == ", in place of that of step 3"
+    assert export(tmp_path / "hf", source=source, step=6) == ", replacing the export of step 3"
     assert step_of(tmp_path / "hf") == 6
     assert "stale" not in names(tmp_path / "hf")
     assert names(tmp_path) == ["hf", "model"]
@@ -139,14 +139,14 @@ def test_what_is_no_export_of_a_run_is_refused_and_kept(tmp_path: Path, content:
     if content is not None:
         (tmp_path / "hf" / ORIGIN_NAME).write_text(content)
     before = names(tmp_path / "hf")
-    with pytest.raises(CheckpointError, match="is no export of a run"):
+    with pytest.raises(CheckpointError, match="is not an export of a run"):
         begin(tmp_path / "hf")
     assert names(tmp_path / "hf") == before
 
 
 def test_a_file_in_the_place_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "hf").write_text("mine")
-    with pytest.raises(CheckpointError, match="is no export of a run"):
+    with pytest.raises(CheckpointError, match="is not an export of a run"):
         begin(tmp_path / "hf")
     assert (tmp_path / "hf").read_text() == "mine"
 

@@ -16,14 +16,14 @@ def test_an_allocation_that_torch_is_refused_is_a_lack_of_memory() -> None:
         torch.empty(2**50, dtype=torch.uint8)
     code = exit_code(caught.value)
     assert code is ExitCode.MEMORY
-    assert summary(caught.value, code=code) == f"out of memory: it asked for {2**50} bytes more"
+    assert summary(caught.value, code=code) == f"out of memory: could not allocate {2**50} bytes"
 
 
 def test_a_devices_lack_of_memory_is_told_with_its_unit() -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has 79 GiB in all")
     code = exit_code(error)
     assert code is ExitCode.MEMORY
-    assert summary(error, code=code) == "out of memory: it asked for 2.50 GiB more"
+    assert summary(error, code=code) == "out of memory: could not allocate 2.50 GiB"
 
 
 @pytest.mark.parametrize(

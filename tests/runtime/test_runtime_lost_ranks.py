@@ -103,7 +103,7 @@ def test_a_stopped_process_is_told_from_a_running_one(child: subprocess.Popen[by
 
 def test_a_process_that_nobody_has_waited_for_has_ended(child: subprocess.Popen[bytes]) -> None:
     child.kill()
-    assert life_of(child, becomes="ended without a word")
+    assert life_of(child, becomes="exited without an error message")
 
 
 def test_ranks_that_lost_another_are_not_blamed() -> None:
@@ -116,19 +116,19 @@ def test_a_rank_whose_beat_stands_still_does_not_answer() -> None:
     before = (ALIVE, ALIVE, replace(ALIVE))
     after = (replace(ALIVE), replace(ALIVE, beat=5), replace(ALIVE))
     found = ended_ranks(after, own_rank=0, life=beat_life(before, after))
-    assert [(one.rank, one.reason) for one in found] == [(2, "does not answer")]
+    assert [(one.rank, one.reason) for one in found] == [(2, "does not respond")]
 
 
 def test_a_rank_that_has_begun_fewer_ops_stays_behind() -> None:
     records = (ALIVE, replace(ALIVE, count=19), replace(ALIVE), None)
     found = ranks_behind(records, own_rank=0)
-    assert [(one.rank, one.reason) for one in found] == [(1, "stays behind")]
+    assert [(one.rank, one.reason) for one in found] == [(1, "is behind")]
 
 
 def test_a_rank_that_has_not_left_the_op_in_which_others_gave_up_takes_no_part() -> None:
     records = (ALIVE, replace(ALIVE, state=State.CUT_OFF), replace(ALIVE))
     found = ranks_behind(records, own_rank=0)
-    assert [(one.rank, one.reason) for one in found] == [(2, "takes no part")]
+    assert [(one.rank, one.reason) for one in found] == [(2, "does not take part")]
 
 
 def test_a_description_names_host_mesh_op_line_and_duration(graph: Graph) -> None:
@@ -138,7 +138,7 @@ def test_a_description_names_host_mesh_op_line_and_duration(graph: Graph) -> Non
     line = next(graph.ops()).span
     assert line is not None
     assert text == (
-        f"rank 1 ({place}) stays behind, in op `mesh.init` at step 2, {line.file}:{line.line}, for 7 s"
+        f"rank 1 ({place}) is behind, in op `mesh.init` at step 2, {line.file}:{line.line}, for 7 s"
     )
 
 

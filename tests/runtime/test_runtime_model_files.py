@@ -52,7 +52,7 @@ def test_an_index_gives_each_tensor_its_file(tmp_path: Path) -> None:
 def test_an_index_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "stolen.safetensors").write_bytes(b"")
-    assert "no safetensors file of its folder" in refusal(with_index(tmp_path / "model", name))
+    assert "not a safetensors file in its directory" in refusal(with_index(tmp_path / "model", name))
 
 
 def test_a_link_out_of_the_folder_by_name_alone_stays_a_name(tmp_path: Path) -> None:
@@ -73,12 +73,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 )
 def test_a_broken_index_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(text, encoding="utf-8")
-    assert "is no safetensors index" in refusal(tmp_path)
+    assert "is not a safetensors index" in refusal(tmp_path)
 
 
 def test_an_index_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_bytes(b"\xff\xfe\x00")
-    assert "is no safetensors index" in refusal(tmp_path)
+    assert "is not a safetensors index" in refusal(tmp_path)
 
 
 def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
@@ -113,5 +113,5 @@ def test_weight_files_have_names_before_they_are_there(tmp_path: Path) -> None:
 
 
 def test_names_that_leave_the_folder_are_refused_before_anything_is_fetched(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no safetensors file of its folder"):
+    with pytest.raises(RunError, match="not a safetensors file in its directory"):
         weight_names(with_index(tmp_path, "../stolen.safetensors"))

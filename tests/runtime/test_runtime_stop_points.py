@@ -50,7 +50,7 @@ def ranks(world_size: int, *, store: MemoryStore, timeout_seconds: float = 20.0)
         for rank in range(world_size)
     ]
     for one in found:
-        one.start(first_asked=lambda name: None)
+        one.start(on_first_request=lambda name: None)
     return found
 
 
@@ -60,7 +60,7 @@ def passed(points: StopPoints, *, seed: int, told_at: int | None, in_step: bool 
     for number in range(1, 100_000):
         time.sleep(draw.random() * 0.004)
         if number == told_at:
-            points._notice.hear("SIGTERM")
+            points._notice.request("SIGTERM")
         if points.reached(in_step=in_step):
             return number
     return 0
@@ -86,7 +86,7 @@ def test_ranks_that_wait_for_each_other_between_places_stop_as_well() -> None:
         for number in range(1, 100_000):
             barrier.wait(20)
             if number == 7 and rank == 1:
-                points[1]._notice.hear("SIGTERM")
+                points[1]._notice.request("SIGTERM")
             if points[rank].reached():
                 return number
         return 0
@@ -105,7 +105,7 @@ def test_nothing_is_sent_before_a_rank_is_told() -> None:
 
 
 def test_a_short_step_is_finished_and_a_long_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = StopPoints(Notice(heard="SIGTERM"))
+    alone = StopPoints(Notice(signal_name="SIGTERM"))
     assert not alone.reached(in_step=True)
     assert alone.reached()
     monkeypatch.setattr(stop_points, "LONG_STEP_SECONDS", 0.0)
@@ -114,10 +114,10 @@ def test_a_short_step_is_finished_and_a_long_one_left(monkeypatch: pytest.Monkey
 
 def test_a_rank_that_does_not_answer_is_named() -> None:
     store = MemoryStore()
-    points = StopPoints(Notice(heard="SIGTERM"), store=store, rank=0, world_size=3, timeout_seconds=1.0)
+    points = StopPoints(Notice(signal_name="SIGTERM"), store=store, rank=0, world_size=3, timeout_seconds=1.0)
     store.set("stop/2", "1 0.0")
-    points.start(first_asked=lambda name: None)
-    with pytest.raises(RunError, match="rank 1 did not answer within 1 s"):
+    points.start(on_first_request=lambda name: None)
+    with pytest.raises(RunError, match="rank 1 did not respond to the request to stop within 1 s"):
         for _ in range(1000):
             points.reached()
             time.sleep(0.01)

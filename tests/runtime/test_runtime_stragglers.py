@@ -42,7 +42,7 @@ def test_a_few_milliseconds_are_no_straggling() -> None:
 def test_of_two_ranks_the_slower_one_is_told_with_the_others_time() -> None:
     (found,) = standing_out([0.1, 0.3])
     assert str(found) == (
-        "rank 1 straggles: its own work takes 0.300 s a step, 3.0 times the others' median of 0.100 s"
+        "rank 1 straggles: its own work takes 0.300 s per step, 3.0 times the others' median of 0.100 s"
     )
 
 

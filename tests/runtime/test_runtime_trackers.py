@@ -129,7 +129,7 @@ def test_a_failing_tracker_is_warned_of_once_and_counted(
         found.stepped(METRICS)
     found.close(is_done=True)
     assert said == [
-        "warning: listed failed, training goes on: ConnectionError: no route to ***@host",
+        "warning: listed failed, training continues: ConnectionError: no route to ***@host",
         "warning: listed: 3 calls failed",
     ]
 
@@ -143,7 +143,7 @@ def test_a_tracker_that_cannot_be_opened_is_not_opened_again(tmp_path: Path) -> 
         found.stepped(METRICS)
     found.close(is_done=True)
     assert said[-1] == "warning: listed: 1 call failed, 3 steps dropped"
-    assert "warning: listed failed, training goes on: SystemExit: not logged in" in said
+    assert "warning: listed failed, training continues: SystemExit: not logged in" in said
 
 
 def test_a_stuck_tracker_holds_up_neither_steps_nor_the_end(

@@ -55,7 +55,7 @@ def test_a_store_that_ended_with_rank_0_is_said_to_have(graph: Graph, tmp_path: 
     del server
     text = second.cut_off()
     assert text is not None
-    assert "the store where ranks meet does not answer: rank 0" in text
+    assert "the rendezvous store does not respond: rank 0" in text
 
 
 def test_ranks_that_all_lost_another_blame_nobody(graph: Graph, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_rank_elsewhere_that_falls_silent_is_known_to_be_lost(
     assert first.known_lost() is None
     text = first.known_lost()
     assert text is not None
-    assert "rank 1 " in text and "does not answer" in text
+    assert "rank 1 " in text and "does not respond" in text
 
 
 def test_a_rank_that_came_to_its_end_is_not_lost(graph: Graph, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_pickle_that_names_anything_else_is_refused_and_does_not_run(
     name: str, plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (plain / ".metadata").write_bytes(NAMES[name](tmp_path / "marker"))
-    assert f"it names {name}, and no metadata of DCP does" in refusal(plain, capsys)
+    assert f"it names {name}, which DCP metadata never does" in refusal(plain, capsys)
     assert not (tmp_path / "marker").exists()
 
 
@@ -148,10 +148,10 @@ def test_without_the_flag_the_pickle_is_not_even_opened(
     [
         (b"\x80\x04Nr\xff\xff\xff\xff.", "more memory"),
         (b"\x80\x04\x8e" + (2**62).to_bytes(8, "little"), "more memory"),
-        (b"", "it is no metadata of DCP"),
-        (b"N.", "it is no metadata of DCP"),
-        (pickle.dumps({"state_dict_metadata": {}}), "it is no metadata of DCP"),
-        (b"\x80\x04" + b"]" * 1_000_000, "it is no metadata of DCP"),
+        (b"", "it is not DCP metadata"),
+        (b"N.", "it is not DCP metadata"),
+        (pickle.dumps({"state_dict_metadata": {}}), "it is not DCP metadata"),
+        (b"\x80\x04" + b"]" * 1_000_000, "it is not DCP metadata"),
     ],
     ids=["memo of 2^32", "text of 2^62 bytes", "empty", "None", "another object", "a million lists"],
 )
@@ -164,12 +164,12 @@ def test_a_pickle_that_is_no_metadata_is_refused(data: bytes, said: str, plain: 
 def test_a_pickle_that_takes_for_ever_is_given_up(plain: Path) -> None:
     # The hash of a pair of pairs of pairs.
     (plain / ".metadata").write_bytes(b"\x80\x04})" + b"2\x86" * 60 + b"Ns.")
-    with pytest.raises(CorruptCheckpointError, match="more than 1 s of processor time"):
+    with pytest.raises(CorruptCheckpointError, match="more than 1 s of CPU time"):
         read_dcp_index(plain, limits=Limits(cpu_seconds=1))
 
 
 def test_an_index_larger_than_metadata_has_reason_to_be_is_not_read(plain: Path) -> None:
-    with pytest.raises(CorruptCheckpointError, match="says more than metadata can"):
+    with pytest.raises(CorruptCheckpointError, match="holds more than metadata can"):
         read_dcp_index(plain, limits=Limits(index_bytes=100))
 
 
@@ -195,7 +195,7 @@ def test_a_path_that_leads_out_is_refused(path: str, plain: Path, capsys: pytest
             info.relative_path = path
 
     edit_metadata(plain, lead_out)
-    assert "is not as DCP writes it" in refusal(plain, capsys)
+    assert "is not valid DCP metadata" in refusal(plain, capsys)
 
 
 @pytest.mark.parametrize("name", ["model.w", "planc"])
@@ -274,12 +274,12 @@ def negative(metadata: Metadata) -> None:
     [
         (large, "a chunk of [1125899906842624] lies in"),
         (gap, "1 of 5 elements are in no chunk"),
-        (beyond, "said to lie where no bytes are"),
-        (twice, "said to lie where no bytes are"),
+        (beyond, "outside the file, or overlaps another part"),
+        (twice, "outside the file, or overlaps another part"),
         (extended, "compressed by an extension"),
-        (other_dtype, "not int32 [4] as the metadata says"),
+        (other_dtype, "not int32 [4] as in the metadata"),
         (complex_numbers, "it is complex64; planc keeps float64"),
-        (negative, "is not as DCP writes it"),
+        (negative, "is not valid DCP metadata"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

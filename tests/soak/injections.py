@@ -22,7 +22,7 @@ def _status_problem(launch: Launch, *codes: int) -> str:
     status = launch.run.status()
     if status.get("state") == "done" or status.get("exit_code") in codes:
         return ""
-    return f"status.json says {status}"
+    return f"status.json has {status}"
 
 
 def _ended(launch: Launch, *codes: int) -> str:

@@ -333,13 +333,13 @@ def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, sess
         steps = committed_steps(directory.path / "checkpoints")
         saved = {
             "saved_step": max(steps, default=None),
-            "signal": notice.heard or None,
-            "left": notice.left,
+            "signal": notice.signal_name or None,
+            "left": notice.undone,
         }
         directory.write_status(
             "preempted", code=ExitCode.PREEMPTED, step=last_step, plan_hash=digest, **saved
         )
-        print(preempted(graph, last_step=last_step, heard=notice.heard), flush=True)
+        print(preempted(graph, last_step=last_step, heard=notice.signal_name), flush=True)
     else:
         state = "done" if last_step >= graph.num_steps else "stopped"
         directory.write_status(state, code=ExitCode.DONE, step=last_step, plan_hash=digest)

@@ -105,20 +105,20 @@ class Listener:
             text = "another rank ended or stopped answering, and this one cannot go on without it"
             report(RunError(text, code=ExitCode.COMMUNICATION, help=lost, is_shared=False))
 
-        points.start(first_asked=self.acknowledge if self.launch.rank else lambda name: None)
+        points.start(on_first_request=self.acknowledge if self.launch.rank else lambda name: None)
         watch.start(timeout_seconds=init.timeout_seconds, overdue=say if has_nccl else None)
         self.say, self.watch = say, watch
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """The handler, in the main thread: tells the run. All else is for the listener's own thread."""
-        self.notice.hear(signal.Signals(number).name)
+        self.notice.request(signal.Signals(number).name)
 
     def run(self) -> None:
         """Hears until the process ends."""
         while True:
             for number in self._signals():
                 self._hear(number)
-            told_at = self._heard_at or self.notice.asked_at
+            told_at = self._heard_at or self.notice.requested_at
             if told_at is not None:
                 self._look(told_at=told_at)
 
@@ -146,7 +146,7 @@ class Listener:
         if self._heard_at is not None:
             return
         self._heard_at = now
-        notice.hear(number.name)
+        notice.request(number.name)
         if notice.step is None and self.watch is None:
             self._end_untrained()
         if self.launch.rank == 0:
@@ -186,7 +186,7 @@ class Listener:
     def _end_untrained(self) -> NoReturn:
         """Before the end of the first step there is nothing to save, and no step to agree upon."""
         self._give_up()
-        heard = self.notice.heard
+        heard = self.notice.signal_name
         self._write("preempted", ExitCode.PREEMPTED, step=self._saved_step(), signal=heard or None)
         self._tell(f"{heard or 'told to end'} before the end of the first step: nothing was trained")
         _leave(ExitCode.PREEMPTED)

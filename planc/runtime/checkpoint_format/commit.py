@@ -1,12 +1,12 @@
-"""Commits a checkpoint by rename, and deletes old ones. One process does this for all ranks.
+"""Commit a checkpoint by rename, and delete old ones. One process does this for all ranks.
 
-    begin        step-N.tmp/                     any leftover of a dead save is cleared
+    begin        step-N.tmp/                     any leftover of a dead save is removed
     (the ranks)  step-N.tmp/rank-*.safetensors   each written and fsynced by its rank
     finish       step-N.tmp/plan.json            the compiled plan that saves it, fsynced
                  step-N.tmp/manifest.json        last, fsynced; then the directory is fsynced
                  step-N/                         the rename commits; then the root is fsynced
 
-Whatever dies at whatever point, `step-N` is either absent or complete.
+If a process dies at any point, `step-N` is either absent or complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from planc.runtime.run_directory.run_files import PLAN_NAME
 
 
 def begin(root: Path, *, step: int) -> Path:
-    """The new, empty directory to write `step` into. Raises CheckpointError where the step is committed."""
+    """The new, empty directory to write `step` into. CheckpointError if the step is committed already."""
     _refuse_existing(step_directory(root, step=step))
     temporary = temporary_directory(root, step=step)
     with storage_errors(f"cannot begin a checkpoint in {root}"):
@@ -43,7 +43,7 @@ def begin(root: Path, *, step: int) -> Path:
 def finish(temporary: Path, *, manifest: Manifest, plan: str | None = None) -> Path:
     """The committed directory: the manifest written last, everything synced, then renamed.
 
-    `plan` is the compiled plan that saves it, None where none does.
+    `plan` is the compiled plan that saves it; None without one.
     """
     root = temporary.parent
     committed = step_directory(root, step=manifest.step)
@@ -63,15 +63,15 @@ def finish(temporary: Path, *, manifest: Manifest, plan: str | None = None) -> P
 
 
 def abandon(root: Path, *, step: int) -> None:
-    """Removes what a failed save of `step` has written."""
+    """Remove what a failed save of `step` has written."""
     with storage_errors(f"cannot remove the failed checkpoint of step {step} in {root}"):
         remove(temporary_directory(root, step=step))
 
 
 def prune(root: Path, *, keep_last: int) -> tuple[int, ...]:
-    """The steps deleted: all but the `keep_last` (1 or more) highest. Clears leftovers of dead saves too."""
+    """The steps deleted: all but the `keep_last` (1 or more) highest. Removes leftovers of dead saves too."""
     if keep_last < 1:
-        raise CheckpointError(f"keep_last is {keep_last}", help="keep 1 checkpoint or more")
+        raise CheckpointError(f"keep_last is {keep_last}", help="keep at least 1 checkpoint")
     doomed = committed_steps(root)[:-keep_last]
     with storage_errors(f"cannot delete old checkpoints in {root}"):
         for step in doomed:
@@ -86,9 +86,9 @@ def prune(root: Path, *, keep_last: int) -> tuple[int, ...]:
 
 
 def fsync_directory(directory: Path) -> None:
-    """Makes the names in a directory durable: fsync of a file does not cover its name.
+    """Make the names in a directory durable: fsync of a file does not cover its name.
 
-    Windows opens no directories; what it does to names is in the file system's journal.
+    Windows can't open directories; its file systems journal changes of names.
     """
     if os.name == "nt":
         return
@@ -100,7 +100,7 @@ def fsync_directory(directory: Path) -> None:
 
 
 def make_durable(directory: Path) -> None:
-    """Makes a directory and its missing parents, each synced into its own parent."""
+    """Create a directory and its missing parents, each synced into its own parent."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
@@ -117,12 +117,12 @@ def _write(path: Path, text: str) -> FileEntry:
 
 
 def _refuse_existing(committed: Path) -> None:
-    with storage_errors(f"cannot look at {committed}"):
+    with storage_errors(f"cannot check {committed}"):
         exists = os.path.lexists(committed)
     if exists:
         raise CheckpointError(
-            f"{committed} exists already, and a checkpoint is never overwritten",
-            help="resume from it, save to another root, or move it away",
+            f"{committed} already exists, and a checkpoint is never overwritten",
+            help="resume from it, choose another directory, or move it away",
         )
 
 
@@ -131,7 +131,8 @@ def _refuse_gaps(manifest: Manifest) -> None:
         problem = coverage_problem(tensor)
         if problem is not None:
             raise CheckpointError(
-                f"{name} was not saved whole: {problem}", help="report this: such a checkpoint would not load"
+                f"{name} was not saved completely: {problem}",
+                help="report this as a bug: the checkpoint would not load",
             )
 
 
@@ -139,6 +140,6 @@ def _refuse_absent_files(directory: Path, *, manifest: Manifest) -> None:
     absent = sorted(name for name in manifest.files if not (directory / name).is_file())
     if absent:
         raise CheckpointStorageError(
-            f"{', '.join(absent)}: written by other ranks, but not in {directory} as rank 0 sees it",
+            f"rank 0 does not see {', '.join(absent)} in {directory}, which other ranks have written",
             help="save to a file system that all nodes share",
         )

@@ -1,4 +1,4 @@
-"""What two checkpoints' manifests say differently."""
+"""Differences between the manifests of two checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.runtime.checkpoint_format.manifest import Manifest, TensorEntry
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One fact, as the first checkpoint and as the second have it; empty where one has none."""
+    """One fact in the first and in the second checkpoint; empty if one lacks it."""
 
     name: str
     before: str

@@ -26,7 +26,7 @@ class Boxed(Protocol):
 
 
 def coverage_problem(tensor: Boxed) -> str | None:
-    """What is wrong with a tensor's chunks: one outside it, two that overlap, or elements in none."""
+    """The first problem of a tensor's chunks: one outside it, two that overlap, or elements in none."""
     for chunk in tensor.chunks:
         if not _is_within(chunk, shape=tensor.shape):
             return f"{_box(chunk)} is not a box within shape {list(tensor.shape)}"

@@ -1,4 +1,4 @@
-"""What a plain DCP checkpoint holds, by its metadata: a pickle, which only a confined process reads."""
+"""The contents of a plain DCP checkpoint, by its metadata: a pickle, which only a confined process reads."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from planc.runtime.checkpoint_format.verify import open_beneath
 from planc.strict_json import loads
 
 METADATA_NAME = ".metadata"
-_HELP = "convert another checkpoint, or save this one again with the program that has it open"
+_HELP = "convert another checkpoint, or save this one again with the program that created it"
 
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
-"""One path component without a leading dot, so that no name leads out of the folder."""
+"""One path component without a leading dot, so no name leads out of the directory."""
 
 
 class _Record(BaseModel):
@@ -33,7 +33,7 @@ class _Record(BaseModel):
 
 
 class Place(_Record):
-    """Where something that torch.save wrote lies; `is_transformed` where DCP has changed its bytes."""
+    """The place of a torch.save record; `is_transformed` if DCP has changed its bytes."""
 
     file: FileName
     offset_bytes: Count
@@ -58,7 +58,7 @@ class DcpTensor(_Record):
 
 
 class DcpIndex(_Record):
-    """A checkpoint's tensors, and the objects that are none, by their names in DCP."""
+    """A checkpoint's tensors, and its other objects, by their names in DCP."""
 
     tensors: dict[str, DcpTensor]
     objects: dict[str, Place]
@@ -66,7 +66,7 @@ class DcpIndex(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of the process that unpickles. A hundred thousand chunks take an eighth of the memory, and a second."""
+    """Limits of the unpickler. A hundred thousand chunks take an eighth of the memory, and a second."""
 
     metadata_bytes: int = 256 * 2**20
     memory_bytes: int = 4 * 2**30
@@ -75,12 +75,12 @@ class Limits:
 
 
 def facts_of(manifest: Manifest) -> str:
-    """What a manifest says besides its tensors and files, as JSON."""
+    """A manifest without its tensors, files and plan, as JSON."""
     return manifest.model_copy(update={"tensors": {}, "files": {}, "plan": None}).model_dump_json()
 
 
 def parse_facts(facts: object) -> Manifest:
-    """The manifest without tensors of which `facts_of` has made `facts`; ValueError for anything else."""
+    """The manifest without tensors from which `facts_of` made `facts`; ValueError for anything else."""
     if not isinstance(facts, str):
         raise ValueError(f"a {type(facts).__name__}")
     loads(facts)
@@ -88,11 +88,11 @@ def parse_facts(facts: object) -> Manifest:
 
 
 def read_dcp_index(folder: Path, *, limits: Limits, is_own: bool = False) -> DcpIndex:
-    """What the checkpoint in `folder` holds. CheckpointError for a metadata that is not DCP's.
+    """The contents of the checkpoint in `folder`. CheckpointError for metadata that is not DCP's.
 
-    Windows can't confine the process that reads it: there only what this process has written is read.
+    Windows can't confine the process that reads it: there it reads only what this process has written.
 
-    Nothing that the pickle names is called or imported (`unpickle_dcp`).
+    No name in the pickle is called or imported (`unpickle_dcp`).
     """
     try:
         return DcpIndex.model_validate_json(_unpickled(folder, limits=limits, is_own=is_own))
@@ -100,22 +100,26 @@ def read_dcp_index(folder: Path, *, limits: Limits, is_own: bool = False) -> Dcp
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise CorruptCheckpointError(
-            f"{folder / METADATA_NAME} is not as DCP writes it: {place}: {first['msg']}", help=_HELP
+            f"{folder / METADATA_NAME} is not valid DCP metadata: {place}: {first['msg']}", help=_HELP
         ) from error
 
 
 def refuse_implausible(folder: Path, *, index: DcpIndex) -> None:
-    """CorruptCheckpointError where reading would take more memory than the files have bytes, or leave gaps.
+    """CorruptCheckpointError if reading would take more memory than the files have bytes, or leave gaps.
 
-    Every element must be in one chunk, every chunk in as many bytes as it has, and no byte serve two: then
-    no small file makes large tensors. Files are looked at, not read.
+    Every element must be in one chunk, every chunk in as many bytes as it needs, and no byte may serve two:
+    so no small file makes large tensors. Files are inspected, not read.
     """
     read_bytes: dict[str, int] = {}
     for name, place in _places(index):
         read_bytes[place.file] = read_bytes.get(place.file, 0) + place.length_bytes
         end = place.offset_bytes + place.length_bytes
         if place.is_transformed or max(end, read_bytes[place.file]) > _size(folder, place.file):
-            what = "compressed by an extension" if place.is_transformed else "said to lie where no bytes are"
+            what = (
+                "compressed by an extension"
+                if place.is_transformed
+                else "outside the file, or overlaps another part"
+            )
             raise CorruptCheckpointError(f"{folder / place.file}: {name} is {what}", help=_HELP)
     for name, tensor in index.tensors.items():
         problem = _tensor_problem(tensor)
@@ -131,11 +135,11 @@ def _places(index: DcpIndex) -> Iterator[tuple[str, Place]]:
 
 def _tensor_problem(tensor: DcpTensor) -> str | None:
     if tensor.dtype not in get_args(ElementType):
-        return f"it is {tensor.dtype}; planc keeps {', '.join(get_args(ElementType))}"
+        return f"its dtype is {tensor.dtype}; planc stores {', '.join(get_args(ElementType))}"
     dtype = cast(ElementType, tensor.dtype)
     for chunk in tensor.chunks:
         if Entry("", dtype, chunk.sizes).size_bytes > chunk.place.length_bytes:
-            return f"a chunk of {list(chunk.sizes)} lies in {chunk.place.length_bytes} bytes"
+            return f"a chunk of {list(chunk.sizes)} has only {chunk.place.length_bytes} bytes"
     return coverage_problem(tensor)
 
 
@@ -145,7 +149,7 @@ def _size(folder: Path, name: str) -> int:
 
 
 def _unpickled(folder: Path, *, limits: Limits, is_own: bool) -> bytes:
-    """The index as JSON."""
+    """The index, as JSON."""
     path = folder / METADATA_NAME
     if os.name != "posix" and not is_own:
         raise CheckpointError(
@@ -160,17 +164,17 @@ def _unpickled(folder: Path, *, limits: Limits, is_own: bool) -> bytes:
                 return _output(stream.fileno(), path=path, limits=limits)
         except FileNotFoundError as error:
             raise CheckpointError(
-                f"{folder} holds no {METADATA_NAME}",
-                help="name a folder that torch.distributed.checkpoint has written",
+                f"{folder} has no {METADATA_NAME}",
+                help="pass a directory that torch.distributed.checkpoint has written",
             ) from error
 
 
 def _output(metadata: int, *, path: Path, limits: Limits) -> bytes:
-    """What the confined process prints of a descriptor's pickle. It gets no environment: that holds keys."""
+    """The confined process's output for a descriptor's pickle. It gets no environment, which holds keys."""
     script = str(Path(unpickle_dcp.__file__))
     command = (sys.executable, "-I", "-S", script, str(limits.memory_bytes), str(limits.cpu_seconds))
     pipe = subprocess.PIPE
-    # Without it Python does not start on Windows.
+    # Python does not start on Windows without it.
     environment = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
     with subprocess.Popen(
         command, stdin=metadata, stdout=pipe, stderr=pipe, env=environment, cwd="/"
@@ -179,12 +183,12 @@ def _output(metadata: int, *, path: Path, limits: Limits) -> bytes:
         out = process.stdout.read(limits.index_bytes + 1)
         if len(out) > limits.index_bytes:
             process.kill()
-            raise CorruptCheckpointError(f"{path} says more than metadata can", help=_HELP)
+            raise CorruptCheckpointError(f"{path} holds more than metadata can", help=_HELP)
         reason = process.stderr.read().decode(errors="replace")
     if process.returncode == 0:
         return out
     if process.returncode == unpickle_dcp.REFUSED:
-        raise CorruptCheckpointError(f"{path} is refused: {reason}", help=_HELP)
+        raise CorruptCheckpointError(f"{path} is rejected: {reason}", help=_HELP)
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        reason = f"reading it took more than {limits.cpu_seconds} s of processor time"
+        reason = f"reading it took more than {limits.cpu_seconds} s of CPU time"
     raise CorruptCheckpointError(f"{path} cannot be read: {reason.strip()[-200:]}", help=_HELP)

@@ -1,4 +1,4 @@
-"""What can go wrong with a checkpoint, and `storage_errors`, which names what the system refused."""
+"""Errors of checkpoints, and `storage_errors`, which reports what the system refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be used here: `message` says what and where, `help` how to fix it.
+    """A checkpoint can't be used here: `message` states what and where, `help` how to fix it.
 
     ValueError
     └── CheckpointError              the checkpoint and the run do not fit each other
@@ -21,7 +21,7 @@ class CheckpointError(ValueError):
         super().__init__(message)
         self.message = message
         self.help = help
-        # A note, so that an uncaught error shows the fix too.
+        # A note, so an uncaught error shows the fix too.
         self.add_note(f"help: {help}")
 
     def __reduce__(self) -> tuple[partial[Self], tuple[str]]:
@@ -34,16 +34,16 @@ class CheckpointStorageError(CheckpointError):
 
 
 class CorruptCheckpointError(CheckpointError):
-    """A checkpoint on disk is damaged, incomplete or not one of ours."""
+    """A checkpoint on disk is damaged, incomplete or not planc's."""
 
 
 @contextmanager
 def storage_errors(doing: str) -> Iterator[None]:
-    """Turns an OSError into a CheckpointStorageError: "`doing`: what the system said"."""
+    """Turn an OSError into a CheckpointStorageError: "`doing`: the system's message"."""
     try:
         yield
     except OSError as error:
         raise CheckpointStorageError(
             f"{doing}: {error}",
-            help="see that the file system has room and that this user may read and write there",
+            help="check that the file system has free space and that this user may read and write there",
         ) from error

@@ -1,4 +1,4 @@
-"""Where checkpoints lie: `root/step-N`, committed by the rename that gives the directory this name."""
+"""Where checkpoints are: `root/step-N`, committed by the rename that gives the directory this name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def temporary_directory(root: Path, *, step: int) -> Path:
 
 
 def deleted_directory(root: Path, *, step: int) -> Path:
-    """The name under which a step is deleted, so that no half of it looks committed."""
+    """The name under which a step is deleted, so a partial deletion never looks committed."""
     return root / f"step-{step}.deleted.tmp"
 
 
@@ -40,7 +40,7 @@ def is_leftover(path: Path) -> bool:
 
 
 def committed_steps(root: Path) -> tuple[int, ...]:
-    """Committed steps, lowest first; none where the root does not exist yet."""
+    """Committed steps, lowest first; none if the root does not exist yet."""
     with storage_errors(f"cannot list {root}"):
         try:
             entries = os.scandir(root)
@@ -52,7 +52,7 @@ def committed_steps(root: Path) -> tuple[int, ...]:
 
 
 def strange_steps(root: Path) -> tuple[tuple[Path, str], ...]:
-    """Every entry that is named like a checkpoint and is not a directory, and what it is."""
+    """Every entry that is named like a checkpoint but is not a directory, and its kind."""
     with storage_errors(f"cannot list {root}"):
         kinds = ((root / name, kind_of(root / name)) for name in sorted(os.listdir(root)))
         return tuple(
@@ -66,7 +66,7 @@ def latest(root: Path) -> int | None:
 
 
 def leftovers(root: Path) -> tuple[Path, ...]:
-    """What saves and deletions that died have left, of steps below the latest one.
+    """What dead saves and deletions have left, of steps below the latest one.
 
     A save of a higher step may be under way.
     """

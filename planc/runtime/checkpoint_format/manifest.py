@@ -13,13 +13,13 @@ from planc.vocab import MeshDim
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION: Literal[3] = 3
-"""Of the manifests that are written. Format 2, which kept no plan, is still read."""
+"""The format of new manifests. Format 2, which kept no plan, is still read."""
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-"""As many as tensors, loaders and other programs can count to."""
+"""The largest count that tensors, loaders and other programs support."""
 PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
 Step = Annotated[int, Field(ge=0, lt=10**18)]
-"""Up to what a directory's name can tell."""
+"""The largest step that a directory's name can have."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Fact = Annotated[str, StringConstraints(max_length=1000)]
 """A name, a version or a digest."""
@@ -27,7 +27,7 @@ Fact = Annotated[str, StringConstraints(max_length=1000)]
 FileName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*\.safetensors$", max_length=100)
 ]
-"""One path component: no separator, no leading dot, so that no name leads out of the directory."""
+"""One path component: no separator, no leading dot, so no name leads out of the directory."""
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -81,12 +81,12 @@ class Batch(_Record):
 
 
 class Progress(_Record):
-    """Where the run stands after `step` optimizer steps.
+    """Where the run is after `step` optimizer steps.
 
     `samples_consumed` counts sequences over all ranks, so it means the same on every mesh. `seed` and
     `step` determine every random draw of the next step; no generator state is kept.
-    `recent_losses` are those by which a guard judges the next one. `evaluations_left` are labels of
-    evaluations that were due after the step, and left because the run was told to end.
+    `recent_losses` are the losses by which a guard judges the next one. `evaluations_left` are the labels of
+    evaluations that were due after the step, and postponed because the run was asked to stop.
     """
 
     step: Step
@@ -120,10 +120,10 @@ class Progress(_Record):
 
 
 class Manifest(_Record):
-    """A checkpoint. `plan_hash`, `model_digest` and `mesh` say what saved it; they do not bind who loads it.
+    """A checkpoint. `plan_hash`, `model_digest` and `mesh` record what saved it; a loading run may differ.
 
-    `model_digest` is the inventory's `config_digest`. `plan` is of PLAN_NAME, the compiled plan that saved
-    it; None where no run did, as after a conversion, and in format 2.
+    `model_digest` is the inventory's `config_digest`. `plan` is the entry of PLAN_NAME, the compiled plan
+    that saved it; None if no run did, as after a conversion, and in format 2.
     """
 
     format_version: Literal[2, 3] = FORMAT_VERSION
@@ -143,16 +143,16 @@ class Manifest(_Record):
         if self.progress.step != self.step:
             raise ValueError(f"step is {self.step}, but progress.step is {self.progress.step}")
         if self.format_version < FORMAT_VERSION and (self.plan or self.progress.batch):
-            raise ValueError(f"format {self.format_version} knows no plan and no batch")
+            raise ValueError(f"format {self.format_version} has no plan and no batch")
         if self.plan is not None and self.plan.size_bytes > MAX_PLAN_BYTES:
             raise ValueError(f"its plan has {self.plan.size_bytes:_} bytes")
         places = set()
         for name, tensor in self.tensors.items():
             for chunk in tensor.chunks:
                 if chunk.file not in self.files:
-                    raise ValueError(f"{name} lies in {chunk.file}, which is not among the files")
+                    raise ValueError(f"{name} is in {chunk.file}, which is not among the files")
                 if (chunk.file, chunk.key) in places:
-                    raise ValueError(f"two chunks lie at {chunk.key} in {chunk.file}")
+                    raise ValueError(f"two chunks are at {chunk.key} in {chunk.file}")
                 places.add((chunk.file, chunk.key))
         return self
 
@@ -160,14 +160,14 @@ class Manifest(_Record):
 def seal(manifest: Manifest) -> str:
     """The text of a manifest file: JSON whose last field is the SHA-256 of all the others' text.
 
-    The files' hashes do not cover what the manifest itself says: how many samples are consumed, for one.
+    The files' hashes do not cover the manifest's own facts, such as the number of consumed samples.
     """
     text = manifest.model_dump_json()
     return f'{text[:-1]},"sha256":"{_digest(text)}"}}'
 
 
 def unseal(text: str) -> tuple[str, bool]:
-    """The text without its seal, and whether it is the very text that was sealed."""
+    """The text without its seal, and whether it is the text that was sealed."""
     match = _SEAL.search(text, max(0, len(text) - _SEAL_LENGTH))
     if match is None or match.end() != len(text):
         return text, False

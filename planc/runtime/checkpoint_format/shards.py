@@ -17,12 +17,12 @@ from planc.runtime.checkpoint_format.manifest import ElementType
 from planc.strict_json import loads
 
 _MAX_HEADER_BYTES = 100_000_000
-"""As in the safetensors library, so that a damaged length cannot ask for all of memory."""
+"""As in the safetensors library, so a damaged length can't request all of memory."""
 
 _MAX_NUMBER = 2**64
 """The library reads lengths as unsigned numbers of 64 bits."""
 _MAX_ELEMENTS = 2**60
-"""It counts them, and their bits, in 64 bits too, in whatever order the dims stand."""
+"""It counts elements and their bits in 64 bits too, in any order of the dims."""
 
 _ELEMENTS: dict[ElementType, tuple[str, int]] = {
     "float64": ("F64", 8),
@@ -84,8 +84,8 @@ def encode_header(entries: Sequence[Entry], *, metadata: Mapping[str, str] | Non
 def decode_header(stream: BinaryIO, *, size_bytes: int) -> tuple[Entry, ...]:
     """The tensors of a file of `size_bytes`, in the header's order.
 
-    Raises CorruptCheckpointError for all that the safetensors library refuses: keys that repeat, tensors
-    that overlap, leave bytes between or behind them, or don't have the length of their shape and dtype.
+    Raises CorruptCheckpointError for everything that the safetensors library rejects: repeated keys, tensors
+    that overlap, leave bytes between or after them, or don't have the length of their shape and dtype.
     """
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
@@ -106,7 +106,7 @@ def decode_header(stream: BinaryIO, *, size_bytes: int) -> tuple[Entry, ...]:
 
 def _entry(key: str, *, field: dict[str, Any]) -> Entry:
     if field.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"{key} has not the fields dtype, shape and data_offsets")
+        raise ValueError(f"{key} does not have the fields dtype, shape and data_offsets")
     shape = tuple(map(_number, field["shape"]))
     if prod(length for length in shape if length) > _MAX_ELEMENTS:
         raise ValueError(f"{key} has more elements than can be counted")
@@ -119,7 +119,7 @@ def _place(field: dict[str, Any]) -> tuple[int, int]:
 
 
 def _number(value: object) -> int:
-    # A bool is an int in Python, and no number in JSON.
+    # A bool is an int in Python, but not a number in JSON.
     if type(value) is not int or not 0 <= value < _MAX_NUMBER:
         raise ValueError(f"{str(value)[:40]} is not a length")
     return value
@@ -131,14 +131,16 @@ def _require_metadata(metadata: dict[str, Any]) -> None:
 
 
 def _require_filled(places: Mapping[Entry, tuple[int, int]], *, data_bytes: int) -> None:
-    """ValueError unless the tensors fill the bytes behind the header, each with its own, without gaps."""
+    """ValueError unless the tensors fill the bytes after the header, without gaps or overlaps."""
     filled = 0
     for entry, (begin, end) in sorted(places.items(), key=lambda one: one[1]):
         if begin != filled:
             what = "overlaps the tensor before it" if begin < filled else "leaves bytes unused before it"
             raise ValueError(f"{entry.key} {what}")
         if end - begin != entry.size_bytes or end > data_bytes:
-            raise ValueError(f"{entry.key} lies outside the file or does not fill its place")
+            raise ValueError(
+                f"{entry.key} is outside the file, or its length does not match its shape and dtype"
+            )
         filled = end
     if filled != data_bytes:
         raise ValueError(f"{data_bytes - filled} bytes belong to no tensor")
@@ -146,5 +148,5 @@ def _require_filled(places: Mapping[Entry, tuple[int, int]], *, data_bytes: int)
 
 def _corrupt(message: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        message, help="move its folder aside to go on from the step before, or restore it from a copy"
+        message, help="move its directory aside to resume from an earlier step, or restore it from a backup"
     )

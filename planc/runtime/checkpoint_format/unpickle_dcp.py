@@ -1,13 +1,13 @@
-"""A process of its own that reads the metadata of a DCP checkpoint, a pickle: `.metadata` in, JSON out.
+"""A confined process that reads the metadata of a DCP checkpoint, a pickle: `.metadata` in, JSON out.
 
-A pickle is a program that calls what it names. Here it may name only what DCP's metadata is made of, and gets
-for each a stand-in that keeps what it was given and does nothing; no name is ever looked up in a module.
+A pickle is a program that calls what it names. Here it may name only the parts of DCP's metadata, and gets
+for each a stub that stores its arguments and does nothing; no name is ever looked up in a module.
 Should that not hold, the process has no files, no sockets, no other processes, little memory and little time.
 It is started by its path with `python -I -S` and imports nothing of planc's: it must stay in this one file.
 
     python -I -S unpickle_dcp.py MEMORY_BYTES CPU_SECONDS < .metadata > index.json
 
-It exits with REFUSED, and the reason on stderr, for a pickle that is something else.
+It exits with REFUSED, and the reason on stderr, for any other pickle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DTYPES = (
 
 
 class Inert:
-    """What stands in for an object of the metadata: its constructor's arguments, and its state."""
+    """A stub for an object of the metadata: its constructor's arguments, and its state."""
 
     __slots__ = ("arguments", "state")
     state: Any
@@ -53,7 +53,7 @@ class BytesStorageMetadata(Inert):
 
 
 class Other(Inert):
-    """A part that nothing here reads, or that says all by its state."""
+    """A part that is not read here, or whose state is all that is read."""
 
     __slots__ = ()
 
@@ -76,15 +76,15 @@ _ALLOWED: Mapping[tuple[str, str], Any] = {
     ("pathlib._local", "PosixPath"): Other,
     **{("torch", dtype): dtype for dtype in _DTYPES},
 }
-"""Every name that a pickle may use, and what it gets: the metadata of torch 2.11 to 2.15 has no others."""
+"""Every name that a pickle may use, and its stub: the metadata of torch 2.11 to 2.15 has no others."""
 
 
 class ForeignName(Exception):
-    """The pickle names what no metadata of DCP is made of."""
+    """The pickle names something that is not part of DCP metadata."""
 
 
 class InertUnpickler(pickle.Unpickler):
-    """Unpickles into stand-ins. ForeignName for any name that is not among the allowed ones."""
+    """Unpickles into stubs. ForeignName for any name that is not among the allowed ones."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         try:
@@ -94,7 +94,7 @@ class InertUnpickler(pickle.Unpickler):
 
 
 def index(metadata: Metadata) -> dict[str, Any]:
-    """Tensors and other objects by name, and where each part of them lies. KeyError and such if malformed."""
+    """Tensors and other objects by name, and the place of each part. KeyError or similar if malformed."""
     places = dict(_places(metadata.state["storage_data"]))
     tensors, objects = {}, {}
     for fqn, entry in metadata.state["state_dict_metadata"].items():
@@ -109,7 +109,7 @@ def index(metadata: Metadata) -> dict[str, Any]:
             "chunks": [
                 {**chunk.state, "place": places[fqn, chunk.state["offsets"]]}
                 for chunk in entry.state["chunks"]
-                # Of a short tensor dim the last ranks may hold nothing.
+                # The last ranks may hold nothing of a short tensor dim.
                 if 0 not in chunk.state["sizes"]
             ],
         }
@@ -128,13 +128,13 @@ def _places(storage: Mapping[Other, Other]) -> Iterator[tuple[tuple[str, tuple[i
 
 
 def confine(*, memory_bytes: int, cpu_seconds: int) -> None:
-    """Takes from this process what a reader of its standard input does not need.
+    """Take from this process everything that reading its standard input does not need.
 
-    On Windows nothing: who starts this process there gives it what it has written itself.
+    On Windows this does nothing: there the process reads only what its parent has written itself.
     """
     if sys.platform == "win32":
         return
-    import resource  # whoever starts this process imports this module too
+    import resource  # the parent process imports this module too
 
     for limit, value in (
         (resource.RLIMIT_AS, memory_bytes),
@@ -155,18 +155,18 @@ def main() -> int:
         metadata = InertUnpickler(io.BytesIO(sys.stdin.buffer.read())).load()
         text = json.dumps(index(metadata))
     except ForeignName as error:
-        return _refuse(f"it names {error}, and no metadata of DCP does")
+        return _refuse(f"it names {error}, which DCP metadata never does")
     except (MemoryError, RecursionError):
-        return _refuse("it asks for more memory than metadata needs")
-    # A pickle that is no metadata can fail as anything.
+        return _refuse("it requests more memory than metadata needs")
+    # A pickle that is not metadata can fail with any error.
     except Exception as error:
-        return _refuse(f"it is no metadata of DCP ({type(error).__name__})")
+        return _refuse(f"it is not DCP metadata ({type(error).__name__})")
     sys.stdout.write(text)
     return 0
 
 
 def _refuse(reason: str) -> int:
-    # A pipe holds so much before it is read.
+    # A pipe holds this much before it is read.
     sys.stderr.write(reason[:500])
     return REFUSED
 

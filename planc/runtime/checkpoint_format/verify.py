@@ -27,9 +27,9 @@ from planc.runtime.run_directory.plain_files import NotPlainError, open_to_read
 from planc.runtime.run_directory.run_files import PLAN_NAME
 from planc.strict_json import loads
 
-_ANOTHER_STEP = "move its folder aside to go on from the step before, or restore it from a copy"
+_ANOTHER_STEP = "move its directory aside to resume from an earlier step, or restore it from a backup"
 _MAX_MANIFEST_BYTES = 4 * 2**30
-"""Some twenty million chunks: a thousand tensors, each on as many ranks as anybody has."""
+"""Some twenty million chunks: a thousand tensors, each on the ranks of the largest cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Problem:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a committed checkpoint, of the step that the directory's name says.
+    """The manifest of a committed checkpoint, for the step in the directory's name.
 
-    Raises CorruptCheckpointError. Nothing else in the directory is looked at.
+    Raises CorruptCheckpointError. Reads nothing else in the directory.
     """
     return parse_manifest(read_manifest_text(directory), directory=directory)
 
@@ -56,8 +56,8 @@ def parse_manifest(text: str, *, directory: Path) -> Manifest:
     content, is_as_sealed = unseal(text)
     try:
         manifest = Manifest.model_validate_json(content)
-        # The model takes the last of two fields with one name, another reader may take the first. What
-        # this planc writes, it need not search.
+        # Of two fields with one name pydantic takes the last, another reader may take the first. A manifest
+        # exactly as this planc writes it needs no search.
         if manifest.model_dump_json() != content:
             loads(content)
     except ValidationError as error:
@@ -68,18 +68,19 @@ def parse_manifest(text: str, *, directory: Path) -> Manifest:
         ) from error
     if not is_as_sealed:
         raise CorruptCheckpointError(
-            f"{directory / MANIFEST_NAME} is not as it was saved: its own SHA-256 says so", help=_ANOTHER_STEP
+            f"{directory / MANIFEST_NAME} has changed since it was saved: its SHA-256 does not match",
+            help=_ANOTHER_STEP,
         )
     step = step_of(directory)
     if step is not None and step != manifest.step:
         raise CorruptCheckpointError(
-            f"{directory / MANIFEST_NAME} is of step {manifest.step}", help=_ANOTHER_STEP
+            f"{directory / MANIFEST_NAME} is for step {manifest.step}", help=_ANOTHER_STEP
         )
     return manifest
 
 
 def read_manifest_text(directory: Path) -> str:
-    """The manifest as it lies on disk, not yet validated. Raises CorruptCheckpointError if absent."""
+    """The text of the manifest, not yet validated. Raises CorruptCheckpointError if absent."""
     with storage_errors(f"cannot read {directory}"):
         try:
             with open_beneath(directory, name=MANIFEST_NAME) as stream:
@@ -90,7 +91,7 @@ def read_manifest_text(directory: Path) -> str:
                 return stream.read().decode()
         except FileNotFoundError as error:
             raise CorruptCheckpointError(
-                f"{directory} holds no {MANIFEST_NAME}", help="name a directory `step-N` that planc has saved"
+                f"{directory} has no {MANIFEST_NAME}", help="pass a `step-N` directory that planc has saved"
             ) from error
         except UnicodeDecodeError as error:
             raise CorruptCheckpointError(
@@ -99,7 +100,7 @@ def read_manifest_text(directory: Path) -> str:
 
 
 def verify(directory: Path) -> tuple[Problem, ...]:
-    """Everything wrong with a checkpoint, none where it may be loaded. Unlisted files are not read."""
+    """Everything wrong with a checkpoint; empty if it may be loaded. Unlisted files are not read."""
     try:
         manifest = read_manifest(directory)
     except CheckpointError as error:
@@ -112,7 +113,7 @@ def verify(directory: Path) -> tuple[Problem, ...]:
 
 
 def verify_plan(directory: Path, *, manifest: Manifest) -> tuple[Problem, ...]:
-    """What is wrong with the plan that the checkpoint keeps, if it keeps one."""
+    """The problem of the plan in the checkpoint, if there are a plan and a problem."""
     try:
         read_plan_text(directory, manifest=manifest)
     except CheckpointError as error:
@@ -121,9 +122,9 @@ def verify_plan(directory: Path, *, manifest: Manifest) -> tuple[Problem, ...]:
 
 
 def read_plan_text(directory: Path, *, manifest: Manifest) -> str | None:
-    """The compiled plan that saved a checkpoint, as it was saved; None where the checkpoint keeps none.
+    """The compiled plan that saved a checkpoint, as it was saved; None if the checkpoint has none.
 
-    Raises CorruptCheckpointError where it is damaged. Whether it is a plan is not looked at.
+    Raises CorruptCheckpointError if it is damaged. Does not check that it is a plan.
     """
     if manifest.plan is None:
         return None
@@ -140,13 +141,13 @@ def read_plan_text(directory: Path, *, manifest: Manifest) -> str | None:
 
 
 def verify_coverage(manifest: Manifest, *, names: Iterable[str]) -> tuple[Problem, ...]:
-    """Those of the tensors `names` whose chunks do not hold every element exactly once."""
+    """The tensors of `names` whose chunks do not hold every element exactly once."""
     problems = ((name, coverage_problem(manifest.tensors[name])) for name in names)
     return tuple(Problem(name, problem) for name, problem in problems if problem is not None)
 
 
 def verify_files(directory: Path, *, manifest: Manifest, names: Iterable[str]) -> tuple[Problem, ...]:
-    """What is wrong with the files `names`: ranks share the hashing by each naming some of them."""
+    """The problems of the files `names`: ranks share the hashing by each passing some of them."""
     expected = _entries_by_file(manifest)
     problems = []
     for name in names:
@@ -164,7 +165,7 @@ def verify_files(directory: Path, *, manifest: Manifest, names: Iterable[str]) -
 
 @contextmanager
 def open_beneath(directory: Path, *, name: str) -> Iterator[BufferedReader]:
-    """The regular file `name` in a directory, to read. Symbolic links, pipes and devices are refused."""
+    """The regular file `name` in a directory, to read. Symbolic links, pipes and devices are rejected."""
     with ExitStack() as stack:
         try:
             stream = stack.enter_context(open_to_read(directory / name))
@@ -186,7 +187,7 @@ def _file_problem(
     found = {header_entry.key: header_entry for header_entry in decode_header(stream, size_bytes=size_bytes)}
     for wanted in expected:
         if found.get(wanted.key) != wanted:
-            return f"{wanted.key} is not {wanted.dtype} {list(wanted.shape)} there"
+            return f"{wanted.key} is not {wanted.dtype} {list(wanted.shape)} in the file"
     return None
 
 
@@ -195,7 +196,7 @@ def _content_problem(stream: BufferedReader, *, expected: FileEntry) -> str | No
     if size_bytes != expected.size_bytes:
         return f"holds {size_bytes} bytes, but {expected.size_bytes} were saved"
     if hashlib.file_digest(stream, "sha256").hexdigest() != expected.sha256:
-        return "its SHA-256 is not the one that was saved"
+        return "its SHA-256 differs from the one that was saved"
     return None
 
 
@@ -214,7 +215,7 @@ def _invalid_manifest(directory: Path, *, error: ValidationError) -> CorruptChec
     # A later format may have other fields too.
     if any(one["loc"] == ("format_version",) for one in errors):
         return CorruptCheckpointError(
-            f"{directory / MANIFEST_NAME} is not of format 2 or {FORMAT_VERSION}",
+            f"{directory / MANIFEST_NAME} is not in format 2 or {FORMAT_VERSION}",
             help="load it with the planc version that the manifest names",
         )
     return CorruptCheckpointError(

@@ -1,4 +1,4 @@
-"""Work done ahead of time by one thread, in order."""
+"""Prefetching: items made ahead of time by one thread, in order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Made = TypeVar("Made")
 
 
 class Ahead(Generic[Made]):
-    """Makes what comes at `start`, `start + stride`, ... while what came before is in use, `depth` ahead.
+    """Makes the items at `start`, `start + stride`, ... up to `depth` ahead of their use.
 
-    The thread is a daemon and waits for nothing but its next order, so that it cannot keep a process from
-    ending; it ends with this object, which `make` must not hold. What it fails with, `take` raises; and a
-    DataError after `patience_seconds` without a word from it.
+    The thread is a daemon and waits only for its next order, so it can't keep a process from ending; it ends
+    with this object, to which `make` must not hold a reference. `take` raises the thread's error, or a
+    DataError if an item takes longer than `patience_seconds`.
     """
 
     def __init__(
@@ -32,16 +32,16 @@ class Ahead(Generic[Made]):
         self._thread: threading.Thread | None = None
 
     def take(self, start: int) -> Made:
-        """What `make(start)` gives, made already where the last one taken lay one stride before."""
+        """The result of `make(start)`, made already if the item taken last was one stride before."""
         if self._thread is None:
-            # Started when first needed: a run that is only set up has no thread.
+            # Started when first needed: a run that only does its setup has no thread.
             self._thread = threading.Thread(
                 target=_work, args=(self._orders, self._make), name="planc-prefetch", daemon=True
             )
             self._thread.start()
             weakref.finalize(self, self._orders.put, None)
         if not self._pending or self._pending[0].start != start:
-            # Another place than expected, after a resume: what was made for the old one is left unused.
+            # Not the expected position, as after a resume: items made for the old one are dropped.
             self._pending = []
             self._order(start)
         order = self._pending.pop(0)
@@ -57,7 +57,7 @@ class Ahead(Generic[Made]):
 
 
 class _Order(Generic[Made]):
-    """What is to be made, and later what was."""
+    """An item to make, and later the result."""
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -68,15 +68,15 @@ class _Order(Generic[Made]):
     def carry_out(self, make: Callable[[int], Made]) -> None:
         try:
             self._made.append(make(self.start))
-        except BaseException as error:  # whatever it is, the one who waits must hear of it
+        except BaseException as error:  # of any kind: the waiting thread must raise it
             self._error = error
         finally:
             self._is_done.set()
 
     def result(self, *, patience_seconds: float | None) -> Made:
         if not self._is_done.wait(patience_seconds):
-            text = f"the data's thread has made nothing for {patience_seconds:g} s"
-            raise DataError(text, help="look whether the storage that holds the data still answers")
+            text = f"the prefetch thread has produced no batch for {patience_seconds:g} s"
+            raise DataError(text, help="check that the storage that holds the data still responds")
         if self._error is not None:
             raise self._error
         return self._made[0]

@@ -1,7 +1,7 @@
-"""Conversations: messages become text by the tokenizer's own chat template, of which answers are trained on.
+"""Conversations: the tokenizer's chat template renders messages as text, and the answers are trained on.
 
-Templates are Jinja, as transformers writes them, and run in Jinja's sandbox. They have no clock, no files and
-no network: the same messages are the same text for ever.
+Templates are Jinja, as in transformers, and run in Jinja's sandbox. They have no clock, no files and no
+network: the same messages always give the same text.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from planc.runtime.ranks.reads import Reads
 TrainOn = Literal["assistant", "all"]
 Messages = list[dict[str, Any]]
 Render = Callable[[Messages, bool], str]
-"""The text of messages, with marks about what the template marks; with True, a begun answer follows."""
+"""Renders messages as text, with marks around what the template marks; True adds a generation prompt."""
 
 START, STOP = "\ufdd0", "\ufdd1"
-"""Marks about an answer: code points that Unicode keeps out of all text."""
+"""Marks around an answer: noncharacters, which Unicode keeps out of all text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSource:
     """JSON Lines whose `field` is a list of messages, each with a role and a content.
 
-    `train_on` "assistant" makes only what the assistant says a target, "all" the whole conversation.
+    `train_on` "assistant" trains on the assistant's messages only, "all" on the whole conversation.
     """
 
     patterns: tuple[str, ...]
@@ -40,7 +40,7 @@ class ChatSource:
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A template's text and where it stands. `special_tokens` are what it may name, `eos_token` and so on."""
+    """A template's text and its file. `special_tokens` are the variables it may use, such as `eos_token`."""
 
     origin: str
     text: str
@@ -61,14 +61,16 @@ def conversations(
             elif not targets:
                 targets = tuple(_answers(messages, text, render=render))
         except TemplateFault as fault:
-            raise DataError(f"{origin}: the chat template refuses it: {fault}", help=fault.help) from fault
+            raise DataError(
+                f"{origin}: the chat template rejects this conversation: {fault}", help=fault.help
+            ) from fault
         yield Document(origin, text, num_utf8_bytes(text, origin=origin), targets)
 
 
 class TemplateFault(ValueError):
-    """What a template says against a conversation."""
+    """An error that a template raises for a conversation."""
 
-    def __init__(self, message: str, *, help: str = "mend the messages, or the template") -> None:
+    def __init__(self, message: str, *, help: str = "fix the messages, or the template") -> None:
         super().__init__(message)
         self.help = help
 
@@ -82,15 +84,15 @@ def _messages(value: object, *, origin: str) -> Messages:
         )
     assert isinstance(value, list)
     if any(mark in json.dumps(value, ensure_ascii=False) for mark in (START, STOP)):
-        raise DataError(f"{origin} holds U+FDD0 or U+FDD1, which are in no text", help="take them out")
+        raise DataError(f"{origin} contains U+FDD0 or U+FDD1, which no text may contain", help="remove them")
     return value
 
 
 def _answers(messages: Messages, text: str, *, render: Render) -> Iterator[tuple[int, int]]:
-    """Where the assistant's words stand, ends of turn included: what each answer adds to the text before it.
+    """The spans of the assistant's answers, with their ends of turn: what each adds to the text before it.
 
-    For templates that mark no answer themselves. TemplateFault where the text of a conversation does not
-    begin with that of its first messages: then what an answer adds cannot be told.
+    For templates that mark no answer themselves. TemplateFault if the text of a conversation does not begin
+    with the text of its first messages: then the span of an answer is unknown.
     """
     for index, message in enumerate(messages):
         if message["role"] != "assistant":
@@ -98,14 +100,14 @@ def _answers(messages: Messages, text: str, *, render: Render) -> Iterator[tuple
         before, after = render(messages[:index], True), render(messages[: index + 1], False)
         if not (after.startswith(before) and text.startswith(after)):
             raise TemplateFault(
-                f"it writes the messages before answer {index} otherwise once more follow",
-                help="write `train_on = all`, or one answer a conversation",
+                f"it renders the messages before answer {index} differently when more messages follow",
+                help="write `train_on = all`, or use one answer per conversation",
             )
         yield len(before), len(after)
 
 
 def unmarked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """A text without its marks, and what stood between them as (start, stop)."""
+    """A text without its marks, and the marked spans as (start, stop)."""
     pieces: list[str] = []
     targets: list[tuple[int, int]] = []
     length = 0
@@ -119,8 +121,8 @@ def unmarked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
 
 
 def compiled(template: ChatTemplate) -> Render:
-    """The template as a function. Raises DataError if it is no template."""
-    # Lazy: of all sources, only conversations need it.
+    """The template as a function. Raises DataError if it does not compile."""
+    # Lazy: only conversations need it.
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
 
@@ -144,7 +146,7 @@ def compiled(template: ChatTemplate) -> Render:
         raise DataError(
             f"{template.origin} is not a chat template: it has {len(template.text):_} characters, "
             f"more than {MAX_TEMPLATE_CHARACTERS:_}",
-            help="take another tokenizer",
+            help="use another tokenizer",
         )
     environment = BoundedEnvironment(
         trim_blocks=True,
@@ -155,10 +157,10 @@ def compiled(template: ChatTemplate) -> Render:
     )
     try:
         loaded = environment.from_string(template.text)
-    # Not a TemplateError alone: text nested deeply enough overflows Jinja's parser, or Python's.
+    # Not only TemplateErrors: text nested deeply enough overflows Jinja's parser, or Python's.
     except Exception as error:
         raise DataError(
-            f"{template.origin} is not a chat template: {error}", help="mend it, or take another tokenizer"
+            f"{template.origin} is not a chat template: {error}", help="fix it, or use another tokenizer"
         ) from error
 
     def render(messages: Messages, starts_answer: bool, /) -> str:
@@ -169,7 +171,7 @@ def compiled(template: ChatTemplate) -> Render:
             )
         except TemplateFault:
             raise
-        # A template may run into any error, as any program may.
+        # A template may raise any error, as any program may.
         except Exception as error:
             line = _line(error)
             where = f"line {line} of {template.origin}: " if line else ""
@@ -188,7 +190,7 @@ def num_characters(value: object) -> int:
 
 
 def _line(error: BaseException) -> int | None:
-    """The line of the template in which an error came up, as Jinja tells it."""
+    """The line of the template that raised an error, from Jinja's traceback."""
     lines = [
         line
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -198,10 +200,10 @@ def _line(error: BaseException) -> int | None:
 
 
 def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **settings: Any) -> str:
-    """JSON without HTML escapes, as transformers has it."""
+    """JSON without HTML escapes, as in transformers."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **settings)
 
 
 def _refuse(message: object) -> NoReturn:
-    """What a template calls where it does not take the messages."""
+    """Called by a template that rejects the messages."""
     raise TemplateFault(str(message))

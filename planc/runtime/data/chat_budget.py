@@ -1,7 +1,7 @@
-"""Bounds what a chat template may do: a template is a program, and comes with a tokenizer from anywhere.
+"""Limit what a chat template may do: a template is a program, and comes with a tokenizer from anywhere.
 
-Counted are steps and characters, not seconds: the same template and messages are refused on every machine and
-every rank, or on none. Whatever makes text or lists longer is asked for its size before it is made.
+The limits count steps and characters, not seconds: the same template and messages are rejected on every
+machine and rank, or on none. The size of a text or list is computed before it is made.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from planc.runtime.data.chat_sizes import GROWING, STRING_METHODS, Size, require
 from planc.runtime.data.chat_steps import Budget, BudgetError
 
 MAX_TEMPLATE_CHARACTERS = 2**17
-"""The longest that publishers ship have about a fifth of it."""
+"""The longest published templates have about a fifth of it."""
 _STEPS_A_CALL = 4
 MAX_BITS = 2**14
-"""Of an integer."""
+"""The size limit of an integer."""
 _DROPPED_FILTERS = ("random", "urlize", "xmlattr", "pprint", "striptags")
-"""Random, or without a bound on what they search: no chat needs them."""
+"""Random, or without a bound on what they search; chats don't need them."""
 _DROPPED_GLOBALS = ("lipsum",)
 _STRING_NAMES = """
 capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha isascii
@@ -43,17 +43,18 @@ _METHODS: Mapping[object, frozenset[str]] = {
     tuple: frozenset(("count", "index")),
     dict: frozenset(("copy", "get", "items", "keys", "values")),
 }
-"""What may be called on values, by type; of other types nothing that Python itself has made."""
+"""The methods that may be called on values, by type; of other types, none that Python itself defines."""
 _WRITTEN_CHARACTERS = 2**16
-"""How much may be written before the budget hears of it."""
+"""How much may be written before it counts against the budget."""
 _JINJAS_OWN = ("_loop_vars", "_block_vars")
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with a budget. `budget` is of the conversation that is being rendered.
+    """Jinja's sandbox with a budget. `budget` is for the conversation that is being rendered.
 
-    Sums in an expression are made unasked, as templates have them in every line: an expression can but make
-    a text some times longer than its parts. What a template keeps, gives on or writes is looked at.
+    Sums in an expression are not checked, because templates have them in every line: an expression can only
+    make a text some times longer than its parts. Values that a template assigns, passes on or writes are
+    checked.
     """
 
     intercepted_binops = frozenset(("*", "**", "%"))
@@ -81,7 +82,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def concat(self, parts: Iterable[str]) -> str:
-        """The text of a template, a macro or a block, by which Jinja puts it together."""
+        """The text of a template, a macro or a block, which Jinja joins with this."""
         found: list[str] = []
         length = 0
         for part in parts:
@@ -94,7 +95,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return "".join(found)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """`a.b` as the sandbox has it, in less time for what templates ask for most."""
+        """`a.b` as in the sandbox, but faster for the most frequent attributes."""
         kind = type(obj)
         if kind is dict and attribute in obj and attribute not in _OF_DICTS:
             return obj[attribute]
@@ -103,14 +104,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def items(self, value: Any) -> Any:
-        """What a loop is about to go through."""
+        """The values that a loop iterates over."""
         if isinstance(value, Sized):
             self.budget.step(len(value))
             return value
         return self._counted(value) if isinstance(value, Iterable) else value
 
     def kept(self, value: Any) -> Any:
-        """What is given a name, or made a part of a list or a dict."""
+        """A value that is assigned to a name, or becomes a part of a list or a dict."""
         if isinstance(value, str):
             self.budget.make(len(value))
         elif isinstance(value, list | tuple | Mapping | Namespace):
@@ -179,13 +180,13 @@ def _bits(value: Any) -> int:
 
 def _require_bits(bits: int) -> None:
     if bits > MAX_BITS:
-        raise BudgetError(f"it makes a number of {bits:_} bits")
+        raise BudgetError(f"it computes a number of {bits:_} bits")
 
 
 def _require_method(kind: type, method: Any) -> None:
     name = getattr(method, "__name__", "")
     if name not in _METHODS.get(kind, ()):
-        raise BudgetError(f"it calls `{kind.__name__}.{name}`, which a chat template has no need of")
+        raise BudgetError(f"it calls `{kind.__name__}.{name}`, which chat templates do not need")
 
 
 _Filter = Callable[..., Any]
@@ -195,13 +196,13 @@ list map select selectattr reject rejectattr sum sort unique groupby dictsort it
 
 
 def _bounded(filter: _Filter, *, environment: BoundedEnvironment, size: Size) -> Callable[..., Any]:
-    """A filter that is asked for the size of its text first. Jinja may hand it a context of its own first."""
+    """A filter whose output size is checked first. Jinja may pass it a context as its first argument."""
     has_context = hasattr(filter, "jinja_pass_arg")
 
     @wraps(filter)
     def bounded(*arguments: Any, **named: Any) -> Any:
         skipped, rest = (arguments[:1], arguments[1:]) if has_context else ((), arguments)
-        # What comes out of a generator is counted, and kept: it could not be read twice.
+        # The values of a generator are counted, and kept: it could not be read twice.
         rest = (_kept(environment, rest[0]), *rest[1:])
         environment.budget.make(size(environment.budget, *rest, **named))
         return filter(*skipped, *rest, **named)
@@ -210,7 +211,7 @@ def _bounded(filter: _Filter, *, environment: BoundedEnvironment, size: Size) ->
 
 
 def _counting(filter: _Filter, *, environment: BoundedEnvironment) -> _Filter:
-    """A filter that goes through what it is given, which is counted as a loop is."""
+    """A filter that iterates over its argument, which is counted as in a loop."""
     has_context = hasattr(filter, "jinja_pass_arg")
 
     @wraps(filter)

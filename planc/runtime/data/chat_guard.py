@@ -1,4 +1,4 @@
-"""Puts the environment between a chat template and what it does, where Jinja itself does not."""
+"""Route the operations of a chat template through its environment, where Jinja itself does not."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Guard(NodeTransformer):
 
 
 def _num_sums(node: nodes.Node) -> int:
-    """How many sums of texts an expression has, in all of its parts."""
+    """The number of sums of texts in an expression, with all of its parts."""
     found = [*node.find_all(nodes.Add), *node.find_all(nodes.Concat), node]
     return sum(_own_sums(one) for one in found)
 
@@ -101,7 +101,7 @@ def _own_sums(node: nodes.Node) -> int:
 
 
 def _through(method: str, arguments: Sequence[nodes.Node]) -> nodes.Filter:
-    """The call of a filter that no template can name: Jinja makes a plain call of it."""
+    """The call of a filter that no template can name: Jinja compiles it to a plain call."""
     first, *others = arguments
     found = nodes.Filter(first, private(method), others, [], None, None)
     return found.set_lineno(first.lineno, override=True)  # type: ignore[return-value]

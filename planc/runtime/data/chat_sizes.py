@@ -1,4 +1,4 @@
-"""How long a text each filter and method of a chat template makes, at most, before it is made."""
+"""Upper bounds of the text length of each filter and method of a chat template, before they run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from planc.runtime.data.chat_steps import Budget, BudgetError
 
 _WIDE = re.compile(r"\*|[0-9]{5}|\{[^{}]*\{")
-"""In a format: a width that is long, or that is found out later."""
+"""In a format: a long width, or a computed one."""
 
 
 def require_narrow(text: str) -> None:
     if _WIDE.search(text):
-        raise BudgetError("it writes a format of more than 9_999 characters, or of a width that it reckons")
+        raise BudgetError("it uses a format width above 9_999, or a computed one")
 
 
 def _width(budget: Budget, text: Any, width: Any = 80, *_: Any, **__: Any) -> int:
@@ -98,7 +98,7 @@ GROWING: Mapping[str, Size] = {
     "string": _length,
     "tojson": _json_text,
 }
-"""Filters by how long a text they make, at most."""
+"""Filters, by the maximum length of the text that they make."""
 STRING_METHODS: Mapping[str, Size] = {
     "center": _width,
     "ljust": _width,

@@ -1,4 +1,4 @@
-"""What loading needs of packed documents, however they were packed."""
+"""The interface of packed documents for loading, however they were packed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Dataset(Protocol):
 def packed(
     documents: Iterable[Document], *, packing: Packing, tokenizer: Tokenizer, sequence_length: int
 ) -> Dataset:
-    """The documents as sequences. Raises DataError if not even one comes about."""
+    """The documents as sequences. Raises DataError if there is not even one."""
     match packing:
         case "attend" | "isolate":
             return pack(
@@ -62,12 +62,12 @@ def check_vocabulary(dataset: Dataset, *, model_vocab_size: int) -> None:
     if dataset.max_token_id >= model_vocab_size:
         raise DataError(
             f"token id {dataset.max_token_id} is in the data, but the model has {model_vocab_size} token ids",
-            help="use the model's own tokenizer, or a model whose vocab_size is larger",
+            help="use the model's own tokenizer, or a model with a larger vocab_size",
         )
 
 
 def check_labels(dataset: Dataset) -> None:
-    """Raises DataError if no token of any sequence is a label. One that is ends the search."""
+    """Raises DataError if no token of any sequence is a label. The first one ends the search."""
     sequences = (dataset[index] for index in range(dataset.num_sequences))
     if not any((labels != IGNORED_LABEL).any() for _, labels in sequences):
-        raise DataError("nothing in the data is a label", help="use a source with more text or answers in it")
+        raise DataError("the data has no labels", help="use a source with more text or answers in it")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class DataError(ValueError):
-    """The user's data cannot be used: `message` says what and where, `help` how to fix it."""
+    """The user's data can't be used: `message` states what and where, `help` how to fix it."""
 
     def __init__(self, message: str, *, help: str) -> None:
         super().__init__(message)
         self.message = message
         self.help = help
-        # A note, so that an uncaught error shows the fix too.
+        # A note, so an uncaught error shows the fix too.
         self.add_note(f"help: {help}")

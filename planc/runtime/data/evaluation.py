@@ -1,4 +1,4 @@
-"""Micro-batches of a fixed set of sequences, equally many for every data-parallel rank."""
+"""Micro-batches of a fixed set of sequences, the same number for every data-parallel rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planc.runtime.data.packing import IGNORED_LABEL
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """The first `num_sequences` of a dataset. Not slotted, since its labels are counted once."""
+    """The first `num_sequences` of a dataset. Not slotted, because its labels are counted once."""
 
     dataset: Dataset
     num_sequences: int
@@ -23,18 +23,18 @@ class EvaluationSet:
 
     @cached_property
     def num_target_tokens(self) -> int:
-        """Labels of all sequences."""
+        """The number of labels in all sequences."""
         return sum(
             int(np.count_nonzero(self.dataset[index][1] != IGNORED_LABEL))
             for index in range(self.num_sequences)
         )
 
     def num_micro_batches(self, *, dp_size: int) -> int:
-        """Of every rank: as many as the one with the most sequences needs."""
+        """The number for every rank: as many as the rank with the most sequences needs."""
         return -(-self.num_sequences // (self.micro_batch * dp_size))
 
     def micro_batches(self, *, dp_size: int, dp_rank: int) -> Iterator[MicroBatch]:
-        """One rank's share. Where the set does not go round, a sequence is taken again without its labels."""
+        """One rank's share. If the set is too small for all ranks, sequences repeat without their labels."""
         assert 0 <= dp_rank < dp_size
         for number in range(self.num_micro_batches(dp_size=dp_size)):
             first = (number * dp_size + dp_rank) * self.micro_batch

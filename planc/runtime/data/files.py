@@ -1,4 +1,4 @@
-"""Opening a user's files: regular files only, every failure a DataError that names the file."""
+"""Open a user's files: regular files only, every failure a DataError that names the file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def open_regular_file(path: Path, *, name: str) -> BinaryIO:
     """`path` opened for reading; errors call it `name`. Raises DataError for anything but a regular file."""
     try:
         mode = os.stat(path).st_mode
-        # Opening a FIFO would block for ever and a device never ends, so look before opening.
+        # Opening a FIFO would block forever and a device never ends, so check before opening.
         if not stat.S_ISREG(mode):
-            raise DataError(f"{name} is not a regular file", help="name a regular file")
+            raise DataError(f"{name} is not a regular file", help="pass a regular file")
         return open(path, "rb")
     except OSError as error:
         raise DataError(
@@ -26,7 +26,7 @@ def open_regular_file(path: Path, *, name: str) -> BinaryIO:
 
 
 def read_regular_file(path: Path, *, name: str, reads: Reads | None = None) -> bytes:
-    """The content of `path`, which `reads` takes a note of.
+    """The content of `path`, which is recorded in `reads`.
 
     Errors call it `name`. Raises DataError for anything but a regular file.
     """

@@ -1,7 +1,7 @@
-"""Data sets in the formats of Hugging Face's `datasets`: local files, or a pinned commit of the hub.
+"""Datasets in the formats of Hugging Face's `datasets`: local files, or a pinned commit of the Hub.
 
-The library's own readers of parquet, arrow and JSON are used, never a data set's script. Records are
-streamed: of a data set only its tokens are ever in memory.
+The library's own readers of parquet, arrow and JSON are used, never a dataset's script. Records are
+streamed: only a dataset's tokens are ever in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HfDatasetSource:
 
 @dataclass(frozen=True, slots=True)
 class HfHubSource:
-    """A data set of the hub at one commit. `revision` is the commit's 40 hexadecimal digits."""
+    """A dataset on the Hub at one commit. `revision` is the commit's 40 hexadecimal digits."""
 
     repository: str
     revision: str
@@ -40,7 +40,7 @@ class HfHubSource:
 def dataset_documents(
     source: HfDatasetSource | HfHubSource, *, base: Path, reads: Reads | None = None
 ) -> Iterator[Document]:
-    """The documents of a data set in its own order. Raises DataError."""
+    """The documents of a dataset in its own order. Raises DataError."""
     if isinstance(source, HfHubSource):
         name = f"{source.repository}@{source.revision[:12]}"
         found = _documents(_hub_records(source, name=name), name=name, field=source.field)
@@ -52,7 +52,7 @@ def dataset_documents(
 
 
 def _noted(documents: Iterator[Document], *, name: str, reads: Reads | None) -> Iterator[Document]:
-    """The documents; `reads` takes a note of their text, since the library reads the files itself."""
+    """The documents; their text is recorded in `reads`, because the library reads the files itself."""
     content = hashlib.sha256()
     for document in documents:
         content.update(f"{document.num_bytes}:{document.text}".encode())
@@ -71,16 +71,17 @@ def _file_records(path: Path, *, name: str) -> Iterator[dict[str, Any]]:
     kind = DATASET_FORMATS.get(path.suffix)
     if kind is None:
         raise DataError(
-            f"{name} is of no known format", help=f"its name ends in {', '.join(DATASET_FORMATS)}"
+            f"{name} has an unknown format",
+            help=f"use a file whose name ends in {', '.join(DATASET_FORMATS)}",
         )
     datasets = _library(name)
     try:
         found = datasets.load_dataset(kind, data_files=[str(path)], split="train", streaming=True)
         yield from found
-    # The library raises what its readers raise, of many kinds.
+    # The library raises the errors of its readers, of many kinds.
     except Exception as error:
         raise DataError(
-            f"cannot read {name}: {_reason(error)}", help="check that the file is whole"
+            f"cannot read {name}: {_reason(error)}", help="check that the file is complete"
         ) from error
 
 
@@ -91,10 +92,10 @@ def _hub_records(source: HfHubSource, *, name: str) -> Iterator[dict[str, Any]]:
             source.repository, source.subset, revision=source.revision, split=source.split, streaming=True
         )
         yield from found
-    # No connection, no such repository, commit, subset or split, a script: each raises its own kind of error.
+    # A lost connection, a missing repository, commit, subset or split, a script: each has its own error.
     except Exception as error:
         raise DataError(
-            f"cannot read {name} from the Hugging Face hub: {_reason(error)}",
+            f"cannot read {name} from the Hugging Face Hub: {_reason(error)}",
             help="check the connection and the names, or download its files and write "
             '`hf_dataset("data/*.parquet")`',
         ) from error

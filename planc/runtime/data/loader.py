@@ -38,7 +38,9 @@ class BatchSource:
     def __post_init__(self) -> None:
         assert self.order.num_sequences == self.dataset.num_sequences
         if min(self.global_batch, self.micro_batch, self.dp_size) < 1:
-            raise DataError("an empty batch", help="global_batch, micro_batch and dp_size are 1 or more")
+            raise DataError(
+                "the batch is empty", help="set global_batch, micro_batch and dp_size to at least 1"
+            )
         if not 0 <= self.dp_rank < self.dp_size:
             raise DataError(
                 f"dp_rank is {self.dp_rank} of dp_size {self.dp_size}",
@@ -53,7 +55,7 @@ class BatchSource:
 
     @property
     def num_micro_steps(self) -> int:
-        """Micro steps of one step: the gradient accumulation."""
+        """The number of micro steps per step: the gradient accumulation."""
         return self.global_batch // (self.micro_batch * self.dp_size)
 
     def micro_batch_at(self, step_start: int, *, micro_step: int) -> MicroBatch:
@@ -88,10 +90,10 @@ def step_batches(source: BatchSource, start: int, /) -> list[MicroBatch]:
 
 
 class BatchLoader:
-    """Reads a BatchSource step after step. `samples_consumed`, over all ranks, is the state to save.
+    """Reads a BatchSource step by step. `samples_consumed`, over all ranks, is the state to save.
 
-    `prefetch` steps are made ready ahead, by a thread of its own. Which samples a step has follows from where
-    it starts alone, so that working ahead changes neither the samples nor their order, and is no state.
+    `prefetch` steps are prepared ahead by a thread. The samples of a step depend only on where it starts, so
+    prefetching changes neither the samples nor their order, and is not part of the state.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class BatchLoader:
         return [int(sample_id) for found in ids for sample_id in found]
 
     def load_state(self, samples_consumed: int) -> None:
-        """Goes on where a run with any dp size and any batch sizes had consumed so many samples."""
+        """Resume where a run with any dp size and any batch sizes had consumed this many samples."""
         if samples_consumed < 0:
             raise DataError(f"samples_consumed is {samples_consumed}", help="restore an undamaged checkpoint")
         self.samples_consumed = samples_consumed

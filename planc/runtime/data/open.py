@@ -1,4 +1,4 @@
-"""From what a plan says to data ready to be read."""
+"""From a plan's data settings to data ready to be read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planc.runtime.ranks.reads import Reads
 
 @dataclass(frozen=True, slots=True)
 class OpenData:
-    """Tokenized data, its order, and the fingerprint that a resumed run must find again."""
+    """Tokenized data, its order, and the fingerprint that a resumed run must match."""
 
     dataset: Dataset
     order: SampleOrder
@@ -31,10 +31,10 @@ class OpenData:
 def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
     """Everything read, tokenized and packed; paths are relative to `base`. Raises DataError.
 
-    `reads` takes a note of every file as it is read, and of the tokens that came of them.
+    `reads` records every file as it is read, and the resulting tokens.
     """
     if spec.shuffle_seed < 0:
-        raise DataError(f"shuffle_seed is {spec.shuffle_seed}", help="shuffle_seed is 0 or more")
+        raise DataError(f"shuffle_seed is {spec.shuffle_seed}", help="set shuffle_seed to 0 or more")
     tokenizer = load_tokenizer(spec.tokenizer, base=base, end_of_document=spec.end_of_document, reads=reads)
     dataset = packed(
         source_documents(spec.source, base=base, tokenizer=tokenizer, reads=reads),
@@ -64,7 +64,7 @@ def source_documents(
             if tokenizer.chat_template is None:
                 raise DataError(
                     f"the tokenizer {tokenizer.name} has no chat template",
-                    help="take one whose folder has a chat_template.jinja, or one in tokenizer_config.json",
+                    help="use one with a chat_template.jinja, or a chat_template in tokenizer_config.json",
                 )
             return conversations(source, base=base, template=tokenizer.chat_template, reads=reads)
         case HfDatasetSource() | HfHubSource():

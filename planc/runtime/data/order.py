@@ -1,4 +1,4 @@
-"""Which sample comes when: a function of seed and position, never of the mesh."""
+"""The order of samples: a function of seed and position, never of the mesh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SampleIds = npt.NDArray[np.int64]
 def epoch_permutation(num_sequences: int, *, seed: int, epoch: int) -> SampleIds:
     """Every sequence id once, in the order of an epoch.
 
-    Sorts raw PCG64 output rather than call `Generator.permutation`: numpy keeps the raw stream and the
+    Sorts raw PCG64 output rather than calling `Generator.permutation`: numpy keeps the raw stream and the
     seeding for good, but may change what a Generator draws (NEP 19), and a resumed run must see the same
     order.
     """

@@ -1,4 +1,4 @@
-"""Documents to sequences of one length, whole and in memory: end to end, or (`padding.py`) one a sequence."""
+"""Documents to sequences of one length, all in memory: end to end, or (`padding.py`) one per sequence."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Flags = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int64]
 
 _BATCH_BYTES = 1 << 20
-"""Of text. What a tokenizer finds out about it takes many times as much."""
+"""Bytes of text. A tokenizer's results for it take many times as much."""
 
 IGNORED_LABEL = -100
-"""The label of a position that the loss leaves out, as transformers has it."""
+"""The label of a position that the loss ignores, as in transformers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A document's tokens with its end; `is_target` [tokens] says which may be labels, None for all."""
+    """A document's tokens with its end; `is_target` [tokens] marks those that may be labels; None for all."""
 
     tokens: TokenIds
     is_target: Flags | None
@@ -36,10 +36,10 @@ class Encoded:
 class PackedDataset:
     """Tokens of all documents end to end, cut into sequences.
 
-    Sequence i reads tokens [i*S, i*S + S] for S = `sequence_length`: neighbours share one token, so every
-    token but the first is a label once. What is left at the end is dropped. With `document_starts`
-    (packing "isolate") no label is the first token of a document, and positions restart with each; without
-    them ("attend") documents go on from one another.
+    Sequence i reads tokens [i*S, i*S + S] for S = `sequence_length`: adjacent sequences share one token, so
+    every token but the first is a label once. The rest at the end is dropped. With `document_starts` (packing
+    "isolate") no label is the first token of a document, and positions restart with each; without them
+    ("attend") positions continue across documents.
     """
 
     tokens: StoredTokens
@@ -63,7 +63,7 @@ class PackedDataset:
 
     @property
     def num_dropped_tokens(self) -> int:
-        """Tokens at the end that are in no sequence, fewer than `sequence_length`."""
+        """Tokens at the end that fill no sequence, fewer than `sequence_length`."""
         return self.num_tokens - (self.num_sequences * self.sequence_length + 1)
 
     @property
@@ -81,12 +81,12 @@ class PackedDataset:
         if self.is_target is not None:
             labels[~self.is_target[start + 1 : start + self.sequence_length + 1]] = IGNORED_LABEL
         if self.document_starts is not None:
-            # Between documents nothing is predicted: no document knows which one comes next.
+            # Nothing is predicted across documents: no document determines which one comes next.
             labels[self._starts_within(start + 1) - (start + 1)] = IGNORED_LABEL
         return inputs, labels
 
     def position_ids(self, index: int) -> Positions:
-        """[S]: places in the sequence, or in the part of a document that it holds where they are isolated."""
+        """[S]: positions in the sequence, or in the part of a document that it holds if they are isolated."""
         start = self._start(index)
         places = np.arange(self.sequence_length, dtype=np.int64)
         if self.document_starts is None:
@@ -97,14 +97,14 @@ class PackedDataset:
         return places - np.maximum.accumulate(first)
 
     def summary(self) -> str:
-        """One line for the log: what was read, and what is not used."""
+        """One line for the log: the amount of data, and how much is unused."""
         return (
             f"{self.num_documents:_} documents, {self.num_tokens:_} tokens, "
             f"{self.num_sequences:_} sequences; {self.num_dropped_tokens:_} tokens left over"
         )
 
     def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
-        """What decides inputs, labels and positions, by name; absent parts are left out."""
+        """The arrays that determine inputs, labels and positions, by name; absent parts are left out."""
         yield "tokens", self.tokens
         if self.document_starts is not None:
             yield "document_starts", self.document_starts
@@ -138,7 +138,7 @@ def pack(
         starts.append(num_tokens)
         stored += encoded.tokens.astype(dtype).tobytes()
         if encoded.is_target is not None:
-            # Documents of one source all have flags, or none has.
+            # Either all documents of a source have flags, or none.
             masks = True
             flags += encoded.is_target.tobytes()
         num_tokens += len(encoded.tokens)
@@ -158,8 +158,8 @@ def pack(
 def encode(documents: Iterable[Document], *, tokenizer: Tokenizer) -> Iterator[Encoded]:
     """Each document's tokens and its end.
 
-    A conversation's template writes its own ends: one that stands there already is not repeated, and one
-    that planc adds is no target.
+    A conversation's template writes its own ends: an end that is there already is not repeated, and an end
+    that planc adds is not a target.
     """
     end = tokenizer.end_of_document
     for batch in _batches(documents):
@@ -169,7 +169,7 @@ def encode(documents: Iterable[Document], *, tokenizer: Tokenizer) -> Iterator[E
             for document, tokens in zip(batch, tokenizer.encode(texts), strict=True):
                 yield Encoded(np.append(tokens, end), None, document.num_bytes)
             continue
-        # Documents of one source all have targets, or none has.
+        # Either all documents of a source have targets, or none.
         found = tokenizer.encode_targets(texts, targets=targets)
         for document, (tokens, is_target) in zip(batch, found, strict=True):
             if not len(tokens) or tokens[-1] != end:
@@ -178,7 +178,7 @@ def encode(documents: Iterable[Document], *, tokenizer: Tokenizer) -> Iterator[E
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents that are tokenized together, in order: enough for many threads, little enough to hold."""
+    """Documents that are tokenized together, in order: enough for many threads, few enough for memory."""
     batch: list[Document] = []
     num_bytes = 0
     for document in documents:
@@ -199,7 +199,7 @@ def stored_dtype(tokenizer: Tokenizer) -> np.dtype[np.generic]:
 def require_length(sequence_length: int) -> None:
     """DataError unless a sequence has at least one token."""
     if sequence_length < 1:
-        raise DataError(f"sequence_length is {sequence_length}", help="sequence_length is 1 token or more")
+        raise DataError(f"sequence_length is {sequence_length}", help="set sequence_length to 1 or more")
 
 
 def _check_one_sequence(dataset: PackedDataset) -> None:
@@ -208,7 +208,7 @@ def _check_one_sequence(dataset: PackedDataset) -> None:
     if dataset.num_sequences < 1:
         raise DataError(
             f"{dataset.num_tokens} tokens do not fill one sequence of {dataset.sequence_length}",
-            help="add text, or lower sequence_length: a sequence takes one token more, its last label",
+            help="add text, or lower sequence_length: a sequence takes one more token, its last label",
         )
     if dataset.is_target is not None and not dataset.is_target.any():
-        raise DataError("nothing in the data is trained on", help="use a source with answers in it")
+        raise DataError("the data has no tokens to train on", help="use a source with answers in it")

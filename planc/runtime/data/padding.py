@@ -1,4 +1,4 @@
-"""One document a sequence: what is longer is cut, what is shorter is padded with labels that are ignored."""
+"""One document per sequence: longer ones are cut, shorter ones are padded with ignored labels."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from planc.runtime.data.tokenizers import Tokenizer
 class PaddedDataset:
     """Documents, each cut to at most `sequence_length` + 1 tokens: sequence i is document i.
 
-    Attention is causal, so what stands behind a document changes nothing of it, and needs no mask.
+    Attention is causal, so padding after a document does not change it, and needs no mask.
     """
 
     tokens: StoredTokens
-    """Of all documents that are kept, end to end."""
+    """The tokens of all documents that are kept, end to end."""
     starts: Positions
     """[num_sequences + 1]: document i is tokens [starts[i], starts[i + 1])."""
     sequence_length: int
     padding_id: int
     num_documents: int
-    """All that were read, those without a label included."""
+    """All documents that were read, including those without a label."""
     num_text_bytes: int
     num_dropped_tokens: int
-    """Cut off the ends of long documents, or of documents in which nothing is a label."""
+    """Tokens cut off long documents, and those of documents without a label."""
     is_target: Flags | None = None
     """Which tokens may be labels; None for all."""
 
     @property
     def num_tokens(self) -> int:
-        """All tokens that are kept, padding not included."""
+        """All tokens that are kept, without padding."""
         return len(self.tokens)
 
     @property
@@ -54,7 +54,7 @@ class PaddedDataset:
 
     @property
     def num_padding_tokens(self) -> int:
-        """Positions of all sequences that hold no document."""
+        """Positions of all sequences that hold padding."""
         return self.num_sequences * self.sequence_length - (self.num_tokens - self.num_sequences)
 
     @property
@@ -79,11 +79,11 @@ class PaddedDataset:
         return inputs, labels
 
     def position_ids(self, index: int) -> Positions:
-        """[S]: places in the sequence."""
+        """[S]: positions in the sequence."""
         return np.arange(self.sequence_length, dtype=np.int64)
 
     def summary(self) -> str:
-        """One line for the log: what was read, and what is not used."""
+        """One line for the log: the amount of data, and how much is unused."""
         return (
             f"{self.num_documents:_} documents, {self.num_tokens:_} tokens, "
             f"{self.num_sequences:_} sequences; {self.num_dropped_tokens:_} tokens dropped, "
@@ -91,7 +91,7 @@ class PaddedDataset:
         )
 
     def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
-        """What decides inputs, labels and positions, by name; absent parts are left out."""
+        """The arrays that determine inputs, labels and positions, by name; absent parts are left out."""
         yield "tokens", self.tokens
         yield "starts", self.starts
         if self.is_target is not None:

@@ -1,4 +1,4 @@
-"""Where text comes from: plain files, JSON Lines, or the running interpreter's own sources."""
+"""Sources of text: plain files, JSON Lines, or the running interpreter's own sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planc.runtime.data.files import open_regular_file, read_regular_file
 from planc.runtime.ranks.reads import Reads
 
 MAX_LINE_BYTES = 256 * 2**20
-"""Of JSON Lines: a file without line ends would be read whole, and parsed, before it is refused."""
+"""For JSON Lines: a file without line ends would be read whole, and parsed, before it is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class PythonStdlibSource:
 
 
 PlainSource = TextSource | JsonLinesSource | PythonStdlibSource
-"""Sources whose text is what the file says."""
+"""Sources whose text is that of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def documents(source: PlainSource, *, base: Path, reads: Reads | None = None) ->
 def matched_files(patterns: tuple[str, ...], *, base: Path) -> tuple[str, ...]:
     """Paths relative to `base`: pattern by pattern, sorted within one, each file once.
 
-    Directories are passed over; a pattern that matches nothing else is a DataError.
+    Directories are skipped; a pattern that matches nothing else is a DataError.
     """
     files: dict[str, None] = {}
     for pattern in patterns:
@@ -113,7 +113,7 @@ def _json_documents(
 def json_records(
     patterns: tuple[str, ...], *, base: Path, reads: Reads | None = None
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Each line's object and its file:line. Raises DataError for any other line, an empty one too."""
+    """Each line's object and its file:line. Raises DataError for any other line, even an empty one."""
     for name in matched_files(patterns, base=base):
         offset_bytes, content = 0, hashlib.sha256()
         with open_regular_file(base / name, name=name) as file:
@@ -144,7 +144,7 @@ def _json_record(line: str, *, origin: str) -> dict[str, object]:
 
 
 def field_of(record: Mapping[str, object], *, field: str, origin: str) -> object:
-    """What a record has under `field`. Raises DataError if it has nothing there."""
+    """The value of a record's `field`. Raises DataError if it is missing."""
     if field not in record:
         names = ", ".join(record) or "none"
         raise DataError(f'{origin} has no field "{field}"', help=f"name one of its fields: {names}")
@@ -152,7 +152,7 @@ def field_of(record: Mapping[str, object], *, field: str, origin: str) -> object
 
 
 def text_document(text: object, *, field: str, origin: str) -> Document:
-    """The text of a record's field as a document. Raises DataError if it is none."""
+    """The text of a record's field as a document. Raises DataError if it is not a string."""
     if not isinstance(text, str):
         raise DataError(f'field "{field}" of {origin} is not a string', help="name a field that holds text")
     return Document(origin, text, num_utf8_bytes(text, origin=origin))
@@ -172,11 +172,11 @@ def num_utf8_bytes(text: str, *, origin: str) -> int:
 _NOT_STDLIB_TEXT = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
 )
-"""Folders passed over: what was installed beside the library, test suites, what newer versions dropped."""
+"""Skipped directories: installed packages, test suites, and modules that newer versions dropped."""
 
 
 def _stdlib_documents(root: Path, *, reads: Reads | None) -> Iterator[Document]:
-    """Sources below `root` by relative path, without those in another coding than UTF-8."""
+    """Sources below `root` by relative path, without those in another encoding than UTF-8."""
     for name in _stdlib_files(root):
         content = read_regular_file(root / name, name=str(root / name))
         if reads is not None:

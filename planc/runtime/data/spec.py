@@ -1,4 +1,4 @@
-"""What a plan says about its data."""
+"""A plan's data settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ document a sequence, padded."""
 class DataSpec:
     """`tokenizer` is "bytes", or the path of a tokenizer's folder or file relative to the base directory.
 
-    `end_of_document` names a token of it; None takes its one well-known end of document.
+    `end_of_document` names a token of it; None uses its only well-known end of document.
     """
 
     source: Source

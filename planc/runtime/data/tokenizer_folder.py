@@ -1,4 +1,4 @@
-"""What stands beside a `tokenizer.json`: the names of special tokens, and the chat template."""
+"""The files next to a `tokenizer.json`: the names of special tokens, and the chat template."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class TokenizerConfig:
     """`special_tokens` by their role: `eos_token`, `bos_token`, ..."""
 
     special_tokens: Mapping[str, str]
     chat_template: ChatTemplate | None
 
 
-def read_beside(folder: Path, *, name: str, reads: Reads | None = None) -> Beside:
-    """What a folder says of its tokenizer; errors call it `name`. Raises DataError for what is damaged."""
+def read_tokenizer_config(folder: Path, *, name: str, reads: Reads | None = None) -> TokenizerConfig:
+    """A directory's tokenizer settings; errors call it `name`. Raises DataError for damaged files."""
     config = _config(folder, name=name, reads=reads)
     special_tokens = dict(_special_tokens(config))
     origin, text = f"{name}/{CONFIG}", config.get("chat_template")
     if (folder / TEMPLATE).exists():
-        # As transformers has it, the file goes before the setting.
+        # As in transformers, the file takes precedence over the setting.
         origin = f"{name}/{TEMPLATE}"
         text = _decoded(folder / TEMPLATE, name=origin, reads=reads)
     if isinstance(text, list):
         named = {one.get("name"): one.get("template") for one in text if isinstance(one, dict)}
         text = named.get("default")
     template = ChatTemplate(origin, text, special_tokens) if isinstance(text, str) else None
-    return Beside(special_tokens, template)
+    return TokenizerConfig(special_tokens, template)
 
 
 def _config(folder: Path, *, name: str, reads: Reads | None) -> dict[str, Any]:

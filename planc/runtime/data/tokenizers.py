@@ -1,4 +1,4 @@
-"""Text to token ids: bytes, built in, or any `tokenizer.json`, alone or in a model's folder.
+"""Text to token ids: bytes, built in, or any `tokenizer.json`, alone or in a model's directory.
 
 Neither runs code nor reaches the network.
 """
@@ -19,7 +19,7 @@ from planc.runtime.cpus import num_cpus
 from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
-from planc.runtime.data.tokenizer_folder import read_beside
+from planc.runtime.data.tokenizer_folder import read_tokenizer_config
 from planc.runtime.ranks.reads import Reads
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class Tokenizer(Protocol):
-    """What packing needs of a tokenizer. Equal digests mean equal ids for every text."""
+    """A tokenizer, as packing uses it. Equal digests mean equal ids for every text."""
 
     @property
     def name(self) -> str: ...
@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
     def digest(self) -> str: ...
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id, ids that no token has included."""
+        """One more than the largest id, including ids without a token."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class ByteTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class FileTokenizer:
-    """A `tokenizer.json`. Special tokens that stand in the text become their own ids; none are added."""
+    """A `tokenizer.json`. Special tokens in the text become their own ids; none are added."""
 
     name: str
     digest: str
@@ -110,25 +110,25 @@ def _within(places: npt.NDArray[np.int64], spans: Spans) -> npt.NDArray[np.bool_
     return is_target
 
 
-def share_processors(num_processes: int) -> None:
-    """Lets this process tokenize on its share of the processors that `num_processes` like it are on.
+def share_cpus(num_processes: int) -> None:
+    """Limit this process's tokenization to its share of the CPUs of `num_processes` such processes.
 
-    Each would take all of them. What the environment says already stands; call it before anything is
+    Otherwise each would use all of them. Variables that are set already are kept. Call it before anything is
     tokenized.
     """
     share = max(1, num_cpus() // num_processes)
     os.environ.setdefault("RAYON_NUM_THREADS", str(share))
-    # Said or not, threads are used; unsaid, every later fork of this process is warned about.
+    # Threads are used in any case; if this is unset, the library warns at every later fork of this process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def load_tokenizer(
     tokenizer: str, *, base: Path, end_of_document: str | None, reads: Reads | None = None
 ) -> Tokenizer:
-    """The tokenizer named "bytes", or that of a `tokenizer.json` or its folder, relative to `base`.
+    """The tokenizer named "bytes", or that of a `tokenizer.json` or its directory, relative to `base`.
 
-    `end_of_document` names the token that ends a document; None takes the `eos_token` of the folder's
-    tokenizer_config.json, or else the one that the file marks special and that is known to end documents.
+    `end_of_document` names the token that ends a document; None uses the `eos_token` of the
+    directory's tokenizer_config.json, or else the only known end of document that the file marks special.
     Raises DataError.
     """
     if tokenizer != "bytes":
@@ -144,13 +144,13 @@ def load_tokenizer(
 def _load_file(name: str, *, base: Path, end_of_document: str | None, reads: Reads | None) -> FileTokenizer:
     is_folder = (base / name).is_dir()
     folder = name if is_folder else str(PurePosixPath(name).parent)
-    beside = read_beside(base / folder, name=folder, reads=reads)
+    config = read_tokenizer_config(base / folder, name=folder, reads=reads)
     if is_folder:
         name = f"{name}/tokenizer.json"
-        end_of_document = end_of_document or beside.special_tokens.get("eos_token")
+        end_of_document = end_of_document or config.special_tokens.get("eos_token")
     content = read_regular_file(base / name, name=name, reads=reads)
     loaded = _parsed(content, name=name)
-    # Both are saved in the file by whoever used it last; either would change documents behind one's back.
+    # The last user of the file may have saved both in it; either would change documents silently.
     loaded.no_truncation()
     loaded.no_padding()
     vocabulary = loaded.get_vocab(with_added_tokens=True)
@@ -159,15 +159,15 @@ def _load_file(name: str, *, base: Path, end_of_document: str | None, reads: Rea
         digest=hashlib.sha256(content).hexdigest(),
         vocab_size=max(vocabulary.values(), default=-1) + 1,
         end_of_document=_end_of_document_id(loaded, end_of_document, name=name),
-        chat_template=beside.chat_template,
+        chat_template=config.chat_template,
         _loaded=loaded,
     )
 
 
 def _parsed(content: bytes, *, name: str) -> LoadedTokenizer:
-    """The tokenizer that `content` describes. Raises DataError if it is none, or draws random numbers."""
+    """The tokenizer that `content` describes. Raises DataError if it is invalid, or draws random numbers."""
     try:
-        # Lazy: the base install and plans on bytes do without this library.
+        # Lazy: the base install, and plans on bytes, do not need this library.
         from tokenizers import Tokenizer, models
     except ImportError as error:
         raise DataError(
@@ -194,26 +194,26 @@ _ENDS_OF_DOCUMENT = (
     "<eos>",
     "[EOS]",
     "<|eos|>",
-    "<｜end▁of▁sentence｜>",  # noqa: RUF001 (so spelt by the models that use it)
+    "<｜end▁of▁sentence｜>",  # noqa: RUF001 (spelled this way by the models that use it)
 )
 """The tokens that published causal language models put after each document of their training text."""
 
 
 def _end_of_document_id(loaded: LoadedTokenizer, token: str | None, *, name: str) -> int:
     if token is None:
-        token = _found_end_of_document(loaded, name=name)
+        token = _known_end_of_document(loaded, name=name)
     token_id: int | None = loaded.token_to_id(token)
     if token_id is None:
-        raise DataError(f'{name} has no token "{token}"', help="name one of its tokens as end_of_document")
+        raise DataError(f'{name} has no token "{token}"', help="set end_of_document to one of its tokens")
     return token_id
 
 
-def _found_end_of_document(loaded: LoadedTokenizer, *, name: str) -> str:
-    """The one known end of a document among the special tokens. Raises DataError for none and for several."""
+def _known_end_of_document(loaded: LoadedTokenizer, *, name: str) -> str:
+    """The only known end of document among the special tokens. Raises DataError for none or several."""
     # Only special ones: some vocabularies hold "</s>" as the HTML tag.
     special = {token.content for token in loaded.get_added_tokens_decoder().values() if token.special}
     found = tuple(token for token in _ENDS_OF_DOCUMENT if token in special)
     if len(found) != 1:
         fault = f"several ends of document: {', '.join(found)}" if found else "no known end of document"
-        raise DataError(f"{name} has {fault}", help="name one of its tokens as end_of_document")
+        raise DataError(f"{name} has {fault}", help="set end_of_document to one of its tokens")
     return found[0]

@@ -1,4 +1,4 @@
-"""Which rank a run lost, and what it was doing: read from the ranks' own records, for those that are left."""
+"""Which ranks a run lost, and what they were doing, from the ranks' own records."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from planc.runtime.ranks.whereabouts import State, Whereabouts
 
 Records = Sequence[Whereabouts | None]
 MAX_NAMED = 8
-"""Of lost ranks: a machine that fails takes many with it."""
+"""The most lost ranks to list: a failed machine takes many with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A rank that others wait for, and why it is thought to be lost."""
+    """A rank that others wait for, and why it is considered lost."""
 
     rank: int
     reason: str
@@ -24,9 +24,9 @@ class Lost:
 
 
 def ended_ranks(records: Records, *, own_rank: int, life: Callable[[Whereabouts], str]) -> tuple[Lost, ...]:
-    """The ranks that ended, failed or stopped by themselves, not for having lost another.
+    """The ranks that exited, failed or stopped by themselves, not because they lost another.
 
-    `life` says of a record what is wrong with its process; empty if nothing is known to be.
+    `life` returns what is wrong with a record's process; empty if nothing is known to be wrong.
     """
     return tuple(
         Lost(rank, reason, record)
@@ -36,9 +36,9 @@ def ended_ranks(records: Records, *, own_rank: int, life: Callable[[Whereabouts]
 
 
 def ranks_behind(records: Records, *, own_rank: int) -> tuple[Lost, ...]:
-    """The living ranks that this one waits for: those that have begun fewer ops.
+    """The live ranks that this one waits for: those that have begun fewer ops.
 
-    Where there are none, those that have not left the op in which this one gave up, as all that wait have.
+    If there are none, those still in the op in which this one gave up: all waiting ranks have left it.
     """
     own = records[own_rank]
     running = [
@@ -48,22 +48,24 @@ def ranks_behind(records: Records, *, own_rank: int) -> tuple[Lost, ...]:
     ]
     if own is None:
         return ()
-    behind = tuple(Lost(rank, "stays behind", record) for rank, record in running if record.count < own.count)
-    beside = (Lost(rank, "takes no part", record) for rank, record in running if record.count == own.count)
-    return behind or tuple(beside)
+    behind = tuple(Lost(rank, "is behind", record) for rank, record in running if record.count < own.count)
+    in_same_op = (
+        Lost(rank, "does not take part", record) for rank, record in running if record.count == own.count
+    )
+    return behind or tuple(in_same_op)
 
 
 def ranks_elsewhere(records: Records, *, own_rank: int) -> tuple[Lost, ...]:
-    """The ranks that are not in this one's op, though none stays behind: collectives that do not match.
+    """The ranks that are not in this one's op, though none is behind: mismatched collectives.
 
-    One of them left a collective out, or has another; where each stands is all that can be told.
+    One of them skipped a collective or called another; only the position of each is known.
     """
     own = records[own_rank]
     if own is None:
         return ()
     place = (own.op, own.step, own.micro_step)
     return tuple(
-        Lost(rank, "has come elsewhere, out of step", record)
+        Lost(rank, "is out of step", record)
         for rank, record in enumerate(records)
         if rank != own_rank
         and record is not None
@@ -79,41 +81,41 @@ def _reason(record: Whereabouts, life: Callable[[Whereabouts], str]) -> str:
         case State.FAILED:
             return f"failed: {record.message}"
         case State.DONE:
-            return "has ended its run"
+            return "has finished its run"
         case State.RUNNING:
             return life(record)
 
 
 def process_life(record: Whereabouts) -> str:
-    """What is wrong with a process of this machine, as Linux tells it; empty if it runs, or elsewhere."""
+    """What is wrong with a process of this machine, from /proc; empty if it runs, or without /proc."""
     if not Path("/proc/self/stat").exists():
         return ""
     try:
-        # The name may hold anything, parentheses too: the state follows the last one.
+        # The name may contain anything, even parentheses: the state follows the last one.
         stat = Path(f"/proc/{record.process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return "ended without a word"
+        return "exited without an error message"
     match stat.rpartition(")")[2].split()[:1]:
         case ["T" | "t"]:
             return "is stopped (SIGSTOP or a debugger)"
         case ["Z" | "X" | "x"]:
-            return "ended without a word"
+            return "exited without an error message"
         case _:
             return ""
 
 
 def beat_life(before: Records, after: Records) -> Callable[[Whereabouts], str]:
-    """Tells the silent from the living by records taken some seconds apart, for processes anywhere."""
+    """Find silent ranks by records taken some seconds apart, for processes on any machine."""
     silent = {
         id(new)
         for old, new in zip(before, after, strict=True)
         if old is not None and new is not None and old.beat == new.beat
     }
-    return lambda record: "does not answer" if id(record) in silent else ""
+    return lambda record: "does not respond" if id(record) in silent else ""
 
 
 def describe(lost: Sequence[Lost], graph: Graph, *, now: float) -> str:
-    """One clause a rank: who it is, what became of it, the op that it was in, and its line of the plan."""
+    """One clause per rank: its place, what happened to it, the op it was in, and its line of the plan."""
     texts = [_clause(one, graph, now=now) for one in lost[:MAX_NAMED]]
     if len(lost) > MAX_NAMED:
         texts.append(f"and {len(lost) - MAX_NAMED} more ranks")

@@ -1,6 +1,6 @@
-"""Two processes with one rank would wait for a third one for ever: each finds out that it is not alone.
+"""Detect two processes with the same rank, which would wait forever for a missing one.
 
-On one machine by a name that only one process can have, before ranks meet anywhere; elsewhere by the store.
+On one machine by a socket name that only one process can bind, before ranks connect; elsewhere by the store.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from planc.runtime.process import Launch
 _POLL_SECONDS = 0.1
 _KNOCK_SECONDS = 1.0
 _TWICE = "rank/twice"
-_HELP = "give every process a RANK of its own, from 0 to WORLD_SIZE - 1; torchrun does"
+_HELP = "give every process its own RANK, from 0 to WORLD_SIZE - 1, as torchrun does"
 
 
 class Store(Protocol):
-    """The methods that this needs of a `torch.distributed.Store`."""
+    """The methods of `torch.distributed.Store` that are used here."""
 
     def set(self, key: str, value: str, /) -> None: ...
 
@@ -36,9 +36,9 @@ class Store(Protocol):
 
 
 class Claim:
-    """This process's rank on this machine, until it is closed. RunError where another process has it.
+    """This process's claim to its rank on this machine, until closed. RunError if another process has it.
 
-    The other one hears of it the next time that it asks. Systems without abstract names know no claims.
+    The other process learns of it at its next `require_alone`. Only Linux has abstract socket names.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -56,17 +56,17 @@ class Claim:
             own.close()
             if error.errno == errno.EADDRINUSE:
                 self._knock()
-                raise _twice(f"RANK = {self._rank} is that of another process on {_host()}") from None
+                raise _twice(f"another process on {_host()} has RANK = {self._rank} too") from None
             return
         self._socket = own
 
     def require_alone(self) -> None:
-        """RunError if a process that has come later claims the same rank."""
+        """RunError if a later process claims the same rank."""
         if self._socket is None:
             return
         with contextlib.suppress(BlockingIOError):
             self._socket.accept()[0].close()
-            raise _twice(f"RANK = {self._rank} is that of another process on {_host()}")
+            raise _twice(f"another process on {_host()} has RANK = {self._rank} too")
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +85,7 @@ class Claim:
 
 
 def require_free_port(launch: Launch) -> None:
-    """RunError, naming a free port, if rank 0 cannot listen where it has to."""
+    """RunError, naming a free port, if rank 0 can't listen on its port."""
     if launch.rank != 0 or launch.port is None or launch.agent_hosts_store:
         return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -107,7 +107,7 @@ def require_free_port(launch: Launch) -> None:
 
 
 def await_host(launch: Launch, claim: Claim | None, *, patience: timedelta) -> None:
-    """Returns once the store's port is open; RunError where nobody listens there in time."""
+    """Wait until the store's port is open; RunError if nothing listens there in time."""
     assert launch.address is not None and launch.port is not None, "several ranks meet somewhere"
     deadline = time.monotonic() + patience.total_seconds()
     reason = ""
@@ -122,35 +122,34 @@ def await_host(launch: Launch, claim: Claim | None, *, patience: timedelta) -> N
         if time.monotonic() >= deadline:
             who = "torchrun's agent on the first node" if launch.agent_hosts_store else "rank 0"
             raise RunError(
-                f"rank {launch.rank} on {_host()}: nobody listens at {launch.address}:{launch.port} after "
-                f"{patience.total_seconds():.0f} s ({reason}): {who} has not started there, or has ended",
+                f"rank {launch.rank} on {_host()}: nothing listens at {launch.address}:{launch.port} after "
+                f"{patience.total_seconds():.0f} s ({reason}): {who} has not started there, or has exited",
                 code=ExitCode.COMMUNICATION,
-                help=f"see why {who} is not there; check MASTER_ADDR and MASTER_PORT, and that one process "
-                "has RANK = 0",
+                help=f"check {who}'s output, MASTER_ADDR and MASTER_PORT, and that one process has RANK = 0",
                 is_shared=False,
             )
         time.sleep(_POLL_SECONDS)
 
 
 def register(store: Store, launch: Launch) -> None:
-    """Puts this rank on the store's list; RunError if it is there already, on this rank and on all others."""
+    """Register this rank in the store; RunError on every rank if it is registered already."""
     place = f"{_host()} (process {os.getpid()})"
     if store.add(f"rank/{launch.rank}", 1) == 1:
         store.set(f"rank/{launch.rank}/place", place)
         return
     first = store.get(f"rank/{launch.rank}/place").decode()
-    store.set(_TWICE, f"RANK = {launch.rank} is that of two processes, on {first} and on {place}")
+    store.set(_TWICE, f"two processes have RANK = {launch.rank}: one on {first}, one on {place}")
     require_once(store)
 
 
 def require_once(store: Store) -> None:
-    """RunError if any rank is there twice."""
+    """RunError if any rank is registered twice."""
     if store.check([_TWICE]):
         raise _twice(store.get(_TWICE).decode())
 
 
 def await_keys(store: Store, keys: list[str], *, patience: timedelta, claim: Claim | None = None) -> bool:
-    """Whether all keys are set in time; RunError if a rank turns out to be there twice."""
+    """Whether all keys are set in time; RunError if a rank is registered twice."""
     deadline = time.monotonic() + patience.total_seconds()
     while not store.check(keys):
         require_once(store)

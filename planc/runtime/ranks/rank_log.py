@@ -1,4 +1,4 @@
-"""A rank's own log: one JSON object a line, each with the rank's place in the mesh."""
+"""A rank's own log: one JSON object per line, each with the rank's place in the mesh."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planc.secrets import redactor
 
 
 class RankLog:
-    """Observes a run into `logs/rank-3.jsonl`; a resumed run goes on in the same file."""
+    """Writes a run's events to `logs/rank-3.jsonl`; a resumed run appends to the same file."""
 
     def __init__(self, run_folder: Path, *, rank: int, host: str, mesh: Mapping[str, int]) -> None:
         self._always = {"rank": rank, "host": host, "mesh": dict(mesh)}
@@ -26,13 +26,13 @@ class RankLog:
         path = run_folder / LOGS / f"rank-{rank}.jsonl"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Line by line, so a killed rank leaves all that it wrote.
+            # Line by line, so a killed rank leaves everything it wrote.
             self._file = open_to_append(path)
         except OSError as error:
             raise RunError(
                 f"cannot write {path}: {error.strerror}",
                 code=ExitCode.STORAGE,
-                help="choose another folder with --run-dir, or set logging.per_rank = false",
+                help="choose another directory with --run-dir, or set logging.per_rank = false",
                 is_shared=False,
             ) from error
 
@@ -45,10 +45,10 @@ class RankLog:
         self.write("started", first_step=first_step, num_steps=num_steps)
 
     def stepped(self, metrics: StepMetrics) -> None:
-        """Nothing: those are all ranks' numbers. Its own come by `write`."""
+        """Write nothing: these are the numbers of all ranks. This rank's own come by `write`."""
 
     def evaluated(self, found: Evaluation, *, step: int) -> None:
-        """Nothing: the mean is over all ranks."""
+        """Write nothing: the mean is over all ranks."""
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         times = {} if behind is None else asdict(behind)

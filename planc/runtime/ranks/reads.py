@@ -1,6 +1,6 @@
-"""What a rank reads for itself, and how it differs from what the other ranks read. No torch here.
+"""Records of what each rank reads for itself, and how ranks differ. No torch here.
 
-A record is a list of entries. Ranks compare its digest; only where digests differ are entries exchanged, and
+A record is a list of entries. Ranks compare its digest; only if digests differ are entries exchanged, and
 what most ranks have counts as right.
 """
 
@@ -28,7 +28,7 @@ Kind = Literal[
     "variable",
     "setting",
 ]
-"""What an entry is of: a `source` is of the plan, a `text` of a data set that a library reads."""
+"""The kind of an entry: a `source` is a file of the plan, a `text` a dataset that a library reads."""
 
 _SUBJECTS: Mapping[Kind, str] = {
     "graph": "the {}",
@@ -60,14 +60,14 @@ _HELPS: Mapping[Kind, str] = {
     "setting": "run on machines of one kind, with the same environment",
 }
 _EXPLAINS: tuple[Kind, ...] = ("source", "override")
-"""Kinds that may differ as such: a comment changes a plan's text, and not its graph."""
+"""Kinds that may differ by themselves: a comment changes a plan's text, but not its graph."""
 _FOLLOWS: tuple[Kind, ...] = ("tokens",)
-"""Kinds that differ where another one does, which says more."""
+"""Kinds that differ only if a more specific one does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that a rank read. `value` is a SHA-256 for what is a file's content."""
+    """One thing that a rank read. `value` is a SHA-256 for the content of a file."""
 
     kind: Kind
     name: str
@@ -87,9 +87,9 @@ class Reads:
         self.add(kind, name, hashlib.sha256(content).hexdigest())
 
     def take(self) -> tuple[Entry, ...]:
-        """The entries so far, each once; those that follow are a new record.
+        """The entries so far, each once; later ones begin a new record.
 
-        A file that changed between two reads has two entries, of which the second says so.
+        A file that changed between two reads has two entries; the second is marked.
         """
         taken: dict[tuple[Kind, str], Entry] = {}
         for one in dict.fromkeys(self.entries):
@@ -103,7 +103,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An entry that is another on some ranks; a value is None where a rank has no such entry."""
+    """An entry that differs on some ranks; a value is None if a rank has no such entry."""
 
     kind: Kind
     name: str
@@ -121,13 +121,13 @@ class Deviation:
     num_more: int = 0
 
     def data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The deviation as JSON."""
         found = [[one.kind, one.name, one.value, one.expected] for one in self.differences]
         return {"rank": self.rank, "host": self.host, "differences": found, "num_more": self.num_more}
 
 
 def deviation_of(data: Mapping[str, Any]) -> Deviation:
-    """What `Deviation.data` gave."""
+    """The deviation that `Deviation.data` encoded."""
     found = tuple(Difference(*one) for one in data["differences"])
     return Deviation(data["rank"], data["host"], found, data["num_more"])
 
@@ -139,13 +139,13 @@ def digest(entries: Iterable[Entry]) -> str:
 
 
 def majority(digests: Sequence[str]) -> int:
-    """The lowest rank of those that most agree with."""
+    """The lowest rank that agrees with most others."""
     num_alike = Counter(digests)
     return max(range(len(digests)), key=lambda rank: (num_alike[digests[rank]], -rank))
 
 
 def differences(own: Iterable[Entry], expected: Iterable[Entry]) -> list[Difference]:
-    """Where a record differs from another, what says most first."""
+    """Where a record differs from another, the most specific entries first."""
     ours, theirs = _by_name(own), _by_name(expected)
     kinds = get_args(Kind)
     found = [
@@ -158,13 +158,13 @@ def differences(own: Iterable[Entry], expected: Iterable[Entry]) -> list[Differe
 
 
 def deviation(rank: int, host: str, own: Iterable[Entry], expected: Iterable[Entry]) -> Deviation:
-    """A rank's deviation, of a size that every rank can hear from every other."""
+    """A rank's deviation, small enough for every rank to receive it from every other."""
     found = differences(own, expected)
     return Deviation(rank, host, tuple(found[:MAX_NAMED]), max(0, len(found) - MAX_NAMED))
 
 
 def describe(deviations: Sequence[Deviation], *, world_size: int) -> tuple[str, str]:
-    """What a run says of ranks that differ, and its help. Equal differences are said once."""
+    """The message for ranks that differ, and its help. Equal differences are listed once."""
     holders: dict[Difference, list[Deviation]] = {}
     for one in deviations:
         for difference in one.differences:

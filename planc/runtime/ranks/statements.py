@@ -1,7 +1,6 @@
-"""What ranks say of a fault that they all know of: told through the store, to rank 0 alone.
+"""Each rank's statement about a fault that all ranks know of, sent through the store to rank 0 only.
 
-Not by a collective: it is a fault that brought them here, and a rank that does not come must cost no more
-than its own statement.
+Not by a collective: after a fault, a rank that does not come must cost no more than its own statement.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _PATIENCE = timedelta(seconds=10)
 
 
 class Store(Protocol):
-    """What this needs of a `torch.distributed.Store`."""
+    """The methods of `torch.distributed.Store` that are used here."""
 
     def set(self, key: str, value: str, /) -> None: ...
 
@@ -28,26 +27,26 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """One rank's way to tell and, on rank 0, to hear."""
+    """Sends one rank's statements and, on rank 0, gathers those of all ranks."""
 
     store: Store
     rank: int
     world_size: int
 
-    def heard(self, topic: str, own: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-        """On rank 0, what every rank says, by rank, those left out that do not come in time; else its own.
+    def gather(self, topic: str, own: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+        """On rank 0, every rank's statement by rank, without those that come too late; elsewhere its own.
 
-        Every rank must call it, once a topic; none but rank 0 waits.
+        Every rank must call it once per topic; only rank 0 waits.
         """
         if self.rank != 0:
-            # A store that is gone must not hide why this rank has something to say.
+            # A lost store must not hide the fault that this rank reports.
             with contextlib.suppress(RuntimeError):
-                self.store.set(f"said/{topic}/{self.rank}", json.dumps(own))
+                self.store.set(f"statement/{topic}/{self.rank}", json.dumps(own))
             return [(self.rank, own)]
         found = [(0, own)]
         patience = _PATIENCE
         for rank in range(1, self.world_size):
-            key = f"said/{topic}/{rank}"
+            key = f"statement/{topic}/{rank}"
             try:
                 self.store.wait([key], patience)
                 found.append((rank, json.loads(self.store.get(key))))

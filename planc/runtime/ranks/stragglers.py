@@ -1,4 +1,4 @@
-"""Which ranks hold the others up: those whose own work takes clearly longer, not those that wait for it."""
+"""Which ranks slow down the others: those whose own work takes clearly longer, not those that wait for it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from statistics import median
 
 FACTOR = 1.5
-"""Of the other ranks' median: a rank that takes longer than this for its own part of a step straggles."""
+"""Times the other ranks' median: a rank that takes longer for its own part of a step straggles."""
 _LEAST_SECONDS = 0.02
-"""More than the median, too: short steps differ by what else a machine does."""
+"""Seconds above the median, as well: short steps differ by what else a machine does."""
 _STEPS = 5
-"""That are judged together."""
+"""Steps that are judged together."""
 _MAX_NAMED = 8
 
 
@@ -26,23 +26,23 @@ class Straggler:
     def __str__(self) -> str:
         ratio = f"{self.seconds / self.others_seconds:.1f} times" if self.others_seconds else "more than"
         return (
-            f"rank {self.rank} straggles: its own work takes {self.seconds:.3f} s a step, "
+            f"rank {self.rank} straggles: its own work takes {self.seconds:.3f} s per step, "
             f"{ratio} the others' median of {self.others_seconds:.3f} s"
         )
 
 
 @dataclass(slots=True)
 class Stragglers:
-    """Judges ranks by the times that they log; a rank is named when it stands out twice in a row."""
+    """Judges ranks by the times that they log; a rank is reported when it stands out twice in a row."""
 
     named: tuple[int, ...] = ()
-    """Those that straggle now."""
+    """The ranks that straggle now."""
     _suspects: frozenset[int] = frozenset()
     _sums: list[float] = field(default_factory=list)
     _num_steps: int = 0
 
     def add(self, seconds: Sequence[float], *, num_steps: int) -> tuple[Straggler, ...]:
-        """Those that are found to straggle by now, and were not before. `seconds` are each rank's, in all."""
+        """The ranks that straggle now but did not before. `seconds` are each rank's total."""
         self._sums = [sum(pair) for pair in zip(self._sums or [0.0] * len(seconds), seconds, strict=True)]
         self._num_steps += num_steps
         if self._num_steps < _STEPS:
@@ -50,7 +50,7 @@ class Stragglers:
         found = standing_out([total / self._num_steps for total in self._sums])
         self._sums, self._num_steps = [], 0
         slow = frozenset(one.rank for one in found)
-        # Once may be chance; and who has been named stays so until it keeps up again.
+        # Once may be chance; a reported rank stays reported until it keeps up again.
         confirmed = tuple(one for one in found if one.rank in self._suspects)
         new = tuple(one for one in confirmed if one.rank not in self.named)
         self.named = tuple(one.rank for one in confirmed)

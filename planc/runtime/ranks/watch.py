@@ -1,4 +1,4 @@
-"""Where this rank is, told to the others; and which of them it lost, once a collective fails."""
+"""Publish where this rank is, and find which ranks it lost once a collective fails."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from planc.runtime.ranks.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder
 from planc.runtime.run_directory.run_files import RANKS
 
 BEAT_SECONDS = 2.0
-"""How often a record is published where ranks share no machine."""
+"""How often a record is published if ranks are on several machines."""
 _SILENT_SECONDS = 2.5 * BEAT_SECONDS
 _MUTE_SECONDS = 3 * _SILENT_SECONDS
-"""As `_SILENT_SECONDS`, where nothing but silence tells that a rank is lost."""
+"""As `_SILENT_SECONDS`, if silence is the only sign of a lost rank."""
 _PARTING_SECONDS = 1.0
-"""How long a process that closed its connections may take until the system calls it ended."""
+"""How long a process that closed its connections may take until the system reports it as ended."""
 _POLL_SECONDS = 0.05
 _OVERDUE_SECONDS = 1.0
 _TAKES_ITS_TIME = frozenset({Resource.DATA, Resource.EVALUATION, Resource.CHECKPOINT, Resource.EXPORT})
-"""An op with one of these does more than collectives, however long each of them may take."""
-_NO_STORE = "the store where ranks meet does not answer: rank 0, its machine or torchrun there has ended"
+"""An op with one of these does more than collectives, so it may take longer than any of them."""
+_NO_STORE = "the rendezvous store does not respond: rank 0, its machine or its torchrun agent has exited"
 
 
 class Store(Protocol):
-    """What this needs of a `torch.distributed.Store`."""
+    """The methods of `torch.distributed.Store` that are used here."""
 
     def set(self, key: str, value: str, /) -> None: ...
 
@@ -74,70 +74,70 @@ class Watch:
         self._timed = frozenset(index for index, op in enumerate(graph.ops()) if not _takes_its_time(op))
 
     def start(self, *, timeout_seconds: int, overdue: Callable[[str], None] | None = None) -> None:
-        """Starts to publish, where ranks share no machine.
+        """Start to publish, if ranks are on several machines.
 
-        `overdue` is told, once, if an op of a step takes longer than a collective may: NCCL's own watchdog
-        ends the process without an error that the op could raise. Saves, evaluations and what else reads or
-        writes files may take as long as they do; so may a first step that compiles.
+        `overdue` is called once if an op of a step takes longer than a collective may: NCCL's own watchdog
+        ends the process without an error that the op could raise. Saves, evaluations and other ops that read
+        or write files may take any time; so may a first step that compiles.
         """
         if self.store is not None or overdue is not None:
             arguments = (timeout_seconds + _OVERDUE_SECONDS, overdue)
             threading.Thread(target=self._beat, args=arguments, name="planc-watch", daemon=True).start()
 
     def enter(self, op: Op, *, step: int, micro_step: int) -> None:
-        """An op begins."""
+        """Record that an op begins."""
         self._first_step = self._first_step or step
         self.board.enter(op, step=step, micro_step=micro_step)
 
     def cut_off(self) -> str | None:
-        """What became of the ranks that this one lost; None if none stands out. This rank ends after it."""
-        return self._asked(self._lost, state=State.CUT_OFF)
+        """What happened to the ranks that this one lost; None if none stands out. This rank then ends."""
+        return self._find(self._lost, state=State.CUT_OFF)
 
     def failed(self, message: str) -> None:
-        """This rank ends for a reason of its own, which the others are to know."""
-        self._asked(lambda: None, state=State.FAILED, message=message.partition("\n")[0])
+        """Record that this rank ends for a reason of its own, for the others to report."""
+        self._find(lambda: None, state=State.FAILED, message=message.partition("\n")[0])
 
     def claim(self) -> bool:
-        """True for the one thread that is to say what ended this rank."""
+        """True for the one thread that must report what ended this rank."""
         return self._told.acquire(blocking=False)
 
     @property
     def is_claimed(self) -> bool:
-        """Whether a thread is about to say what ends this rank, or has said it."""
+        """Whether a thread reports what ends this rank, or has reported it."""
         return self._told.locked()
 
     def give_up(self) -> None:
-        """This rank ends at once, as it was told to: no other is to blame it for what follows."""
-        self._asked(lambda: None, state=State.CUT_OFF)
+        """Record that this rank ends at once, on request: no other rank must blame it for what follows."""
+        self._find(lambda: None, state=State.CUT_OFF)
 
     def known_lost(self) -> str | None:
-        """What became of ranks that ended too soon or fell silent; None if none is known to have.
+        """What happened to ranks that ended too soon or fell silent; None if no rank did.
 
-        Unlike after `cut_off`, this rank may go on.
+        Unlike after `cut_off`, this rank may continue.
         """
         try:
             records = self._read()
         except RuntimeError:
             return _NO_STORE
-        # Those that came to the end of the run have left nobody alone.
+        # A rank that reached the end of the run is not lost.
         unfinished = [one if one is None or one.state is not State.DONE else None for one in records]
         return self._described(self._ended(unfinished) or self._silent(unfinished))
 
     def close(self) -> None:
-        """The run is over, and well: nothing of it stays."""
+        """Remove this rank's record after a run that ended well."""
         self.board.end(State.DONE)
         self._is_over.set()
         if self.folder is not None:
             self.folder.remove(self.launch.rank)
 
-    def _asked(self, ask: Callable[[], str | None], *, state: State, message: str = "") -> str | None:
-        """What `ask` finds, after this rank has said how it ends itself."""
+    def _find(self, find: Callable[[], str | None], *, state: State, message: str = "") -> str | None:
+        """What `find` returns, after this rank has recorded how it ends itself."""
         self.claim()
         self.board.end(state, message=message)
         try:
             if self.store is not None:
                 self._publish(self.store)
-            return ask()
+            return find()
         except RuntimeError:  # torch's DistError is one
             return _NO_STORE
 
@@ -148,7 +148,7 @@ class Watch:
         return self._described(found or ranks_elsewhere(records, own_rank=own_rank))
 
     def _silent(self, records: Records) -> tuple[Lost, ...]:
-        """Where ranks share no machine, those that have published nothing new for a while."""
+        """If ranks are on several machines, those that have published nothing new for a while."""
         now, (taken, before) = time.monotonic(), self._earlier
         if self.folder is not None:
             return ()
@@ -183,7 +183,7 @@ class Watch:
         return ended_ranks(records, own_rank=self.launch.rank, life=life)
 
     def _read(self) -> Records:
-        """Every rank's record; None where it has left none in this run."""
+        """Every rank's record; None if it has left none in this run."""
         if self.folder is not None:
             found = self.folder.read(self.launch.world_size)
         else:
@@ -191,7 +191,7 @@ class Watch:
         return [record if record is not None and record.run == self.run else None for record in found]
 
     def _published(self) -> list[bytes]:
-        assert self.store is not None, "ranks meet in files or in the store"
+        assert self.store is not None, "records are in files or in the store"
         keys = [_key(rank) for rank in range(self.launch.world_size)]
         if self.store.check(keys):
             return [_decoded(value) for value in self.store.multi_get(keys)]
@@ -202,11 +202,11 @@ class Watch:
     def _beat(self, limit_seconds: float, overdue: Callable[[str], None] | None) -> None:
         while not self._is_over.is_set():
             if self.store is not None:
-                # What the main thread does next fails too, and says why.
+                # The main thread's next call fails too, and reports why.
                 with contextlib.suppress(RuntimeError):
                     self._publish(self.store)
             if overdue is not None and self._is_overdue(limit_seconds) and self.claim():
-                lost = self._asked(self._lost, state=State.RUNNING)
+                lost = self._find(self._lost, state=State.RUNNING)
                 overdue(lost or "no rank stands out: all are in the same op")
             self._is_over.wait(BEAT_SECONDS)
 
@@ -227,7 +227,7 @@ def _agreed_run(store: Store, launch: Launch) -> bytes:
             store.set("at/run", os.urandom(RUN_BYTES).hex())
         return _decoded(store.get("at/run"))
     except RuntimeError as error:
-        text = "rank 0 ended before the run began; what it printed says why"
+        text = "rank 0 exited before the run began; its output shows why"
         raise RunError(text, code=ExitCode.COMMUNICATION, is_shared=False) from error
 
 

@@ -1,4 +1,4 @@
-"""Where each rank is: one fixed record a rank, cheap to write at every op, readable by the others."""
+"""Where each rank is: one fixed record per rank, cheap to write at every op, readable by the others."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _NO_OP = 2**32 - 1
 
 
 class State(IntEnum):
-    """What a rank says of itself."""
+    """The state of a rank, as it records it."""
 
     RUNNING = 0
     DONE = 1
     FAILED = 2
-    """For a reason of its own."""
+    """Ended by an error of its own."""
     CUT_OFF = 3
-    """It lost another rank, or was told to end."""
+    """Ended because it lost another rank, or on request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
     """One rank's record.
 
-    `run` tells its run from earlier ones in the same folder. `op` indexes `graph.ops()`, None before the
-    first; `count` is of ops begun. `beat` grows while the process publishes. `since` is the time of day at
-    which the op began, in seconds.
+    `run` distinguishes its run from earlier ones in the same directory. `op` indexes `graph.ops()`, None
+    before the first; `count` is the number of ops begun. `beat` grows while the process publishes. `since` is
+    the time of day at which the op began, in seconds.
     """
 
     run: bytes
@@ -70,20 +70,20 @@ class Board:
         self._write()
 
     def enter(self, op: Op, *, step: int, micro_step: int) -> None:
-        """Says that an op begins."""
+        """Record that an op begins."""
         self._op = self._indices.get(id(op), _NO_OP)
         self._step, self._micro_step, self._since = step, micro_step, time.time()
         self._count += 1
         self._write()
 
     def beat(self) -> bytes:
-        """The record, after saying once more that the process lives."""
+        """The record, with one more heartbeat."""
         self._beat += 1
         self._write()
         return bytes(self.buffer[:SIZE_BYTES])
 
     def end(self, state: State, *, message: str = "") -> None:
-        """Says how it ended; what was said first stays. RUNNING changes nothing."""
+        """Record how the rank ended; the first call counts. RUNNING changes nothing."""
         if self._state is State.RUNNING and state is not State.RUNNING:
             self._write_text(message, at=_MESSAGE_AT, room=SIZE_BYTES - _MESSAGE_AT)
             self._state = state
@@ -105,7 +105,7 @@ class Board:
 
 
 def unpack(data: bytes) -> Whereabouts | None:
-    """The record in a buffer; None where there is none."""
+    """The record in a buffer; None if there isn't one."""
     if len(data) < SIZE_BYTES:
         return None
     run, state, process, beat, count, op, step, micro_step, since = _PLACE.unpack_from(data)
@@ -132,12 +132,12 @@ def _text(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The records of ranks on one machine: a file a rank, mapped into memory."""
+    """The records of ranks on one machine: a file per rank, mapped into memory."""
 
     path: Path
 
     def open(self, rank: int) -> mmap.mmap:
-        """This rank's file, made anew: a run before it may have left one. RunError if the system refuses."""
+        """This rank's file, created empty, as an earlier run may have left one. RunError if that fails."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = self._file(rank)
@@ -149,18 +149,18 @@ class Folder:
             raise RunError(
                 f"cannot write {self.path}: {error.strerror}",
                 code=ExitCode.STORAGE,
-                help="choose another folder with --run-dir",
+                help="choose another directory with --run-dir",
                 is_shared=False,
             ) from error
 
     def read(self, num_ranks: int) -> Sequence[Whereabouts | None]:
-        """The record of every rank; None where it has left none."""
+        """The record of every rank; None if it has left none."""
         return [self._read(rank) for rank in range(num_ranks)]
 
     def remove(self, rank: int) -> None:
-        """Takes this rank's file away; the last one takes the folder too."""
+        """Remove this rank's file; the last rank removes the folder too."""
         self._file(rank).unlink(missing_ok=True)
-        # While other ranks are in it, it is not empty; and two that leave at once both see it empty.
+        # While other ranks use it, it is not empty; two that leave at once both see it empty.
         with contextlib.suppress(OSError):
             self.path.rmdir()
 

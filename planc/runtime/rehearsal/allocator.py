@@ -1,7 +1,7 @@
-"""What CUDA's caching allocator reserves for blocks that come and go.
+"""What CUDA's caching allocator reserves for a sequence of allocations.
 
-It is run with expandable segments (PYTORCH_CUDA_ALLOC_CONF): every stream has a segment for small blocks and
-one for large ones.
+The allocator uses expandable segments (PYTORCH_CUDA_ALLOC_CONF): every stream has a segment for small blocks
+and one for large ones.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ SMALL_BYTES = 2**20
 
 
 def reserved_bytes(lives: Lives) -> int:
-    """The ends of all segments after a run, added up."""
+    """The sum of the ends of all segments after a run."""
     events: list[tuple[tuple[int, int], bool, int]] = []
     for index, life in enumerate(lives.blocks):
         events.append((life.made, True, index))
         if life.freed is not None:
             events.append((life.freed, False, index))
-    # Of one moment, frees come first.
+    # At the same moment, frees come first.
     events.sort()
     segments: dict[tuple[str, bool], Segment] = {}
     starts: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Executes ops as the torch backend does, on fake tensors; only what needs values or files is played."""
+"""Execute ops as the torch backend does, on fake tensors; ops that need values or files are simulated."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.guarding import agree_on_worst
-from planc.runtime.torch.training.preemption import sum_with_notices
+from planc.runtime.torch.training.preemption import sum_stop_requests
 from planc.runtime.torch.weights import build
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.export import without_gather_warnings
 from planc.runtime.torch.weights.weights import unset_error
 
 MEASURED_STEP = 2
-"""The first step makes the optimizer's state; the second is as all that follow."""
+"""The first step creates the optimizer's state; the second is like all later ones."""
 
 PURPOSES: Mapping[type[Op], str] = {
     ops.MaterialiseWeights: "parameters",
@@ -54,7 +54,7 @@ PURPOSES: Mapping[type[Op], str] = {
     ops.AllReduceGradients: "gradients",
     ops.StepOptimizer: "optimizer",
 }
-"""What storages are for that an op creates; of every other op, `other`."""
+"""The purpose of the storages that an op creates; `other` for every other op."""
 
 _OUTSIDE = (
     ops.InitMesh,
@@ -76,7 +76,7 @@ counts are real numbers."""
 
 
 class RehearsalBackend(TorchBackend):
-    """One rank of a fake world. `dropped` layers are taken out of the model as soon as it is built."""
+    """One rank of a fake world. `dropped` layers are removed from the model as soon as it is built."""
 
     def __init__(self, session: Session, *, dropped: frozenset[str]) -> None:
         super().__init__(session)
@@ -85,9 +85,9 @@ class RehearsalBackend(TorchBackend):
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.memory = MemoryTracer(self.fake_mode)
         self._part = ""
-        """What kind of micro step it is: gradients pile up until the last one reduces them."""
+        """The kind of micro step: gradients accumulate until the last one reduces them."""
         self.calls: dict[tuple[str, int], CollectiveRecorder] = {}
-        """What the measured step sends, by op and micro step."""
+        """The collectives of the measured step, by op and micro step."""
         self._layers: tuple[str, ...] = ()
 
     def execute(self, op: Op, position: Position) -> None:
@@ -119,20 +119,20 @@ class RehearsalBackend(TorchBackend):
         self._own(self.session.model.named_parameters())
         self.memory.relabel(self.session.model.buffers(), purpose="buffers")
 
-    def is_told_to_end(self, *, step: int) -> bool:
+    def ends_after(self, *, step: int) -> bool:
         return False
 
-    def leaves_step(self) -> bool:
+    def abandons_step(self) -> bool:
         return False
 
-    def leave_step(self, *, step: int) -> None:
+    def abandon_step(self, *, step: int) -> None:
         raise AssertionError("a rehearsal finishes its steps")
 
-    def left_evaluations(self) -> tuple[ops.Evaluate, ...]:
+    def pending_evaluations(self) -> tuple[ops.Evaluate, ...]:
         return ()
 
     def _own(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Says of tensors whose parameter each belongs to."""
+        """Record the layer whose parameter each tensor belongs to."""
         for name, tensor in tensors:
             self.memory.own(local_of(tensor), layer=self._layer_of(name))
 
@@ -149,7 +149,7 @@ class RehearsalBackend(TorchBackend):
                 modes.enter_context(self.fake_mode)
                 modes.enter_context(self.memory)
                 modes.enter_context(FirstPositions(_is_fake))
-            # Logging is not part of every step, nor is saving.
+            # Neither logging nor saving is part of every step.
             if position.step == MEASURED_STEP and not isinstance(
                 op, ops.Log | ops.SaveCheckpoint | ops.ExportHf
             ):
@@ -158,7 +158,7 @@ class RehearsalBackend(TorchBackend):
             yield
 
     def _draw(self, op: ops.InitWeights | ops.LoadWeights, position: Position) -> None:
-        """As a run draws weights, once it is known that nothing stays unset. No file is read."""
+        """Draw weights as a run does, after the check that nothing stays unset. Reads no file."""
         self.session.seed = op.seed
         in_files = dict(self.session.model.named_parameters()) if isinstance(op, ops.LoadWeights) else {}
         for name in unset_tensors(self._pristine()):
@@ -166,13 +166,13 @@ class RehearsalBackend(TorchBackend):
                 raise unset_error(name)
         pristine = self._pristine()
         for module in pristine.modules():
-            # Rotary tables and their like are computed from values, which nothing here has. What is around
-            # other modules keeps its tensors: it is initialised once more after each of those.
+            # Rotary tables and the like are computed from values, which a rehearsal does not have. A module
+            # that contains others keeps its tensors: it is initialized once more after each of those.
             if not any(module.children()) and not any(True for _ in module.parameters()):
                 _drop_tensors(module)
-        # They are drawn in the processor's memory, on any device.
+        # They are drawn in CPU memory, for any device.
         with self._modes(op, position), self.memory.looking_away():
-            # Where a rank's block lies takes values to compute; its shape was settled when it was sharded.
+            # A block's offset needs values to compute; its shape was settled when it was sharded.
             draw(pristine, seed=op.seed, keep=lambda *_: None)
 
     def _pristine(self) -> nn.Module:
@@ -182,14 +182,14 @@ class RehearsalBackend(TorchBackend):
         return pristine
 
     def _all_reduce_gradients(self, op: ops.AllReduceGradients, position: Position) -> None:
-        """A run's sums. A layer's message is a visit to it, so a longer stack sends one after the other."""
+        """A run's reductions. A layer's message is a visit to it, so a longer stack sends them in turn."""
         with self._modes(op, position):
             for name, parameters, group in messages_of_replicas(self.session, op):
                 self.memory.enter_visit(self._layer_of(name))
                 sum_together(parameters, group=group)
 
     def _step_optimizer(self, op: ops.StepOptimizer, position: Position) -> None:
-        """A run's step. Counted is what the op says that it takes beside, not what a processor takes."""
+        """A run's step. Counts the extra memory that the op declares, not what a CPU takes."""
         with self._modes(op, position):
             self._allocate_copies()
             with self.memory.looking_away():
@@ -202,7 +202,7 @@ class RehearsalBackend(TorchBackend):
             self.session.optimizer.zero_grad(set_to_none=True)
 
     def _allocate_copies(self) -> None:
-        """Makes, and frees, what an implementation without one kernel for all makes in a step."""
+        """Allocate and free the temporaries of an optimizer step without a fused kernel."""
         (op,) = (op for op in self.session.graph.setup if isinstance(op, ops.BuildOptimizer))
         parameters = dict(self.session.model.named_parameters())
         for group in op.groups:
@@ -211,12 +211,12 @@ class RehearsalBackend(TorchBackend):
             apart = [[one] for one in members] if is_loop else [members]
             for together in apart:
                 copies = [(name, torch.empty_like(one)) for name, one in together * op.num_copies(group)]
-                # One after the other takes no more room in a longer stack.
+                # One after the other, they take no more memory in a longer stack.
                 self._own(() if is_loop else copies)
                 del copies
 
     def _mark(self, layer: nn.Module, fqn: str, *, is_last: bool) -> None:
-        """Makes forward and backward of a layer segments of their own, and visits."""
+        """Make forward and backward of a layer segments of their own, and visits."""
 
         def arrive(*_: Any) -> None:
             self.memory.enter_visit(fqn)
@@ -236,8 +236,8 @@ class RehearsalBackend(TorchBackend):
             self._enter(f"backward {fqn}")
             self.memory.enter_visit(fqn, is_forward=False)
 
-        # What FSDP gathers for the layer belongs to the visit, and not to the segment, whose name says that
-        # the layer runs.
+        # Parameters that FSDP gathers for the layer belong to the visit, not to the segment, whose name means
+        # that the layer runs.
         layer.register_forward_pre_hook(arrive, prepend=True)
         layer.register_forward_pre_hook(before)
         layer.register_forward_hook(after)
@@ -247,7 +247,7 @@ class RehearsalBackend(TorchBackend):
             self.memory.enter_segment(segment + self._part)
 
     def _name_storages(self, op: Op) -> None:
-        """Tells what turned out to be gradients from what was only on the way."""
+        """Relabel the storages that turned out to be gradients."""
         if isinstance(op, ops.Backward):
             found = (parameter.grad for parameter in self.session.model.parameters())
             self.memory.relabel((local_of(one) for one in found if one is not None), purpose="gradients")
@@ -255,7 +255,7 @@ class RehearsalBackend(TorchBackend):
 
 @contextlib.contextmanager
 def _without_masks() -> Iterator[None]:
-    """CUDA's kernels know the lower right triangle; the mask that a processor takes for it does not count."""
+    """CUDA's kernels have a lower-right causal mode; the mask that a CPU needs for it does not count."""
     mask = allgather.lower_right_mask
     allgather.lower_right_mask = lambda *_, **__: None
     try:
@@ -275,7 +275,7 @@ def _drop_tensors(module: nn.Module) -> None:
 
 
 def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
-    """One sequence of zeros, again and again: ids and values matter to no shape."""
+    """One sequence of zeros, repeated: no shape depends on ids or values."""
     tokens = np.zeros(op.sequence_length + 1, dtype=np.uint8)
     data = PackedDataset(tokens, op.sequence_length, num_documents=1, num_text_bytes=0)
     order = SampleOrder(data.num_sequences, seed=op.shuffle_seed)
@@ -287,12 +287,12 @@ def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
 def pass_over(session: Session, op: Op, position: Position) -> None:
     """An evaluation computes the forward of a step, which is rehearsed, and keeps less of it.
 
-    What is told of a run is no part of it, nor are the bits of its weights.
+    Neither a run's reports nor the comparison of weights are part of a rehearsal.
     """
 
 
 def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) -> None:
-    """Measures and scales: whether a run's norm is over the limit, only its values tell."""
+    """Measure and scale: only values decide whether a run's norm is over the limit."""
     gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
     squared_norm(gradients, device=session.device)
     if op.max_norm is not None:
@@ -300,17 +300,17 @@ def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) 
 
 
 def reduce_metrics(session: Session, op: ops.ReduceMetrics, position: Position) -> None:
-    """Sums the loss; only a run's has a value to look at."""
-    sum_with_notices(session, op)
+    """Sum the loss; only in a run does it have a value."""
+    sum_stop_requests(session, op)
 
 
 def guard_step(session: Session, op: ops.GuardStep, position: Position) -> None:
-    """Agrees on a verdict: which one, only values tell."""
+    """Agree on a verdict: only values decide which one."""
     agree_on_worst(session, op, torch.zeros((), dtype=torch.int64))
 
 
 def stay_uncompiled(session: Session, op: ops.CompileModules, position: Position) -> None:
-    """Shapes, layouts and collectives are those of the module as it is; what it keeps is at most as much."""
+    """Shapes, layouts and collectives are those of the uncompiled module, which keeps at least as much."""
 
 
 def log(session: Session, op: ops.Log, position: Position) -> None:
@@ -319,11 +319,11 @@ def log(session: Session, op: ops.Log, position: Position) -> None:
 
 
 def resume_checkpoint(session: Session, op: ops.ResumeCheckpoint, position: Position) -> None:
-    """Nothing is there to resume from; `save_checkpoint` plans a resume from what it would save."""
+    """There is nothing to resume from; `save_checkpoint` plans a resume from what it would save."""
 
 
 def save_checkpoint(session: Session, op: ops.SaveCheckpoint, position: Position) -> None:
-    """Plans what this rank would write, and what it would read back."""
+    """Plan what this rank would write, and what it would read back."""
     tensors = named_tensors(TrainingState(session.model, session.optimizer))
     saver = TensorSavePlanner()
     saver.set_up_planner(tensors, is_coordinator=True)
@@ -334,7 +334,7 @@ def save_checkpoint(session: Session, op: ops.SaveCheckpoint, position: Position
 
 
 def export_hf(session: Session, op: ops.ExportHf, position: Position) -> None:
-    """Gathers every weight, as an export does, and writes none."""
+    """Gather every weight, as an export does, and write none."""
     with without_gather_warnings():
         for parameter in session.model.parameters():
             narrow = parameter.detach().to(TORCH_DTYPES[op.dtype])
@@ -360,6 +360,6 @@ PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {
     ops.SaveCheckpoint: save_checkpoint,
     ops.ExportHf: export_hf,
 }
-"""Ops that a rehearsal does not leave to the torch backend's own handler."""
+"""Ops that a rehearsal handles differently from the torch backend."""
 
 HANDLERS: Mapping[type[Op], Handler] = {**TORCH_HANDLERS, **PLAYED}

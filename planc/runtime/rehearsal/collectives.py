@@ -1,4 +1,4 @@
-"""Every collective that a rank calls, seen below DTensor and FSDP."""
+"""Record every collective that a rank calls, below DTensor and FSDP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FREE = ("mesh_get_process_group", "wait_tensor", "_wrap_tensor_autograd", "moni
 
 
 class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts every collective. KeyError on one that it does not know: none goes uncounted."""
+    """Counts every collective. KeyError on an unknown one, so none goes uncounted."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

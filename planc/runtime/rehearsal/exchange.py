@@ -1,4 +1,4 @@
-"""A change from one divided tensor dimension to another, as the device of the run has it."""
+"""A change from one sharded tensor dimension to another, as on the device of the run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from planc.runtime.rehearsal.private import dtensor_placements
 
 @contextlib.contextmanager
 def exchanging(graph: Graph) -> Iterator[None]:
-    """While it lasts, DTensor calls an all-to-all unless the plan runs on gloo.
+    """Inside, DTensor calls an all-to-all unless the plan runs on gloo.
 
-    A rehearsal runs on a processor, for which DTensor gathers everything and keeps its part.
+    A rehearsal runs on a CPU, for which DTensor gathers everything and keeps its part.
     """
     (mesh,) = (op for op in graph.setup if isinstance(op, InitMesh))
     if mesh.backend == "gloo":

@@ -1,4 +1,4 @@
-"""What a rehearsal found, as data."""
+"""The results of a rehearsal, as data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Failure:
 
     rank: int
     message: str
-    """Names the op, the step and the place of the rank, as a run would."""
+    """Names the op, the step and the rank's place in the mesh, as a run would."""
     span: Span | None
 
 
@@ -33,26 +33,26 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPeak:
-    """The most that a part of a step holds at once, in bytes."""
+    """The peak memory of a part of a step, in bytes."""
 
     segment: str
     num_bytes: int
     parts: tuple[tuple[str, int], ...]
     streams_bytes: int
-    """The most that each stream held in this segment, added up."""
+    """The sum of each stream's peak in this segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One rank's training step, of the whole model."""
+    """One rank's training step, for the whole model."""
 
     rank: int
     sent: tuple[Sent, ...]
     segments: tuple[SegmentPeak, ...]
     held_bytes: int
-    """The sum of every stream's own peak: memory freed on one stream is not another's to take."""
+    """The sum of every stream's own peak: another stream can't reuse memory freed on this one."""
     reserved_bytes: int
-    """What the allocator takes from the device for that: the gaps between blocks come on top."""
+    """What the allocator reserves on the device for that, including the gaps between blocks."""
 
     @property
     def peak(self) -> SegmentPeak:
@@ -61,7 +61,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A graph rehearsed: every rank that was tried, and what rank 0 sends and holds."""
+    """A rehearsed graph: every rank that was tried, and what rank 0 sends and holds."""
 
     ranks: tuple[int, ...]
     num_layers: int

@@ -1,6 +1,6 @@
-"""The shape of a grouped matrix product, in every dtype that it is computed in.
+"""The shape of a grouped matrix product, in every dtype that the kernels support.
 
-PyTorch's own shape function knows bfloat16 alone, and refuses the float32 that its kernels take.
+PyTorch's own shape function supports bfloat16 only, and rejects the float32 that its kernels support.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def teach_grouped_mm() -> None:
-    """Makes fake tensors of every dtype go through `torch._grouped_mm`. Once is enough, twice is no harm."""
+    """Let fake tensors of every dtype go through `torch._grouped_mm`. Safe to call more than once."""
     fake_implementations[torch.ops.aten._grouped_mm.default] = _grouped_mm
 
 
@@ -29,7 +29,7 @@ def _grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """An empty result. RuntimeError for dtypes and contracted dimensions that the kernels refuse."""
+    """An empty result. RuntimeError for dtypes and contracted dimensions that the kernels reject."""
     if mat_a.dtype not in _DTYPES:
         raise RuntimeError(f"expected mat_a to be float32, bfloat16 or float16, got {mat_a.dtype}")
     if mat_a.shape[-1] != mat_b.shape[-2]:
@@ -47,7 +47,7 @@ def _shape(mat_a: Tensor, *, mat_b: Tensor, offs: Tensor | None) -> tuple[int, .
     apart [E, M, K] x [E, K, N]."""
     match mat_a.dim(), mat_b.dim():
         case 2, 2:
-            assert offs is not None, "the kernels want to know where groups end"
+            assert offs is not None, "the kernels need to know where groups end"
             return offs.shape[0], mat_a.shape[0], mat_b.shape[1]
         case 2, 3:
             return mat_a.shape[0], mat_b.shape[2]

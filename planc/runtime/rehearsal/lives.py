@@ -1,7 +1,7 @@
-"""When storages came and went, in a run without some of its layers, and as it were with all of them.
+"""The lifetimes of storages in a run without some of its layers, extended to all of them.
 
-What the allocator reserves depends on the order of all allocations, so it is no sum over layers. Layers that
-are alike allocate alike, so one of them is told as often as layers like it were left out.
+What the allocator reserves depends on the order of all allocations, so it is not a sum over layers. Equal
+layers allocate equally, so one of them is repeated as often as layers like it were left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Moment = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A stretch of the run: one layer's forward or backward, or, if `layer` is empty, what lies between."""
+    """A stretch of the run: one layer's forward or backward, or, if `layer` is empty, the time between."""
 
     layer: str
     is_forward: bool
@@ -43,9 +43,9 @@ class Lives:
 
 
 def repeated(lives: Lives, layer: str, *, times: int) -> Lives:
-    """The run with `times` more layers like this one: behind it in forward, and so before it in backward.
+    """The run with `times` more layers like this one: after it in forward, and so before it in backward.
 
-    What passes from one layer to the next, as hidden states and prefetched parameters do, passes from each
+    Blocks that pass from one layer to the next, as hidden states and prefetched parameters, pass from each
     copy to the next one.
     """
     copies = _Copies(lives, layer, times)
@@ -53,7 +53,7 @@ def repeated(lives: Lives, layer: str, *, times: int) -> Lives:
 
 
 class _Copies:
-    """Where copies of a layer stand. Copy 0 is the layer itself, the last is the deepest."""
+    """The positions of a layer's copies. Copy 0 is the layer itself, the last is the deepest."""
 
     def __init__(self, lives: Lives, layer: str, times: int) -> None:
         self._lives, self._layer, self._times = lives, layer, times
@@ -82,7 +82,7 @@ class _Copies:
                     freed = None if life.freed is None else self._freed(life.freed, copy)
                     yield replace(life, made=self._at(life.made, copy), freed=freed)
             else:
-                # Where the layer takes over from a deeper one, the deepest copy does.
+                # A block that the layer takes over from a deeper one goes to the deepest copy.
                 copy = self._times if self._is_deeper(life.made) else 0
                 freed = None if life.freed is None else self._at(life.freed, copy)
                 yield replace(life, made=self._at(life.made, 0), freed=freed)

@@ -1,4 +1,4 @@
-"""Runs one rank of a fake world, and brings its figures up to the full number of layers."""
+"""Run one rank of a fake world, and extrapolate its figures to the full number of layers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PeakKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything countable of one rank's step, each linear in the number of layers of a kind."""
+    """All counts of one rank's step, each linear in the number of layers of a kind."""
 
     sent: Counter[SentKey] = field(default_factory=Counter)
     peaks: Counter[PeakKey] = field(default_factory=Counter)
@@ -44,7 +44,7 @@ class Figures:
         return Figures(_plus(self.sent, other.sent, times=times), _plus(self.peaks, other.peaks, times=times))
 
     def minus(self, other: Figures) -> Figures:
-        """What one more layer adds; figures of segments that only it has are left out."""
+        """What one more layer adds; figures of segments that only the first has are left out."""
         known = {segment for segment, _, _ in other.peaks}
         sent = _plus(self.sent, other.sent, times=-1)
         peaks = Counter({key: size - other.peaks[key] for key, size in self.peaks.items() if key[0] in known})
@@ -56,7 +56,7 @@ def _plus(one: Counter[Key], other: Counter[Key], *, times: int) -> Counter[Key]
 
 
 def rehearse_rank(graph: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> None:
-    """Setup, one step and a save of one rank without the dropped layers; OpFailure where an op fails."""
+    """Run setup, one step and a save of one rank without the dropped layers; OpFailure if an op fails."""
     with fake_world(rank, world_size=graph.world_size):
         short = shortened(graph, dropped, num_steps=1, num_micro_steps=1)
         _run(short, rank, base=base, dropped=dropped)
@@ -82,7 +82,7 @@ def _backend_after(graph: Graph, *, base: Path, dropped: frozenset[str]) -> Rehe
 
 
 def _figures(graph: Graph, backend: RehearsalBackend) -> Figures:
-    """What a backend counted in the measured step."""
+    """A backend's counts for the measured step."""
     figures = Figures()
     for (op, micro_step), recorder in backend.calls.items():
         times = _stands_for(graph, op, micro_step)
@@ -99,7 +99,7 @@ def _figures(graph: Graph, backend: RehearsalBackend) -> Figures:
 
 def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
     launch = Launch(rank=rank, world_size=short.world_size)
-    # A rehearsal writes nothing, so the run's folder is never looked at.
+    # A rehearsal writes nothing, so the run directory is never used.
     session = Session(short, "", launch, Paths(base, base), Silent(), torch.device("cpu"))
     backend = RehearsalBackend(session, dropped=dropped)
     run(short, backend)
@@ -107,8 +107,8 @@ def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> Reh
 
 
 def _stands_for(graph: Graph, op: str, micro_step: int) -> int:
-    """How many of a step's executions of an op one rehearsed stands for: of two micro steps, the first is
-    like all but the last."""
+    """How many of a step's executions of an op one rehearsed execution represents: of two micro steps, the
+    first is like all but the last."""
     (accumulate,) = (op for op in graph.step if isinstance(op, Accumulate))
     is_first_of_several = micro_step == 0 and accumulate.times > 1
     return accumulate.times - 1 if is_first_of_several and op in {one.name for one in accumulate.body} else 1
@@ -132,10 +132,10 @@ def _measured(
 
 
 def _in_whole_messages(sent: Counter[SentKey], *, short: Counter[SentKey]) -> Counter[SentKey]:
-    """What was sent, where some messages hold a part of every layer: one layer more makes them longer.
+    """What was sent, if some messages hold a part of every layer: one more layer makes them longer.
 
-    Such a length of the short stack is then missing, as often as lengths are too many that it does not know.
-    Their number and their bytes in all are linear. What they grow to may be as long as another message.
+    Such a length of the short stack is then missing, as often as there are new lengths. The number of
+    messages and their total bytes are linear. A message may grow to the length of another one.
     """
     growing = {key: count for key, count in sent.items() if count < 0 or key not in short}
     found = Counter({key: count for key, count in sent.items() if key not in growing})

@@ -1,10 +1,10 @@
-"""What a rank holds, storage by storage, as the ops of a graph allocate and free it.
+"""The memory that a rank holds, storage by storage, as the ops of a graph allocate and free it.
 
 Each storage counts once, however many tensors view it, in blocks of the size that CUDA's caching allocator
-hands out, on the stream on which it was allocated: memory freed on one stream is not another's to take, so
+hands out, on the stream on which it was allocated: another stream can't reuse memory freed on this one, so
 a device holds the sum of what each stream held at its own worst moment (torch
-c10/cuda/CUDACachingAllocator.cpp; FSDP2's streams are in torch/distributed/fsdp/_fully_shard). When each
-came and went is kept too, for `allocator.py`, which tells what is reserved for them.
+c10/cuda/CUDACachingAllocator.cpp; FSDP2's streams are in torch/distributed/fsdp/_fully_shard). The lifetime
+of each storage is kept too, for `allocator.py`, which computes what is reserved for them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ BEFORE = "before"
 """The segment of everything that is not measured."""
 
 COMPUTE = "compute"
-"""The stream on which everything runs that no one puts elsewhere."""
+"""The stream on which everything runs by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that a segment held at one moment on all streams, and what that was, by what it is for."""
+    """The most that a segment held at one moment on all streams, by purpose."""
 
     num_bytes: int
     parts: tuple[tuple[str, int], ...]
@@ -52,7 +52,7 @@ class _Storage:
     stream: str
     made: Moment
     reference: weakref.ref[torch.UntypedStorage]
-    """Held for its callback, which comes when the storage is freed."""
+    """Kept for its callback, which runs when the storage is freed."""
     owner: str = ""
 
 
@@ -68,7 +68,7 @@ class _Segment:
 class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows every storage that ops create under it. `segment` names the part of the run it is in.
 
-    Enter it inside the fake mode that it is given, and everything inside `watching`; storages are still freed
+    Enter it inside the fake mode that it is given, and all of it inside `watching`; storages can be freed
     between entries.
     """
 
@@ -94,17 +94,17 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._update_peak()
 
     def set_purpose(self, purpose: str) -> None:
-        """What storages are for that are created from now on."""
+        """Set the purpose of storages that are created from now on."""
         self._purpose = purpose
 
     def enter_visit(self, layer: str = "", *, is_forward: bool = True) -> None:
-        """What comes now is a layer's forward or backward; of no layer without a name."""
+        """Begin a layer's forward or backward; of no layer without a name."""
         self._visits[-1] = replace(self._visits[-1], num_events=self._num_events)
         self._visits.append(Visit(layer, is_forward, 0))
         self._num_events = 0
 
     def own(self, tensor: Tensor, *, layer: str) -> None:
-        """Says to which layer's parameters, optimizer state or copies of one a tensor belongs."""
+        """Assign a tensor to a layer: its parameter, optimizer state, or a copy of one."""
         storage = self._live.get(tensor.untyped_storage()._cdata)
         if storage is not None:
             storage.owner = layer
@@ -116,7 +116,7 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Lives((*self._visits[:-1], last), (*self._past, *held))
 
     def relabel(self, tensors: Iterable[Tensor], *, purpose: str) -> None:
-        """Says what tensors turned out to be for."""
+        """Change the purpose of tensors that exist already."""
         for tensor in tensors:
             storage = self._live.get(tensor.untyped_storage()._cdata)
             if storage is not None:
@@ -138,7 +138,7 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def held(self) -> dict[str, int]:
-        """Bytes by purpose, now."""
+        """The current bytes, by purpose."""
         return dict(_sizes(self._by_purpose))
 
     def __torch_dispatch__(
@@ -148,7 +148,7 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         if func is torch.ops._c10d_functional.wait_tensor.default:
-            # It returns what it was given; among fake tensors it would make another.
+            # It returns its argument; with fake tensors it would make a copy.
             return args[0]
         result = func(*args, **(kwargs or {}))
         if self._is_looking_away:
@@ -157,14 +157,14 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def follow(self, leaves: Iterable[object]) -> None:
-        """Counts the tensors among these from now on, where they are not counted yet."""
+        """Count the tensors among these from now on, unless they are counted already."""
         for leaf in leaves:
             if isinstance(leaf, FakeTensor) and leaf.fake_mode is self._fake_mode:
                 self._follow(leaf.untyped_storage())
 
     @contextmanager
     def looking_away(self) -> Iterator[None]:
-        """What is created meanwhile does not count."""
+        """Storages that are created inside do not count."""
         before, self._is_looking_away = self._is_looking_away, True
         try:
             yield
@@ -180,7 +180,7 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._resized(key, storage.nbytes())
 
     def _stream(self) -> str:
-        # FSDP2 enters its streams on the CPU too, where they stand for nothing but themselves.
+        # FSDP2 enters its streams on the CPU too, where they have no effect.
         stream = torch.cpu.current_stream()
         if stream is self._main_stream:
             return COMPUTE
@@ -223,9 +223,9 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Sees what no dispatch shows, and looks away from what no rank does.
+        """Follow what no dispatch shows, and ignore what no rank does.
 
-        FSDP2 frees parameters by resizing their storages in place; DTensor finds out shapes and dtypes by
+        FSDP2 frees parameters by resizing their storages in place; DTensor infers shapes and dtypes by
         trying an op out on tensors of the global shape.
         """
         resize, propagate = torch.UntypedStorage.resize_, ShardingPropagator._propagate_tensor_meta_non_cached

@@ -21,10 +21,10 @@ resolve_process_group: Final[Any] = c10d._resolve_process_group  # type: ignore[
 # What fake tensors do in place of an op whose own shape function is wrong or missing.
 fake_implementations: Final[dict[Any, Any]] = fake_impls.op_implementations_dict
 
-# Where DTensor looks up how to go from one divided tensor dimension to another.
+# Where DTensor looks up how to change from one sharded tensor dimension to another.
 dtensor_placements: Final[Any] = placement_types
 
-# Where DTensor tries an op out to learn the shape of its result; not something that a rank computes.
+# Where DTensor tries an op out to learn the shape of its result; a rank does not compute it.
 ShardingPropagator: Final[Any] = dtensor_sharding_prop.ShardingPropagator
 
 # DTensor remembers how it sharded each op, meshes and their groups included; equal meshes of the next world

@@ -11,9 +11,9 @@ from planc.vocab import MeshDim
 def rehearsed_ranks(graph: Graph, divided: Mapping[MeshDim, tuple[int, ...]]) -> tuple[int, ...]:
     """Ranks in ascending order, rank 0 and the last among them.
 
-    `divided` are the lengths that are chunked over each mesh dim. Where all of them divide evenly, ranks
+    `divided` are the lengths that are chunked over each mesh dim. If all of them divide evenly, ranks
     along the dim hold blocks of equal shape; what else may differ, the chunks of a sequence, differs most
-    between the first and the last rank. Where one does not, so do the places at which chunks become smaller.
+    between the first and the last rank. If one does not, the ranks where chunks become smaller differ too.
     """
     sizes = dict(graph.mesh)
     first = dict.fromkeys(sizes, 0)

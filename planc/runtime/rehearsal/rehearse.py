@@ -1,4 +1,4 @@
-"""Rehearses a graph: every kind of rank through setup, two steps and a save, nothing computed or sent."""
+"""Rehearse a graph: every kind of rank through setup, two steps and a save, without computing or sending."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from planc.runtime.torch.weights.build import meta_model
 from planc.vocab import MeshDim, Shard, StridedShard
 
 
-def rehearse(graph: Graph, *, base: Path, said: Callable[[str], None] = lambda text: None) -> Rehearsal:
-    """What would fail, and what rank 0 sends and holds. Relative paths start at `base`.
+def rehearse(graph: Graph, *, base: Path, report: Callable[[str], None] = lambda text: None) -> Rehearsal:
+    """What would fail, and what rank 0 sends and holds. Relative paths are resolved against `base`.
 
-    Runs in a process without a process group, and tells `said` what comes next. Failures of the graph's ops
+    Runs in a process without a process group, and reports progress to `report`. Failures of the graph's ops
     are returned; RunError only if the model itself cannot be built.
     """
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
-    said("building the model")
+    report("building the model")
     model = meta_model(build, base=base)
     stack = stack_of(model, graph)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
@@ -32,10 +32,10 @@ def rehearse(graph: Graph, *, base: Path, said: Callable[[str], None] = lambda t
     failures: list[Failure] = []
     measured: Measured | None = None
     with warnings.catch_warnings():
-        # What torch warns of while nothing is computed, it warns of again in the run.
+        # Warnings of torch during a rehearsal appear again in the run.
         warnings.simplefilter("ignore")
         for place, rank in enumerate(ranks, start=1):
-            said(f"rank {rank}, {place} of {len(ranks)}")
+            report(f"rank {rank}, {place} of {len(ranks)}")
             try:
                 if rank == 0:
                     measured = measure(graph, stack, base=base)
@@ -49,7 +49,7 @@ def rehearse(graph: Graph, *, base: Path, said: Callable[[str], None] = lambda t
 
 
 def _divided(graph: Graph, shapes: dict[str, tuple[int, ...]]) -> dict[MeshDim, tuple[int, ...]]:
-    """The lengths that are chunked over each mesh dim: FSDP shards dimension 0, over tp the styles say."""
+    """The lengths that are chunked over each mesh dim: FSDP shards dimension 0, over tp the styles decide."""
     found: dict[MeshDim, set[int]] = {}
     for op in graph.setup:
         if isinstance(op, FullyShard):

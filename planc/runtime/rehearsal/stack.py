@@ -1,6 +1,6 @@
-"""Which layers a rehearsal runs: layers that are alike in every way need not all be run.
+"""Which layers a rehearsal runs: of equal layers, only a few need to run.
 
-Two layers of a list are alike if their modules have the same types, shapes and settings, and the graph does
+Two layers of a list are equal if their modules have the same types, shapes and settings, and the graph does
 the same to them. Of each kind the first two and the last two run; what the rest would add is linear in their
 number, which `measure.py` relies on and a test proves on full stacks.
 """
@@ -26,14 +26,14 @@ from planc.graph.ops import (
 
 _KEPT_AT_START, _KEPT_AT_END = 2, 2
 _PLACE = ("layer_idx", "layer_index", "layer_id")
-"""Attributes that say where a layer stands, and nothing of what it is."""
+"""Attributes for a layer's position, which do not affect what it computes."""
 MEASURED_MICRO_STEPS = 2
-"""The last, in which gradients are reduced, and one for all those before it."""
+"""The last one, in which gradients are reduced, and one for all those before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Layers that are alike, in the model's order."""
+    """Equal layers, in the model's order."""
 
     layers: tuple[str, ...]
 
@@ -50,12 +50,12 @@ class Kind:
 
     @property
     def inner(self) -> str:
-        """A layer that runs, between two of its kind; only where some are left out."""
+        """A layer that runs, between two of its kind; only if some are left out."""
         return self.layers[_KEPT_AT_START - 1]
 
     @property
     def spare(self) -> str:
-        """A layer that does not run; only where some are left out."""
+        """A layer that does not run; only if some are left out."""
         return self.layers[_KEPT_AT_START]
 
 
@@ -66,13 +66,13 @@ class Stack:
     kinds: tuple[Kind, ...]
 
     def dropped(self, *, keeping: str | None = None) -> frozenset[str]:
-        """Layers that do not run; `keeping` one more than those of each kind."""
+        """The layers that do not run; `keeping` runs in addition to those of each kind."""
         every = {layer for kind in self.kinds for layer in kind.layers}
         kept = {layer for kind in self.kinds for layer in kind.kept}
         return frozenset(every - kept - {keeping})
 
     def all_but_one_of_each(self) -> frozenset[str]:
-        """Layers that do not run where only failures are looked for."""
+        """The layers that do not run if only failures matter."""
         return frozenset(layer for kind in self.kinds for layer in kind.layers[1:])
 
     @property
@@ -107,13 +107,13 @@ def layer_lists(model: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
 
 
 def _holds_several(op: AnyOp, fqn: str) -> bool:
-    """Whether a unit of FSDP holds a layer of the list together with anything else: then all must run."""
+    """Whether a unit of FSDP holds a layer of the list with anything else: then all must run."""
     groups = op.groups if isinstance(op, FullyShard) else ()
     return any(len(group) > 1 and any(name.startswith(f"{fqn}.") for name in group) for group in groups)
 
 
 def _nature(layer: nn.Module) -> tuple[object, ...]:
-    """What a layer is: types, settings, shapes and dtypes of everything in it, wherever it stands."""
+    """What a layer is: types, settings, shapes and dtypes of everything in it, without its position."""
     return tuple((name, *_settings(module), *_tensors(module)) for name, module in layer.named_modules())
 
 
@@ -138,7 +138,8 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
     for index, op in enumerate(graph.setup):
         match op:
             case ShardTensorParallel():
-                # Two ops that do the same to unlike modules are alike; the module itself differs enough.
+                # Two ops that do the same to different modules are equal; the modules themselves differ
+                # enough.
                 for fqn in op.modules:
                     found[fqn].append((op.name, op.use, op.parameters))
             case CheckpointActivations():

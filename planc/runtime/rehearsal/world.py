@@ -1,4 +1,4 @@
-"""A process group of any size in one process, as one of its ranks sees it."""
+"""A fake process group of any size in one process, as seen by one of its ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fake_world(rank: int, *, world_size: int) -> Iterator[None]:
     ValueError inside a real process group, which the rehearsal would replace.
     """
     if dist.is_initialized():
-        raise ValueError("a rehearsal wants a process of its own: a process group exists already")
+        raise ValueError("a rehearsal needs a process of its own: a process group exists already")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     try:
         yield

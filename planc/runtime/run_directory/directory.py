@@ -1,4 +1,4 @@
-"""A run's folder: plan.json, plans/, metrics.jsonl, status.json, checkpoints/."""
+"""A run directory: plan.json, plans/, metrics.jsonl, status.json, checkpoints/."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _MAX_STATUS_BYTES = 2**20
 
 
 class FolderInUseError(RunError):
-    """Another run writes to the folder, its status too."""
+    """Another run writes to the directory, including its status."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Written by rank 0 alone."""
+    """The files of a run, written by rank 0 only."""
 
     path: Path
 
     def claim(self) -> TextIO:
-        """Makes the folder this process's own until the file that it returns is closed, or the process ends.
+        """Claim the directory for this process until the returned file is closed, or the process ends.
 
-        FolderInUseError where another run writes here: two would mix their metrics and their status.
+        FolderInUseError if another run writes here: the two would mix their metrics and their status.
         """
-        # Only a run claims its folder. Others name its files, and Windows has no such module.
+        # Only a run claims its directory. Other commands read its files, and Windows has no such module.
         import fcntl
 
         try:
@@ -64,13 +64,13 @@ class RunDirectory:
             file.close()
             raise FolderInUseError(
                 f"another run writes to {self.path}: {owner}",
-                help="wait until it ends, or choose another folder with --run-dir",
+                help="wait until it ends, or choose another directory with --run-dir",
                 is_shared=False,
             ) from error
         except OSError as error:
             file.close()
             raise self._not_writable(error) from error
-        # For a person to read: a full disk may have no room for it.
+        # For a human reader: a full disk may have no room for it.
         with contextlib.suppress(OSError):
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -78,7 +78,7 @@ class RunDirectory:
         return file
 
     def free_lock(self) -> tuple[str, ...]:
-        """Renames what is where the lock belongs and can't be one; a line that says so."""
+        """Rename anything but a plain file in the lock's place; return a line that reports it."""
         path = self.path / LOCK_NAME
         kind = plain_files.kind_of(path)
         if kind in (None, "file"):
@@ -89,21 +89,21 @@ class RunDirectory:
             raise self._not_writable(error) from error
 
     def repair(self) -> tuple[str, ...]:
-        """Sets aside what is damaged and no training state, one line each. The folder must be claimed."""
+        """Set aside damaged files other than training state, one line each. The directory must be claimed."""
         try:
             return (*set_unusable_aside(self.path), *self._repair_metrics())
         except OSError as error:
             raise self._not_writable(error) from error
 
     def prepare(self, artifact: Callable[[Path], str], *, plan_hash: str) -> None:
-        """Creates the folder and stores the compiled plan in it; RunError if the system refuses.
+        """Create the directory and store the compiled plan in it; RunError if the system refuses.
 
-        `artifact` gives the plan's text for a file in a folder. `plan.json` is what runs now, `plans/` keeps
-        every plan that ran here by its hash: a checkpoint says by which one it was saved.
+        `artifact` gives the plan's text for a file in a folder. `plan.json` is the plan that runs now,
+        `plans/` keeps every plan that ran here by its hash: a checkpoint refers to its plan by this hash.
         """
         kept = self.path / KEPT_PLANS
         try:
-            # Else a power failure could take the folder away with every checkpoint in it.
+            # Otherwise a power failure could remove the directory with every checkpoint in it.
             make_durable(kept)
             self._replace(f"{KEPT_PLANS}/{plan_hash}.json", artifact(kept))
             self._replace(PLAN_NAME, artifact(self.path))
@@ -111,9 +111,9 @@ class RunDirectory:
             raise self._not_writable(error) from error
 
     def truncate_metrics(self, *, last_step: int) -> str | None:
-        """Drops the lines of steps that a resumed run does again, and one that a crash cut short.
+        """Drop the lines of steps that a resumed run repeats, and one that a crash cut short.
 
-        A run from its first step drops none of an earlier run's: it gives the name of the file that has them.
+        A run from its first step keeps the lines of an earlier run, and returns the name of their file.
         """
         path = self.path / METRICS_NAME
         try:
@@ -147,7 +147,7 @@ class RunDirectory:
             raise self._not_writable(error) from error
 
     def add_evaluation(self, found: Evaluation, *, step: int) -> None:
-        """Adds an evaluation that is made up for to the line of its step, if metrics.jsonl has that line."""
+        """Add a postponed evaluation to the line of its step, if metrics.jsonl has that line."""
         path = self.path / METRICS_NAME
         one = {**asdict(found), "loss": number(found.loss)}
 
@@ -164,14 +164,14 @@ class RunDirectory:
             raise self._not_writable(error) from error
 
     def write_status(self, state: str, *, code: ExitCode | None = None, **details: Any) -> None:
-        """`state` is running, done, stopped (before the last step, as asked), preempted or failed."""
+        """`state` is running, done, stopped (before the last step, on request), preempted or failed."""
         status = {"state": state, "exit_code": None if code is None else int(code), **details}
-        # A failure's message is whatever was raised, perhaps with an address that holds a key.
+        # A failure's message is whatever was raised, perhaps with a URL that contains a key.
         text = redactor(os.environ)(json.dumps(status, indent=2)) + "\n"
         replace_text(self.path / STATUS_NAME, text, is_last=state != "running")
 
     def is_left_running(self) -> bool:
-        """Whether status.json says that a run goes on, or cannot be read."""
+        """Whether status.json has the state `running`, or can't be read."""
         try:
             text = plain_files.read_utf8(self.path / STATUS_NAME, max_bytes=_MAX_STATUS_BYTES)
             found = json.loads(text)
@@ -180,7 +180,7 @@ class RunDirectory:
         return not isinstance(found, dict) or found.get("state") == "running"
 
     def _repair_metrics(self) -> tuple[str, ...]:
-        """Keeps the sound lines of metrics.jsonl, and all of it under another name where some are damaged."""
+        """Keep sound lines of metrics.jsonl, and the whole file under another name if any are damaged."""
         path = self.path / METRICS_NAME
         try:
             num_damaged = sum(line is None for line in read_lines(path))
@@ -196,9 +196,9 @@ class RunDirectory:
     def _not_writable(self, error: OSError) -> RunError:
         where = f" ({error.filename})" if error.filename else ""
         return RunError(
-            f"cannot write the run's folder {self.path}: {error.strerror}{where}",
+            f"cannot write the run directory {self.path}: {error.strerror}{where}",
             code=ExitCode.STORAGE,
-            help="choose another with --run-dir",
+            help="choose another directory with --run-dir",
             is_shared=False,
         )
 

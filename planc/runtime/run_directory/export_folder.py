@@ -1,12 +1,12 @@
-"""A folder that transformers loads, written without torch and put into its place by rename.
+"""A directory that transformers loads, written without torch and put into place by rename.
 
-    begin        hf.tmp/                    any leftover of a dead export is cleared
+    begin        hf.tmp/                    any leftover of a dead export is removed
     write_file   hf.tmp/model*.safetensors  streamed, fsynced
     finish       hf.tmp/config.json, ...    then the earlier export, if any, is renamed away
                  hf/                        the rename commits; then the earlier export is deleted
 
-Whatever dies at whatever point, `hf` is absent or complete. An earlier export that a death between the two
-renames has left aside comes back when the next one begins.
+If a process dies at any point, `hf` is either absent or complete. If it dies between the two renames, the
+next export restores the earlier one when it begins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from planc.runtime.run_directory.plain_files import NotPlainError, create_to_wri
 from planc.strict_json import loads
 
 ORIGIN_NAME = "planc_export.json"
-"""Says which plan and step an export is of; what has it not is never replaced."""
+"""Names the plan and step of an export; a directory without it is never replaced."""
 
 _MAX_ORIGIN_BYTES = 10_000
 
@@ -44,15 +44,15 @@ COMPANIONS = (
     "chat_template.jinja",
     "chat_template.json",
 )
-"""Files that go along where the model's own folder has them."""
+"""Files that are copied if the model's own directory has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What stands beside the weights.
+    """The contents of an export other than the weights.
 
-    `source` is the model's own folder; `config` what the export's config.json says otherwise than its own;
-    `files` the tensors of each weight file; `origin` what ORIGIN_NAME says, `step` among it.
+    `source` is the model's own directory; `config` the entries of config.json that the export changes;
+    `files` the tensors of each weight file; `origin` the contents of ORIGIN_NAME, including `step`.
     """
 
     source: Path
@@ -81,9 +81,9 @@ def plan_files(entries: Iterable[Entry], *, max_bytes: int) -> dict[str, tuple[E
 
 
 def begin(folder: Path) -> Path:
-    """The new, empty folder to write the export into that `folder` is to be.
+    """The new, empty directory in which to write the export, before it becomes `folder`.
 
-    Raises CheckpointError where `folder` exists and is no export of a run.
+    Raises CheckpointError if `folder` exists and is not an export of a run.
     """
     temporary, aside = _temporary(folder), _aside(folder)
     with storage_errors(f"cannot begin an export in {folder.parent}"):
@@ -98,9 +98,9 @@ def begin(folder: Path) -> Path:
 
 
 def write_file(path: Path, entries: Sequence[Entry], *, data: Iterable[memoryview]) -> None:
-    """Writes a weight file, durably: `data` has the elements of each entry, asked for one by one."""
+    """Write a weight file durably: `data` yields the elements of each entry, one entry at a time."""
     with storage_errors(f"cannot write {path}"), create_to_write(path) as stream:
-        # transformers refuses a file that does not name its framework.
+        # transformers rejects a file that does not name its framework.
         stream.write(encode_header(entries, metadata={"format": "pt"}))
         for elements in data:
             stream.write(elements)
@@ -108,7 +108,7 @@ def write_file(path: Path, entries: Sequence[Entry], *, data: Iterable[memoryvie
 
 
 def finish(temporary: Path, folder: Path, *, described: Description) -> str:
-    """Completes an export and puts it into place; `, in place of that of step 60` where there was one."""
+    """Complete an export and put it into place; return `, replacing the export of step 60` if it did."""
     with storage_errors(f"cannot complete {folder}"):
         _write_config(temporary, described)
         for name in COMPANIONS:
@@ -126,7 +126,7 @@ def finish(temporary: Path, folder: Path, *, described: Description) -> str:
         if replaced is None:
             return ""
         shutil.rmtree(_aside(folder))
-    return f", in place of that of step {replaced}"
+    return f", replacing the export of step {replaced}"
 
 
 def _temporary(folder: Path) -> Path:
@@ -134,12 +134,12 @@ def _temporary(folder: Path) -> Path:
 
 
 def _aside(folder: Path) -> Path:
-    """Where an earlier export lies while the new one takes its place."""
+    """Where an earlier export is kept while the new one takes its place."""
     return folder.with_name(f"{folder.name}.old.tmp")
 
 
 def exported_step(folder: Path) -> int | None:
-    """The step that an export is of; None where there is nothing. CheckpointError for anything else."""
+    """The step of an export; None if there isn't one. CheckpointError for anything else."""
     kind = kind_of(folder)
     if kind is None:
         return None
@@ -149,14 +149,14 @@ def exported_step(folder: Path) -> int | None:
         return int(loads(read_utf8(folder / ORIGIN_NAME, max_bytes=_MAX_ORIGIN_BYTES))["step"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(
-            f"{folder} is no export of a run, and would be replaced by one",
-            help="move it away and run again; with checkpoint.resume it goes on from its last save",
+            f"{folder} is not an export of a run, and the new export would replace it",
+            help="move it away and run again; with checkpoint.resume the run resumes from its last save",
         ) from None
 
 
 def _write_config(temporary: Path, described: Description) -> None:
     config = json.loads((described.source / "config.json").read_text(encoding="utf-8"))
-    # Of weights that are no longer quantized; transformers would read them as if they were.
+    # The exported weights are not quantized; with this entry transformers would read them as if they were.
     config.pop("quantization_config", None)
     _write_json(temporary / "config.json", {**config, **described.config})
 
@@ -180,6 +180,6 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _sync(stream: Any) -> None:
-    # fsync does not see what Python still buffers.
+    # fsync does not write what Python still buffers.
     stream.flush()
     os.fsync(stream.fileno())

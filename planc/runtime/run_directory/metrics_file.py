@@ -1,4 +1,4 @@
-"""Reads metrics.jsonl, whatever became of it: sound lines are kept, others counted."""
+"""Read metrics.jsonl even if it is damaged: sound lines are kept, others counted."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from planc.runtime.run_directory.plain_files import TooLargeError, open_to_read
 from planc.strict_json import loads
 
 _MAX_LINE_BYTES = 16 * 2**20
-"""A million sample ids."""
+"""Enough for a million sample ids."""
 _MAX_FILE_BYTES = 16 * 2**30
-"""Of ten million steps, each with all that is logged; a sparse file of terabytes would take hours."""
+"""Enough for ten million fully logged steps; a sparse file of terabytes would take hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One logged step, and its line as it stands in the file, without the newline."""
+    """One logged step, and its line in the file, without the newline."""
 
     step: int
     loss: float
     text: bytes
     has_labels: bool = True
-    """Without any, `loss` is the mean of nothing."""
+    """If 0, `loss` is the mean of nothing."""
 
 
 def read_lines(path: Path) -> Iterator[Line | None]:
-    """Every line, None for a damaged one; none where there is no file. OSError for what is not a plain file.
+    """Every line, None for a damaged one; nothing for a missing file. OSError for anything but a plain file.
 
-    A last line that a crash has cut short is no damage, and is left out.
+    A last line that a crash cut short does not count as damage, and is left out.
     """
     try:
         with open_to_read(path) as stream:

@@ -1,4 +1,4 @@
-"""What in a run's folder would let it train and then refuse to save: found before its first step."""
+"""Entries of a run directory that would make a save fail after training, found before the first step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planc.runtime.run_directory.run_files import CHECKPOINTS, EXPORT
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """One entry of a run's folder that a run can't use, why, and what to do about it."""
+    """An entry of a run directory that a run can't use, the reason, and the help."""
 
     path: Path
     text: str
@@ -30,7 +30,7 @@ class Obstacle:
 
 
 def obstacles(folder: Path, graph: Graph) -> tuple[Obstacle, ...]:
-    """What a run of `graph` in `folder` would fail on when it resumes, saves or exports. Nothing changes."""
+    """What a run of `graph` in `folder` would fail on when it resumes, saves or exports. Changes nothing."""
     saves = [op for op in graph.save if isinstance(op, SaveCheckpoint)]
     resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
     found: list[Obstacle] = []
@@ -43,7 +43,7 @@ def obstacles(folder: Path, graph: Graph) -> tuple[Obstacle, ...]:
 
 
 def num_kept(folder: Path) -> int:
-    """The committed checkpoints of a run's folder; 0 where `obstacles` reports that they can't be listed."""
+    """The number of committed checkpoints of a run; 0 if `obstacles` reports that they can't be listed."""
     try:
         return len(committed_steps(folder / CHECKPOINTS))
     except CheckpointError:
@@ -61,19 +61,19 @@ def _of_checkpoints(root: Path, *, prunes: bool) -> Iterator[Obstacle]:
         if step_of(path) is not None:
             yield from _of_step(path, prunes=prunes)
         elif is_leftover(path) and kind_of(path) == "directory" and not _is_changeable(path):
-            yield Obstacle(path, "was left by a save and can't be deleted by this user", "delete it")
+            yield Obstacle(path, "is left over from a save, and this user can't delete it", "delete it")
 
 
 def _of_step(path: Path, *, prunes: bool) -> Iterator[Obstacle]:
     kind = kind_of(path)
     if kind == "symbolic link":
-        help = "replace the link with the checkpoint that it leads to, or remove it"
-        yield Obstacle(path, "is a symbolic link, and checkpoints are plain directories", help)
+        help = "replace the link with the checkpoint that it points to, or remove it"
+        yield Obstacle(path, "is a symbolic link, but a checkpoint must be a plain directory", help)
     elif kind != "directory":
-        yield Obstacle(path, f"is a {kind}, and checkpoints are plain directories", "move it away")
+        yield Obstacle(path, f"is a {kind}, but a checkpoint must be a plain directory", "move it away")
     elif prunes and not _is_changeable(path):
         help = "give this user permission, move it away, or leave out checkpoint.keep_last"
-        yield Obstacle(path, "can't be deleted by this user, as checkpoint.keep_last will want", help)
+        yield Obstacle(path, "can't be deleted by this user, as checkpoint.keep_last requires", help)
 
 
 def _of_exports(root: Path) -> Iterator[Obstacle]:
@@ -93,18 +93,20 @@ def _is_there(path: Path) -> bool:
 
 
 def _unusable_directory(path: Path) -> Obstacle | None:
-    """Unless a plain directory is there, in which this user may make and list entries."""
+    """The obstacle, unless `path` is a plain directory in which this user may create and list entries."""
     kind = kind_of(path)
     if kind != "directory":
         text = f"is a {kind}, not a plain directory"
-        return Obstacle(path, text, "move it away; for another disk, name a directory there with --run-dir")
+        return Obstacle(
+            path, text, "move it away; to use another disk, choose a directory there with --run-dir"
+        )
     try:
         os.listdir(path)
-        # Without a name, so nobody ever sees it; only a write shows quotas and read-only mounts.
+        # Without a name, so nobody ever sees it; only a write reveals quotas and read-only mounts.
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        help = "give this user permission, or choose another folder with --run-dir"
+        help = "give this user permission, or choose another directory with --run-dir"
         return Obstacle(path, f"can't be used: {error.strerror}", help)
     return None
 

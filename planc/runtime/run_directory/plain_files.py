@@ -1,8 +1,8 @@
-"""Opens the files of a run's folder: plain files only, never through a link, never waiting.
+"""Open the files of a run directory: plain files only, never through a link, never blocking.
 
-Whoever may write into the folder may leave anything there. Opening a named pipe would wait for its other end,
-a device may act when it is opened, and a link would let a run overwrite a file elsewhere. Everything that
-reads or writes a run's files opens them here.
+Anyone who may write to the directory may leave anything there. Opening a named pipe would wait for its other
+end, a device may act when it is opened, and a link would let a run overwrite a file elsewhere. Everything
+that reads or writes a run's files opens them here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-# Not every system has each of these; where links can't be refused on opening, `_lstat_mode` has to do.
+# Not every system has each of these; if links can't be rejected on opening, `_lstat_mode` must suffice.
 _FLAGS = (
     getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
@@ -38,14 +38,14 @@ _KINDS = (
 
 
 class NotPlainError(OSError):
-    """Something else is where a plain file or a directory belongs; `strerror` says what."""
+    """Something else is where a plain file or a directory belongs; `strerror` names it."""
 
     def __init__(self, path: Path, *, kind: str, wanted: str = "file") -> None:
         super().__init__(errno.EINVAL, f"it is a {kind}, not a plain {wanted}", str(path))
 
 
 class TooLargeError(OSError):
-    """A file holds more than what belongs there ever does."""
+    """A file is larger than any valid file in its place."""
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
         super().__init__(errno.EFBIG, f"it holds more than {max_bytes:_} bytes", str(path))
@@ -61,13 +61,13 @@ def kind_of(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def open_to_read(path: Path) -> Iterator[BufferedReader]:
-    """The plain file at `path`, in bytes. OSError where there is none."""
+    """The plain file at `path`, in bytes. OSError if there isn't one."""
     with os.fdopen(_open(path, os.O_RDONLY), "rb") as stream:
         yield stream
 
 
 def read_bytes(path: Path, *, max_bytes: int) -> bytes:
-    """All of a plain file. OSError where there is none, or where it holds more than `max_bytes`."""
+    """All of a plain file. OSError if there isn't one, or if it holds more than `max_bytes`."""
     with open_to_read(path) as stream:
         content = stream.read(max_bytes + 1)
     if len(content) > max_bytes:
@@ -76,14 +76,14 @@ def read_bytes(path: Path, *, max_bytes: int) -> bytes:
 
 
 def read_utf8(path: Path, *, max_bytes: int) -> str:
-    """As `read_bytes`, decoded; UnicodeDecodeError where it is not UTF-8."""
+    """As `read_bytes`, decoded; UnicodeDecodeError if it is not UTF-8."""
     return read_bytes(path, max_bytes=max_bytes).decode()
 
 
 def open_to_append(path: Path) -> TextIO:
-    """The plain file at `path`, made if it is absent. Each line that is written reaches the system at once.
+    """The plain file at `path`, created if it is absent. Each written line reaches the system at once.
 
-    A last line that a crash has cut short is ended first, so no line is glued to it.
+    A last line that a crash cut short is ended first, so no line is appended to it.
     """
     descriptor = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
@@ -99,13 +99,13 @@ def open_to_append(path: Path) -> TextIO:
 
 
 def open_to_overwrite(path: Path) -> TextIO:
-    """The plain file at `path`, made if it is absent, to read and to write from its start."""
+    """The plain file at `path`, created if it is absent, to read and to write from its start."""
     descriptor = _open(path, os.O_RDWR | os.O_CREAT)
     return os.fdopen(descriptor, "r+", encoding="utf-8", errors="replace")
 
 
 def create(path: Path) -> BinaryIO:
-    """A new file at `path`, to read and write; FileExistsError where anything has this name, a link too."""
+    """A new file at `path`, to read and write; FileExistsError if anything has this name, even a link."""
     return path.open("x+b")
 
 
@@ -115,8 +115,8 @@ def create_to_write(path: Path) -> BinaryIO:
 
 
 def replace(path: Path, content: Iterable[bytes]) -> None:
-    """Puts a file with `content` at `path` by rename, in place of anything but a directory."""
-    # Random, because several processes and threads write, and nobody must be able to guess it.
+    """Put a file with `content` at `path` by rename, replacing anything but a directory."""
+    # Random, because several processes and threads write, and the name must not be guessable.
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         with create_to_write(temporary) as file:
@@ -129,7 +129,7 @@ def replace(path: Path, content: Iterable[bytes]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes what has this name: a directory with all that is in it, a link without what it leads to."""
+    """Remove what has this name: a directory with everything in it, a link without its target."""
     kind = kind_of(path)
     if kind == "directory":
         shutil.rmtree(path)
@@ -138,7 +138,7 @@ def remove(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Renames what is at `path` to the first free `<name>.damaged-<n>` beside it, and returns that."""
+    """Rename what is at `path` to the first free `<name>.damaged-<n>` in its directory, and return that."""
     free = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
     aside = next(one for one in free if not os.path.lexists(one))
     path.rename(aside)
@@ -150,7 +150,7 @@ def _open(path: Path, flags: int) -> int:
     _require_plain(path, _lstat_mode(path))
     descriptor = os.open(path, flags | _FLAGS, 0o666)
     try:
-        # What was looked at may have been exchanged before it was opened.
+        # The file may have been replaced between the check and the opening.
         opened, there = os.fstat(descriptor), os.lstat(path)
         _require_plain(path, opened.st_mode)
         if not getattr(os, "O_NOFOLLOW", 0) and not os.path.samestat(opened, there):

@@ -1,7 +1,7 @@
-"""What lies in a run's folder, by name, and what a run does with entries that it can't use.
+"""The entries of a run directory, by name, and what a run does with those that it can't use.
 
-What is not training state never stops a run: it is renamed, and said. Checkpoints and exports are for
-`obstacles` to refuse.
+Entries that are not training state never stop a run: they are renamed, and the rename is reported.
+Checkpoints and exports are left to `obstacles`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ WANDB_ID = "wandb.id"
 
 _FILES = (PLAN_NAME, METRICS_NAME, STATUS_NAME, WANDB_ID)
 _FOLDERS_OF_FILES = (KEPT_PLANS, LOGS, RANKS, PROFILE)
-# Other programs fill these; W&B puts links of its own into its folder.
+# Other programs fill these; W&B puts its own links into its directory.
 _FOREIGN_FOLDERS = (TENSORBOARD, "wandb")
 
 MAX_PLAN_BYTES = 2**30
-"""Of a compiled plan; one of 4,096 ranks has less than a megabyte."""
+"""The size limit of a compiled plan; one of 4,096 ranks has less than a megabyte."""
 
 
 def set_unusable_aside(folder: Path) -> Iterator[str]:
-    """Renames every entry that is not what a run keeps under its name; one line a rename.
+    """Rename every entry that is not what a run keeps under its name; one line per rename.
 
-    OSError where the system refuses a rename.
+    OSError if the system refuses a rename.
     """
     yield from _aside(folder, names=_FILES, wanted="file")
     yield from _aside(folder, names=(*_FOLDERS_OF_FILES, *_FOREIGN_FOLDERS), wanted="directory")

@@ -1,7 +1,7 @@
-"""A small file that can be replaced when the disk is full: room for the next text is held beside it.
+"""A small file that can be replaced even if the disk is full: space for the next text is reserved.
 
-What ends a run is often a full disk, and how it ended must still be found. The room is a file of its own,
-whose blocks are there already: the text goes into those, and the file takes the place of the old one.
+A run often ends because the disk is full, and its status must still be written. The reserve is a file of its
+own, with blocks on disk: the text is written into those, and this file then replaces the old one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 from planc.runtime.run_directory import plain_files
 
 ROOM_BYTES = 16 * 2**10
-"""More than a status takes."""
+"""More than a status needs."""
 
 
 def replace_text(path: Path, text: str, *, is_last: bool = False) -> None:
-    """Replaces a file in one step, so that a reader sees the old text or the new; OSError if it cannot be.
+    """Replace a file in one step: a reader sees the old text or the new one. OSError if that fails.
 
-    Several threads may write the same file. After a text that `is_last` no room is held for another.
+    Several threads may write the same file. After a text that `is_last`, no space is reserved.
     """
     room = path.with_name(f".{path.name}.room")
     try:
@@ -36,10 +36,10 @@ def replace_text(path: Path, text: str, *, is_last: bool = False) -> None:
 
 
 def _replace_from(room: Path, path: Path, text: str) -> bool:
-    """Whether the text could take the place of the file in blocks that were held for it."""
+    """Whether the text replaced the file, in the blocks that were reserved for it."""
     taken = _own(room)
     try:
-        # One of several threads or processes gets it.
+        # Only one of several threads or processes gets it.
         room.replace(taken)
         with plain_files.open_to_overwrite(taken) as file:
             file.write(text)
@@ -53,13 +53,13 @@ def _replace_from(room: Path, path: Path, text: str) -> bool:
 
 
 def _hold(room: Path) -> None:
-    """Takes the room, unless it is there."""
+    """Reserve the space, unless it is reserved already."""
     if room.exists():
         return
-    # Written rather than asked for: not every file system allocates before, and all write.
+    # Written rather than preallocated, which not every file system supports.
     plain_files.replace(room, (bytes(ROOM_BYTES),))
 
 
 def _own(path: Path) -> Path:
-    """A name beside the file that no other thread and no other process takes."""
+    """A name in the file's directory that no other thread or process uses."""
     return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")

@@ -1,4 +1,4 @@
-"""How long a run needs to end well, and how long those wait who tell it to."""
+"""How long a run needs to stop cleanly, and how long its launcher waits for that."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from itertools import pairwise
 from pathlib import Path
 
 TORCHRUN_GRACE_SECONDS = 30
-"""How long torchrun waits after it has passed a signal on, unless it is told otherwise."""
+"""How long torchrun waits by default after it has forwarded a signal."""
 _VARIABLES = ("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-"""What torchrun reads, in this order, where its command does not say."""
+"""The variables that torchrun reads, in this order, without the option."""
 _OPTIONS = ("--shutdown-timeout", "--shutdown_timeout")
 
 
 @dataclass(slots=True)
 class Stretches:
-    """The longest of what a run cannot leave half-way, in seconds, by its name."""
+    """The longest stretches of a run that it can't interrupt, in seconds."""
 
     save_seconds: float = 0.0
     between: tuple[str, float] = ("a step", 0.0)
 
     def add(self, name: str, seconds: float) -> None:
-        """A stretch of the run between two places where it could have ended."""
+        """Record a stretch between two points where the run could have stopped."""
         if seconds > self.between[1]:
             self.between = (name, seconds)
 
     @property
     def total_seconds(self) -> float:
-        """From a signal to the end of the run, at worst: one stretch, and the save after it."""
+        """From a signal to the end of the run, at worst: one stretch, and a save."""
         return self.save_seconds + self.between[1]
 
 
 def grace_seconds(environment: Mapping[str, str], agent: Sequence[str]) -> int:
-    """How long torchrun lets a run end. `agent` is torchrun's command line, empty if it is not known."""
+    """How long torchrun waits for a run to end. `agent` is its command line, empty if unknown."""
     given = [_value(words) for words in _pairs(agent)] + [environment.get(name) for name in _VARIABLES]
-    found = next((text for text in given if text and text.isascii() and text.isdecimal()), None)
-    return TORCHRUN_GRACE_SECONDS if found is None else int(found)
+    seconds = next((text for text in given if text and text.isascii() and text.isdecimal()), None)
+    return TORCHRUN_GRACE_SECONDS if seconds is None else int(seconds)
 
 
 def agent_command(process: int) -> tuple[str, ...]:
-    """The command line of a process; empty where the system does not tell."""
+    """The command line of a process; empty if the system does not show it."""
     try:
         text = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether a run was told to end before its last step, and where it stands."""
+"""A request to stop a run before its last step, and how far the run has come."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Notice:
-    """What one rank knows. The thread that hears signals writes `heard`, the run all else.
+    """One rank's view of a stop request. The signal thread writes `signal_name`, the run everything else.
 
-    A run that is told to end finishes or leaves its step, saves, and ends; before that its ranks agree where,
-    since only some of them may have heard.
+    A run that is asked to stop finishes or abandons its step, saves, and ends. Its ranks agree where to stop
+    first, because only some of them may have received a signal.
     """
 
-    heard: str = ""
-    """`SIGTERM`, as this rank heard it; empty until then."""
-    asked_at: float | None = None
-    """When this rank learnt, by `time.monotonic`, that some rank was told to end."""
+    signal_name: str = ""
+    """The signal that this rank received, such as `SIGTERM`; empty until then."""
+    requested_at: float | None = None
+    """When this rank learned that some rank was asked to stop, by `time.monotonic`."""
     step: int | None = None
-    """The last step that is done. None until the first may begin, while there is nothing to save."""
+    """The last finished step. None before the first step, when there is nothing to save."""
     has_trained: bool = False
-    """This process has changed a weight: there is something new to save."""
-    left: list[str] = field(default_factory=list)
-    """What the run left undone, in words; the same command does it."""
+    """This process has changed a weight, so there is something new to save."""
+    undone: list[str] = field(default_factory=list)
+    """What the run left undone, as text; the same command does it."""
     is_agreed: bool = False
     """All ranks end after `step`."""
     is_over: bool = False
-    """All that is to be saved is saved, or the run has failed."""
+    """Everything that must be saved is saved, or the run has failed."""
     has_failed: bool = False
-    """For a reason of its own, which is being told."""
+    """The run failed for another reason, which is being reported."""
 
-    def hear(self, name: str) -> None:
-        """This rank is told to end, by a signal; what came first stays."""
-        self.heard = self.heard or name
+    def request(self, signal_name: str) -> None:
+        """Record the signal that asks this rank to stop; the first one counts."""
+        self.signal_name = self.signal_name or signal_name

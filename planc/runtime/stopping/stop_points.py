@@ -1,9 +1,9 @@
-"""Where a run can end: places that every rank passes in the same order, and how ranks agree on one of them.
+"""Where a run can stop: points that every rank passes in the same order, and how ranks agree on one of them.
 
-A collective at each place would cost every run for the sake of the few that are told to end. Here nothing is
-sent until a rank is told. Then a thread of every rank freezes its own rank: it publishes the number of the
-first place at which its rank can still stop, and the rank stops there until all have published. The highest
-of the numbers is where all of them end: no rank has passed it, and none waits for another before it.
+A collective at each point would cost every run for the sake of the few that are stopped early. Here nothing
+is sent until a rank receives a signal. Then a thread of every rank freezes its own rank: it publishes the
+number of the first point at which its rank can still stop, and the rank waits there until all have published.
+All ranks stop at the highest number: no rank has passed it, and none waits for another before it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from planc.runtime.numerics import ranks_text
 from planc.runtime.stopping.notice import Notice
 
 _LOOK_SECONDS = 0.5
-"""How late another rank may hear of it."""
+"""How late another rank may learn of a request."""
 _POLL_SECONDS = 0.02
 LONG_STEP_SECONDS = 5.0
-"""A step that takes longer than this is left between two micro-batches; a shorter one is finished."""
+"""A step that takes longer than this is abandoned between two micro-batches; a shorter one is finished."""
 
 
 class Store(Protocol):
-    """The methods that this needs of a `torch.distributed.Store`."""
+    """The methods of `torch.distributed.Store` that are used here."""
 
     def set(self, key: str, value: str, /) -> None: ...
 
@@ -40,14 +40,14 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The place where all ranks end, and whether a step under way is left there or finished first."""
+    """The point where all ranks stop, and whether a step under way is abandoned there or finished first."""
 
     number: int
-    leaves_step: bool
+    abandons_step: bool
 
 
 class StopPoints:
-    """One rank's count of the places that it has passed. Without a store, this process is the only rank."""
+    """One rank's count of the points that it has passed. Without a store, this process is the only rank."""
 
     def __init__(
         self,
@@ -69,52 +69,54 @@ class StopPoints:
         self._step_began = time.monotonic()
         self._step_seconds = 0.0
 
-    def start(self, *, first_asked: Callable[[str], None]) -> None:
-        """Starts to listen to the other ranks. `first_asked` is called on the rank that was told first."""
+    def start(self, *, on_first_request: Callable[[str], None]) -> None:
+        """Listen to the other ranks from now on. `on_first_request` runs on the first rank that is asked."""
         if self._store is not None:
-            arguments = (self._store, first_asked)
+            arguments = (self._store, on_first_request)
             threading.Thread(target=self._listen, args=arguments, name="planc-stop", daemon=True).start()
 
     def step_began(self) -> None:
-        """A step begins: how long steps take decides whether one is left."""
+        """A step begins: how long steps take decides whether one is abandoned."""
         now = time.monotonic()
         self._step_seconds, self._step_began = now - self._step_began, now
 
     def reached(self, *, in_step: bool = False) -> bool:
-        """Whether the run ends at this place: the same on every rank, all of which must ask.
+        """Whether the run stops at this point: the same on every rank. Every rank must call it.
 
-        `in_step` is for a place between two micro-batches of a step.
+        `in_step` is for a point between two micro-batches of a step.
         """
         if self._store is None:
-            return bool(self._notice.heard) and (not in_step or self._longest_step() > LONG_STEP_SECONDS)
+            return bool(self._notice.signal_name) and (
+                not in_step or self._longest_step() > LONG_STEP_SECONDS
+            )
         with self._lock:
             number = self._num_passed + 1
             self._num_passed = number
             if self._frozen is None or number < self._frozen:
                 return False
         stop = self._agreed(self._store)
-        return number >= stop.number and (not in_step or stop.leaves_step)
+        return number >= stop.number and (not in_step or stop.abandons_step)
 
     def _agreed(self, store: Store) -> Stop:
-        """The place that all ranks agree on; RunError where some of them do not answer."""
+        """The point that all ranks agree on; RunError if some of them do not respond."""
         if not self._is_decided.wait(self._timeout_seconds):
             keys = [_key(rank) for rank in range(self._world_size)]
-            silent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
             raise RunError(
-                f"{ranks_text(silent)} did not answer within {self._timeout_seconds:g} s "
-                "where the run should end",
+                f"{ranks_text(missing)} did not respond to the request to stop "
+                f"within {self._timeout_seconds:g} s",
                 code=ExitCode.COMMUNICATION,
                 is_shared=False,
             )
         assert self._stop is not None, "it is set before the event is"
         return self._stop
 
-    def _listen(self, store: Store, first_asked: Callable[[str], None]) -> None:
-        # A store that is gone fails the main thread too, which says why.
+    def _listen(self, store: Store, on_first_request: Callable[[str], None]) -> None:
+        # A lost store fails the main thread too, which reports why.
         with contextlib.suppress(RuntimeError):
-            while not self._is_asked(store, first_asked):
+            while not self._is_requested(store, on_first_request):
                 time.sleep(_LOOK_SECONDS)
-            self._notice.asked_at = time.monotonic()
+            self._notice.requested_at = time.monotonic()
             with self._lock:
                 self._frozen = self._num_passed + 1
             store.set(_key(self._rank), f"{self._frozen} {self._longest_step():.3f}")
@@ -124,19 +126,19 @@ class StopPoints:
             self._stop = _decide(store.multi_get(keys))
             self._is_decided.set()
 
-    def _is_asked(self, store: Store, first_asked: Callable[[str], None]) -> bool:
-        if self._notice.heard:
-            if store.add("stop/asked", 1) == 1:
-                first_asked(self._notice.heard)
+    def _is_requested(self, store: Store, on_first_request: Callable[[str], None]) -> bool:
+        if self._notice.signal_name:
+            if store.add("stop/requested", 1) == 1:
+                on_first_request(self._notice.signal_name)
             return True
-        return store.check(["stop/asked"])
+        return store.check(["stop/requested"])
 
     def _longest_step(self) -> float:
         return max(self._step_seconds, time.monotonic() - self._step_began)
 
 
 def _decide(answers: list[bytes]) -> Stop:
-    """The same on every rank, as all read the same answers."""
+    """The same on every rank, because all read the same answers."""
     numbers, seconds = zip(*(answer.decode().split() for answer in answers), strict=True)
     return Stop(max(map(int, numbers)), max(map(float, seconds)) > LONG_STEP_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The torch backend: one handler an op, in one table."""
+"""The torch backend: one handler per op, in one table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.CheckpointActivations: recompute.checkpoint_activations,
     ops.CompileModules: compilation.compile_modules,
     ops.FullyShard: sharding.shard_fully,
-    ops.MaterialiseWeights: weights.materialise_weights,
+    ops.MaterialiseWeights: weights.materialize_weights,
     ops.InitWeights: weights.init_weights,
     ops.LoadWeights: one_after_another(
         agreed(weights.load_weights), agreed(weights_agreement.compare_copies)
@@ -82,7 +82,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
 
 
 class TorchBackend:
-    """Executes ops on this rank. The process group must stand; see `mesh.connect`."""
+    """Executes ops on this rank. The process group must exist; see `mesh.connect`."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -106,22 +106,22 @@ class TorchBackend:
 
     def started(self, *, first_step: int) -> None:
         if self.session.watch is not None:
-            # Where there is one, this process is one rank, and all its waits are that rank's.
+            # With a watch, this process is one rank, and all its waits are that rank's.
             self.session.own_time = OwnTime(has_device_queue=self.session.device.type == "cuda")
         self.session.observer.started(first_step=first_step, num_steps=self.session.graph.num_steps)
 
-    def is_told_to_end(self, *, step: int) -> bool:
-        return preemption.is_told_to_end(self.session, step=step)
+    def ends_after(self, *, step: int) -> bool:
+        return preemption.ends_after(self.session, step=step)
 
-    def leaves_step(self) -> bool:
-        return preemption.leaves_here(self.session, in_step=True)
+    def abandons_step(self) -> bool:
+        return preemption.stops_here(self.session, in_step=True)
 
-    def leave_step(self, *, step: int) -> None:
-        preemption.leave_step(self.session, step=step)
+    def abandon_step(self, *, step: int) -> None:
+        preemption.abandon_step(self.session, step=step)
 
-    def left_evaluations(self) -> Sequence[ops.Evaluate]:
+    def pending_evaluations(self) -> Sequence[ops.Evaluate]:
         found = (op for op in self.session.graph.step if isinstance(op, ops.Evaluate))
-        return [op for op in found if op.label in self.session.evaluations_left]
+        return [op for op in found if op.label in self.session.pending_evaluations]
 
     def describe_rank(self) -> str:
         rank = self.session.launch.rank
@@ -131,7 +131,7 @@ class TorchBackend:
 
     def failed(self, message: str, *, code: ExitCode) -> str | None:
         if code is ExitCode.NUMERICS:
-            # All ranks are there, and the step that is under way is before the one that went wrong.
+            # All ranks are alive, and the step being saved is before the one that went wrong.
             background_saving.finish_save(self.session)
         if self.session.rank_log is not None:
             self.session.rank_log.write("failed", message=message, exit_code=int(code))

@@ -19,31 +19,32 @@ all_gather_autograd: Final[Any] = getattr(
 all_to_all_autograd: Final[Any] = functional_collectives.all_to_all_single_autograd
 wait_tensor: Final[Any] = functional_collectives.wait_tensor
 
-# Attention that also returns its log-sum-exp: ring attention merges blocks by it, the public
-# scaled_dot_product_attention keeps it to itself.
+# Attention that also returns its log-sum-exp: ring attention merges blocks with it, but the public
+# scaled_dot_product_attention does not return it.
 flash_attention_cpu: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 flash_attention_cpu_backward: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 flash_attention_cuda: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention
 flash_attention_cuda_backward: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention_backward
 
-# Where a rank's block of a DTensor lies in the whole, strided shards of FSDP over TP included.
+# The position of a rank's block in the whole DTensor, including strided shards of FSDP over TP.
 local_block: Final[Any] = dtensor_utils.compute_local_shape_and_global_offset
 
-# A tensor that packs several of one width, each of them divided; also what FSDP makes of rows that tensor
-# parallelism divided before it.
+# A tensor that packs several of one width, each of them sharded; also FSDP's shards of rows that tensor
+# parallelism has sharded before.
 strided_shard: Final[Any] = placement_types._StridedShard
 
-# One mesh dim out of several, and meshes side by side, on the same ranks: FSDP2 shards over (dp_shard, cp) as
-# one dim, beside dp_replicate. The public slicing of flattened dims is deprecated.
+# One mesh dim out of several, and several meshes over the same ranks: FSDP2 shards over (dp_shard, cp) as one
+# dim, in addition to dp_replicate. The public slicing of flattened dims is deprecated.
 flatten_mesh: Final[Any] = DeviceMesh._flatten
 concatenate_meshes: Final[Any] = DeviceMesh._concatenate
 
-# What CUDA memory held, and who asked for it: for pytorch.org/memory_viz. Written, and never read by planc.
+# The contents of CUDA memory, with stack traces of allocations: for pytorch.org/memory_viz. Written, and
+# never read by planc.
 record_memory_history: Final[Any] = torch.cuda.memory._record_memory_history
 dump_memory_snapshot: Final[Any] = torch.cuda.memory._dump_snapshot
 
-# Where a thread waits for a collective to end, by owner and name: the work that torch.distributed hands out,
-# and DTensor's collectives, which planc's attention waits for under its own name.
+# Where a thread waits for a collective to end, by owner and name: the work handles that torch.distributed
+# returns, and DTensor's collectives, which planc's attention waits for under its own name.
 WAITS: Final[Any] = (
     (Work, "wait"),
     (functional_collectives, "wait_tensor"),

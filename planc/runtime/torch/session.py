@@ -1,4 +1,4 @@
-"""The state of one run on one rank: what ops have made so far."""
+"""The state of one run on one rank: the results of ops so far."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from planc.runtime.trackers import Following
 from planc.vocab import MeshDim
 
 if TYPE_CHECKING:
-    # It works on sessions itself.
+    # Lazy: it imports this module.
     from planc.runtime.torch.reporting.profile import Trace
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """`base` is where the plan's relative paths start; `run` is the run's own folder."""
+    """`base` is the base of the plan's relative paths; `run` is the run directory."""
 
     base: Path
     run: Path
@@ -62,12 +62,12 @@ class LocalBatch:
     input_ids: Tensor
     labels: Tensor
     position_ids: Tensor
-    """Places in the sequence, or in the document where documents are isolated."""
+    """Positions in the sequence, or in the document if documents are isolated."""
 
 
 @dataclass(slots=True)
 class Session:
-    """Filled op by op. A field that an op has not made yet is None; graph verification proves the order."""
+    """Filled op by op. A field is None until its op has run; graph verification proves the order."""
 
     graph: Graph
     plan_hash: str
@@ -77,66 +77,66 @@ class Session:
     device: torch.device
     reports_sample_ids: bool = False
     reads: Reads = field(default_factory=Reads)
-    """What this rank has read since ranks agreed last."""
+    """What this rank has read since the last agreement of ranks."""
     sources: tuple[tuple[str, str], ...] = ()
-    """Of the plan: (file name, SHA-256)."""
+    """The plan's files: (file name, SHA-256)."""
     overrides: tuple[str, ...] = ()
-    """The values that the launch gave in place of the plan's."""
+    """The launch's values that override the plan's."""
     rank_log: RankLog | None = None
     following: Following | None = None
-    """The trackers, where the plan names some and this is rank 0."""
+    """The trackers, if the plan names any and this is rank 0."""
     trace: Trace | None = None
-    """Under way in the steps that the plan profiles."""
+    """The trace under way, in the steps that the plan profiles."""
     work: Work | None = None
-    """None where nobody knows how many FLOPs a step has."""
+    """None if the FLOPs of a step are unknown."""
     own_time: OwnTime | None = None
-    """None where ranks are not compared."""
+    """None if ranks are not compared."""
     clock: PhaseClock | None = None
-    """None where nothing is timed."""
+    """None if nothing is timed."""
     watch: Watch | None = None
-    """None where there is no other rank to lose."""
+    """None for a single rank."""
     notice: Notice = field(default_factory=Notice)
-    """Whether the run was told to end."""
-    told: Tensor | None = None
-    """How many ranks were, when the last metrics were summed."""
-    is_leaving: bool = False
-    """All ranks know, at the same place of the run, that it ends as soon as what is new is saved."""
+    """Whether the run was asked to stop."""
+    num_stop_requests: Tensor | None = None
+    """How many ranks were asked to stop, when the last metrics were summed."""
+    is_stopping: bool = False
+    """All ranks know, at the same point of the run, that it ends once everything new is saved."""
     stop_points: StopPoints = field(init=False)
-    evaluations_left: tuple[str, ...] = ()
-    """Labels of those that were due after the last completed step, and were left."""
+    pending_evaluations: tuple[str, ...] = ()
+    """Labels of evaluations that were due after the last completed step, and postponed."""
     saved_step: int | None = None
-    """The last step that is committed."""
+    """The last step whose checkpoint is committed."""
     stretches: Stretches = field(default_factory=Stretches)
     is_warned_of_grace: bool = False
     is_warned_of_no_labels: bool = False
     loaded_views: dict[str, View] = field(default_factory=dict)
-    """By parameter or buffer: where its values were loaded from, until ranks have compared them."""
+    """The source of loaded values, by parameter or buffer, until ranks have compared them."""
     saves: BackgroundSaves | None = None
     """None until the first asynchronous save."""
     _mesh: DeviceMesh | None = None
     _submeshes: dict[MeshDim, DeviceMesh] = field(default_factory=dict)
-    """What was asked for before: to slice a mesh takes longer than what a step asks of its dims."""
+    """A cache: slicing a mesh takes longer than everything a step does with its dims."""
     _model: nn.Module | None = None
     _optimizer: Optimizer | None = None
     _schedule: BuildSchedule | None = None
     _loader: BatchLoader | None = None
     _data_op: OpenData | None = None
     documents: Documents | None = None
-    """Where documents are kept apart: which are in the micro-batch that the model computes."""
+    """The documents of the current micro-batch, if documents are isolated."""
     evaluation_sets: dict[str, EvaluationSet] = field(default_factory=dict)
-    """By the plan's label."""
+    """By their label in the plan."""
     evaluations: list[Evaluation] = field(default_factory=list)
-    """Of the step."""
+    """The evaluations of this step."""
     model_digest: str = ""
     seed: int = 0
     vocab_size: int = 0
     data_fingerprint: str = ""
     completed_steps: int = 0
     batch_since: tuple[int, int] = (0, 0)
-    """The step, and the samples consumed by then, since which every step has had as many samples."""
+    """A step, and the samples consumed by then: every step since has had the same number of samples."""
     batch: list[MicroBatch] = field(default_factory=list)
     batch_tokens: int = 0
-    """Target tokens of the step, over all ranks."""
+    """The number of target tokens of the step, over all ranks."""
     local_batch: LocalBatch | None = None
     logits: Tensor | None = None
     loss: Tensor | None = None
@@ -176,12 +176,12 @@ class Session:
 
     @property
     def weights_device(self) -> torch.device:
-        """Where parameters, gradients and optimizer state lie between uses."""
+        """Where parameters, gradients and optimizer state are kept between uses."""
         offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in self.graph.setup)
         return torch.device("cpu") if offloads else self.device
 
     def artifact(self, folder: Path) -> str:
-        """The compiled plan's text for a file in a folder."""
+        """The compiled plan's text for a file in a directory."""
         base = base_between(folder, plan_folder=self.paths.base)
         return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
 
@@ -196,7 +196,7 @@ class Session:
 
     @property
     def dp_rank(self) -> int:
-        """This rank's place among those that see different samples."""
+        """This rank's place among the ranks that see different samples."""
         shard_size = self.graph.size(MeshDim.DP_SHARD)
         return self.coordinate(MeshDim.DP_REPLICATE) * shard_size + self.coordinate(MeshDim.DP_SHARD)
 

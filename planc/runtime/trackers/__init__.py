@@ -1,4 +1,4 @@
-"""Where rank 0 sends metrics besides the run's folder."""
+"""Trackers: where rank 0 sends metrics, in addition to the run directory."""
 
 from planc.runtime.trackers.following import Following
 from planc.runtime.trackers.tracker import Opening, Tracker

@@ -1,4 +1,4 @@
-"""Keeps trackers away from training: each has a thread, and neither its errors nor its waits stop a step."""
+"""Isolate trackers from training: each has a thread, and neither its errors nor its waits stop a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_WAITING = 1000
 FINISH_SECONDS = 30.0
 """How long a finished run waits for its trackers."""
 FAILED_FINISH_SECONDS = 2.0
-"""How long a failed one does, which has still to say why it failed."""
+"""How long a failed run waits, which must still report its failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _End:
 
 
 class Follower:
-    """One tracker in a thread of its own. `redact` takes secrets out of what it says."""
+    """One tracker in a thread of its own. `redact` removes secrets from its messages."""
 
     def __init__(self, name: str, open: Callable[[], Tracker], *, redact: Callable[[str], str]) -> None:
         self.name = name
@@ -50,14 +50,14 @@ class Follower:
             self.num_dropped += 1
 
     def warning(self) -> str | None:
-        """What is to be said of the first failure, once."""
+        """The warning about the first failure, returned once."""
         if self._is_warned or not self._first_failure:
             return None
         self._is_warned = True
-        return f"warning: {self.name} failed, training goes on: {self._first_failure}"
+        return f"warning: {self.name} failed, training continues: {self._first_failure}"
 
     def finish(self, *, is_done: bool) -> str | None:
-        """Ends the tracker, or leaves it behind if it takes too long. What it missed; None for nothing."""
+        """End the tracker, or abandon it if it takes too long. Return what it missed; None for nothing."""
         seconds = FINISH_SECONDS if is_done else FAILED_FINISH_SECONDS
         try:
             self._waiting.put(_End(is_done), timeout=seconds)
@@ -73,23 +73,23 @@ class Follower:
 
     def _follow(self) -> None:
         tracker = None
-        while not isinstance(said := self._waiting.get(), _End):
+        while not isinstance(entry := self._waiting.get(), _End):
             tracker = tracker or self._opened()
             if tracker is not None:
-                self._try(tracker.log, said.values, step=said.step)
+                self._try(tracker.log, entry.values, step=entry.step)
             else:
                 self.num_dropped += 1
         if tracker is not None:
-            self._try(tracker.finish, is_done=said.is_done)
+            self._try(tracker.finish, is_done=entry.is_done)
 
     def _opened(self) -> Tracker | None:
-        """The tracker; None if it failed before: a second try would fail alike, and may take minutes."""
+        """The tracker; None if it failed before: a second try would fail again, and may take minutes."""
         if self.num_failures:
             return None
         try:
             return self._open()
         except BaseException as error:
-            # W&B raises its own kinds, some of them no Exceptions; none may reach training.
+            # W&B raises its own kinds, not all of them Exceptions; none may reach training.
             self._failed(error)
             return None
 
@@ -110,7 +110,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 class Following:
-    """Observes a run for trackers. `say` shows a line to those who watch."""
+    """Forwards a run's events to trackers. `say` prints a line for the user."""
 
     def __init__(
         self,

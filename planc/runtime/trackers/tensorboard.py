@@ -20,7 +20,7 @@ class TensorboardTracker:
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
-        # A run that dies leaves what it had.
+        # A run that dies leaves what it has logged.
         self.writer.flush()
 
     def finish(self, *, is_done: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a tracker is, and what it is told."""
+"""The interface of trackers, and the values that they receive."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from planc.runtime.observer import Evaluation, StepMetrics
 
 
 class Tracker(Protocol):
-    """Takes numbers by step. Whatever it raises is counted, and no reason to end a run."""
+    """Receives numbers by step. Its errors are counted, and never end a run."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         """The numbers of one step."""
 
     def finish(self, *, is_done: bool) -> None:
-        """The run is over; `is_done` says whether it ended well."""
+        """The run is over; `is_done` is true if it ended well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a tracker starts from. `first_step` is 1 unless a run is resumed."""
+    """What a tracker starts with. `first_step` is 1 unless a run is resumed."""
 
     run_folder: Path
     plan_name: str
@@ -37,7 +37,7 @@ Open = Callable[[Opening], Tracker]
 def values_of(metrics: StepMetrics) -> dict[str, float]:
     """The numbers of a step under the names that dashboards group by: `train/loss`, `time/forward`."""
     given = {
-        # Of no label, there is no mean.
+        # The mean over 0 labels is undefined.
         "train/loss": metrics.loss if metrics.labels else None,
         "train/grad_norm": metrics.grad_norm,
         "train/learning_rate": metrics.learning_rate,
@@ -52,12 +52,12 @@ def values_of(metrics: StepMetrics) -> dict[str, float]:
         "time/step": metrics.seconds,
         **{f"time/{phase}": seconds for phase, seconds in metrics.phase_seconds.items()},
     }
-    found = {name: float(value) for name, value in given.items() if value is not None}
-    for one in metrics.evaluations:
-        found |= values_of_evaluation(one)
-    return found
+    values = {name: float(value) for name, value in given.items() if value is not None}
+    for evaluation in metrics.evaluations:
+        values |= values_of_evaluation(evaluation)
+    return values
 
 
 def values_of_evaluation(found: Evaluation) -> dict[str, float]:
-    """The number of one evaluation, under the same kind of name."""
+    """The loss of one evaluation, under the same kind of name."""
     return {f"eval/{found.label}/loss": float(found.loss)}

@@ -1,4 +1,4 @@
-"""A run of Weights & Biases, in the run's folder or with its server."""
+"""A run of Weights & Biases, in the run directory or on its server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ID = re.compile(rb"[0-9a-f]{12}")
 
 
 class WandbTracker:
-    """One run, with the compiled plan. Started anew it has another id; resumed it goes on with the same."""
+    """One W&B run, with the compiled plan. A new run gets a new id; a resumed run keeps its id."""
 
     def __init__(self, opening: Opening, *, options: open_log.Tracker) -> None:
-        # W&B's log would follow the working directory, and its own errors go to its makers.
+        # Otherwise W&B would log into the working directory, and send its own errors to its vendor.
         os.environ.setdefault("WANDB_DIR", str(opening.run_folder))
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         # Part of `planc[wandb]`: no other run needs it.
@@ -37,7 +37,7 @@ class WandbTracker:
             id=_run_id(opening),
             resume="allow",
             config={"plan": opening.plan_name, "plan_hash": opening.plan_hash, "mesh": dict(opening.mesh)},
-            # The plan says what is told; code, console and environment stay here.
+            # The plan decides what is sent; code, console and environment stay here.
             settings=wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
         )
 
@@ -53,12 +53,12 @@ class WandbTracker:
 
 
 def wandb_opener(options: open_log.Tracker) -> Open:
-    """Opens W&B as a plan says."""
+    """The opener of W&B with a plan's options."""
     return partial(WandbTracker, options=options)
 
 
 def _run_id(opening: Opening) -> str:
-    """The id that the run's folder keeps, made anew where training starts anew, or where it is damaged."""
+    """The id in the run directory; a new one if training starts from its first step, or if it is damaged."""
     path: Path = opening.run_folder / WANDB_ID
     if opening.first_step > 1 and (kept := _kept_id(path)):
         return kept

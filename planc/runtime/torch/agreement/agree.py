@@ -1,7 +1,7 @@
-"""Ranks that read for themselves train on only once all have read the same.
+"""Agreement of what ranks read for themselves: training continues only if all have read the same.
 
-Each op that reads is followed by one reduction of a digest. Only where ranks differ do entries travel, and
-then every rank fails alike, with what differs, where. Texts travel as JSON in CPU tensors: nothing pickles.
+Each op that reads is followed by one reduction of a digest. Only if ranks differ are entries exchanged, and
+every rank fails in the same way, with what differs, and where. Texts are JSON in CPU tensors, without pickle.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from planc.runtime.torch.session import Session
 Handler = Callable[[Session, Any, Position], None]
 
 _WORDS = 4
-"""Of 8 bytes in a SHA-256."""
+"""Words of 8 bytes in a SHA-256."""
 
 
 def agreed(handler: Handler) -> Handler:
-    """The handler of an op that reads, after which all ranks have read the same: else RunError on every one.
+    """The handler of an op that reads, plus the check that all ranks read the same: else RunError on each.
 
-    A failure of the handler on some ranks alone is a RunError on all too, which names them.
+    If the handler fails on some ranks only, all ranks raise a RunError that names them.
     """
 
     def run(session: Session, op: Any, position: Position) -> None:
@@ -50,7 +50,7 @@ def agreed(handler: Handler) -> Handler:
 
 
 def one_after_another(*handlers: Handler) -> Handler:
-    """A handler of an op that is done in several parts, each of which all ranks end before the next."""
+    """The handler of an op with several parts; all ranks finish each part before the next."""
 
     def run(session: Session, op: Any, position: Position) -> None:
         for handler in handlers:
@@ -60,10 +60,10 @@ def one_after_another(*handlers: Handler) -> Handler:
 
 
 def _agree(session: Session, entries: Sequence[Entry], *, failure: RunError | None) -> None:
-    """RunError unless all ranks have equal entries and none failed, or all failed alike."""
+    """RunError unless all ranks have equal entries and none failed, or all failed in the same way."""
     own = digest(entries)
     words = torch.from_numpy(np.frombuffer(bytes.fromhex(own), dtype="<i8").astype(np.int64))
-    # The complement turns the order round, and overflows nowhere: one reduction gives both ends.
+    # The complement reverses the order and never overflows, so one reduction gives both extremes.
     ends = torch.cat((words, ~words, torch.tensor([failure is not None], dtype=torch.int64)))
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)
     if ends[-1].item():
@@ -73,13 +73,13 @@ def _agree(session: Session, entries: Sequence[Entry], *, failure: RunError | No
 
 
 def _refuse_failures(session: Session, failure: RunError | None) -> None:
-    """RunError that names the ranks that failed, unless all did, and with one message."""
+    """RunError that names the ranks that failed, unless all failed with the same message."""
     own: dict[str, Any] = {"host": socket.gethostname()}
     if failure is not None:
         own |= {"message": failure.message, "help": failure.help, "code": failure.code}
-    told = [json.loads(text) for text in gather(json.dumps(own))]
-    failed = [(rank, one) for rank, one in enumerate(told) if "message" in one]
-    if len(failed) == len(told) and len({one["message"] for one in told}) == 1:
+    gathered = [json.loads(text) for text in gather(json.dumps(own))]
+    failed = [(rank, one) for rank, one in enumerate(gathered) if "message" in one]
+    if len(failed) == len(gathered) and len({one["message"] for one in gathered}) == 1:
         return
     texts = [f"rank {rank} ({one['host']}): {one['message']}" for rank, one in failed[:MAX_NAMED]]
     more = [f"and {len(failed) - MAX_NAMED} more ranks"] if len(failed) > MAX_NAMED else []
@@ -88,17 +88,17 @@ def _refuse_failures(session: Session, failure: RunError | None) -> None:
 
 
 def _difference(session: Session, entries: Sequence[Entry], *, own: str) -> RunError:
-    """What every rank raises where records differ."""
+    """The error that every rank raises if records differ."""
     source = majority(gather(own))
     mine = [[one.kind, one.name, one.value] for one in entries]
     expected = [Entry(*one) for one in json.loads(broadcast(json.dumps(mine), source=source))]
     found = deviation(session.launch.rank, socket.gethostname(), entries, expected)
-    told = [deviation_of(json.loads(text)) for text in gather(json.dumps(found.data()))]
-    return refusal(told, world_size=session.launch.world_size)
+    gathered = [deviation_of(json.loads(text)) for text in gather(json.dumps(found.data()))]
+    return refusal(gathered, world_size=session.launch.world_size)
 
 
-def refusal(told: Sequence[Deviation], *, world_size: int) -> RunError:
-    """What a run ends with whose ranks read differently, for a person and for status.json."""
-    deviations = [one for one in told if one.differences]
+def refusal(deviations: Sequence[Deviation], *, world_size: int) -> RunError:
+    """The error of a run whose ranks read differently, for the user and for status.json."""
+    deviations = [one for one in deviations if one.differences]
     message, help = describe(deviations, world_size=world_size)
     return RunError(message, help=help, record={"differing": [one.data() for one in deviations]})

@@ -1,4 +1,4 @@
-"""Whether all ranks write into one folder: known before the model is built, not at the first save."""
+"""Check that all ranks share one run directory, before the model is built rather than at the first save."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PARTING_TIMEOUT = timedelta(seconds=5)
 
 
 def require_shared_folder(store: Store, launch: Launch, folder: Path) -> None:
-    """RunError on every rank, unless what rank 0 writes into the run's folder is there for all of them.
+    """RunError on every rank, unless all of them see what rank 0 writes into the run directory.
 
-    Rank 0 creates the folder. Every rank must call it.
+    Rank 0 creates the directory. Every rank must call it.
     """
     if launch.rank == 0:
         store.set("folder/verdict", _offer(store, launch, folder))
@@ -32,7 +32,7 @@ def require_shared_folder(store: Store, launch: Launch, folder: Path) -> None:
     try:
         verdict = store.get("folder/verdict").decode()
     except (RuntimeError, DistError):
-        verdict = "rank 0 did not say in time whether the run's folder is shared"
+        verdict = "rank 0 did not report in time whether the run directory is shared"
     if not verdict:
         return
     # The store ends with rank 0, if rank 0 hosts it.
@@ -43,19 +43,19 @@ def require_shared_folder(store: Store, launch: Launch, folder: Path) -> None:
     raise RunError(
         verdict,
         code=ExitCode.STORAGE,
-        help="give every rank the same --run-dir, which all machines share and may write",
+        help="give every rank the same --run-dir, on a file system that all machines share and can write",
     )
 
 
 def _offer(store: Store, launch: Launch, folder: Path) -> str:
-    """What is wrong, as rank 0 finds out with a file that it shows to the others; empty if nothing is."""
+    """The problem that rank 0 finds with a probe file for the others; empty if there is none."""
     nonce = folder / f".shared-{uuid.uuid4().hex}"
     try:
         make_durable(folder)
         nonce.touch(exist_ok=False)
     except OSError as error:
         store.set("folder/nonce", "")
-        return f"cannot write the run's folder {folder}: {error.strerror}"
+        return f"cannot write the run directory {folder}: {error.strerror}"
     store.set("folder/nonce", nonce.name)
     try:
         for rank in range(1, launch.world_size):
@@ -63,16 +63,16 @@ def _offer(store: Store, launch: Launch, folder: Path) -> str:
             if missed:
                 return f"rank {rank} does not see what rank 0 writes into {_place(folder)}: it has {missed}"
     except (RuntimeError, DistError):
-        return "a rank did not say in time whether it sees the run's folder"
+        return "a rank did not report in time whether it sees the run directory"
     finally:
-        # It has served; a folder that lost it meanwhile is no reason to fail.
+        # The file has served its purpose; if it is gone already, that is not a failure.
         with contextlib.suppress(OSError):
             nonce.unlink()
     return ""
 
 
 def _look(store: Store, folder: Path) -> str:
-    """Empty if rank 0's file is in this rank's folder, else where this rank looked."""
+    """Empty if rank 0's file is in this rank's directory, else where this rank looked."""
     name = store.get("folder/nonce").decode()
     deadline = time.monotonic() + _SIGHT_SECONDS
     while name and not _is_there(folder, name):

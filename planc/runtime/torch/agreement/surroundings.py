@@ -1,4 +1,4 @@
-"""What decides a rank's arithmetic and is not in its plan: versions, code, environment, settings, device."""
+"""What determines a rank's arithmetic outside its plan: versions, code, environment, settings, device."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ VARIABLES = (
     "TRITON_F32_DEFAULT",
     "USE_HUB_KERNELS",
 )
-"""Variables that choose kernels, precisions or the order of sums, and whose effect cannot be asked for.
+"""Variables that choose kernels, precisions or the order of sums, and whose effect can't be queried.
 
-Threads (OMP_NUM_THREADS) and ATEN_CPU_CAPABILITY are not here: what comes of them is a setting.
+Threads (OMP_NUM_THREADS) and ATEN_CPU_CAPABILITY are not here: their effects are settings.
 Interfaces, caches, logs and memory are each machine's own.
 """
 
 
 def note_surroundings(reads: Reads, graph: Graph, *, device: torch.device) -> None:
-    """Adds all of it to a record."""
+    """Add all of these to a record."""
     for name, value in _versions(graph):
         reads.add("version", name, value)
     note_code(reads, Path(planc.__file__).parent)
@@ -92,7 +92,7 @@ def _versions(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _version(name: str) -> str | None:
-    """What is imported says it itself; what a run imports later is asked of its installation."""
+    """An imported module's own version; the installed one for packages that a run imports later."""
     if name in sys.modules:
         return str(sys.modules[name].__version__)
     try:
@@ -102,7 +102,7 @@ def _version(name: str) -> str | None:
 
 
 def note_code(reads: Reads, folder: Path) -> None:
-    """Adds every Python source below a package's folder."""
+    """Add every Python source below a package's directory."""
     for path in sorted(folder.rglob("*.py")):
         reads.add_content("code", path.relative_to(folder.parent).as_posix(), path.read_bytes())
 
@@ -116,7 +116,7 @@ def _settings(device: torch.device) -> Iterator[tuple[str, str]]:
     yield "the default dtype", str(torch.get_default_dtype())
     if device.type != "cuda":
         yield "the device", device.type
-        # Sums are made by as many threads.
+        # The order of sums depends on it.
         yield "the number of threads", str(torch.get_num_threads())
         yield "oneDNN", str(torch.backends.mkldnn.enabled)
         return

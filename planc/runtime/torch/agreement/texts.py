@@ -1,4 +1,4 @@
-"""Texts between ranks, as byte tensors: nothing here pickles. Without a process group there is one rank."""
+"""Send texts between ranks as byte tensors, without pickle. Without a process group there is one rank."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def gather(text: str) -> list[str]:
         return [text]
     data = _encode(text, device=_device())
     lengths = _gather_equal(torch.tensor([data.numel()], device=data.device))
-    # A collective's tensors are of one length.
+    # All tensors of a collective must have one length.
     padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=data.device)
     padded[: data.numel()] = data
     rows = _gather_equal(padded)

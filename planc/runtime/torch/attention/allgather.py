@@ -30,9 +30,9 @@ def allgather_attention(
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
-    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents` each is attended
-    to alone; with a `window` a position sees itself and the window - 1 before it. ValueError if a headtail
-    shard is odd or if key and value differ in shape.
+    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
+    within their own only; with a `window` a position sees itself and the window - 1 before it. ValueError if
+    a headtail shard is odd or if key and value differ in shape.
     """
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
@@ -61,7 +61,7 @@ def gather_sequence(tensor: Tensor, *, group: ProcessGroup, balance: Balance) ->
 
 
 def query_chunks(query: Tensor, *, size: int, rank: int, balance: Balance) -> tuple[tuple[Tensor, int], ...]:
-    """Each run of neighbouring local queries, with the position after its last one."""
+    """Each run of consecutive local queries, with the position after its last one."""
     length = query.shape[2]
     if balance == "none":
         return ((query, (rank + 1) * length),)
@@ -78,10 +78,10 @@ def lower_right_attention(
     window: int | None = None,
     documents: Documents | None = None,
 ) -> Tensor:
-    """Causal attention where the last query stands at the last key, [B, H, Sq, D]."""
+    """Causal attention with the last query at the last key, [B, H, Sq, D]."""
     num_queries, num_keys = query.shape[2], key.shape[2]
     if window is not None or documents is not None:
-        # Beside a mask, CUDA's fused kernels take no grouped heads.
+        # With a mask, CUDA's fused kernels don't support grouped heads.
         num_groups = query.shape[1] // key.shape[1]
         key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
         seen = _mask(query, num_keys=num_keys, window=window, documents=documents)
@@ -94,7 +94,7 @@ def lower_right_attention(
 
 
 def _mask(query: Tensor, *, num_keys: int, window: int | None, documents: Documents | None) -> Tensor:
-    """What is seen by queries [B, H, Sq, D] that end at the last key, as SDPA takes it."""
+    """The SDPA mask of queries [B, H, Sq, D] that end at the last key."""
     num_queries = query.shape[2]
     if documents is None:
         assert window is not None, "else nothing would be masked"
@@ -107,7 +107,7 @@ def _mask(query: Tensor, *, num_keys: int, window: int | None, documents: Docume
 
 
 def lower_right_mask(num_queries: int, num_keys: int, *, device: torch.device) -> Tensor | CausalBias | None:
-    """What makes attention causal where the last query stands at the last key."""
+    """The causal mask, or bias, with the last query at the last key."""
     if device.type == "cpu":
         # The CPU has no fused kernel for CausalBias; its flash kernel takes a boolean mask.
         return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)

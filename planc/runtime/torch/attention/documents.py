@@ -1,4 +1,4 @@
-"""Which tokens a token sees where documents share a sequence and are kept apart."""
+"""Attention masks that isolate documents which share a sequence."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 HIDDEN = -1e9
-"""What is added to the score of a token that is not seen. Finite, so that a block of which a query sees
-nothing has a log-sum-exp: in the sum over blocks its share is then nought exactly."""
+"""Added to the score of a token that is not seen. Finite, so a block of which a query sees nothing has a
+log-sum-exp: in the sum over blocks its share is then exactly 0."""
 
 
 class Documents:
-    """The documents of the current micro-batch, and what keeps them apart, made once.
+    """The documents of the current micro-batch, and their masks, each computed once.
 
     `starts` [B, S] has for every position of the whole sequence the position at which its document starts, in
     the order of the sequence, on every rank that holds a part of it.
@@ -24,7 +24,7 @@ class Documents:
         self._biases: dict[Hashable, Tensor] = {}
 
     def begin(self, starts: Tensor) -> None:
-        """Goes on to another micro-batch."""
+        """Start a new micro-batch."""
         self._starts = starts
         self._biases.clear()
 
@@ -37,15 +37,15 @@ class Documents:
         dtype: torch.dtype,
         window: int | None = None,
     ) -> Tensor:
-        """What is added to scores, [B, 1, Sq, Sk] in `dtype`: 0 where a query sees a key, else HIDDEN.
+        """The bias of the scores, [B, 1, Sq, Sk] in `dtype`: 0 where a query sees a key, else HIDDEN.
 
-        `queries` [Sq] and `keys` [Sk] are positions in the whole sequence. A token sees those of its own
+        `queries` [Sq] and `keys` [Sk] are positions in the whole sequence. A token sees the tokens of its own
         document up to itself; with a `window`, itself and the window - 1 before it. The bias is kept under
         `key`: all layers share it, and what they save for backward is one tensor.
         """
         assert self._starts is not None, "sharding the context comes before the forward"
         if torch.compiler.is_compiling():
-            # Compiled code that is run again in backward can keep nothing: each module makes its own.
+            # Compiled code that runs again in backward can't cache: each module computes its own.
             return _bias(self._starts, queries, keys, dtype=dtype, window=window)
         name = (key, dtype, window)
         if name not in self._biases:

@@ -14,14 +14,14 @@ from torch import Tensor
 from planc.runtime.torch import private
 
 CUDA_HEAD_DIM_MULTIPLE = 8
-"""The raw CUDA kernel takes only such head dims; the public op pads around it."""
+"""The raw CUDA kernel supports only multiples of this head dim; the public op pads."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockOutput:
     """What one block contributes: `out` [B, H, Sq, D] and `lse` [B, H, Sq], the log-sum-exp of its scores.
 
-    `state` is what the CUDA backward wants back from its forward; empty on the CPU.
+    `state` is what the CUDA backward needs from its forward; empty on the CPU.
     """
 
     out: Tensor
@@ -46,12 +46,12 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 def require_flash(query: Tensor, *, isolates: bool = False) -> None:
     """ValueError unless this device has a flash kernel for the dtype and head dim of `query`.
 
-    With `isolates` it must take a mask too.
+    With `isolates` the kernel must support a mask too.
     """
     if query.device.type == "cpu":
         return
     if isolates:
-        raise ValueError("ring attention keeps documents apart on the cpu only: take allgather or ulysses")
+        raise ValueError("ring attention isolates documents on the CPU only: use allgather or ulysses")
     if query.device.type != "cuda":
         raise ValueError(f"ring attention has no kernel for device {query.device.type}, only cpu and cuda")
     if query.dtype not in (torch.bfloat16, torch.float16):
@@ -73,7 +73,7 @@ def flash_forward(
     if query.device.type == "cpu":
         out, lse = private.flash_attention_cpu(query, key, value, 0.0, causal, attn_mask=bias, scale=scale)
         return BlockOutput(out, lse, ())
-    assert bias is None, "require_flash has refused it"
+    assert bias is None, "require_flash rejects it"
     out, lse, *state, _debug_mask = private.flash_attention_cuda(
         query, key, value, 0.0, causal, False, scale=scale
     )

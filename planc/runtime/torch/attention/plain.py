@@ -20,8 +20,8 @@ def plain_attention(
 ) -> Tensor:
     """Causal attention of `query` [B, H, S, D] over `key` and `value` [B, Hkv, S, D], as [B, H, S, D].
 
-    With a `window` a position sees itself and the window - 1 positions before it, as transformers counts;
-    with `documents`, only what is in its own.
+    With a `window` a position sees itself and the window - 1 positions before it, as in transformers;
+    with `documents`, only its own document.
     """
     length = query.shape[2]
     if window is not None and window >= length:
@@ -31,7 +31,7 @@ def plain_attention(
         return scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
         )
-    # Beside a mask, CUDA's fused kernels take no grouped heads; without them the scores are materialised.
+    # With a mask, CUDA's fused kernels don't support grouped heads; unfused ones materialize the scores.
     num_groups = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
     if documents is None:

@@ -1,4 +1,4 @@
-"""What an attention call may ask for. Anything that would change the maths and is not done raises."""
+"""Checks of attention calls: anything unsupported that would change the result raises."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ IGNORED_KEYWORDS = frozenset(
         "use_cache",
     }
 )
-"""Model keywords that transformers hands through to attention; they have had their effect elsewhere."""
+"""Model keywords that transformers passes through to attention; they take effect elsewhere."""
 
 NEUTRAL_VALUES: Mapping[str, object] = {"is_causal": True, "output_attentions": False}
-"""Keywords that ask for nothing at this value, and for something else at any other."""
+"""Keywords that have no effect at this value, and would have one at any other."""
 
 
 def require_supported(
     *, module: object, attention_mask: Tensor | None, dropout: float, keywords: Mapping[str, object]
 ) -> None:
-    """ValueError naming the first thing asked for that plain causal attention does not do.
+    """ValueError naming the first argument that plain causal attention does not support.
 
-    `keywords` are what the model passed beyond the interface, except sliding_window. None asks for nothing.
+    `keywords` are what the model passed beyond the interface, except sliding_window. None has no effect.
     """
     if attention_mask is not None:
         raise ValueError("attention_mask is not supported: attention is causal over the whole sequence")
@@ -44,10 +44,10 @@ def require_supported(
 
 
 def require_shapes(module: object, *, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """ValueError if keys from a cache stand beside the queries, or the heads are not those of the model.
+    """ValueError if there are keys from a cache, or if the heads are not those of the model.
 
-    Heads that are divided for the queries and whole for the keys would still group, but to other keys than
-    the model means; its own `num_key_value_groups`, where it has one, tells.
+    Heads that are sharded for the queries and whole for the keys would still group, but with other keys than
+    the model's: its own `num_key_value_groups`, where it has one, shows this.
     """
     if query.shape[2] != key.shape[2]:
         lengths = f"{query.shape[2]} queries, {key.shape[2]} keys"
@@ -55,10 +55,10 @@ def require_shapes(module: object, *, query: Tensor, key: Tensor, value: Tensor)
     if key.shape[:3] != value.shape[:3]:
         raise ValueError(f"keys {list(key.shape[:3])} and values {list(value.shape[:3])} differ in number")
     if query.shape[1] % key.shape[1]:
-        raise ValueError(f"{query.shape[1]} heads do not divide by {key.shape[1]} key-value heads")
+        raise ValueError(f"{query.shape[1]} heads are not divisible by {key.shape[1]} key-value heads")
     groups = getattr(module, "num_key_value_groups", None)
     if groups is not None and query.shape[1] != groups * key.shape[1]:
         raise ValueError(
             f"{query.shape[1]} query heads meet {key.shape[1]} key-value heads, but the model has {groups} "
-            "query heads for each: queries, keys and values must be divided alike"
+            "query heads for each: queries, keys and values must be sharded in the same way"
         )

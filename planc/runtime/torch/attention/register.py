@@ -74,7 +74,7 @@ def register_attention(
 def attention_for(
     kind: Kind, *, group: ProcessGroup | None, balance: Balance, documents: Documents | None = None
 ) -> Callable[..., Tensor]:
-    """The attention of this kind as a function of (query, *, key, value, scale); ValueError as above."""
+    """The attention of this kind, as a function of (query, *, key, value, scale); ValueError as above."""
     if kind == "plain":
         if group is not None or balance != "none":
             raise ValueError(f"plain attention takes no group and balance none, not balance {balance}")
@@ -94,7 +94,7 @@ def attention_for(
 
 
 def effective_window(sliding_window: int | None, *, sequence_length: int) -> int | None:
-    """The window in tokens, None where it hides nothing of `sequence_length` positions."""
+    """The window in tokens, None if it hides none of `sequence_length` positions."""
     if sliding_window is None or sliding_window >= sequence_length:
         return None
     return sliding_window

@@ -1,7 +1,7 @@
 """Ring attention: keys and values travel around the cp ranks, each rank merges one block at a time.
 
 Messages hold key-value heads only, never repeated to the query heads. Gradients of keys and values travel
-along with them and are home after a full turn.
+with them, and return to their own rank after a full turn.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ring:
     documents: Documents | None = None
 
     def bias(self, source: int, block: Block, *, length: int, dtype: torch.dtype) -> Tensor | None:
-        """What documents add to the scores of a block of rank `source`, causality included; or nothing."""
+        """The bias of documents for a block of rank `source`, including causality; None without documents."""
         if self.documents is None:
             return None
         held = [
@@ -53,7 +53,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Which local queries see which keys of the visiting shard, along the sequence."""
+    """The local queries, and the keys of the visiting shard that they see, along the sequence."""
 
     query: slice
     key: slice
@@ -62,11 +62,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A message under way from the previous rank."""
+    """A message in flight from the previous rank."""
 
     incoming: Tensor
     outgoing: Tensor
-    """Held until it has left."""
+    """Kept alive until it is sent."""
     work: Any
 
     def wait(self) -> Tensor:
@@ -86,8 +86,8 @@ def ring_attention(
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
-    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents` each
-    is attended to alone. ValueError if a headtail shard is odd, if key and value differ in shape, or if the
+    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
+    within their own only. ValueError if a headtail shard is odd, if key and value differ in shape, or if the
     device has no kernel for them.
     """
     require_flash(query, isolates=documents is not None)
@@ -101,7 +101,7 @@ def ring_attention(
 
 
 def visible_block(source: int, *, ring: Ring, length: int) -> Block | None:
-    """What this rank's queries see of the shard that rank `source` owns; None if nothing."""
+    """The part of rank `source`'s shard that this rank's queries see; None if they see nothing."""
     everything, half = slice(0, length), length // 2
     if source == ring.rank:
         # Positions ascend within a shard, so its own triangle is causal under either layout.
@@ -109,20 +109,20 @@ def visible_block(source: int, *, ring: Ring, length: int) -> Block | None:
     if ring.balance == "none":
         return Block(everything, everything, causal=False) if source < ring.rank else None
     if source < ring.rank:
-        # The source's tail chunk lies after both of ours.
+        # The source's tail chunk comes after both of ours.
         return Block(everything, slice(0, half), causal=False)
-    # Our head chunk lies before both chunks of the source.
+    # Our head chunk comes before both chunks of the source.
     return Block(slice(half, length), everything, causal=False)
 
 
 def rotate(tensor: Tensor, *, ring: Ring) -> Arrival:
-    """The same tensor of the previous rank, on its way; ours goes to the next rank."""
+    """The previous rank's tensor, in flight; ours goes to the next rank."""
     outgoing = tensor.contiguous()
     incoming = torch.empty_like(outgoing).flatten()
     send_sizes, receive_sizes = [0] * ring.size, [0] * ring.size
     send_sizes[(ring.rank + 1) % ring.size] = outgoing.numel()
     receive_sizes[(ring.rank - 1) % ring.size] = outgoing.numel()
-    # An all-to-all with one partner each way: also the threaded process group has it, unlike send and recv.
+    # An all-to-all with one partner each way: unlike send and recv, the threaded process group supports it.
     work = dist.all_to_all_single(
         incoming, outgoing.flatten(), receive_sizes, send_sizes, group=ring.group, async_op=True
     )
@@ -130,7 +130,7 @@ def rotate(tensor: Tensor, *, ring: Ring) -> Arrival:
 
 
 def visits(key_value: Tensor, *, ring: Ring) -> Iterator[tuple[Tensor, Block | None, int]]:
-    """Each rank's keys and values [2, B, Hkv, S_local, D], ours first, what our queries see of it, whose.
+    """Each rank's keys and values [2, B, Hkv, S_local, D], ours first; what our queries see; the rank.
 
     The next message travels while the caller works on this one.
     """
@@ -144,7 +144,7 @@ def visits(key_value: Tensor, *, ring: Ring) -> Iterator[tuple[Tensor, Block | N
 
 
 def part(tensor: Tensor, rows: slice) -> Tensor:
-    """The `rows` of tensor_dim 2, contiguous as the kernels want them."""
+    """The `rows` of tensor_dim 2, contiguous, as the kernels require."""
     return tensor[:, :, rows].contiguous()
 
 
@@ -177,7 +177,7 @@ class RingAttention(torch.autograd.Function):
             biases.append(bias)
         out = out.to(query.dtype)
         ctx.save_for_backward(query, key_value, out, lse)
-        # Biases are shared by all layers, so that keeping them takes nothing.
+        # All layers share the biases, so keeping them takes no memory.
         ctx.scale, ctx.ring, ctx.states, ctx.biases = scale, ring, states, biases
         return out
 
@@ -207,7 +207,7 @@ class RingAttention(torch.autograd.Function):
                 grad_query[:, :, block.query] += gradients.query
                 grad_key_value[0, :, :, block.key] += gradients.key
                 grad_key_value[1, :, :, block.key] += gradients.value
-            # One turn more than the keys take: the last brings every gradient home.
+            # One more turn than the keys need: the last returns every gradient to its rank.
             arrival = rotate(grad_key_value, ring=ctx.ring)
         assert arrival is not None, "a ring has at least one rank"
         grad_key, grad_value = arrival.wait().to(key_value.dtype)

@@ -1,7 +1,7 @@
 """Which positions of a sequence each rank of the cp mesh dim holds.
 
 Under "none" rank r holds the r-th of `parts` contiguous chunks. Under "headtail" the sequence is cut into
-2 x parts chunks and rank r holds chunks r and 2 x parts - 1 - r, so that causal work is equal on all ranks.
+2 x parts chunks and rank r holds chunks r and 2 x parts - 1 - r, so causal work is equal on all ranks.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Balance = Literal["headtail", "none"]
 def shard(tensor: Tensor, *, tensor_dim: int, parts: int, index: int, balance: Balance) -> Tensor:
     """The positions of `tensor` along `tensor_dim` that rank `index` of `parts` holds, in its order.
 
-    ValueError if the length does not divide by `parts` (2 x parts under "headtail").
+    ValueError if the length is not divisible by `parts` (2 x parts under "headtail").
     """
     length = tensor.shape[tensor_dim]
     num_chunks = 2 * parts if balance == "headtail" else parts
     if length % num_chunks:
-        raise ValueError(f"length {length} does not divide by {num_chunks} ({balance}, cp = {parts})")
+        raise ValueError(f"length {length} is not divisible by {num_chunks} ({balance}, cp = {parts})")
     chunks = tensor.chunk(num_chunks, tensor_dim)
     if balance == "none":
         return chunks[index]

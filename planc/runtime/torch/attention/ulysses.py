@@ -1,4 +1,4 @@
-"""Ulysses attention: one all-to-all turns a share of the sequence into a share of the heads, and back."""
+"""Ulysses attention: one all-to-all exchanges sequence shards for head shards, another reverses it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def ulysses_attention(
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
-    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents` each is attended
-    to alone; with a `window` a position sees itself and the window - 1 before it. ValueError if the heads do
-    not divide over the ranks (see `kv_repeats`) or a headtail shard is odd.
+    `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
+    within their own only; with a `window` a position sees itself and the window - 1 before it. ValueError if
+    the heads do not divide over the ranks (see `kv_repeats`) or a headtail shard is odd.
     """
     size = dist.get_world_size(group)
     repeats = kv_repeats(query.shape[1], num_kv_heads=key.shape[1], cp=size)
@@ -40,7 +40,7 @@ def ulysses_attention(
 
 
 def kv_repeats(num_heads: int, *, num_kv_heads: int, cp: int) -> int:
-    """How often each key-value head must be repeated so that all `cp` ranks get one; counts are local to tp.
+    """How often each key-value head must be repeated so all `cp` ranks get one; counts are per tp rank.
 
     ValueError unless the query heads divide by cp, and the key-value heads divide by cp or cp by them.
     """

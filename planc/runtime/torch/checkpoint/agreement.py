@@ -1,4 +1,4 @@
-"""What one rank does or finds, known to every rank, its CheckpointError included."""
+"""Share what one rank does or finds with every rank, including its CheckpointError."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _ERRORS: dict[str, type[CheckpointError]] = {
 
 
 def from_coordinator(function: Callable[[], str], *, group: dist.ProcessGroup | None = None) -> str:
-    """What `function` returns on rank 0, which alone calls it. All ranks raise its CheckpointError.
+    """The result of `function`, which only rank 0 calls. All ranks raise its CheckpointError.
 
-    `group` holds every rank; without one it is the group of training.
+    `group` contains every rank; the default is the group of training.
     """
     report = _attempt(function) if rank() == 0 else None
     return _results([broadcast(report, group=group)])[0]
 
 
 def require_on_all(check: Callable[[], None]) -> None:
-    """Runs `check` on each rank. All ranks raise the CheckpointErrors of any."""
+    """Runs `check` on each rank. All ranks raise the CheckpointErrors of any rank."""
 
     def run() -> str:
         check()
@@ -39,7 +39,7 @@ def require_on_all(check: Callable[[], None]) -> None:
 
 
 def combined(failures: Mapping[int, CheckpointError]) -> CheckpointError:
-    """One error of the lowest failing rank's kind; equal messages are said once, with their ranks."""
+    """One error of the lowest failing rank's kind; equal messages are listed once, with their ranks."""
     ranks_by_message: dict[str, list[int]] = {}
     for failing_rank, error in sorted(failures.items()):
         ranks_by_message.setdefault(error.message, []).append(failing_rank)

@@ -1,14 +1,14 @@
-"""Saves that a thread writes while training goes on.
+"""Saves that a thread writes while training continues.
 
-Training waits while each rank copies what it writes. Then a thread of each rank does, on the copies, all
-that a save does which training waits for: the same code plans nothing anew, writes, hashes, syncs, commits
-and deletes what is not kept. Its collectives are in a gloo group of its own, in which nothing else meets:
-in the group of training, the order of the two threads' collectives would differ between ranks. While no
-thread works, training's own thread may use the group, and plans the first save there.
+Training waits while each rank copies what it writes. Then a thread of each rank does the rest of a save on
+the copies: the same code, but with its plan made already, writes, hashes, syncs, commits, and deletes what is
+not kept. Its collectives are in a gloo group of its own, which nothing else uses: in the group of training,
+the order of the two threads' collectives would differ between ranks. While no thread works, training's own
+thread may use the group, and plans the first save there.
 
-One save at a time is under way. `has_ended` asks all ranks, so that they learn of an end, and of its error,
-after the same step; every rank must call it after the same steps. `join` asks nobody: the threads of all
-ranks end alike. What ends the process ends the thread too, and then the step is not committed: the threads
+One save at a time is under way. `has_ended` asks all ranks, so they learn of its end, and of its error, after
+the same step; every rank must call it after the same steps. `join` asks nobody: the threads of all ranks end
+in the same way. What ends the process ends the thread too, and then the step is not committed: the threads
 are daemons.
 """
 
@@ -31,7 +31,7 @@ from planc.runtime.torch.checkpoint.tensors import TrainingState, named_tensors
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A committed directory, how long its save took, and for how much of that training waited."""
+    """A committed directory, how long its save took, and how long training waited for it."""
 
     directory: Path
     seconds: float
@@ -40,7 +40,7 @@ class Saved:
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A save that a thread makes: its directory, and the end of its work in seconds of `perf_counter`."""
+    """A save in a thread: its directory, and the end of its work in seconds of `perf_counter`."""
 
     began: float
     done: Future[tuple[Path, float]]
@@ -48,7 +48,7 @@ class _UnderWay:
 
 
 class BackgroundSaves:
-    """One rank's part in saves under way. Every rank must make one, at the same point."""
+    """One rank's part in saves under way. Every rank must create one, at the same point."""
 
     def __init__(self, *, device: torch.device, timeout_seconds: float) -> None:
         self._device = device
@@ -62,18 +62,18 @@ class BackgroundSaves:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a save has begun that no `join` has ended: the same on every rank."""
+        """Whether a save has begun and was not joined yet: the same on every rank."""
         return self._under_way is not None
 
     @property
     def staged_bytes(self) -> int:
-        """What this rank's copies take in the host's memory."""
+        """The size of this rank's copies in host memory."""
         return self._stage.num_bytes if self._stage is not None else 0
 
     def start(self, state: TrainingState, *, to: Destination) -> None:
-        """Copies what this rank writes, and begins to write it. Every rank must call it; none is under way.
+        """Copy what this rank writes, and begin to write it. Every rank must call it, with no save under way.
 
-        A tensor that cannot be saved is a CheckpointError on every rank, at once.
+        If a tensor can't be saved, every rank raises a CheckpointError at once.
         """
         assert self._under_way is None, "one save at a time: `join` the one before"
         began = time.perf_counter()
@@ -88,18 +88,19 @@ class BackgroundSaves:
         self._under_way.blocked_seconds = time.perf_counter() - began
 
     def has_ended(self) -> bool:
-        """Whether the save under way has ended on every rank, well or not. Every rank must call it."""
+        """Whether the save under way has ended on every rank, even with an error. Every rank must call it."""
         assert self._under_way is not None, "there is a save to ask about"
         began = time.perf_counter()
         ended = torch.tensor(int(self._under_way.done.done()))
         if self._group is not None and dist.get_world_size() > 1:
-            # In training's group, as the thread may be in its own. On the host: no device is waited for.
+            # In training's group, because the thread may be using its own. On the host, so it waits for the
+            # CPU only.
             dist.all_reduce(ended, op=dist.ReduceOp.MIN)
         self._under_way.blocked_seconds += time.perf_counter() - began
         return bool(ended)
 
     def join(self) -> Saved:
-        """Waits for the save under way; raises its CheckpointError, which is every rank's."""
+        """Wait for the save under way; every rank raises its CheckpointError."""
         assert self._under_way is not None, "there is a save to wait for"
         under_way, self._under_way = self._under_way, None
         began = time.perf_counter()
@@ -112,5 +113,5 @@ class BackgroundSaves:
             directory = write({}, to=to, planner=StagedPlanner(stage), group=self._group)
             done.set_result((directory, time.perf_counter()))
         except BaseException as error:
-            # DCP's own are BaseExceptions. `join` raises it, with the thread's traceback.
+            # DCP's own errors are BaseExceptions. `join` raises it, with the thread's traceback.
             done.set_exception(error)

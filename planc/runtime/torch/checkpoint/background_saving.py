@@ -1,4 +1,4 @@
-"""Saves under way while a run trains: begun, asked after, waited for."""
+"""Background saves of a run: start them, check for their end, wait for them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from planc.runtime.torch.training.preemption import warn_of_grace
 
 
 def start_save(session: Session, op: SaveCheckpoint, *, to: Destination) -> None:
-    """Begins a save that `settle_save` ends. Where one is under way, waits for it, or skips this one.
+    """Begin a save that `settle_save` ends. If one is under way, wait for it, or skip this one.
 
-    Every rank does the same: `settle_save` has asked all of them, after this very step.
+    Every rank does the same: `settle_save` has asked all of them after this step.
     """
     saves = session.saves
     if saves is not None and saves.is_under_way:
@@ -32,14 +32,14 @@ def start_save(session: Session, op: SaveCheckpoint, *, to: Destination) -> None
 
 
 def settle_save(session: Session, op: SettleSave, position: Position) -> None:
-    """Reports the save under way, or raises its error, if it has ended on all ranks; at the end it waits."""
+    """Report the save under way, or raise its error, once it has ended on all ranks; wait at the end."""
     saves = session.saves
     if saves is not None and saves.is_under_way and (position.is_last_step or saves.has_ended()):
         join_save(session)
 
 
 def join_save(session: Session) -> None:
-    """Waits for the save under way, if one is. Its error is a RunError on every rank."""
+    """Wait for the save under way, if there is one. Its error is a RunError on every rank."""
     if session.saves is None or not session.saves.is_under_way:
         return
     with run_errors():
@@ -50,8 +50,8 @@ def join_save(session: Session) -> None:
 
 
 def finish_save(session: Session) -> None:
-    """As `join_save`, for a run that fails for another reason, which comes first."""
+    """Wait as `join_save` does, in a run that fails for another reason, which is reported first."""
     try:
         join_save(session)
     except Exception as error:
-        session.observer.noted(f"the save under way has failed too: {error}")
+        session.observer.noted(f"the save under way failed too: {error}")

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint read by one process, whatever mesh saved it."""
+"""Read a checkpoint's tensors in one process, whatever mesh saved it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ChunkReader:
         self._files: dict[str, Any] = {}
 
     def read(self, entry: TensorEntry, block: Slices) -> Tensor:
-        """A block of a tensor, put together from the chunks that hold parts of it."""
+        """A block of a tensor, copied from the chunks that hold parts of it."""
         if not block:
             [chunk] = entry.chunks
             scalar: Tensor = self._file(chunk).get_tensor(chunk.key)
@@ -53,9 +53,9 @@ class ChunkReader:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far two checkpoints' values of a tensor lie apart: 0 where every bit is equal, NaN included.
+    """How far two checkpoints' values of a tensor differ: 0 if every bit is equal, even NaN.
 
-    `largest` is the largest absolute difference; infinite where one is NaN or infinite and the other is not.
+    `largest` is the largest absolute difference; infinite if one is NaN or infinite and the other is not.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Distance:
 def distances(
     names: Iterable[str], first: tuple[Path, Manifest], second: tuple[Path, Manifest]
 ) -> Iterator[Distance]:
-    """One for each of the tensors, which both hold with one shape; one of each is in memory at a time."""
+    """The distance of each tensor, which both hold with one shape; one of each is in memory at a time."""
     readers = [(ChunkReader(directory), manifest) for directory, manifest in (first, second)]
     for name in names:
         before, after = (whole(reader, manifest.tensors[name]) for reader, manifest in readers)

@@ -1,8 +1,8 @@
-"""Checkpoints as plain DCP writes them, and from it, one tensor in memory at a time.
+"""Convert checkpoints to plain DCP and from it, with one tensor in memory at a time.
 
-In DCP planc's tensors have the names that torch's own tools give them: `model.<fqn>`, and for what the
-optimizer keeps `optimizer.state.<fqn>.exp_avg`, where a manifest has `optimizer.<fqn>.exp_avg`. What a
-manifest says besides is an object, `planc`, and the plan that saved it is another, `planc_plan`.
+In DCP planc's tensors have the names that torch's own tools give them: `model.<fqn>`, and for the optimizer's
+state `optimizer.state.<fqn>.exp_avg`, which is `optimizer.<fqn>.exp_avg` in a manifest. The manifest's facts
+are an object, `planc`, and the plan that saved it is another, `planc_plan`.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from planc.runtime.torch.checkpoint.writer import Contents, SafetensorsWriter
 FACTS = "planc"
 """The object in DCP that holds a manifest without its tensors and files, as JSON."""
 PLAN = "planc_plan"
-"""The object that holds the compiled plan which the checkpoint keeps."""
+"""The object in DCP that holds the checkpoint's compiled plan."""
 _MODEL = "model."
 _STATE = "optimizer.state."
 _OPTIMIZER = "optimizer."
 
 
 def to_dcp(directory: Path, *, folder: Path) -> Manifest:
-    """The manifest of the checkpoint in `directory`, which now lies in `folder` as plain DCP too.
+    """Convert the checkpoint in `directory` to plain DCP in `folder`; return its manifest.
 
-    All of it is verified first, and what DCP has written is read back and compared, bit by bit.
-    CheckpointError where `folder` exists.
+    All of it is verified first, and DCP's files are read back and compared, bit by bit.
+    CheckpointError if `folder` exists.
     """
     manifest = read_manifest(directory)
     refuse_damage(directory, manifest=manifest)
@@ -65,7 +65,9 @@ def to_dcp(directory: Path, *, folder: Path) -> Manifest:
     with storage_errors(f"cannot write {folder}"):
         for path in (folder, temporary):
             if os.path.lexists(path):
-                raise CheckpointError(f"{path} exists already", help="name a folder that is not there yet")
+                raise CheckpointError(
+                    f"{path} already exists", help="choose a directory that does not exist yet"
+                )
         commit.make_durable(temporary)
     try:
         plan = read_plan_text(directory, manifest=manifest)
@@ -82,17 +84,17 @@ def to_dcp(directory: Path, *, folder: Path) -> Manifest:
 def from_dcp(
     folder: Path, *, root: Path, prefixes: Mapping[str, str], facts: Manifest | None
 ) -> tuple[Path, tuple[str, ...]]:
-    """The committed `root/step-N` of the DCP checkpoint in `folder`, and the objects that it leaves out.
+    """The committed `root/step-N` of the DCP checkpoint in `folder`, and the objects that were left out.
 
-    `facts` are of a manifest without tensors; without them those that `to_dcp` has written are used.
-    `prefixes` are starts of names in DCP and what stands for them in planc's. Nothing of `folder` that is
-    unpickled can run code; CheckpointError for what would, and for what is not whole.
+    `facts` come from a manifest without tensors; without them, those that `to_dcp` has written are used.
+    `prefixes` map prefixes of names in DCP to prefixes of planc's names. Nothing that is unpickled from
+    `folder` can run code; CheckpointError for anything that would, and for incomplete tensors.
     """
     index = read_dcp_index(folder, limits=Limits())
     refuse_implausible(folder, index=index)
     reader = DcpReader(folder, index=index)
     if facts and FACTS in index.objects:
-        raise CheckpointError(f"{folder} says itself of which step it is", help="leave out --step")
+        raise CheckpointError(f"{folder} already records its step", help="leave out --step")
     facts = facts or _facts(reader, index, folder=folder)
     sources = _sources(index, prefixes=prefixes)
     commit.begin(root, step=facts.step)
@@ -104,7 +106,7 @@ def from_dcp(
         raise
     if problems := verify(directory):
         raise CorruptCheckpointError(
-            f"{directory} is not as it was written: {problems[0]}", help="see to the disk that it lies on"
+            f"{directory} reads back differently from what was written: {problems[0]}", help="check its disk"
         )
     return directory, tuple(sorted(index.objects.keys() - {FACTS, PLAN}))
 
@@ -126,22 +128,22 @@ def _write_dcp(chunks: ChunkReader, manifest: Manifest, *, plan: str | None, fol
     for fqn, name in names.items():
         if not is_bitwise_equal(written.tensor(fqn), whole(chunks, manifest.tensors[name])):
             raise CorruptCheckpointError(
-                f"{folder}: {fqn} is not as it was written", help="see to the disk that it lies on"
+                f"{folder}: {fqn} reads back differently from what was written", help="check its disk"
             )
 
 
 def _save_plainly(state: dict[str, Any], *, folder: Path, planner: DefaultSavePlanner) -> None:
-    # One file by one thread: where a disk is full, a second thread's error is lost.
+    # One file by one thread: if a disk is full, a second thread's error is lost.
     writer = FileSystemWriter(folder, single_file_per_rank=True, thread_count=1)
     try:
         with storage_errors(f"cannot write {folder}"), dcp_errors():
             dcp.save(state, storage_writer=writer, planner=planner, no_dist=True)
             _fsync(folder)
-    # What torch's writer of archives raises where the system refuses.
+    # Raised by torch's archive writer if the system refuses.
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]
         raise CheckpointStorageError(
-            f"DCP could not write {folder}: {reason}", help="see that the file system has room"
+            f"DCP could not write {folder}: {reason}", help="check that the file system has free space"
         ) from error
 
 
@@ -172,7 +174,7 @@ def _write_planc(
 
 
 class _LazyPlanner(DefaultSavePlanner):
-    """DCP's planner, which asks `read` for each object by its name when it is written, not before."""
+    """DCP's planner, which calls `read` for each object by name only when it is written."""
 
     def __init__(self, read: Callable[[str], object]) -> None:
         super().__init__()
@@ -183,15 +185,15 @@ class _LazyPlanner(DefaultSavePlanner):
 
 
 def _stand_in(shape: tuple[int, ...], *, dtype: str) -> Tensor:
-    """A tensor of a shape and dtype that takes no memory: DCP plans by it."""
+    """A tensor with a shape and dtype but without memory, for DCP's planning."""
     return torch.empty((), dtype=getattr(torch, dtype)).expand(shape)
 
 
 def _facts(reader: DcpReader, index: DcpIndex, *, folder: Path) -> Manifest:
     if FACTS not in index.objects:
         raise CheckpointError(
-            f"{folder} does not say of which step it is: planc has not written it",
-            help="say so: --step N, and --model FOLDER for the model that it is of",
+            f"{folder} does not record its step: planc did not write it",
+            help="pass --step N, and --model DIR with the model's config.json",
         )
     facts = reader.object(FACTS)
     try:
@@ -199,7 +201,7 @@ def _facts(reader: DcpReader, index: DcpIndex, *, folder: Path) -> Manifest:
     except ValueError as error:
         raise CorruptCheckpointError(
             f"{folder}: its object `{FACTS}` is not what planc writes",
-            help="say of which step it is: --step N",
+            help="pass its step: --step N",
         ) from error
 
 
@@ -215,14 +217,14 @@ def _kept_plan(reader: DcpReader, index: DcpIndex, *, folder: Path) -> str | Non
 
 
 def _sources(index: DcpIndex, *, prefixes: Mapping[str, str]) -> dict[str, str]:
-    """The name in DCP of each tensor, by planc's. CheckpointError where two get one name."""
+    """The name in DCP of each tensor, by planc's. CheckpointError if two get one name."""
     sources: dict[str, str] = {}
     for source in index.tensors:
         name = _planc_name(source, prefixes=prefixes)
         if name in sources:
             raise CheckpointError(
                 f"{sources[name]} and {source} would both be {name}",
-                help="rename them apart: --rename OLD=NEW",
+                help="rename one of them: --rename OLD=NEW",
             )
         sources[name] = source
     return sources
@@ -240,7 +242,7 @@ def _planc_name(source: str, *, prefixes: Mapping[str, str]) -> str:
 
 
 def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Dicts as torch's tools have them: `model` by fqn, and of `optimizer` the `state` by fqn."""
+    """Nested dicts as in torch's tools: `model` by fqn, and of `optimizer` the `state` by fqn."""
     nested: dict[str, Any] = {}
     for fqn, value in state.items():
         if fqn.startswith(_STATE):
@@ -255,7 +257,7 @@ def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fsync(folder: Path) -> None:
-    """Makes DCP's files durable: it syncs before it has written all."""
+    """Make DCP's files durable: DCP syncs before it has written everything."""
     for path in folder.iterdir():
         # Windows syncs only what is open for writing.
         with path.open("rb+") as stream:

@@ -1,4 +1,4 @@
-"""DCP's way of failing, turned into planc's."""
+"""Translate DCP's errors into planc's."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from planc.runtime.torch.checkpoint.agreement import combined
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    # Only there: it changes the filters of every thread, and saves may run beside training.
+    # Only here: it changes the filters of every thread, and saves may run during training.
     with warnings.catch_warnings():
-        # One process without a process group is meant.
+        # Here one process without a process group is intended.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
 
 
 @contextmanager
 def dcp_errors() -> Iterator[None]:
-    """Raises one CheckpointError where ranks failed with CheckpointErrors, else a RuntimeError."""
+    """Raise one CheckpointError if ranks failed with CheckpointErrors, else a RuntimeError."""
     try:
         with contextlib.nullcontext() if dist.is_initialized() else _unwarned():
             yield
@@ -33,6 +33,6 @@ def dcp_errors() -> Iterator[None]:
         errors = {rank: wrapped[0] for rank, wrapped in failure.failures.items()}
         failures = {rank: error for rank, error in errors.items() if isinstance(error, CheckpointError)}
         if len(failures) < len(errors):
-            # DCP's own is a BaseException, which no handler of failures would see.
+            # DCP's own error is a BaseException, which no error handler would catch.
             raise RuntimeError(str(failure)) from failure
         raise combined(failures) from failure

@@ -1,4 +1,4 @@
-"""Tensors of a plain DCP checkpoint, read by one process without unpickling what it does not expect."""
+"""Read the tensors of a plain DCP checkpoint in one process, without unpickling anything unexpected."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from planc.runtime.checkpoint_format.errors import CorruptCheckpointError, stora
 from planc.runtime.checkpoint_format.verify import open_beneath
 from planc.runtime.torch.checkpoint.tensors import element_type
 
-_HELP = "restore it from a copy"
+_HELP = "restore it from a backup"
 
 
 class DcpReader:
-    """Reads what lies in `folder`, of which `index` tells, already found plausible.
+    """Reads the checkpoint in `folder`, described by an `index` that was checked for plausibility.
 
-    CorruptCheckpointError for what is not as the index says, or might run code.
+    CorruptCheckpointError for anything that does not match the index, or might run code.
     """
 
     def __init__(self, folder: Path, *, index: DcpIndex) -> None:
@@ -30,14 +30,14 @@ class DcpReader:
         self._index = index
 
     def tensor(self, name: str) -> Tensor:
-        """A whole tensor, put together from its chunks."""
+        """A whole tensor, copied from its chunks."""
         entry = self._index.tensors[name]
         out = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
         for chunk in entry.chunks:
             found = self._load(chunk.place, name=name)
             if not _is(found, entry=entry, sizes=chunk.sizes):
                 raise self._corrupt(
-                    chunk.place, name=name, what=f"not {entry.dtype} {list(chunk.sizes)} as the metadata says"
+                    chunk.place, name=name, what=f"not {entry.dtype} {list(chunk.sizes)} as in the metadata"
                 )
             box = tuple(
                 slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True)
@@ -46,14 +46,14 @@ class DcpReader:
         return out
 
     def object(self, name: str) -> Any:
-        """An object that is no tensor: a number, a text, or lists and dicts of such."""
+        """An object that is not a tensor: a number, a text, or lists and dicts of such."""
         return self._load(self._index.objects[name], name=name)
 
     def _load(self, place: Place, *, name: str) -> Any:
         data = self._bytes(place, name=name)
         try:
             if not _is_stored_plainly(data):
-                raise self._corrupt(place, name=name, what="compressed: it may be larger than what is read")
+                raise self._corrupt(place, name=name, what="compressed, so it may be larger than its file")
             return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise self._corrupt(place, name=name, what="an object of a kind that may run code") from error
@@ -65,11 +65,11 @@ class DcpReader:
             storage_errors(f"cannot read {self._folder / place.file}"),
             open_beneath(self._folder, name=place.file) as stream,
         ):
-            # `refuse_implausible` has found it to lie within the file.
+            # `refuse_implausible` has checked that it is within the file.
             stream.seek(place.offset_bytes)
             data = stream.read(place.length_bytes)
         if len(data) < place.length_bytes:
-            raise self._corrupt(place, name=name, what="no longer all there")
+            raise self._corrupt(place, name=name, what="truncated since it was checked")
         return data
 
     def _corrupt(self, place: Place, *, name: str, what: str) -> CorruptCheckpointError:

@@ -1,4 +1,4 @@
-"""Errors of checkpoints as a run ends with them."""
+"""Turn checkpoint errors into the errors that end a run."""
 
 from __future__ import annotations
 

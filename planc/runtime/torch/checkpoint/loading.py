@@ -1,4 +1,4 @@
-"""Loads a checkpoint on any mesh: all of it is verified before any of it is used."""
+"""Load a checkpoint on any mesh: all of it is verified before any of it is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_LISTED = 20
 
 
 def latest_step(root: Path) -> int | None:
-    """The highest committed step as rank 0 sees it, on every rank. Every rank must call it."""
+    """The highest committed step that rank 0 sees, on every rank. Every rank must call it."""
 
     def find() -> str:
         step = latest(root)
@@ -39,13 +39,13 @@ def latest_step(root: Path) -> int | None:
 
 
 def load(state: TrainingState, *, directory: Path) -> Manifest:
-    """The manifest of the checkpoint in `directory`, from which model and optimizer have been filled.
+    """Fill model and optimizer from the checkpoint in `directory`; return its manifest.
 
     Every rank must call it; the mesh may differ from the one that saved. Sizes, hashes, headers, coverage,
     names, shapes and dtypes are checked first: a CheckpointError is raised on every rank, and until then
     no tensor has changed.
     """
-    # One rank reads, so that all see the same even while somebody edits.
+    # One rank reads, so all see the same even if the file changes meanwhile.
     text = from_coordinator(partial(read_manifest_text, directory))
     manifest = parse_manifest(text, directory=directory)
     tensors = named_tensors(state)
@@ -78,5 +78,5 @@ def refuse_damage(directory: Path, *, manifest: Manifest) -> None:
         listed = [str(problem) for problem in problems[:_MAX_LISTED]]
         raise CorruptCheckpointError(
             "\n".join([f"{directory} is damaged", *listed, *more]),
-            help="move its folder aside to go on from the step before, or restore it from a copy",
+            help="move its directory aside to resume from an earlier step, or restore it from a backup",
         )

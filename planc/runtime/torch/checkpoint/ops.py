@@ -1,4 +1,4 @@
-"""Saves and resumes as ops."""
+"""The ops that save and resume."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from planc.runtime.torch.training.preemption import warn_of_grace
 
 
 def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) -> None:
-    """Commits `checkpoints/step-N` with everything that training needs to go on: now, or behind training.
+    """Commit `checkpoints/step-N` with everything that a resume needs: now, or in the background.
 
-    The last step's is committed on return, and so is what was under way: there is no training to go on.
+    At the last step, this save and one under way are committed on return: no training follows.
     """
     progress = Progress(
         step=position.step,
@@ -32,7 +32,7 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
         recent_losses=session.guard.memory.losses,
         skipped_in_a_row=session.guard.memory.num_skipped,
         scheduler={"kind": session.schedule.kind, "step": position.step},
-        evaluations_left=session.evaluations_left,
+        evaluations_left=session.pending_evaluations,
         batch=_batch(session),
     )
     to = Destination(
@@ -59,7 +59,7 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
 
 
 def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position) -> None:
-    """Fills model, optimizer and positions from the newest checkpoint, if the run's folder has one."""
+    """Fill model, optimizer and positions from the newest checkpoint, if the run directory has one."""
     with run_errors():
         step = latest_step(session.paths.checkpoints)
         if step is None:
@@ -71,7 +71,7 @@ def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position
     progress = manifest.progress
     session.guard.memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
     session.completed_steps = session.saved_step = manifest.step
-    session.evaluations_left = progress.evaluations_left
+    session.pending_evaluations = progress.evaluations_left
     if progress.batch is not None and progress.batch.samples == session.loader.source.global_batch:
         session.batch_since = (progress.batch.since_step, progress.batch.since_samples)
     else:
@@ -86,28 +86,28 @@ def _batch(session: Session) -> Batch:
 
 
 def _refuse_other_data(session: Session, manifest: Manifest) -> None:
-    """RunError where going on would silently mean something else than the run that was saved."""
+    """RunError if resuming would silently continue a different run from the one that was saved."""
     if manifest.model_digest != session.model_digest:
         raise RunError(
-            "the checkpoint is of a model with another config.json",
-            help="restore the config, or start anew with another --run-dir",
+            "the checkpoint's model has a different config.json",
+            help="restore the config, or start a new run with another --run-dir",
         )
     if manifest.progress.data_fingerprint != session.data_fingerprint:
         raise RunError(
-            "the checkpoint was trained on other data: "
+            "the checkpoint was trained on different data: "
             "text, tokenizer, sequence length, packing or shuffle seed",
-            help="restore the data settings, or start anew with another --run-dir",
+            help="restore the data settings, or start a new run with another --run-dir",
         )
     if manifest.progress.seed != session.seed:
         raise RunError(
             f"the checkpoint was trained with model.seed = {manifest.progress.seed}, "
-            f"the plan has {session.seed}",
-            help="restore the seed, or start anew with another --run-dir",
+            f"but the plan has {session.seed}",
+            help="restore the seed, or start a new run with another --run-dir",
         )
 
 
 def _changes(session: Session, manifest: Manifest) -> str:
-    """For the log: that another plan saved this, and what of its mesh is known to differ."""
+    """For the log: whether another plan saved this, and how its mesh differs."""
     if manifest.plan_hash == session.plan_hash:
         return ""
     sizes = dict(session.graph.mesh)

@@ -1,4 +1,4 @@
-"""Shards of several blocks, as DCP stores and fills them."""
+"""Shards of several blocks, stored and filled by DCP."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from planc.runtime.torch.parallel.blocks import blocks, is_packed
 
 
 class PackedShard:
-    """A rank's shard of a tensor that packs several, each of which is divided.
+    """A rank's shard of a tensor that packs several, each of which is sharded.
 
-    DCP takes a DTensor's shard for one block of the whole. It asks objects of other types for their chunks,
-    by the methods below, so that what is stored lies in the whole tensor's own order, whatever the mesh.
+    DCP treats a DTensor's shard as one block of the whole. It asks objects of other types for their chunks,
+    by the methods below, so files use the whole tensor's own order, whatever the mesh.
     """
 
     def __init__(self, tensor: DTensor) -> None:
@@ -55,7 +55,7 @@ class PackedShard:
 
 
 def with_packed_shards(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors, those whose shards are several blocks as PackedShard."""
+    """The tensors, with PackedShard for those whose shards are several blocks."""
     return {
         name: PackedShard(tensor) if isinstance(tensor, DTensor) and is_packed(tensor) else tensor
         for name, tensor in tensors.items()

@@ -1,4 +1,4 @@
-"""DCP's storage for loading: exactly the slices that a rank needs, from the files that the manifest names."""
+"""DCP's storage for loading: exactly the slices that a rank needs, from the manifest's files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from planc.runtime.torch.checkpoint.packed import PackedShard, with_packed_shard
 
 
 class TensorLoadPlanner(DefaultLoadPlanner):
-    """DCP's planner without its way to unpickle."""
+    """DCP's planner, without its unpickling."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -47,7 +47,7 @@ class TensorLoadPlanner(DefaultLoadPlanner):
 
 
 class SafetensorsReader(StorageReader):
-    """Reads the checkpoint in `directory`, already verified, of which `manifest` tells."""
+    """Reads the verified checkpoint in `directory`, described by `manifest`."""
 
     def __init__(self, directory: Path, *, manifest: Manifest) -> None:
         self._directory = directory
@@ -100,9 +100,10 @@ class SafetensorsReader(StorageReader):
                     target.copy_(_slice(file, item=item, chunk=self._chunks[item.storage_index]))
                     planner.commit_tensor(item, target)
         except SafetensorError as error:
-            # DCP sends errors to the other ranks, and this one does not survive the journey.
+            # DCP sends errors to the other ranks, and this one can't be pickled.
             raise CorruptCheckpointError(
-                f"{path} has changed since it was verified ({error})", help="let nothing write to checkpoints"
+                f"{path} has changed since it was verified ({error})",
+                help="make sure that nothing else writes to checkpoints",
             ) from error
 
 

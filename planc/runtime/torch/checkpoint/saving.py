@@ -1,4 +1,4 @@
-"""Saves a checkpoint: every rank its own chunks, rank 0 the commit."""
+"""Save a checkpoint: every rank writes its own chunks, rank 0 commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from planc.vocab import MeshDim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a checkpoint goes, and what its manifest says beside the tensors.
+    """Where a checkpoint goes, and its manifest's facts other than the tensors.
 
     With `keep_last`, older checkpoints are deleted once this one is committed.
     """
@@ -43,7 +43,7 @@ class Destination:
     mesh: Mapping[MeshDim, int]
     keep_last: int | None = None
     plan: Callable[[Path], str] | None = None
-    """The text of the compiled plan for a file in a folder; rank 0 asks for it."""
+    """The text of the compiled plan for a file in a directory; only rank 0 calls it."""
 
     @property
     def directory(self) -> Path:
@@ -51,7 +51,7 @@ class Destination:
         return step_directory(self.root, step=self.progress.step)
 
     def manifest(self) -> Manifest:
-        """The manifest, of no tensors yet."""
+        """The manifest, without tensors yet."""
         return Manifest(
             planc_version=planc.__version__,
             torch_version=torch.__version__,
@@ -66,9 +66,9 @@ class Destination:
 
 
 def save(state: TrainingState, *, to: Destination) -> Path:
-    """The committed directory. Every rank must call it; training waits for it.
+    """Save, and return the committed directory. Every rank must call it; training waits for it.
 
-    Raises the same CheckpointError on every rank, whichever failed; then what was written of the step is
+    If any rank fails, every rank raises the same CheckpointError, and what was written of the step is
     removed.
     """
     return write(named_tensors(state), to=to, planner=TensorSavePlanner())
@@ -81,7 +81,7 @@ def write(
     planner: TensorSavePlanner,
     group: dist.ProcessGroup | None = None,
 ) -> Path:
-    """As `save`, of the tensors that the planner chooses and finds; ranks meet in `group`, of all ranks."""
+    """Save as `save` does, the tensors that the planner selects; `group` contains all ranks."""
     step = to.progress.step
     temporary = temporary_directory(to.root, step=step)
     _begin(to.root, step=step, group=group)
@@ -105,7 +105,7 @@ def save_with(
     planner: TensorSavePlanner,
     group: dist.ProcessGroup | None,
 ) -> None:
-    """DCP's save. All ranks raise the CheckpointErrors of any."""
+    """DCP's save. All ranks raise the CheckpointErrors of any rank."""
     with dcp_errors():
         dcp.save(
             dict(tensors),

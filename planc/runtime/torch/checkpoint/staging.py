@@ -1,8 +1,8 @@
-"""Copies in the host's memory of what a rank writes, made while training waits and reused by later saves.
+"""Copies in host memory of what a rank writes, made while training waits and reused by later saves.
 
-DCP plans a save together: of a tensor that several ranks hold, one of them writes each chunk. A rank copies
-its own chunks alone, so that all ranks together hold one checkpoint, however many replicas train. The plan
-follows from shapes and layouts, which a run does not change: it is made at the first save, and kept.
+DCP plans a save over all ranks: if several ranks hold a tensor, one of them writes each chunk. A rank copies
+only its own chunks, so all ranks together hold one checkpoint, however many replicas train. The plan follows
+from shapes and layouts, which a run does not change: it is made at the first save, and kept.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from planc.runtime.torch.checkpoint.writer import Contents, SafetensorsWriter, T
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The chunks that this rank writes, and on rank 0 what the chunks of all ranks make up."""
+    """The chunks that this rank writes, and on rank 0 the metadata of all ranks' chunks."""
 
     plan: SavePlan
     metadata: Metadata | None
     planner: TensorSavePlanner
-    """Finds a chunk's tensor among those of `tensors`, which are given to it anew at each save."""
+    """Finds a chunk's tensor in `tensors`, which is set again at each save."""
 
 
 def plan_save(tensors: Mapping[str, Tensor], *, group: dist.ProcessGroup | None) -> Planned:
-    """Who writes what. Every rank must call it; nothing is written.
+    """Decide which rank writes what. Every rank must call it; nothing is written.
 
-    All ranks raise the CheckpointError of any that cannot be saved.
+    All ranks raise the CheckpointError of any tensor that can't be saved.
     """
     planner = TensorSavePlanner()
     kept = _KeptPlan()
@@ -48,7 +48,7 @@ def plan_save(tensors: Mapping[str, Tensor], *, group: dist.ProcessGroup | None)
 
 
 class Stage:
-    """The copies that one rank writes; `copy` replaces their values, in the memory that they have."""
+    """The copies that one rank writes; `copy` replaces their values in place."""
 
     def __init__(self, planned: Planned, *, device: torch.device) -> None:
         self.planned = planned
@@ -57,17 +57,17 @@ class Stage:
 
     @property
     def num_bytes(self) -> int:
-        """Of all copies, once they are made."""
+        """The size of all copies, once they are made."""
         return sum(copy.nbytes for copy in self._copies.values())
 
     def copy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copies this rank's chunks as they are now. On return the tensors may change."""
+        """Copy this rank's chunks as they are now. On return the tensors may change."""
         self.planned.planner.set_up_planner(dict(tensors))
         is_cuda = self._device.type == "cuda"
         for item in self.planned.plan.items:
             source = cast(Tensor, self.planned.planner.resolve_data(item)).detach()
             if item.index not in self._copies:
-                # Pinned, since only then a device copies without the host's help.
+                # Pinned, because otherwise a device can't copy asynchronously.
                 empty = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=is_cuda)
                 self._copies[item.index] = empty
             self._copies[item.index].copy_(source, non_blocking=is_cuda)
@@ -79,7 +79,7 @@ class Stage:
 
 
 class StagedPlanner(TensorSavePlanner):
-    """Lets DCP write copies, by a plan that is made already."""
+    """Lets DCP write copies, by an existing plan."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class StagedPlanner(TensorSavePlanner):
 
 
 class _KeptPlan(SafetensorsWriter):
-    """Keeps what it is to write, and writes nothing."""
+    """Keeps the plan of what to write, and writes nothing."""
 
     def __init__(self) -> None:
         super().__init__(Path(), rank=rank(), commit=_nothing)

@@ -26,9 +26,9 @@ class TrainingState:
 def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
     """Every tensor of `state`, detached, sharing its storage.
 
-    `model.<fqn>` for parameters and persistent buffers, tied ones once, under the first name; and for
-    each parameter that the optimizer trains what it keeps for it: `optimizer.<fqn>.exp_avg`, `.exp_avg_sq`
-    and `.step` of AdamW, `.momentum_buffer` of SGD, made first where no step has yet made them.
+    `model.<fqn>` for parameters and persistent buffers, tied ones once, under the first name. For each
+    parameter that the optimizer trains, its state: `optimizer.<fqn>.exp_avg`, `.exp_avg_sq` and `.step` of
+    AdamW, `.momentum_buffer` of SGD, created here if no step has created them yet.
     """
     fqns = tensor_names(state.model)
     tensors = {f"model.{fqn}": tensor.detach() for tensor, fqn in fqns.items()}
@@ -46,12 +46,12 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
 
 
 def element_type(dtype: torch.dtype) -> str:
-    """The manifest's name of a dtype, `float32`."""
+    """The manifest's name of a dtype, such as `float32`."""
     return str(dtype).removeprefix("torch.")
 
 
 def refuse_misfit(manifest: Manifest, *, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises CheckpointError, which lists every name, shape and dtype that differs."""
+    """Raises CheckpointError that lists every name, shape and dtype that differs."""
     saved = {name: (entry.dtype, entry.shape) for name, entry in manifest.tensors.items()}
     wanted = {name: (element_type(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
     problems = [
@@ -72,21 +72,21 @@ def refuse_misfit(manifest: Manifest, *, tensors: Mapping[str, torch.Tensor]) ->
 
 
 def tensor_names(model: nn.Module) -> dict[torch.Tensor, str]:
-    """The first fqn of each parameter and persistent buffer, in the model's order; tied ones stand once."""
+    """The first fqn of each parameter and persistent buffer, in the model's order; tied ones once."""
     # state_dict, because its hooks undo the renaming of activation checkpoint wrappers and bring FSDP
     # parameters back to their shards. Tensors hash by identity.
     fqns: dict[torch.Tensor, str] = {}
     for fqn, tensor in model.state_dict(keep_vars=True).items():
         if not isinstance(tensor, torch.Tensor):
             raise CheckpointError(
-                f"{fqn} is a {type(tensor).__name__}", help="only tensors go into a model's state_dict"
+                f"{fqn} is a {type(tensor).__name__}", help="a model's state_dict may only contain tensors"
             )
         fqns.setdefault(tensor, fqn)
     return fqns
 
 
 def _initial_moments(parameter: torch.Tensor, *, group: Mapping[str, object]) -> dict[str, torch.Tensor]:
-    """What AdamW makes at a parameter's first step (`torch.optim.adam.Adam._init_group`), of step 0."""
+    """The state that AdamW creates at a parameter's first step (`torch.optim.adam.Adam._init_group`)."""
     is_on_device = bool(group["fused"] or group["capturable"])
     is_double = torch.get_default_dtype() == torch.float64 and not group["fused"]
     step = torch.zeros(
@@ -99,7 +99,7 @@ def _initial_moments(parameter: torch.Tensor, *, group: Mapping[str, object]) ->
 
 
 def _no_momentum(parameter: torch.Tensor, *, group: Mapping[str, object]) -> dict[str, torch.Tensor]:
-    """What makes of SGD's next step what its first one is: there the buffer becomes the gradient itself."""
+    """The state with which SGD's next step is like its first one: the buffer becomes the gradient itself."""
     return {"momentum_buffer": torch.zeros_like(parameter.detach())} if group["momentum"] else {}
 
 

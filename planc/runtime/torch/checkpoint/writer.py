@@ -33,7 +33,7 @@ from planc.runtime.torch.checkpoint.tensors import element_type
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What all ranks have written: the manifest's two tables."""
+    """The chunks and files of all ranks: the manifest's two tables."""
 
     tensors: dict[str, TensorEntry]
     files: dict[str, FileEntry]
@@ -41,7 +41,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What a rank tells the coordinator of one chunk."""
+    """A rank's report to the coordinator about one chunk."""
 
     chunk: Chunk
     file: FileEntry
@@ -56,9 +56,9 @@ class _Pending:
 
 
 class TensorSavePlanner(DefaultSavePlanner):
-    """DCP's planner, which also knows shards of several blocks.
+    """DCP's planner, with support for shards of several blocks.
 
-    Of a tensor that several ranks hold, it lets the least burdened write it.
+    If several ranks hold a tensor, the rank with the least to write writes it.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class SafetensorsWriter(StorageWriter):
         pass
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """The plan as it is. Raises CheckpointError for what DCP would pickle, and for strange dtypes."""
+        """The unchanged plan. CheckpointError for what DCP would pickle, and for unsupported dtypes."""
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO or item.tensor_data is None:
                 raise CheckpointError(
@@ -154,13 +154,13 @@ class SafetensorsWriter(StorageWriter):
         path = self._directory / self._file_name
         with storage_errors(f"cannot write {path}"), create_to_write(path) as stream:
             header = encode_header([one.entry for one in pending])
-            # Lazily: one tensor at a time leaves its device.
+            # Lazily, so only one tensor at a time leaves its device.
             tensors = (_bytes(one.item, planner=planner) for one in pending)
             for data in chain([memoryview(header)], tensors):
                 stream.write(data)
                 digest.update(data)
                 size_bytes += len(data)
-            # fsync does not see what Python still buffers.
+            # fsync does not write what Python still buffers.
             stream.flush()
             os.fsync(stream.fileno())
         return FileEntry(size_bytes=size_bytes, sha256=digest.hexdigest())
@@ -198,6 +198,6 @@ def _tensor_entry(tensor: TensorStorageMetadata, *, chunks: list[Chunk]) -> Tens
 
 
 def _bytes(item: WriteItem, *, planner: SavePlanner) -> memoryview:
-    """A tensor's elements in C order, as they lie in memory."""
+    """A tensor's elements in C order, as in memory."""
     tensor = cast(torch.Tensor, planner.resolve_data(item)).detach().cpu().contiguous()
     return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -1,4 +1,4 @@
-"""Where a rank's shard of a tensor lies in the whole tensor."""
+"""The position of a rank's shard in the whole tensor."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Slices = tuple[slice, ...]
 
 
 def is_packed(tensor: DTensor) -> bool:
-    """Whether tensor parallelism divided the tensor in each of the parts that it packs.
+    """Whether tensor parallelism sharded the tensor in each of the parts that it packs.
 
-    FSDP too makes strided shards, over a mesh dim outside that of tensor parallelism, which is the last.
+    FSDP makes strided shards too, over a mesh dim outside that of tensor parallelism, which is the last.
     """
     return isinstance(tensor.placements[-1], strided_shard)
 
@@ -25,7 +25,7 @@ def blocks(tensor: DTensor) -> Iterator[tuple[Slices, Slices]]:
     """(slices of the whole tensor, slices of this rank's shard) of every block that the rank holds.
 
     A shard is one block of the whole, or one of each part of a tensor that packs several. No other mesh dim
-    divides the dimension that is packed.
+    shards the packed dimension.
     """
     mesh, placements = tensor.device_mesh, tensor.placements
     if not is_packed(tensor):

@@ -20,7 +20,7 @@ from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 
 
 def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
-    """Shards each group of modules; gradients are summed over the ranks, never averaged.
+    """Shard each group of modules; gradients are summed over the ranks, never averaged.
 
     The loss is already divided by the step's global token count, so a sum is right for every mesh. Factor 1
     with forced sums also avoids a reduction that gloo lacks and a double division on groups of one rank.
@@ -30,7 +30,7 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
         param_dtype=TORCH_DTYPES[op.param_dtype] if op.param_dtype else None,
         reduce_dtype=TORCH_DTYPES[op.reduce_dtype] if op.reduce_dtype else None,
     )
-    # Pages are pinned for the copy to a CUDA device; without one there is nothing to pin them for.
+    # Pages are pinned for the copy to a CUDA device; without one, pinning has no use.
     is_pinned = session.device.type == "cuda"
     offload = CPUOffloadPolicy(pin_memory=is_pinned) if op.cpu_offload else OffloadPolicy()
     # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.

@@ -1,4 +1,4 @@
-"""Gradients made whole, measured and clipped, on whatever meshes their parameters lie."""
+"""Gradients: reduced, measured and clipped, on any meshes of their parameters."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from planc.runtime.torch.training.guarding import require_finite
 
 @torch.no_grad()
 def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Position) -> None:
-    """Sums every gradient over the replicas of its parameter, in a message for each layer and dtype.
+    """Sum every gradient over the replicas of its parameter, in one message per layer and dtype.
 
-    The parameters with gradients must be the same on every replica, as they are where all run the same
-    layers, and experts are stacked in one parameter: those without are no part of any message.
+    The parameters with gradients must be the same on every replica. They are, because all run the same layers
+    and experts are stacked in one parameter; parameters without a gradient are not part of any message.
     """
     for _, members, group in messages_of_replicas(session, op):
         sum_together(members, group=group)
@@ -45,9 +45,9 @@ def messages_of_replicas(
 
 @torch.no_grad()
 def sync_gradients(session: Session, op: SyncGradients, position: Position) -> None:
-    """Sums gradients that are still partial over the ranks that hold summands, and redistributes the rest.
+    """Sum gradients that are still partial over the ranks that hold summands, and redistribute the rest.
 
-    FSDP does so for the parameters it shards; this is for those under tensor parallelism alone.
+    FSDP does so for the parameters it shards; this is for those under tensor parallelism only.
     """
     partial: dict[tuple[str, torch.dtype], tuple[ProcessGroup, list[nn.Parameter]]] = {}
     for parameter in session.model.parameters():
@@ -65,7 +65,7 @@ def sync_gradients(session: Session, op: SyncGradients, position: Position) -> N
 
 
 def _group_of_summands(gradient: DTensor, parameter: Tensor) -> ProcessGroup | None:
-    """The ranks whose sum is all that a gradient lacks; None for one that has to be laid out otherwise."""
+    """The ranks, if a gradient only lacks their sum; None if its layout must change."""
     lacking = [
         (mesh_dim, pair)
         for mesh_dim, pair in enumerate(zip(gradient.placements, parameter.placements, strict=True))  # type: ignore[attr-defined]
@@ -79,9 +79,9 @@ def _group_of_summands(gradient: DTensor, parameter: Tensor) -> ProcessGroup | N
 
 
 def sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> None:
-    """One sum for all, which are of one dtype.
+    """Sum the gradients of all parameters, which have one dtype, in one message.
 
-    A norm's gradient is small, and a message of its own costs more than what is in it.
+    A norm's gradient is small, and a message of its own costs more than its bytes.
     """
     gradients = [local_of(parameter.grad) for parameter in parameters if parameter.grad is not None]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
@@ -92,7 +92,7 @@ def sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> 
 
 
 def _laid_out_as(parameter: Tensor, local: Tensor) -> Tensor:
-    """`local`, as a rank's part of what lies where the parameter does."""
+    """`local` as this rank's part of a tensor with the parameter's layout."""
     if not isinstance(parameter, DTensor):
         return local
     return DTensor.from_local(
@@ -107,9 +107,9 @@ def _laid_out_as(parameter: Tensor, local: Tensor) -> Tensor:
 
 @torch.no_grad()
 def clip_gradients(session: Session, op: ClipGradients, position: Position) -> None:
-    """Scales all gradients so that their global norm is at most `max_norm`.
+    """Scale all gradients so their global norm is at most `max_norm`.
 
-    RunError with the numerics code if the norm is not finite: the step would spoil every weight.
+    RunError with the numerics code if the norm is not finite: the step would corrupt every weight.
     """
     gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
     session.grad_norm = global_norm(gradients, device=session.device)
@@ -119,7 +119,7 @@ def clip_gradients(session: Session, op: ClipGradients, position: Position) -> N
 
 
 def scale(gradients: Iterable[Tensor], *, factor: float) -> None:
-    """Multiplies every gradient in place."""
+    """Multiply every gradient in place."""
     for gradient in gradients:
         local_of(gradient).mul_(factor)
 
@@ -133,9 +133,9 @@ def global_norm(gradients: Iterable[Tensor], *, device: torch.device) -> float:
 def squared_norm(gradients: Iterable[Tensor], *, device: torch.device) -> Tensor:
     """The square of the global norm, a float64 scalar, the same on every rank.
 
-    Gradients that the same ranks divide add up their squares here, and then over those ranks, innermost mesh
-    dim first: what then lacks the same sums takes part in them. torch's own clipping wants all gradients on
-    one mesh.
+    Squares of gradients that are sharded over the same ranks are summed here, then over those ranks,
+    innermost mesh dim first: at each mesh dim, gradients that still need the same sum share it. torch's own
+    clipping needs all gradients on one mesh.
     """
     alike: dict[object, list[Tensor]] = {}
     for gradient in gradients:
@@ -145,7 +145,7 @@ def squared_norm(gradients: Iterable[Tensor], *, device: torch.device) -> Tensor
     members: dict[tuple[str, ...], list[Tensor]] = {(): []}
     for some in alike.values():
         norms = [torch.linalg.vector_norm(local_of(gradient), dtype=torch.float64) for gradient in some]
-        divided = {str(group.group_name): group for group in _groups_that_divide(some[0])}
+        divided = {str(group.group_name): group for group in _sharding_groups(some[0])}
         groups |= divided
         members.setdefault(tuple(divided), []).append(torch.stack(norms).square().sum())
     while lacking := max(members, key=len):
@@ -156,10 +156,10 @@ def squared_norm(gradients: Iterable[Tensor], *, device: torch.device) -> Tensor
     return torch.stack([total.to(device) for total in members[()]] or [nothing]).sum()
 
 
-def _groups_that_divide(gradient: Tensor) -> list[ProcessGroup]:
-    """The ranks of each mesh dim that divides a gradient; none of a plain tensor."""
+def _sharding_groups(gradient: Tensor) -> list[ProcessGroup]:
+    """The ranks of each mesh dim that shards a gradient; none for a plain tensor."""
     if not isinstance(gradient, DTensor):
         return []
-    # Strided shards are no subclass of Shard, so what is not replicated is asked for.
+    # Strided shards are not a subclass of Shard, so this tests for anything that is not replicated.
     divided = [index for index, placement in enumerate(gradient.placements) if placement != Replicate()]
     return [gradient.device_mesh.get_group(index) for index in divided]

@@ -1,4 +1,4 @@
-"""Keeps ranks that share one machine off the network: whoever reaches their sockets could talk to them."""
+"""Keep ranks of a single machine off the network: anyone who reaches their sockets could talk to them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from planc.runtime.process import Launch
 
 _INTERFACES = ("lo", "lo0")
-"""What Linux and macOS call it."""
+"""Its name on Linux and macOS."""
 _ADDRESSES = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
 
 
 def keep_gloo_inside(environment: MutableMapping[str, str], *, launch: Launch) -> None:
-    """Makes gloo listen on the loopback interface, unless an interface is chosen or ranks are elsewhere too.
+    """Make gloo listen on the loopback interface, unless one is set or ranks are on other machines.
 
-    By default it listens where the machine's own name leads.
+    By default it listens at the address that the machine's own name resolves to.
     """
     if not launch.is_one_machine or "GLOO_SOCKET_IFNAME" in environment:
         return
@@ -33,9 +33,9 @@ def host_store(host: str, port: int, *, listener: socket.socket) -> TCPStore:
 
 
 def listener(launch: Launch) -> int | None:
-    """A descriptor that listens where the ranks will meet, if that is the loopback interface; else None.
+    """A descriptor that listens at the rendezvous address, if that is the loopback interface; else None.
 
-    torch's store listens on every interface, whatever its address. OSError where the port is taken.
+    torch's store listens on every interface, whatever its address. OSError if the port is taken.
     """
     family = _ADDRESSES.get(launch.address or "")
     if family is None:

@@ -1,4 +1,4 @@
-"""Process group and device mesh."""
+"""The process group and the device mesh."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from planc.vocab import MeshDim
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 _ARRIVAL_TIMEOUT = timedelta(seconds=50)
-"""Less, so that those that wait for rank 0 still hear of it."""
+"""Shorter, so ranks that wait for rank 0 still receive its verdict."""
 _NAME_SECONDS = 30.0
-"""How long the name of rank 0's machine may be unknown: a cluster's name service may lag behind its start."""
+"""How long the name of rank 0's machine may be unknown: a cluster's name service may lag behind."""
 _NAME_POLL_SECONDS = 0.5
 _PARTING_TIMEOUT = timedelta(seconds=5)
 
@@ -42,18 +42,18 @@ def choose_device(backend: str, launch: Launch) -> torch.device:
     """The device of this rank; RunError if the plan's backend cannot run on this machine."""
     has_cuda = torch.cuda.is_available()
     if backend == "nccl" and not has_cuda:
-        raise RunError("the plan wants nccl, but PyTorch sees no CUDA device", help="set mesh.backend = gloo")
+        raise RunError("the plan uses nccl, but PyTorch sees no CUDA device", help="set mesh.backend = gloo")
     if backend == "auto" and not has_cuda and names_devices(os.environ):
         raise RunError(
             "CUDA_VISIBLE_DEVICES names devices, but PyTorch sees no CUDA device",
-            help="unset it, or set mesh.backend = gloo to run on processors",
+            help="unset it, or set mesh.backend = gloo to run on CPUs",
         )
     if backend == "gloo" or not has_cuda:
         return torch.device("cpu")
     if launch.local_rank >= torch.cuda.device_count():
         raise RunError(
             f"LOCAL_RANK = {launch.local_rank}, but PyTorch sees {torch.cuda.device_count()} CUDA devices",
-            help="start at most one process a device",
+            help="start at most one process per device",
             is_shared=False,
         )
     device = torch.device("cuda", launch.local_rank)
@@ -69,11 +69,11 @@ def connect(
     entries: Sequence[Entry],
     claim: Claim | None = None,
 ) -> Store:
-    """The store where ranks met. Joins the process group, once all have shown equal entries.
+    """Join the process group, once all ranks have shown equal entries; return the rendezvous store.
 
-    These hold the graph, and what else a rank has read so far. Their digests meet in the store, before any
-    collective: ranks with different graphs would hang in one. RunError if they differ, or if a rank does not
-    come. `claim` tells of another process of this rank.
+    The entries are the graph and everything else that a rank has read so far. Their digests are compared in
+    the store before any collective, in which ranks with different graphs would hang. RunError if they differ,
+    or if a rank does not come. `claim` detects another process with this rank.
     """
     if launch.world_size == 1:
         store: Store = HashStore()
@@ -82,7 +82,7 @@ def connect(
         store = meet(launch, claim, patience=patience)
         _agree(store, launch, entries, patience=patience, claim=claim)
     keep_gloo_inside(os.environ, launch=launch)
-    # gloo beside nccl: checkpoints and metrics move CPU tensors too.
+    # gloo in addition to nccl: checkpoints and metrics move CPU tensors too.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend,
@@ -95,12 +95,12 @@ def connect(
 
 
 def meet(launch: Launch, claim: Claim | None = None, *, patience: timedelta = _ARRIVAL_TIMEOUT) -> Store:
-    """The store of a launch of several ranks; RunError where it cannot be reached."""
+    """The store of a launch of several ranks; RunError if it can't be reached."""
     assert launch.address is not None and launch.port is not None
     _await_name(launch.address)
     is_host = launch.rank == 0 and not launch.agent_hosts_store
     if not is_host:
-        # torch's own client tries for up to twice its timeout, and says an address alone.
+        # torch's own client retries for up to twice its timeout, and its error has only an address.
         await_host(launch, claim, patience=patience)
     try:
         store = TCPStore(
@@ -118,7 +118,7 @@ def meet(launch: Launch, claim: Claim | None = None, *, patience: timedelta = _A
             help="check MASTER_ADDR and MASTER_PORT, and that every rank was started",
             is_shared=False,
         ) from error
-    # Attempts of one torchrun share its agent's store, so that each needs its own keys.
+    # Attempts of one torchrun share its agent's store, so each needs its own keys.
     attempt = f"/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}" if launch.agent_hosts_store else ""
     found = PrefixStore(f"planc{attempt}", store)
     register(found, launch)
@@ -126,7 +126,7 @@ def meet(launch: Launch, claim: Claim | None = None, *, patience: timedelta = _A
 
 
 def _await_name(address: str) -> None:
-    """RunError if no name service knows the machine where ranks are to meet."""
+    """RunError if the name of rank 0's machine does not resolve."""
     deadline = time.monotonic() + _NAME_SECONDS
     while True:
         try:
@@ -134,9 +134,9 @@ def _await_name(address: str) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise RunError(
-                    f"MASTER_ADDR = {address} names no machine: {error.strerror}",
+                    f"MASTER_ADDR = {address} does not resolve: {error.strerror}",
                     code=ExitCode.COMMUNICATION,
-                    help="set it to the name or the address of rank 0's machine",
+                    help="set it to the host name or address of rank 0's machine",
                     is_shared=False,
                 ) from error
             time.sleep(_NAME_POLL_SECONDS)
@@ -149,12 +149,12 @@ def _agree(
 ) -> None:
     """RunError on every rank if one of them does not come, or has other entries."""
     store.set(f"digest/{launch.rank}", digest(entries))
-    verdict = {"absent": "rank 0 did not answer in time"}
+    verdict = {"absent": "rank 0 did not respond in time"}
     try:
         if launch.rank == 0:
             absent = _absent(store, launch, patience=patience, claim=claim)
             store.set("verdict", json.dumps({"absent": absent} if absent else _verdict(store, launch)))
-        # Rank 0 waits as long for those that have not come, and has then to say so.
+        # Rank 0 waits as long for missing ranks, and must then report them.
         if await_keys(store, ["verdict"], patience=patience + _PARTING_TIMEOUT, claim=claim):
             found = json.loads(store.get("verdict"))
             if "expected_of" in found:
@@ -167,22 +167,22 @@ def _agree(
         raise
     if "absent" in verdict:
         _part(store, launch)
-        help = "see why it did not start, or lost its way to MASTER_ADDR and MASTER_PORT"
+        help = "check why it did not start, or could not reach MASTER_ADDR and MASTER_PORT"
         raise RunError(verdict["absent"], code=ExitCode.COMMUNICATION, help=help)
 
 
 def _absent(store: Store, launch: Launch, *, patience: timedelta, claim: Claim | None) -> str:
-    """Which ranks did not come; empty if all did."""
+    """The ranks that did not join, as text; empty if all did."""
     keys = [f"digest/{rank}" for rank in range(launch.world_size)]
     with contextlib.suppress(RuntimeError, DistError):
         await_keys(store, keys, patience=patience, claim=claim)
     absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
-    return f"{ranks_text(absent)} did not come within {patience.seconds} s" if absent else ""
+    return f"{ranks_text(absent)} did not join within {patience.seconds} s" if absent else ""
 
 
 def _part(store: Store, launch: Launch) -> None:
-    """Returns once every rank has its verdict: the store ends with rank 0, if rank 0 hosts it."""
-    # A store that is gone already leaves nothing to wait for.
+    """Wait until every rank has its verdict: the store ends with rank 0, if rank 0 hosts it."""
+    # If the store is gone already, there is nothing to wait for.
     with contextlib.suppress(RuntimeError, DistError):
         store.set(f"seen/{launch.rank}", "")
         if launch.rank == 0:
@@ -190,7 +190,7 @@ def _part(store: Store, launch: Launch) -> None:
 
 
 def _verdict(store: Store, launch: Launch) -> dict[str, int]:
-    """The rank whose entries count as right, where some differ."""
+    """The rank whose entries count as right, if some differ."""
     digests = [store.get(f"digest/{rank}").decode() for rank in range(launch.world_size)]
     return {"expected_of": majority(digests)} if len(set(digests)) > 1 else {}
 
@@ -198,18 +198,18 @@ def _verdict(store: Store, launch: Launch) -> dict[str, int]:
 def _refuse_difference(
     store: Store, launch: Launch, entries: Sequence[Entry], *, expected_of: int
 ) -> NoReturn:
-    """RunError with what differs, where: every rank compares its own entries with one rank's."""
+    """RunError with what differs, and where: every rank compares its own entries with one rank's."""
     if launch.rank == expected_of:
         store.set("expected", json.dumps([[one.kind, one.name, one.value] for one in entries]))
     expected = [Entry(*one) for one in json.loads(store.get("expected"))]
     own = deviation(launch.rank, socket.gethostname(), entries, expected)
     store.set(f"deviation/{launch.rank}", json.dumps(own.data()))
-    told = [json.loads(store.get(f"deviation/{rank}")) for rank in range(launch.world_size)]
-    raise refusal([deviation_of(one) for one in told], world_size=launch.world_size)
+    gathered = [json.loads(store.get(f"deviation/{rank}")) for rank in range(launch.world_size)]
+    raise refusal([deviation_of(one) for one in gathered], world_size=launch.world_size)
 
 
 def init_mesh(session: Session, op: InitMesh, position: Position) -> None:
-    """Lays the ranks out. The process group itself stands already: ranks compared graphs through it."""
+    """Create the mesh. The process group exists already: ranks compared graphs through it."""
     names = tuple(mesh_dim.value for mesh_dim, _ in op.sizes)
     sizes = tuple(size for _, size in op.sizes)
     session._mesh = init_device_mesh(session.device.type, sizes, mesh_dim_names=names)
@@ -218,7 +218,7 @@ def init_mesh(session: Session, op: InitMesh, position: Position) -> None:
 def fsdp_mesh(
     session: Session, *, shard_over: tuple[MeshDim, ...], replicate_over: tuple[MeshDim, ...]
 ) -> DeviceMesh:
-    """The mesh that `fully_shard` takes: [replicate,] shard, the shard dims flattened into one."""
+    """The mesh for `fully_shard`: [replicate,] shard, the shard dims flattened into one."""
     names = tuple(mesh_dim.value for mesh_dim in shard_over)
     shard: DeviceMesh = (
         session.mesh[names] if len(names) == 1 else flatten_mesh(session.mesh[names], "_".join(names))

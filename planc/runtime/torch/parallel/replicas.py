@@ -1,4 +1,4 @@
-"""Whether ranks that hold the same weights hold the same bits: flipped bits make no error by themselves."""
+"""Check that replicas hold the same bits: a flipped bit causes no error by itself."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from planc.runtime.torch.session import Session
 from planc.vocab import MeshDim
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The integers of an element's size."""
+"""The integer dtype of an element's size, in bytes."""
 _PIECE = 1 << 20
-"""Elements at a time: they take eight bytes each."""
+"""Elements per pass: they take eight bytes each."""
 _GOLDEN = -7046029254386353131
 """2^64 over the golden ratio, as a signed integer: multiples of it differ in all their bits."""
 
 
 def compare_replicas(session: Session, op: CompareReplicas, position: Position) -> None:
-    """RunError on every rank where a parameter's copies differ, with its name and the ranks.
+    """RunError on every rank if a parameter's copies differ, with its name and the ranks.
 
-    One reduction for each mesh dim along which something is replicated, 16 bytes a parameter, and one of 8
+    One reduction for each mesh dim with replicas, of 16 bytes per parameter, and one of 8
     bytes over all ranks. A rank reads each of its copied weights once.
     """
     if position.step % op.every_steps:
         return
-    digests = {name: digest(local_of(one).detach()) for name, one in copied(session, over=op.over).items()}
+    digests = {
+        name: digest(local_of(one).detach()) for name, one in replicated(session, over=op.over).items()
+    }
     differing = _differing(session, digests, over=op.over)
     number = torch.tensor(len(differing), dtype=torch.int64, device=session.device)
     if session.launch.world_size > 1:
@@ -44,22 +46,22 @@ def compare_replicas(session: Session, op: CompareReplicas, position: Position) 
     raise _failure(session, position, own={name: digests[name] for name in differing})
 
 
-def copied(session: Session, *, over: Sequence[MeshDim]) -> dict[str, Tensor]:
+def replicated(session: Session, *, over: Sequence[MeshDim]) -> dict[str, Tensor]:
     """The parameters that ranks hold more than once, by name."""
     return {
         name: parameter
         for name, parameter in session.model.named_parameters()
-        if any(_is_copied(parameter, mesh_dim) for mesh_dim in over)
+        if any(_is_replicated(parameter, mesh_dim) for mesh_dim in over)
     }
 
 
-def _is_copied(parameter: Tensor, mesh_dim: MeshDim) -> bool:
+def _is_replicated(parameter: Tensor, mesh_dim: MeshDim) -> bool:
     """Whether the ranks along a mesh dim all hold the same part."""
     if not isinstance(parameter, DTensor):
         return True
     names = parameter.device_mesh.mesh_dim_names or ()
     for name, placement in zip(names, parameter.placements, strict=True):
-        # A flattened mesh dim is called by its parts: dp_shard_cp.
+        # A flattened mesh dim is named by its parts: dp_shard_cp.
         if mesh_dim.value in _parts(name):
             return bool(placement == Replicate())
     return True
@@ -70,9 +72,9 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def digest(tensor: Tensor) -> Tensor:
-    """A digest of all bits, an int64 scalar: any change of one element changes it, for certain.
+    """A digest of all bits, an int64 scalar: any change of a single element is certain to change it.
 
-    The sum of the elements' bits, each times an odd number of its place, modulo 2^64. What a flip adds is an
+    The sum of the elements' bits, each times an odd number of its index, modulo 2^64. A flip adds an
     odd number times a power of two, and never zero; several changes cancel once in 2^32 or more.
     """
     bits = tensor.contiguous().view(-1).view(_BITS[tensor.element_size()])
@@ -85,15 +87,15 @@ def digest(tensor: Tensor) -> Tensor:
 
 
 def _differing(session: Session, digests: Mapping[str, Tensor], *, over: Sequence[MeshDim]) -> list[str]:
-    """The parameters whose digest is another on a rank beside this one, along any mesh dim."""
+    """The parameters whose digest differs between ranks of this one's groups, along any mesh dim."""
     found: dict[str, None] = {}
     parameters = dict(session.model.named_parameters())
     for mesh_dim in over:
-        names = [name for name in digests if _is_copied(parameters[name], mesh_dim)]
+        names = [name for name in digests if _is_replicated(parameters[name], mesh_dim)]
         if not names or session.graph.size(mesh_dim) == 1:
             continue
         own = torch.stack([digests[name] for name in names]).to(session.device)
-        # The complement turns the order round, and overflows nowhere: one reduction gives both ends.
+        # The complement reverses the order and never overflows, so one reduction gives both extremes.
         ends = torch.cat((own, ~own))
         dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=session.submesh(mesh_dim).get_group())
         highest, lowest = ends[: len(names)], ~ends[len(names) :]
@@ -103,12 +105,12 @@ def _differing(session: Session, digests: Mapping[str, Tensor], *, over: Sequenc
 
 
 def _failure(session: Session, position: Position, *, own: Mapping[str, Tensor]) -> RunError:
-    said = {name: f"{int(value) & (2**64 - 1):016x}" for name, value in list(own.items())[:MAX_NAMED]}
-    told = [(session.launch.rank, said)]
+    own_values = {name: f"{int(value) & (2**64 - 1):016x}" for name, value in list(own.items())[:MAX_NAMED]}
+    statements = [(session.launch.rank, own_values)]
     if session.guard.statements is not None:
-        told = session.guard.statements.heard(f"replicas/{position.step}", said)  # type: ignore[assignment]
+        statements = session.guard.statements.gather(f"replicas/{position.step}", own_values)  # type: ignore[assignment]
     by_name: dict[str, dict[str, list[int]]] = {}
-    for rank, digests in told:
+    for rank, digests in statements:
         for name, value in digests.items():
             by_name.setdefault(name, {}).setdefault(value, []).append(rank)
     agreed = session.guard.replicas_agreed_at
@@ -117,16 +119,16 @@ def _failure(session: Session, position: Position, *, own: Mapping[str, Tensor])
     return RunError(
         f"copies of a weight differ after step {position.step} ({last}): {'; '.join(texts)}",
         code=ExitCode.NUMERICS,
-        help="go on from a checkpoint saved while they agreed, and without that machine: a bit of its memory "
-        "has changed, or its arithmetic is not that of the others",
+        help="resume without that machine, from a checkpoint saved while they agreed: a bit of its memory "
+        "has flipped, or its arithmetic differs from the others'",
         record={"replicas": {"step": position.step, "agreed_at": agreed, "parameters": by_name}},
     )
 
 
 def _described(name: str, holders: Mapping[str, Sequence[int]]) -> str:
-    """Which ranks are alone with their bits, where most agree; else who differs from whom."""
+    """The ranks that differ from the majority; without one, all groups that differ."""
     groups = sorted(holders.values(), key=len, reverse=True)
     if len(groups) > 1 and len(groups[0]) > len(groups[1]):
         others = sorted(rank for group in groups[1:] for rank in group)
-        return f"{name} on {ranks_text(others)} is not that of {ranks_text(groups[0])}"
+        return f"{name} on {ranks_text(others)} differs from {ranks_text(groups[0])}"
     return f"{name} differs between {' and '.join(ranks_text(group) for group in groups)}"

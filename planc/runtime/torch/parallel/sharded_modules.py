@@ -1,8 +1,8 @@
-"""Modules whose own code computes with local tensors: experts, packed layers, parameters beside heads.
+"""Modules whose own code computes with local tensors: experts, packed layers, per-head parameters.
 
-torch's styles let DTensor work out what each operation does to a layout. These modules slice, index and
-chunk their weights, or run kernels of their own, so that they get plain tensors, and what comes back is told
-where it is a partial sum.
+With torch's styles DTensor propagates the layout through each operation. These modules slice, index and chunk
+their weights, or run kernels of their own, so they get plain tensors, and their outputs are declared partial
+sums where they are.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, dis
 from torch.distributed.tensor.parallel import ParallelStyle
 
 Placements = Mapping[str, Placement]
-"""Of a module's own parameters, by local name."""
+"""The placements of a module's own parameters, by local name."""
 
 
-class DivideOwnParameters(ParallelStyle):
-    """Divides a module's own parameters; its code sees local ones, and children as they are."""
+class ShardOwnParameters(ParallelStyle):
+    """Shards a module's own parameters; its code sees the local ones. Children stay as they are."""
 
     def __init__(self, placements: Placements) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class DivideOwnParameters(ParallelStyle):
         distribute_parameters(module, self.placements, device_mesh)
         inner = module.forward
 
-        # Wrapped and no hook: what recomputes the module's forward needs local parameters too.
+        # A wrapper rather than a hook: recomputing the module's forward needs local parameters too.
         @functools.wraps(inner)
         def forward(*arguments: Any, **keywords: Any) -> Any:
             with local_parameters(module):
@@ -43,8 +43,8 @@ class DivideOwnParameters(ParallelStyle):
         return module
 
 
-class DivideExperts(DivideOwnParameters):
-    """Divides stacked experts `(hidden_states, top_k_index, top_k_weights)`, and sums what they yield.
+class ShardExperts(ShardOwnParameters):
+    """Shards stacked experts `(hidden_states, top_k_index, top_k_weights)`, and sums their outputs.
 
     Each rank computes a part of every expert from whole tokens and whole routing weights, whose gradients are
     therefore partial.
@@ -66,8 +66,8 @@ class DivideExperts(DivideOwnParameters):
         return module
 
 
-class DividePackedLinear(DivideOwnParameters):
-    """Divides the columns of each of the layers that a linear layer packs; the output stays divided."""
+class ShardPackedLinear(ShardOwnParameters):
+    """Shards the columns of each of the layers that a linear layer packs; the output stays sharded."""
 
     def __init__(self, placements: Placements, input_layout: Placement) -> None:
         super().__init__(placements)
@@ -88,7 +88,7 @@ class DividePackedLinear(DivideOwnParameters):
 
 
 class SumRotaryGradient(ParallelStyle):
-    """Sums what comes back to the last `width` features of an output, which every rank's heads read."""
+    """Sums the gradient of the last `width` features of an output, which every rank's heads read."""
 
     def __init__(self, *, width: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class SumRotaryGradient(ParallelStyle):
 
 
 def read_by_parts(value: Any, device_mesh: DeviceMesh) -> Any:
-    """The value for ranks that each work out a part of its gradient, which is summed behind it."""
+    """The value, for ranks that each compute a part of its gradient, which is summed in backward."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     whole = DTensor.from_local(value, device_mesh, (Replicate(),), run_check=False)
@@ -112,20 +112,20 @@ def read_by_parts(value: Any, device_mesh: DeviceMesh) -> Any:
 
 
 def distribute_parameters(module: nn.Module, placements: Placements, device_mesh: DeviceMesh) -> None:
-    """Replaces a module's own parameters, still on meta, by distributed ones."""
+    """Replace a module's own parameters, still on meta, by distributed ones."""
     for name, parameter in list(module.named_parameters(recurse=False)):
-        # Nothing to send: on meta there are no values yet.
+        # Nothing to send: parameters on meta have no values yet.
         divided = distribute_tensor(parameter, device_mesh, (placements[name],), src_data_rank=None)
         module.register_parameter(name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
 
 
 @contextmanager
 def local_parameters(module: nn.Module) -> Iterator[None]:
-    """While it lasts, the module's own parameters are its local shards, plain tensors."""
+    """Inside, the module's own parameters are its local shards, as plain tensors."""
     distributed = dict(module._parameters)
     for name, parameter in distributed.items():
         if isinstance(parameter, DTensor):
-            # Not an nn.Parameter, which would be a leaf: gradients go on to the distributed one.
+            # Not an nn.Parameter, which would be a leaf: gradients flow to the distributed one.
             module._parameters[name] = parameter.to_local()
     try:
         yield

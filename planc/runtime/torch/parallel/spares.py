@@ -1,4 +1,4 @@
-"""Ranks that an elastic run has no place for, while its mesh is smaller than the launch."""
+"""Spare ranks of an elastic run, while its mesh is smaller than the launch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _DISMISSED_SECONDS = 10.0
 
 
 def stand_by(launch: Launch) -> ExitCode:
-    """Waits until the run that this rank takes no part in is done, or cannot be reached, and says which.
+    """Wait until the run, in which this rank takes no part, is done or unreachable; return which.
 
-    A spare that left earlier would let its node leave the launch, and could not come in for a lost one. So
-    would one that left well when the run fails: its node would not meet the others for the next attempt.
+    If a spare left earlier, its node would leave the launch and could not replace a lost one. If it left with
+    exit code 0 when the run fails, its node would not join the others for the next attempt.
     """
     try:
         store = meet(launch)
@@ -27,13 +27,13 @@ def stand_by(launch: Launch) -> ExitCode:
             time.sleep(_LOOK_SECONDS)
         store.add(_NUM_GONE, 1)
     except (RunError, RuntimeError, DistError):
-        # The run's own ranks say what ended it.
+        # The run's own ranks report what ended it.
         return ExitCode.COMMUNICATION
     return ExitCode.DONE
 
 
 def dismiss(store: Store, *, num_spares: int) -> None:
-    """Lets the spares go: the run is done. They are waited for, as the store may end with this process."""
+    """Dismiss the spares after the run. Waits for them, because the store may end with this process."""
     store.set(_DONE, "")
     last = time.monotonic() + _DISMISSED_SECONDS
     while store.add(_NUM_GONE, 0) < num_spares and time.monotonic() < last:

@@ -1,4 +1,4 @@
-"""The styles as PyTorch realises them."""
+"""planc's tensor-parallel styles in PyTorch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from planc import vocab
 from planc.graph.ops import ShardTensorParallel
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.sharded_modules import (
-    DivideExperts,
-    DivideOwnParameters,
-    DividePackedLinear,
+    ShardExperts,
+    ShardOwnParameters,
+    ShardPackedLinear,
     SumRotaryGradient,
 )
 from planc.runtime.torch.parallel.ties import tie, tied_parameters
@@ -33,17 +33,17 @@ from planc.styles.style import StyleUse
 
 
 def shard_tensor_parallel(session: Session, op: ShardTensorParallel, position: Position) -> None:
-    """Divides the op's modules over its mesh dim. Between modules, activations are plain local tensors."""
+    """Shard the op's modules over its mesh dim. Between modules, activations are plain local tensors."""
     (mesh_dim,) = op.over
     ties = tied_parameters(session.model)
-    style = realise(op.use, parameters=op.parameters, config=session.model.config)
+    style = torch_style(op.use, parameters=op.parameters, config=session.model.config)
     plan = dict.fromkeys(op.modules, style) if style is not None else {}
     parallelize_module(session.model, session.submesh(mesh_dim), plan)
-    # parallelize_module gives each module a parameter of its own, which unties what was tied.
+    # parallelize_module gives each module a parameter of its own, which unties tied parameters.
     tie(session.model, ties)
 
 
-def realise(
+def torch_style(
     use: StyleUse, *, parameters: Sequence[tuple[str, vocab.Placement]] = (), config: Any = None
 ) -> ParallelStyle | None:
     """PyTorch's style for a planc style; None for modules that stay as they are.
@@ -62,23 +62,23 @@ def realise(
         case "sequence_parallel":
             return SequenceParallel(sequence_dim=use.sequence_dim, use_local_output=True)
         case "replicated_with_grad_allreduce":
-            # Heads [batch, sequence, heads, head_dim] are divided like a sequence along dimension 2: the
-            # weight stays whole, and its gradient is a partial sum.
+            # Heads [batch, sequence, heads, head_dim] are sharded like a sequence along dimension 2: the
+            # weight stays replicated, and its gradient is a partial sum.
             return SequenceParallel(sequence_dim=2, use_local_output=True)
         case "prepare_input":
             return PrepareInput(input_layout, placement(use.computes_on))
         case "prepare_input_output":
             return PrepareInputOutput(input_layout, placement(use.computes_on), output_layout)
         case "packed_colwise":
-            return DividePackedLinear(placements, input_layout)
+            return ShardPackedLinear(placements, input_layout)
         case "moe_tp_experts":
-            return DivideExperts(placements)
+            return ShardExperts(placements)
         case "local_params":
-            return DivideOwnParameters(placements)
+            return ShardOwnParameters(placements)
         case "mla_kv_a_proj":
             return SumRotaryGradient(width=config.qk_rope_head_dim)
         case unknown:
-            raise AssertionError(f"no realisation of style {unknown}")
+            raise AssertionError(f"no implementation of style {unknown}")
 
 
 def placement(of: vocab.Placement) -> Placement:
@@ -99,10 +99,10 @@ def placement(of: vocab.Placement) -> Placement:
 
 class PrepareInput(ParallelStyle):
     """Redistributes a module's hidden states before it runs: its first positional argument, or the
-    `hidden_states` keyword. PyTorch's PrepareModuleInput wants to be told which of the two a model uses.
+    `hidden_states` keyword. PyTorch's PrepareModuleInput must know in advance which of the two a model uses.
 
-    The module receives a DTensor, so that the gradients of all the linear layers that read it are added up
-    while they are partial, and reduced once.
+    The module receives a DTensor, so the gradients of all the linear layers that read it are added up while
+    they are partial, and reduced once.
     """
 
     def __init__(self, input_layout: Any, desired_layout: Any) -> None:
@@ -120,10 +120,10 @@ class PrepareInput(ParallelStyle):
 
 
 class PrepareInputOutput(ParallelStyle):
-    """Redistributes a module's hidden states before it runs, and what it returns afterwards.
+    """Redistributes a module's hidden states before it runs, and its output afterwards.
 
-    Inside, tensors are plain. Each layer there that divides its work sums what comes back to its own input,
-    so the module's gradients are whole on every rank.
+    Inside, tensors are plain. Each inner layer that shards its work sums the gradient of its own input, so
+    the module's gradients are complete on every rank.
     """
 
     def __init__(self, input_layout: Any, desired_layout: Any, output_layout: Any) -> None:
@@ -138,7 +138,7 @@ class PrepareInputOutput(ParallelStyle):
             return sharded.redistribute(placements=(leaving,)).to_local()
 
         def leave(_: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
-            # The layers of GPT return a list.
+            # GPT's layers return a list.
             if isinstance(output, tuple | list):
                 return type(output)((move(output[0], self.desired_layout, self.output_layout), *output[1:]))
             return move(output, self.desired_layout, self.output_layout)
@@ -149,7 +149,7 @@ class PrepareInputOutput(ParallelStyle):
 
 
 def prepare_hidden_states(module: nn.Module, redistribute: Callable[[Tensor], Tensor]) -> None:
-    """Makes a module redistribute its hidden states before it runs."""
+    """Make a module redistribute its hidden states before it runs."""
 
     def prepare(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if arguments and isinstance(arguments[0], torch.Tensor):

@@ -1,4 +1,4 @@
-"""Tied parameters, which several steps of setup would silently untie."""
+"""Tied parameters, which several steps of the setup would silently untie."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def tied_parameters(model: nn.Module) -> Ties:
 
 
 def tie(model: nn.Module, ties: Ties) -> None:
-    """Makes every group share its owner's parameter again."""
+    """Make every group share its owner's parameter again."""
     for owner, *aliases in ties:
         parameter = model.get_parameter(owner)
         for alias in aliases:

@@ -1,4 +1,4 @@
-"""Who is told of a run besides its own display: each rank's log, and trackers on rank 0."""
+"""The observers of a run other than its own display: each rank's log, and trackers on rank 0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planc.secrets import redactor
 
 
 def open_log(session: Session, op: OpenLog, position: Position) -> None:
-    """Adds to those who observe the run."""
+    """Add the observers that the op names."""
     rank = session.launch.rank
     if op.per_rank:
         places = mesh_places(session.graph, rank=rank)
@@ -38,7 +38,7 @@ def open_log(session: Session, op: OpenLog, position: Position) -> None:
 
 
 def close_log(session: Session, *, is_done: bool) -> None:
-    """Ends what follows the run. A trace that is under way is written, unless the run failed amid it."""
+    """Close the observers. A trace under way is written, unless the run failed during it."""
     if session.trace is not None and is_done:
         stop_trace(session)
     if session.following is not None:

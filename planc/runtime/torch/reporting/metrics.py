@@ -1,4 +1,4 @@
-"""Metrics over all ranks, and handing them on."""
+"""Metrics over all ranks, and their reports."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from planc.runtime.observer import StepMetrics
 from planc.runtime.schedule import learning_rate_factor
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.guarding import require_finite
-from planc.runtime.torch.training.preemption import heed_notices, sum_with_notices
+from planc.runtime.torch.training.preemption import read_stop_requests, sum_stop_requests
 from planc.vocab import SAMPLE_DIMS, MeshDim
 
 
 def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> None:
-    """Each rank's loss is its own sum over the global token count, so the sum is the global mean."""
-    sum_with_notices(session, op)
+    """Sum the loss over all ranks: each rank divides by the global token count, so the sum is the mean."""
+    sum_stop_requests(session, op)
     assert session.step_loss is not None
     require_finite(session, position, name="loss", value=session.step_loss.item())
-    heed_notices(session)
+    read_stop_requests(session)
 
 
 def log(session: Session, op: Log, position: Position) -> None:
     is_due = position.step % op.every_steps == 0 or position.step == session.graph.num_steps
-    if not is_due and not session.evaluations and not session.evaluations_left:
+    if not is_due and not session.evaluations and not session.pending_evaluations:
         return
     assert session.step_loss is not None
     loss = session.step_loss.item()
@@ -61,7 +61,7 @@ def log(session: Session, op: Log, position: Position) -> None:
         memory_kind="allocated" if is_cuda else "process",
         memory_reserved_bytes=most[1] if is_cuda else None,
         tflops_per_second_per_device=work.tflops_per_second_per_device(seconds=seconds) if work else None,
-        # The plan's device is an accelerator: its peak says nothing of a processor.
+        # The plan's device is an accelerator: its peak does not apply to a CPU.
         mfu=work.mfu(seconds=seconds) if work and is_cuda else None,
         phase_seconds={phase: ns / 1e9 for phase, ns in zip(spent, most[len(memory) :], strict=False)},
         sample_ids=sample_ids,
@@ -73,18 +73,18 @@ def log(session: Session, op: Log, position: Position) -> None:
 
 
 def _own_times(session: Session) -> tuple[list[int], int]:
-    """This rank's nanoseconds since the last log in its own place, and the steps that they are of."""
+    """This rank's nanoseconds since the last log, in its own place, and their number of steps."""
     if session.own_time is None:
         return [], 0
     own_ns, num_steps = session.own_time.take()
-    # Zeros in the others' places: the most of all ranks is each one's own.
+    # Zeros in the others' places, so a maximum over all ranks gives each rank's own.
     return [own_ns * (rank == session.launch.rank) for rank in range(session.launch.world_size)], num_steps
 
 
 def _note_stragglers(
     session: Session, position: Position, own_ns: Sequence[int], *, num_steps: int
 ) -> tuple[int, ...]:
-    """The ranks that hold the others up, on every rank alike; those that begin to are told of."""
+    """The ranks that slow down the others, the same on every rank; new ones are reported."""
     if session.own_time is None:
         return ()
     stragglers = session.own_time.stragglers
@@ -103,12 +103,12 @@ def _most_of_any_rank(session: Session, values: Sequence[int]) -> list[int]:
 
 
 def _memory_bytes(device: torch.device) -> tuple[int, ...]:
-    """The most that this rank held: CUDA memory allocated and reserved, or the process's resident set."""
+    """The peak memory of this rank: CUDA memory allocated and reserved, or the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
     try:
         import resource
-    except ModuleNotFoundError:  # Windows, where a run is only rehearsed, and nobody is told
+    except ModuleNotFoundError:  # Windows, where runs are only rehearsed and report nothing
         return (0,)
 
     # Kilobytes on Linux, bytes on macOS.

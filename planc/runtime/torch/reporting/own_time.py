@@ -1,4 +1,4 @@
-"""How long a rank works by itself in a step: all ranks' steps take equally long, since they wait for the
+"""The time that a rank works by itself in a step: all steps take equally long, because ranks wait for the
 slowest."""
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from planc.runtime.torch import private
 
 
 class OwnTime:
-    """Counts time outside of collectives, on the thread that made this, from a step's first op to its last.
+    """Counts time outside of collectives, on the creating thread, from a step's first op to its last.
 
-    On processors a thread waits for a collective inside functions of torch's that are wrapped for it, once
-    and for good: only where a process is a rank. A device's queue waits by itself, unseen from here: there,
-    what counts is the reading of data, and ops that do not communicate; a slow device shows nowhere.
-    Collectives in compiled code are not seen either; then all ranks' times are alike, and nobody is named.
+    On CPUs a thread waits for a collective inside functions of torch that are wrapped for it, once and for
+    all: only in a process that is one rank. A device's queue waits by itself, which is invisible here: there,
+    only the reading of data and ops that do not communicate count, and a slow device is not detected.
+    Collectives in compiled code are not seen either; then all ranks' times are equal, and no rank is
+    reported.
     """
 
     def __init__(self, *, has_device_queue: bool) -> None:
@@ -34,7 +35,7 @@ class OwnTime:
                 setattr(owner, name, self._counted(getattr(owner, name)))
 
     def enter(self, op: Op) -> None:
-        """An op begins, and the one before it is over."""
+        """Begin an op, which ends the one before it."""
         now = time.perf_counter_ns()
         if self._op is not None and self._op.stage is Stage.STEP and self._shows(self._op):
             self._own_ns += now - self._began_ns - self._waited_ns
@@ -45,7 +46,7 @@ class OwnTime:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """The batch of a new step is read, in an op that then communicates."""
+        """Count the reading of a new step's batch, in an op that then communicates."""
         began = time.perf_counter_ns()
         yield
         self._num_steps += 1
@@ -53,7 +54,7 @@ class OwnTime:
             self._own_ns += time.perf_counter_ns() - began
 
     def take(self) -> tuple[int, int]:
-        """Own nanoseconds and the number of steps since this was last asked."""
+        """Own nanoseconds and the number of steps since the last call."""
         found = self._own_ns, self._num_steps
         self._own_ns = self._num_steps = 0
         return found

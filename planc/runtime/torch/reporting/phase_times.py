@@ -1,4 +1,4 @@
-"""How long each phase of a step took on this rank: the host's clock, or the device's where it has one."""
+"""How long each phase of a step took on this rank, by the device's clock if it has one, else the host's."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class _Mark:
     event: torch.cuda.Event | None
 
     def until(self, later: _Mark) -> int:
-        """Nanoseconds. A save waits for the disk, of which the device knows nothing."""
+        """Nanoseconds until `later`. A save waits for the disk, which the device's clock does not show."""
         if self.event is None or later.event is None or self.phase == CHECKPOINT:
             return later.host_ns - self.host_ns
         return int(self.event.elapsed_time(later.event) * 1e6)
 
 
 class PhaseClock:
-    """Marks where one phase follows another. It waits for nothing until it is read."""
+    """Marks the changes of phase. It does not synchronize until it is read."""
 
     def __init__(self, device: torch.device) -> None:
         self._has_events = device.type == "cuda"
@@ -36,17 +36,17 @@ class PhaseClock:
         self._saving_ns = 0
 
     def enter(self, phase: str) -> None:
-        """A phase begins, or goes on."""
+        """Begin or continue a phase."""
         if not self._marks or self._marks[-1].phase != phase:
             self._marks.append(self._now(phase))
 
     def begin_step(self) -> None:
-        """Forgets the step before, but not its saves: they come after its metrics."""
+        """Forget the previous step, but not its saves: they come after its metrics."""
         self._saving_ns += sum(mark.until(later) for mark, later in self._spans() if mark.phase == CHECKPOINT)
         self._marks = self._marks[-1:]
 
     def read(self) -> dict[str, int]:
-        """Nanoseconds by phase, in the order of PHASES: of this step, and of saves since the last reading."""
+        """Nanoseconds by phase, in the order of PHASES: of this step, and of saves since the last call."""
         if self._marks:
             self._marks.append(self._now(self._marks[-1].phase))
             if (last := self._marks[-1].event) is not None:

@@ -1,4 +1,4 @@
-"""Traces of a few steps, for chrome://tracing and Perfetto, and what CUDA memory held meanwhile."""
+"""Traces of a few steps, for chrome://tracing and Perfetto, and snapshots of CUDA memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planc.runtime.torch.private import dump_memory_snapshot, record_memory_hist
 from planc.runtime.torch.session import Session
 
 MAX_ALLOCATIONS = 1_000_000
-"""Of a memory snapshot; older ones are forgotten."""
+"""The most entries of a memory snapshot; older ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class Trace:
 
 
 def require_traceable(graph: Graph, device: torch.device) -> None:
-    """RunError for a memory snapshot of a processor, whose memory PyTorch does not record."""
+    """RunError for a memory snapshot on CPU, whose memory PyTorch does not record."""
     for op in graph.step:
         if isinstance(op, StartProfile) and op.memory and device.type != "cuda":
             raise RunError(
-                "profile.memory records CUDA memory, and this run is on processors",
+                "profile.memory records CUDA memory, but this run is on CPUs",
                 help="set profile.memory = false",
                 span=op.span,
             )
 
 
 def start_profile(session: Session, op: StartProfile, position: Position) -> None:
-    """Starts at the first step that is due; a resumed run may begin amid them."""
+    """Start at the first step that is due; a resumed run may begin in the middle."""
     if session.trace is not None or not op.first_step <= position.step <= op.last_step:
         return
     is_cuda = session.device.type == "cuda"
@@ -60,7 +60,7 @@ def stop_profile(session: Session, op: StopProfile, position: Position) -> None:
 
 
 def stop_trace(session: Session) -> None:
-    """Writes `profile/step-3-rank-0.json.gz`, named after the first traced step."""
+    """Write `profile/step-3-rank-0.json.gz`, named after the first traced step."""
     trace = session.trace
     assert trace is not None, "asked before"
     session.trace = None
@@ -76,6 +76,6 @@ def stop_trace(session: Session) -> None:
 
 
 def _free(path: Path) -> Path:
-    """The path, where nothing is that torch would write through."""
+    """The path, with nothing in place that torch would write through."""
     remove(path)
     return path

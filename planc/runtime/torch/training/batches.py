@@ -1,4 +1,4 @@
-"""Data on the device: this rank's samples, and this rank's positions in them."""
+"""Batches on the device: this rank's samples, and this rank's positions in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planc.runtime.data.open import OpenData as OpenedData
 from planc.runtime.data.open import open_data as open_packed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.spec import SOURCES, DataSpec, Source
-from planc.runtime.data.tokenizers import share_processors
+from planc.runtime.data.tokenizers import share_cpus
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.numerics import MAX_SEQUENCES
@@ -37,20 +37,20 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
             data.dataset, data.order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank
         ),
         prefetch=op.prefetch,
-        # As long as other ranks would wait for this one.
+        # As long as other ranks wait for this one.
         patience_seconds=session.graph.init_mesh.timeout_seconds,
     )
     session.observer.noted(f"data: {data.dataset.summary()}")
     if op.global_batch > data.dataset.num_sequences:
         session.observer.noted(
-            f"data: a step takes {op.global_batch:_} sequences, of {data.dataset.num_sequences:_}: "
-            "it sees some of them more than once"
+            f"data: a step takes {op.global_batch:_} sequences, but there are only "
+            f"{data.dataset.num_sequences:_}: some repeat within a step"
         )
 
 
 def opened(session: Session, spec: DataSpec, *, vocab_size: int) -> OpenedData:
-    """The data of a spec. RunError where it cannot be used."""
-    share_processors(session.launch.local_world_size or session.launch.world_size)
+    """The data of a spec. RunError if it can't be used."""
+    share_cpus(session.launch.local_world_size or session.launch.world_size)
     try:
         return open_packed(spec, base=session.paths.base, model_vocab_size=vocab_size, reads=session.reads)
     except DataError as error:
@@ -58,7 +58,7 @@ def opened(session: Session, spec: DataSpec, *, vocab_size: int) -> OpenedData:
 
 
 def data_spec(op: OpenData, *, source: Source) -> DataSpec:
-    """How a source is read: as the op reads its own."""
+    """The spec for a source, with the op's own settings."""
     packing: Any = op.packing
     return DataSpec(
         source=source,
@@ -76,13 +76,13 @@ def source_of(op: OpenData | OpenEvaluation) -> Source:
 
 
 def next_batch(session: Session, op: NextBatch, position: Position) -> None:
-    """Takes the step's micro-batches, and counts the tokens that the loss will be divided by."""
+    """Take the step's micro-batches, and count the tokens that normalize the loss."""
     session.step_started = time.perf_counter()
     if session.clock is not None:
         session.clock.begin_step()
     with session.own_time.reading() if session.own_time is not None else contextlib.nullcontext():
         session.batch = _read(session, position)
-    session.evaluations, session.evaluations_left = [], ()
+    session.evaluations, session.pending_evaluations = [], ()
     session.guard.micro_losses = []
     local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
     count = torch.tensor(local, dtype=torch.int64, device=session.device)
@@ -92,18 +92,17 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     if session.batch_tokens == 0 and not session.is_warned_of_no_labels:
         session.is_warned_of_no_labels = True
         session.observer.noted(
-            f"step {position.step} has no labels: it changes no weight, "
-            "as every such step, which metrics.jsonl marks"
+            f"step {position.step} has no labels and changes no weight; metrics.jsonl marks every such step"
         )
     session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
 
 
 def _read(session: Session, position: Position) -> list[MicroBatch]:
-    """This rank's micro-batches. RunError with the storage code where they cannot be read."""
+    """This rank's micro-batches. RunError with the storage code if they can't be read."""
     try:
         return session.loader.next_step()
     except Exception as error:
-        # Of any kind: what reads may be a library, and which sequences they were helps with all.
+        # Of any kind: the reader may be a library, and the sequences help with any error.
         ids = session.loader.next_ids()
         more = f" and {len(ids) - MAX_SEQUENCES} more" if len(ids) > MAX_SEQUENCES else ""
         shown = f"{', '.join(map(str, ids[:MAX_SEQUENCES]))}{more}"
@@ -118,7 +117,7 @@ def _read(session: Session, position: Position) -> list[MicroBatch]:
 
 
 def shard_context(session: Session, op: ShardContext, position: Position) -> None:
-    """One micro-batch on the device, each registered buffer reduced to this rank's positions."""
+    """Move one micro-batch to the device, with each registered buffer reduced to this rank's positions."""
     batch = session.batch[position.micro_step]
     tensors = {
         "input_ids": torch.from_numpy(batch.inputs),
@@ -126,7 +125,7 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
         "position_ids": torch.from_numpy(batch.position_ids),
     }
     if session.documents is not None:
-        # Every rank of a sequence keeps all starts: what its own queries see may lie with another.
+        # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
         session.documents.begin(document_starts(tensors["position_ids"].to(session.device)))
     if op.first_position is not None or op.uncounted_token is not None:
         tensors["position_ids"] = model_positions(

@@ -12,9 +12,9 @@ from planc.runtime.torch.session import Session
 
 
 def compile_modules(session: Session, op: CompileModules, position: Position) -> None:
-    """Has each module compiled when it first runs. Names of modules and parameters stay what they are.
+    """Compile each module when it first runs. Names of modules and parameters do not change.
 
-    RunError where the backend finds no compiler: else each rank would fail in its first forward.
+    RunError if the backend finds no compiler: otherwise each rank would fail in its first forward.
     """
     if op.backend == "inductor" and (missing := missing_compiler(session.device.type, os.environ)):
         text, help = missing
@@ -23,4 +23,4 @@ def compile_modules(session: Session, op: CompileModules, position: Position) ->
         session.model.get_submodule(fqn).compile(
             backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
         )
-    session.observer.noted(f"{len(op.modules)} modules are compiled when they first run")
+    session.observer.noted(f"{len(op.modules)} modules will be compiled when they first run")

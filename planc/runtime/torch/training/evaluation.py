@@ -1,4 +1,4 @@
-"""The loss on text that is not trained on: equally many forwards on every rank, and one value on all."""
+"""The loss on held-out text: the same number of forwards on every rank, and one value on all."""
 
 from __future__ import annotations
 
@@ -14,77 +14,75 @@ from planc.runtime.observer import Evaluation
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.batches import data_spec, opened, shard_context, source_of
 from planc.runtime.torch.training.forward_backward import compute_loss, forward
-from planc.runtime.torch.training.preemption import leave_undone, leaves_here, reshard, stretch
+from planc.runtime.torch.training.preemption import report_undone, reshard, stops_here, stretch
 
 
 def open_evaluation(session: Session, op: OpenEvaluation, position: Position) -> None:
-    """Reads the text with the tokenizer, packing and length of the text that is trained on."""
+    """Read the text with the tokenizer, packing and length of the training data."""
     training = session.data_op
     data = opened(session, data_spec(training, source=source_of(op)), vocab_size=training.vocab_size)
     num_sequences = data.dataset.num_sequences
     if op.sequences is not None and op.sequences > num_sequences:
         raise RunError(
             f'the evaluation "{op.label}" has {num_sequences} sequences, not {op.sequences}',
-            help="lower `sequences`, or leave it out to take them all",
+            help="lower `sequences`, or leave it out to use all of them",
         )
     found = EvaluationSet(data.dataset, op.sequences or num_sequences, training.micro_batch)
     if found.num_target_tokens == 0:
-        raise RunError(
-            f'nothing in the evaluation "{op.label}" is a label', help="use a source with answers in it"
-        )
+        raise RunError(f'the evaluation "{op.label}" has no labels', help="use a source with answers in it")
     session.evaluation_sets[op.label] = found
     session.observer.noted(f"evaluation {op.label}: {data.dataset.summary()}")
 
 
 def evaluate(session: Session, op: Evaluate, position: Position) -> None:
-    """Where due, puts the mean loss over a set into `session.evaluations`.
+    """Put the mean loss over a set into `session.evaluations`, if due.
 
-    Every rank runs equally many micro-batches, some perhaps without a label, so that none waits for another.
-    Between two of them a run that is told to end leaves; then there is no mean, and the checkpoint says so.
+    Every rank runs the same number of micro-batches, some perhaps without a label, so none waits for another.
+    Between two of them a run that is asked to stop ends, without a mean; the checkpoint records that.
     """
     if position.step % op.every_steps and position.step != session.graph.num_steps:
         return
     began = time.perf_counter()
-    is_made_up_for = op.label in session.evaluations_left
+    is_postponed = op.label in session.pending_evaluations
     loss = _mean_loss(session, op, position)
-    others = tuple(label for label in session.evaluations_left if label != op.label)
+    others = tuple(label for label in session.pending_evaluations if label != op.label)
     if loss is None:
-        session.evaluations_left = (*others, op.label)
+        session.pending_evaluations = (*others, op.label)
     else:
         found = Evaluation(op.label, loss, session.evaluation_sets[op.label].num_target_tokens)
-        session.evaluations_left = others
-        if is_made_up_for:
+        session.pending_evaluations = others
+        if is_postponed:
             session.observer.evaluated(found, step=position.step)
         else:
             session.evaluations.append(found)
-    # What a step takes is told without it.
+    # The time of a step does not include it.
     session.step_started += time.perf_counter() - began
 
 
 def _mean_loss(session: Session, op: Evaluate, position: Position) -> float | None:
-    """The mean loss over a set; None where the run ends before it is known."""
+    """The mean loss over a set; None if the run ends before it is known."""
     dataset = session.evaluation_sets[op.label]
     step = (session.batch, session.batch_tokens, session.step_loss)
     session.batch_tokens = dataset.num_target_tokens
     total = session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
     session.model.eval()
-    is_left = False
+    is_stopped = False
     with torch.no_grad():
         for batch in dataset.micro_batches(dp_size=session.dp_size, dp_rank=session.dp_rank):
-            if is_left := leaves_here(session):
-                leave_undone(session, f'the evaluation "{op.label}" after step {position.step}')
+            if is_stopped := stops_here(session):
+                report_undone(session, f'the evaluation "{op.label}" after step {position.step}')
                 break
             session.batch = [batch]
             with stretch(session, "a micro-batch of an evaluation"):
                 for inner in op.body:
                     _run(session, inner, Position(position.step))
     session.model.train()
-    if not is_left:
+    if not is_stopped:
         session.sum_over(total, op.over)
     session.batch, session.batch_tokens, session.step_loss = step
     session.loss = None
     reshard(session)
-    return None if is_left else total.item()
+    return None if is_stopped else total.item()
 
 
 def _run(session: Session, op: ShardContext | Forward | ComputeLoss, position: Position) -> None:

@@ -22,7 +22,7 @@ _WIDE = (torch.float32, torch.float64)
 def forward(session: Session, op: Forward, position: Position) -> None:
     """Logits [micro_batch, local sequence, vocabulary or this rank's part of it].
 
-    The random state follows from seed, step and data-parallel rank alone: equal over tp, different over dp,
+    The random state depends only on seed, step and data-parallel rank: equal over tp, different over dp,
     and the same after a resume.
     """
     assert session.local_batch is not None
@@ -38,10 +38,10 @@ def forward(session: Session, op: Forward, position: Position) -> None:
 
 
 def _seed(seed: int, *, device: torch.device) -> None:
-    """Sets the random state of the host and of the device.
+    """Set the random state of the host and of the device.
 
-    `torch.manual_seed` does so for all kinds of device: for those that are not there it keeps a stack trace
-    each time, which takes longer than all the interpretation of a step.
+    `torch.manual_seed` does so for all kinds of device: for absent ones it keeps a stack trace each time,
+    which takes longer than the whole interpretation of a step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -51,7 +51,7 @@ def _seed(seed: int, *, device: torch.device) -> None:
 def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
     """Local sum of cross entropies over the step's global token count: right for every mesh and packing.
 
-    Zero where no token of the step is a label, and so are its gradients.
+    Zero if no token of the step is a label, and so are its gradients.
     """
     assert session.logits is not None and session.local_batch is not None
     logits = session.logits if session.logits.dtype in _WIDE else session.logits.float()
@@ -75,7 +75,7 @@ def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
 
 
 def backward(session: Session, op: Backward, position: Position) -> None:
-    """Gradients; sharded units reduce them once, on the last micro step."""
+    """Compute gradients; sharded units reduce them once, on the last micro step."""
     if isinstance(session.model, FSDPModule):
         session.model.set_requires_gradient_sync(position.is_last_micro_step)
     assert session.loss is not None

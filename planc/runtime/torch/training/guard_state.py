@@ -1,4 +1,4 @@
-"""What a rank keeps to judge a step's numbers."""
+"""The state by which a rank judges a step's numbers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class GuardState:
     """`micro_losses` are this rank's shares of the step's loss, by micro step. The rest outlives a step."""
 
     statements: Statements | None = None
-    """None where a rank speaks for itself alone."""
+    """None if a rank reports only for itself."""
     micro_losses: list[Tensor] = field(default_factory=list)
     is_skipped: bool = False
-    """The optimizer leaves the weights of this step as they are."""
+    """The optimizer does not change the weights in this step."""
     memory: Memory = field(default_factory=Memory)
     replicas_agreed_at: int | None = None
-    """The last step after which they did, of those that this process has compared."""
+    """The last step after which replicas agreed, of those that this process has compared."""

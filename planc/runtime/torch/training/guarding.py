@@ -1,4 +1,4 @@
-"""A step whose loss or gradient is wrong: skipped, or the end of the run, before any weight has changed."""
+"""Skip a step whose loss or gradient is wrong, or end the run, before any weight has changed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _UNCHANGED = "no weight was changed"
 
 
 def require_finite(session: Session, position: Position, *, name: str, value: float) -> None:
-    """RunError with the numerics code on every rank if the step's loss or gradient norm is no number.
+    """RunError with the numerics code on every rank if the step's loss or gradient norm is NaN or inf.
 
-    The step would spoil every weight. Where the plan has a guard, that judges.
+    The step would corrupt every weight. If the plan has a guard, the guard decides instead.
     """
     if not math.isfinite(value) and _guard(session) is None:
         raise _failure(session, position, what=f"the {name} is {value}", statements=_nonfinite(session))
 
 
 def guard_step(session: Session, op: GuardStep, position: Position) -> None:
-    """Decides on the step, alike on every rank: to take it, to skip it, or RunError to end the run.
+    """Decide on the step, the same on every rank: take it, skip it, or end the run with a RunError.
 
-    A step without labels is skipped already, and its loss says nothing of the next one's.
+    A step without labels is skipped already, and its loss does not predict the next one's.
     """
     assert session.step_loss is not None
     if session.batch_tokens == 0:
@@ -71,7 +71,7 @@ def _guard(session: Session) -> GuardStep | None:
 
 
 def agree_on_worst(session: Session, op: GuardStep, verdict: Tensor) -> Tensor:
-    """The worst verdict of the ranks that each have the whole loss: a last bit must not part them."""
+    """The worst verdict of the ranks that each have the whole loss: rounding must not make them differ."""
     for mesh_dim in op.over:
         dist.all_reduce(verdict, op=dist.ReduceOp.MAX, group=session.submesh(mesh_dim).get_group())
     return verdict
@@ -79,12 +79,12 @@ def agree_on_worst(session: Session, op: GuardStep, verdict: Tensor) -> Tensor:
 
 def _over(loss: float, level: Level | None) -> str:
     if level is None:
-        return " on a rank that shares it"
+        return " on another rank that computes it"
     return f": {level.deviations(loss):.1f} deviations of {level.deviation:.3g} above {level.median:.6g}"
 
 
 def _skip(session: Session, position: Position, *, what: str, own: Statement) -> None:
-    """Leaves the weights as they are; which sequences are passed over is said."""
+    """Keep the weights as they are, and report which sequences are skipped."""
     state = session.guard
     state.is_skipped, state.memory = True, state.memory.skipped()
     found = describe(_all(session, own, topic=f"skip/{position.step}"))
@@ -92,7 +92,7 @@ def _skip(session: Session, position: Position, *, what: str, own: Statement) ->
 
 
 def _failure(session: Session, position: Position, *, what: str, statements: Statement) -> RunError:
-    """The end of the run, with what every rank found, for a person and for status.json."""
+    """The error that ends the run, with what every rank found, for the user and for status.json."""
     found = _all(session, statements, topic=f"stop/{position.step}")
     text = describe(found)
     record = {
@@ -104,9 +104,9 @@ def _failure(session: Session, position: Position, *, what: str, statements: Sta
     return RunError(
         f"{what} at step {position.step}, and {_UNCHANGED}{': ' if text else ''}{text}",
         code=ExitCode.NUMERICS,
-        help="go on from the checkpoint before; if it comes again elsewhere, suspect that rank's memory"
+        help="resume from the previous checkpoint; if it happens again, suspect that rank's memory"
         if has_spoiled_weights
-        else "look at these sequences, lower the learning rate, or let `guard` skip such steps",
+        else "inspect these sequences, lower the learning rate, or let `guard` skip such steps",
         record={"numerics": record},
     )
 
@@ -114,12 +114,12 @@ def _failure(session: Session, position: Position, *, what: str, statements: Sta
 def _all(session: Session, own: Statement, *, topic: str) -> list[Statement]:
     if session.guard.statements is None:
         return [own]
-    told = session.guard.statements.heard(topic, own.data())
-    return [statement(rank, data) for rank, data in told]
+    gathered = session.guard.statements.gather(topic, own.data())
+    return [statement(rank, data) for rank, data in gathered]
 
 
 def _nonfinite(session: Session) -> Statement:
-    """This rank's micro-batches whose loss is no number, and its weights that are none."""
+    """This rank's micro-batches and weights with NaN or inf."""
     batches = (one for one in _micro_batches(session) if not math.isfinite(one.loss))
     weights = (name for name, local in _local_weights(session).items() if not local.isfinite().all())
     return Statement(session.launch.rank, tuple(batches), tuple(weights)[:MAX_NAMED])

@@ -17,7 +17,7 @@ from planc.runtime.torch.session import Session
 
 
 def build_optimizer(session: Session, op: BuildOptimizer, position: Position) -> None:
-    """One parameter group for each of the op's, or for each mesh on which parameters of one lie."""
+    """Build one parameter group for each of the op's, split by the mesh of its parameters."""
     parameters = dict(session.model.named_parameters())
     groups = [
         {"params": members, "weight_decay": group.weight_decay, "lr": group.lr, "peak_lr": group.lr}
@@ -28,7 +28,7 @@ def build_optimizer(session: Session, op: BuildOptimizer, position: Position) ->
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Plain parameters, and those of each mesh, apart: no kernel takes them together."""
+    """Plain parameters, and those of each mesh, apart: no kernel handles them together."""
     found: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
@@ -43,7 +43,7 @@ def _optimizer(op: BuildOptimizer, groups: list[dict[str, Any]], *, device: torc
 
 
 def _flags(op: BuildOptimizer, *, device: torch.device) -> dict[str, bool]:
-    """What torch calls the op's implementation."""
+    """torch's flags for the op's implementation."""
     chosen = op.implementation_on(device.type)
     return {"fused": chosen == "fused", "foreach": chosen == "foreach"}
 
@@ -54,7 +54,7 @@ def build_schedule(session: Session, op: BuildSchedule, position: Position) -> N
 
 
 def set_learning_rate(session: Session, *, step: int) -> None:
-    """Gives every group its learning rate of `step`."""
+    """Set every group's learning rate for `step`."""
     factor = learning_rate_factor(session.schedule, step=step)
     for group in session.optimizer.param_groups:
         group["lr"] = group["peak_lr"] * factor

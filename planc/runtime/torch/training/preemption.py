@@ -1,4 +1,4 @@
-"""Ranks agree where a run ends that some of them were told to end, and leave what would take long."""
+"""Stop a run early: ranks agree where, after some were asked to, and skip what would take long."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from planc.runtime.stopping.stop_points import LONG_STEP_SECONDS
 from planc.runtime.torch.session import Session
 
 
-def sum_with_notices(session: Session, op: ReduceMetrics) -> None:
-    """Sums the step's loss, and with it how many ranks were told to end: no collective more, 8 bytes more.
+def sum_stop_requests(session: Session, op: ReduceMetrics) -> None:
+    """Sum the step's loss, and with it how many ranks were asked to stop: no extra collective, 8 more bytes.
 
-    Over the mesh dims that share one loss, the notices alone are summed.
+    Over the mesh dims that share one loss, only the requests are summed.
     """
     assert session.step_loss is not None
-    told = session.step_loss.new_full((), float(bool(session.notice.heard)))
-    both = session.sum_over(torch.stack((session.step_loss, told)), op.over)
+    own_request = session.step_loss.new_full((), float(bool(session.notice.signal_name)))
+    both = session.sum_over(torch.stack((session.step_loss, own_request)), op.over)
     session.step_loss = both[0]
-    session.told = session.sum_over(both[1], op.agree_over)
+    session.num_stop_requests = session.sum_over(both[1], op.agree_over)
 
 
-def heed_notices(session: Session) -> None:
-    """Reads what `sum_with_notices` summed, once the device is waited for anyway."""
-    assert session.told is not None
-    session.is_leaving = session.is_leaving or session.told.item() > 0
+def read_stop_requests(session: Session) -> None:
+    """Read the sum of `sum_stop_requests`, when the device is waited for anyway."""
+    assert session.num_stop_requests is not None
+    session.is_stopping = session.is_stopping or session.num_stop_requests.item() > 0
     # A first step compiles, and may take minutes that no other takes.
     if session.notice.has_trained:
         seconds = time.perf_counter() - session.step_started
@@ -42,47 +42,49 @@ def heed_notices(session: Session) -> None:
             session.stretches.add("a micro-batch", seconds / len(session.batch))
 
 
-def leaves_here(session: Session, *, in_step: bool = False) -> bool:
-    """Whether the run ends at this place: the same on every rank. All of them must ask.
+def stops_here(session: Session, *, in_step: bool = False) -> bool:
+    """Whether the run stops at this point: the same on every rank. Every rank must call it.
 
-    `in_step` is for a place between two micro-batches of a step, which is left only if steps are long.
+    `in_step` is for a point between two micro-batches of a step, which is abandoned only if steps are long.
     """
-    if not session.is_leaving:
-        session.is_leaving = session.stop_points.reached(in_step=in_step)
-    return session.is_leaving
+    if not session.is_stopping:
+        session.is_stopping = session.stop_points.reached(in_step=in_step)
+    return session.is_stopping
 
 
-def is_told_to_end(session: Session, *, step: int) -> bool:
-    """Whether any rank was told to end before now, when `step` is done; the same on every rank."""
-    if session.told is None:
+def ends_after(session: Session, *, step: int) -> bool:
+    """Whether any rank was asked to stop by now, when `step` is done; the same on every rank."""
+    if session.num_stop_requests is None:
         # Before the first step, and only then, no metrics are summed.
-        session.told = torch.tensor(float(bool(session.notice.heard)), device=session.device)
+        session.num_stop_requests = torch.tensor(
+            float(bool(session.notice.signal_name)), device=session.device
+        )
         if session.launch.world_size > 1:
-            dist.all_reduce(session.told)
-        heed_notices(session)
+            dist.all_reduce(session.num_stop_requests)
+        read_stop_requests(session)
     session.notice.step = step
     session.stop_points.step_began()
-    session.notice.is_agreed = leaves_here(session)
+    session.notice.is_agreed = stops_here(session)
     return session.notice.is_agreed
 
 
-def leave_undone(session: Session, what: str) -> None:
-    """The run ends without `what`; the same command does it."""
+def report_undone(session: Session, what: str) -> None:
+    """Report that the run ends without `what`; the same command does it later."""
     session.notice.is_agreed = True
-    session.notice.left.append(what)
-    session.observer.noted(f"told to end: {what} is left")
+    session.notice.undone.append(what)
+    session.observer.noted(f"stop requested: {what} is left undone")
 
 
-def leave_step(session: Session, *, step: int) -> None:
-    """Forgets the micro-batches that a step has done: no weight has changed, and its data comes again."""
+def abandon_step(session: Session, *, step: int) -> None:
+    """Drop the micro-batches that a step has done: no weight has changed, and its data comes again."""
     session.loader.load_state(session.loader.samples_consumed - session.loader.source.global_batch)
     session.optimizer.zero_grad(set_to_none=True)
     reshard(session)
-    leave_undone(session, f"step {step}")
+    report_undone(session, f"step {step}")
 
 
 def reshard(session: Session) -> None:
-    """A checkpoint wants shards, and without a whole backward nothing reshards what stays gathered."""
+    """Reshard all modules for a checkpoint: without a full backward, some stay gathered."""
     for module in session.model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -90,14 +92,14 @@ def reshard(session: Session) -> None:
 
 @contextmanager
 def stretch(session: Session, name: str) -> Iterator[None]:
-    """Measures what the run cannot leave, for `warn_of_grace`."""
+    """Measure a stretch that the run can't interrupt, for `warn_of_grace`."""
     began = time.perf_counter()
     yield
     session.stretches.add(name, time.perf_counter() - began)
 
 
 def warn_of_grace(session: Session, *, seconds: float) -> None:
-    """Says, once, that to end takes longer than torchrun waits: a save after what comes before it."""
+    """Warn once if stopping takes longer than torchrun waits: a save, and the stretch before it."""
     stretches = session.stretches
     stretches.save_seconds = max(stretches.save_seconds, seconds)
     grace = grace_seconds(os.environ, agent_command(os.getppid()))
@@ -107,7 +109,7 @@ def warn_of_grace(session: Session, *, seconds: float) -> None:
     name, before = stretches.between
     after = f" after {name} of {before:.0f} s" if before >= 1 else ""
     session.observer.noted(
-        f"a checkpoint takes {seconds:.0f} s{after}, and torchrun kills what has not ended "
-        f"{grace} s after a signal: start it with --shutdown-timeout {2 * round(stretches.total_seconds)}, "
-        "or a run that is told to end loses what it did since its last save"
+        f"a checkpoint takes {seconds:.0f} s{after}, but torchrun kills processes {grace} s after a signal: "
+        f"start it with --shutdown-timeout {2 * round(stretches.total_seconds)}, or a stopped run loses its "
+        "progress since the last save"
     )

@@ -1,4 +1,4 @@
-"""Activation checkpointing: which results of forward a module keeps, and what backward computes again."""
+"""Activation checkpointing: which results of forward a module keeps, and which backward recomputes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planc.runtime.torch.session import Session
 
 _aten: Any = torch.ops.aten
 MATMULS = frozenset((_aten.mm.default, _aten.addmm.default))
-"""Linear layers, without a bias and with one. The first of a module's is kept, the second computed again."""
+"""Linear layers, without a bias and with one. Of each module every second one is recomputed."""
 KEPT = frozenset(
     (
         _aten._scaled_dot_product_cudnn_attention.default,
@@ -29,22 +29,22 @@ KEPT = frozenset(
         _aten._scaled_dot_product_flash_attention.default,
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
         _aten._scaled_dot_product_fused_attention_overrideable.default,
-        # What the ranks of tensor parallelism have summed is not sent a second time.
+        # Sums over tensor-parallel ranks are not sent a second time.
         torch.ops._c10d_functional.reduce_scatter_tensor.default,
     )
 )
-"""Dear in time for the bytes that their results take."""
+"""Ops that are expensive for the bytes of their results."""
 
 
 def checkpoint_activations(session: Session, op: CheckpointActivations, position: Position) -> None:
-    """Makes each module recompute its forward in backward. Names of modules stay what they are."""
+    """Make each module recompute its forward in backward. Names of modules do not change."""
     for fqn in op.modules:
         recompute(session.model.get_submodule(fqn), mode=op.mode)
 
 
 def recompute(module: nn.Module, *, mode: Literal["full", "selective"]) -> None:
-    """Makes a module recompute its forward in backward: all of it, or what is cheap to compute."""
-    # torch.compile takes a context function only where one is named in the call: `full` leaves it out.
+    """Make a module recompute its forward in backward: all of it, or its cheap ops."""
+    # torch.compile supports a context function only if the call names one: `full` leaves it out.
     contexts: dict[str, Any] = {} if mode == "full" else {"context_fn": _selective_contexts}
     # Only `forward` is wrapped: the hooks of tensor parallelism and FSDP run around it, once.
     inner = module.forward
@@ -57,12 +57,12 @@ def recompute(module: nn.Module, *, mode: Literal["full", "selective"]) -> None:
 
 
 def _selective_contexts() -> Any:
-    """What one forward of a module runs under, and what its repetition in backward does."""
+    """The contexts of one forward of a module, and of its recomputation in backward."""
     return create_selective_checkpoint_contexts(_EverySecond())  # type: ignore[no-untyped-call]
 
 
 class _EverySecond:
-    """torchtitan's policy for one forward of a module: `KEPT`, and matmuls in turns."""
+    """torchtitan's policy for one forward of a module: `KEPT`, and every second matmul."""
 
     def __init__(self) -> None:
         self._num_matmuls: Counter[bool] = Counter()
@@ -71,7 +71,7 @@ class _EverySecond:
         self, context: SelectiveCheckpointContext, op: Any, *arguments: Any, **keywords: Any
     ) -> CheckpointPolicy:
         if op in MATMULS:
-            # Up to torch 2.12 the policy is asked in the repetition too, where the count begins anew.
+            # Up to torch 2.12 the recomputation calls the policy too, where the count starts again.
             self._num_matmuls[context.is_recompute] += 1
         is_kept = op in KEPT or (op in MATMULS and self._num_matmuls[context.is_recompute] % 2 == 1)
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,8 +1,8 @@
-"""Whether ranks with files of their own loaded the same weights: each is read a second time, elsewhere.
+"""Check that ranks with their own files loaded the same weights: another machine reads each part again.
 
-A rank reads only its part of a file, so no digest of what it read can be compared with another's. Instead it
-tells a rank of another machine which parts it read and their digests, and that one reads them from its own
-files. Where all ranks have one and the same file, there is nothing to compare.
+A rank reads only its part of a file, so the digests of two ranks can't be compared. Instead it sends a rank
+on another machine the parts that it read and their digests, and that rank reads them from its own files. If
+all ranks have the same file, there is nothing to compare.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from planc.runtime.torch.weights.views import View
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _Rows = list[tuple[int, Slices, int]]
-"""(place of the tensor among all, a block of it, the digest of its values)."""
+"""(index of the tensor, a block of it, the digest of its values)."""
 
 
 def compare_copies(session: Session, op: Any, position: Position) -> None:
-    """RunError if another rank's part of the weights is not what this rank's own files hold."""
+    """RunError if another rank's part of the weights differs from this rank's own files."""
     views, session.loaded_views = session.loaded_views, {}
     if session.launch.world_size == 1 or _is_one_copy(model_folder(op.path, base=session.paths.base)):
         return
@@ -56,7 +56,7 @@ def compare_copies(session: Session, op: Any, position: Position) -> None:
         if found != value:
             differing[name] = None
     if differing:
-        raise _failure(session, list(differing), other=_neighbour(-shift))
+        raise _failure(session, list(differing), other=_partner(-shift))
 
 
 def local_blocks(tensor: Tensor) -> Iterator[tuple[Slices, Tensor]]:
@@ -71,7 +71,7 @@ def local_blocks(tensor: Tensor) -> Iterator[tuple[Slices, Tensor]]:
 
 
 def _is_one_copy(folder: Path) -> bool:
-    """Whether all ranks read the very same files: one machine, one device, one inode each."""
+    """Whether all ranks read the same files: the same machine, device and inodes."""
     files = weight_files(folder)
     paths = {files} if isinstance(files, Path) else set(files.values())
     boot = _BOOT_ID.read_text(encoding="ascii") if _BOOT_ID.is_file() else ""
@@ -81,17 +81,17 @@ def _is_one_copy(folder: Path) -> bool:
 
 
 def _shift(session: Session) -> int:
-    """How far away a rank of another machine is, where that is known."""
+    """The distance to a rank on another machine, if that is known."""
     local, world_size = session.launch.local_world_size, session.launch.world_size
     return local if local is not None and local < world_size else 1
 
 
-def _neighbour(shift: int) -> int:
+def _partner(shift: int) -> int:
     return (dist.get_rank() + shift) % dist.get_world_size()
 
 
 def _exchanged(own: _Rows, *, shift: int) -> _Rows:
-    """The rows of the rank `shift` before this one; the one behind it gets this rank's."""
+    """The rows of the rank `shift` before this one; the rank `shift` after it gets this rank's."""
     flat = [number for place, block, value in own for number in (place, len(block), *_flat(block), value)]
     sent = torch.tensor(flat, dtype=torch.int64)
     length = _passed_on(torch.tensor([len(flat)], dtype=torch.int64), size=1, shift=shift)
@@ -105,9 +105,9 @@ def _exchanged(own: _Rows, *, shift: int) -> _Rows:
 
 def _passed_on(tensor: Tensor, *, size: int, shift: int) -> Tensor:
     received = torch.empty(size, dtype=torch.int64)
-    sending = dist.isend(tensor, _neighbour(shift)) if tensor.numel() else None
+    sending = dist.isend(tensor, _partner(shift)) if tensor.numel() else None
     if size:
-        dist.recv(received, _neighbour(-shift))
+        dist.recv(received, _partner(-shift))
     if sending is not None:
         sending.wait()
     return received
@@ -128,6 +128,6 @@ def _failure(session: Session, names: Sequence[str], *, other: int) -> RunError:
     shown = ", ".join(names[:MAX_NAMED])
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return RunError(
-        f"its weight files hold other values of {shown}{more} than those of rank {other}",
-        help="give every machine the same weights: compare the safetensors files by sha256sum",
+        f"its weight files and those of rank {other} have different values of {shown}{more}",
+        help="give every machine the same weights; compare the safetensors files with sha256sum",
     )

@@ -28,7 +28,7 @@ STALE = "write the inventory again with this release of transformers: planc inve
 
 
 def build_model(session: Session, op: BuildModel, position: Position) -> None:
-    """Builds the architecture of the folder's config.json with no memory behind its parameters."""
+    """Build the architecture of the directory's config.json, without memory for its parameters."""
     model = meta_model(op, base=session.paths.base)
     session.model_digest = op.config_digest
     session.vocab_size = model.config.vocab_size
@@ -40,7 +40,7 @@ def build_model(session: Session, op: BuildModel, position: Position) -> None:
 
 
 def _code_of(model: Any) -> Iterator[tuple[str, Path]]:
-    """The modules whose classes make up a model, with their sources: transformers' code can be edited too."""
+    """The modules that define a model's classes, with their sources: transformers' code may be edited too."""
     for name in sorted({type(module).__module__ for module in model.modules()}):
         source = getattr(sys.modules[name], "__file__", None)
         if source is not None:
@@ -48,8 +48,8 @@ def _code_of(model: Any) -> Iterator[tuple[str, Path]]:
 
 
 def meta_model(op: BuildModel, *, base: Path) -> Any:
-    """The op's model on meta, ready to train; RunError if its config.json is not the one compiled for, or
-    if transformers builds it of other dtypes."""
+    """The op's model on meta, ready to train; RunError if its config.json has changed since the plan was
+    compiled, or if transformers builds it with other dtypes."""
     model = bare_model(op, base=base)
     _require_dtypes(model, dict(op.own_dtypes), dtype=op.dtype)
     set_dtypes(model, dict.fromkeys(op.kept_in_float32, torch.float32))
@@ -57,7 +57,7 @@ def meta_model(op: BuildModel, *, base: Path) -> Any:
 
 
 def bare_model(op: BuildModel, *, base: Path) -> Any:
-    """The op's model on meta as its code builds it, whatever the op says of other dtypes."""
+    """The op's model on meta as its code builds it, without the check of its dtypes."""
     folder = model_folder(op.path, base=base)
     found = config_digest(folder)
     if found != op.config_digest:
@@ -71,7 +71,7 @@ def bare_model(op: BuildModel, *, base: Path) -> Any:
         setattr(config, name, 0.0)
     with torch.device("meta"):
         dtype = TORCH_DTYPES[op.dtype]
-        # Some classes choose their attention's code once, as they are built; eager is what all have.
+        # Some classes choose their attention's code once, when they are built; all of them have eager.
         model = AutoModelForCausalLM.from_config(
             config, dtype=dtype, attn_implementation="eager", trust_remote_code=False
         )
@@ -82,7 +82,7 @@ def bare_model(op: BuildModel, *, base: Path) -> Any:
 
 
 def own_dtypes(model: PreTrainedModel, *, dtype: DType) -> tuple[tuple[str, DType], ...]:
-    """Parameters and buffers that are not of the model's dtype, in its order."""
+    """The parameters and buffers with other dtypes than the model's, in its order."""
     return tuple(
         (name, DType(str(tensor.dtype).removeprefix("torch.")))
         for name, tensor in floating_tensors(model).items()
@@ -91,16 +91,16 @@ def own_dtypes(model: PreTrainedModel, *, dtype: DType) -> tuple[tuple[str, DTyp
 
 
 def _require_dtypes(model: PreTrainedModel, own: Mapping[str, DType], *, dtype: DType) -> None:
-    """RunError where transformers builds a tensor in another dtype than the graph says."""
+    """RunError if transformers builds a tensor in another dtype than the graph has."""
     found = dict(own_dtypes(model, dtype=dtype))
     for name in (*found, *own):
         actual, expected = (dtypes.get(name, dtype) for dtypes in (found, own))
         if actual is not expected:
-            raise RunError(f"{name} is {actual}, and the plan was compiled for {expected}", help=STALE)
+            raise RunError(f"{name} is {actual}, but the plan was compiled for {expected}", help=STALE)
 
 
 def attach_attention(session: Session, op: AttachAttention, position: Position) -> None:
-    """Registers attention for this run's cp group and makes the model use it; eager is what it has."""
+    """Register attention for this run's cp group and make the model use it instead of eager."""
     if op.kind == "eager":
         return
     group = session.submesh(op.over[0]).get_group() if op.over else None
@@ -108,6 +108,6 @@ def attach_attention(session: Session, op: AttachAttention, position: Position) 
     kind: Any = op.kind
     balance: Any = op.balance
     name = register_attention(kind, group=group, balance=balance, name="planc", documents=session.documents)
-    # Every attention module looks the name up in the config that it shares with the model.
+    # Every attention module looks up the name in the config that it shares with the model.
     config: Any = session.model.config
     config._attn_implementation = name

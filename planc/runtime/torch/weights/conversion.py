@@ -1,8 +1,8 @@
-"""What the tensors of a checkpoint are to a model, both ways, as transformers converts them.
+"""Conversion between a checkpoint's tensors and a model's, both ways, as transformers does it.
 
-transformers renames, stacks and joins: of each expert's own tensors it makes one of all experts. Its own
-rules run here on views, so that a rank reads no more than its share, and an export has the names that
-transformers itself would have saved.
+transformers renames, stacks and joins: it stacks each expert's own tensors into one of all experts. Its own
+rules run here on views, so a rank reads no more than its share, and an export has the names that transformers
+itself would have saved.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from planc.runtime.torch.weights.views import UnknownOperation, View
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What a checkpoint holds of a model: each of the model's tensors, by its name there.
+    """A model's tensors in a checkpoint, by their names in the model.
 
-    `problems` say of which of them nothing can be made, and why; `unexpected` are keys that the model has no
-    place for, `ignored` such keys that transformers leaves out for this architecture.
+    `problems` explain which of them can't be made; `unexpected` are keys that the model has no place for,
+    `ignored` such keys that transformers skips for this architecture.
     """
 
     views: dict[str, View] = field(default_factory=dict)
@@ -42,9 +42,9 @@ class Conversion:
 
 
 def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
-    """The model's tensors, made of those of a checkpoint. `model` is pristine: none of it is divided.
+    """The model's tensors, made from those of a checkpoint. `model` is pristine: none of it is sharded.
 
-    RunError where the architecture needs an operation that planc does not know.
+    RunError if the architecture needs an operation that planc does not support.
     """
     found = Conversion()
     gathered: dict[str, Any] = {}
@@ -60,7 +60,7 @@ def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
         if name not in wanted:
             (found.ignored if _is_ignored(model, name) else found.unexpected).append(key)
         elif name in found.views or (name in gathered and pattern is None):
-            found.problems.append(f"{key} is a second tensor for {name}")
+            found.problems.append(f"{key} is a duplicate of {name}")
         elif pattern is None:
             found.views[name] = stored[key]
         else:
@@ -72,12 +72,12 @@ def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
         except UnknownOperation as error:
             raise _unknown(model, name, error) from error
         except (ValueError, RuntimeError) as error:
-            found.problems.append(f"{name} cannot be made of the tensors that are there: {error}")
+            found.problems.append(f"{name} can't be made from the tensors in the files: {error}")
     return found
 
 
 def to_checkpoint(model: PreTrainedModel, held: Mapping[str, View]) -> dict[str, View]:
-    """What `save_pretrained` would write for the tensors of a model, by key; `model` as above."""
+    """The tensors that `save_pretrained` would write for a model, by key; `model` as above."""
     try:
         views: dict[str, View] = revert_weight_conversion(model, dict(held))
     except UnknownOperation as error:
@@ -91,10 +91,10 @@ def _converted(model: PreTrainedModel, name: str, transform: Any) -> dict[str, V
 
 
 def _is_ignored(model: PreTrainedModel, name: str) -> bool:
-    """Whether transformers leaves a key of this name out on purpose: old buffers, layers for inference."""
+    """Whether transformers skips a key of this name on purpose: old buffers, layers for inference."""
     patterns = set(model._keys_to_ignore_on_load_unexpected or ())
     buffers = [buffer for buffer, _ in model.named_buffers()]
-    # Buffers that older checkpoints hold in every layer; transformers computes them.
+    # Buffers that older checkpoints have in every layer; transformers computes them.
     if any(buffer.endswith("rotary_emb.inv_freq") for buffer in buffers):
         patterns.add(r"rotary_emb\.inv_freq")
     if any(buffer.endswith("position_ids") for buffer in buffers):
@@ -105,7 +105,7 @@ def _is_ignored(model: PreTrainedModel, name: str) -> bool:
 def _unknown(model: PreTrainedModel, name: str, error: UnknownOperation) -> RunError:
     return RunError(
         f"planc cannot convert {name} of {type(model).__name__}: "
-        f"transformers uses {error} for it, which planc cannot do by slices",
-        help="take weights = random, or a checkpoint in the model's own names and shapes, "
+        f"transformers uses {error} for it, which planc can't do by slices",
+        help="use weights = random, or a checkpoint in the model's own names and shapes, "
         "as save_pretrained(save_original_format=False) writes it",
     )

@@ -1,4 +1,4 @@
-"""The weights as transformers loads them: gathered one at a time, streamed to rank 0's disk."""
+"""Export weights for transformers: gathered one at a time, streamed to rank 0's disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.tensors import tensor_names
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.preemption import leave_undone, leaves_here
+from planc.runtime.torch.training.preemption import report_undone, stops_here
 from planc.runtime.torch.weights import export_format
 from planc.runtime.torch.weights.conversion import to_checkpoint
 from planc.runtime.torch.weights.export_format import common_dtype, refuse_overflow
@@ -38,11 +38,11 @@ from planc.runtime.torch.weights.views import View, leaf
 
 
 def export_hf(session: Session, op: ExportHf, position: Position) -> None:
-    """Puts `export/hf` into the run's folder, in place of an earlier export of the run.
+    """Write `export/hf` into the run directory, replacing an earlier export of the run.
 
-    Each tensor is gathered alone, so that no rank ever holds more of the model than its own shards and one
-    whole tensor. Names and shapes are those of `save_pretrained`: where a model stacks its experts, each
-    has tensors of its own again.
+    Each tensor is gathered alone, so no rank ever holds more of the model than its own shards and one whole
+    tensor. Names and shapes are those of `save_pretrained`: if a model stacks its experts, each has its own
+    tensors again.
     """
     pristine = fresh_copy(session.model)
     gathering = Gathering(_exported(session, op, pristine))
@@ -53,18 +53,18 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     if config_digest(source) != session.model_digest:
         raise RunError(
             f"{source / 'config.json'} changed during the run",
-            help="restore the file and run again; with checkpoint.resume it goes on from its last save",
+            help="restore the file and run again; with checkpoint.resume the run resumes from its last save",
         )
-    leaves = partial(_leaves_here, session, position)
+    stops = partial(_stops_here, session, position)
     with run_errors():
         temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder))))
         try:
             for file, held in files.items():
-                _write_file(temporary / file, held, views, gathering, leaves=leaves)
-        except _LeftError:
+                _write_file(temporary / file, held, views, gathering, stops=stops)
+        except _StoppedError:
             if rank() == 0:
                 shutil.rmtree(temporary, ignore_errors=True)
-            leave_undone(session, f"the export to {folder}")
+            report_undone(session, f"the export to {folder}")
             return
         described = export_folder.Description(
             source=source,
@@ -76,13 +76,13 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     session.observer.noted(f"exported {folder}, {op.dtype}{replaced}")
 
 
-class _LeftError(Exception):
-    """The run is told to end before the export is complete. Every rank raises it at the same tensor."""
+class _StoppedError(Exception):
+    """The run was asked to stop before the export is complete. Every rank raises it at the same tensor."""
 
 
-def _leaves_here(session: Session, position: Position) -> bool:
-    """Whether the export is left: all ranks must ask. What no checkpoint holds is exported all the same."""
-    return leaves_here(session) and session.saved_step == position.step
+def _stops_here(session: Session, position: Position) -> bool:
+    """Whether to abandon the export; every rank must call it. Without a checkpoint it is completed anyway."""
+    return stops_here(session) and session.saved_step == position.step
 
 
 def _exported(
@@ -90,7 +90,7 @@ def _exported(
 ) -> Mapping[str, tuple[Tensor, torch.dtype]]:
     """Every tensor with the dtype that it is written in, tied ones once; buffers keep their own dtype.
 
-    In the model's dtype all keep their own, as under `save_pretrained`. In another, parameters get the dtypes
+    In the model's dtype all keep their own, as in `save_pretrained`. In another, parameters get the dtypes
     that `from_pretrained` would give them.
     """
     build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
@@ -104,9 +104,9 @@ def _exported(
 
 
 class Gathering:
-    """Tensors of a divided model, whole only while a view of them is written.
+    """Tensors of a sharded model, gathered only while a view of them is written.
 
-    `tensors` have the dtype that each is written in beside them. All ranks ask for the same in turn.
+    `tensors` are paired with the dtype that each is written in. All ranks request the same in turn.
     """
 
     def __init__(self, tensors: Mapping[str, tuple[Tensor, torch.dtype]]) -> None:
@@ -122,7 +122,7 @@ class Gathering:
         return self._tensors[name][1]
 
     def gather(self, view: View) -> None:
-        """Makes whole what a view is made of, on every rank, and lets go of all else."""
+        """Gather the tensors of a view on every rank, and free all others."""
         if not self._whole.keys() >= set(view.sources):
             self._whole.clear()
             self._whole.update({name: _gathered(name, *self._tensors[name]) for name in view.sources})
@@ -130,7 +130,7 @@ class Gathering:
     def values(self, view: View) -> Tensor:
         """A view's values, once it has been gathered."""
         [name, *_] = view.sources
-        # What is written as it is held needs no copy.
+        # A tensor that is written unchanged needs no copy.
         if view is self.views[name]:
             return self._whole[name]
         out = torch.empty(view.shape, dtype=common_dtype(view, dtype_of=self.dtype))
@@ -147,10 +147,10 @@ def _write_file(
     views: Mapping[str, View],
     gathering: Gathering,
     *,
-    leaves: Callable[[], bool],
+    stops: Callable[[], bool],
 ) -> None:
-    """Writes one file on rank 0. All ranks gather with it, and raise the CheckpointError that stops it."""
-    gathered = _gathered_in_turn([views[entry.key] for entry in entries], gathering, leaves=leaves)
+    """Write one file on rank 0. All ranks gather with it, and raise the CheckpointError that stops it."""
+    gathered = _gathered_in_turn([views[entry.key] for entry in entries], gathering, stops=stops)
     failure: CheckpointError | None = None
     with without_gather_warnings():
         if rank() == 0:
@@ -159,7 +159,7 @@ def _write_file(
                 export_folder.write_file(path, entries, data=data)
             except CheckpointError as error:
                 failure = error
-        # The other ranks gather all of a file, so a rank 0 that cannot write goes on gathering with them.
+        # The other ranks gather all of a file, so rank 0 continues to gather even if it can't write.
         for _ in gathered:
             pass
 
@@ -172,12 +172,12 @@ def _write_file(
 
 
 def _gathered_in_turn(
-    views: Sequence[View], gathering: Gathering, *, leaves: Callable[[], bool]
+    views: Sequence[View], gathering: Gathering, *, stops: Callable[[], bool]
 ) -> Iterator[View]:
-    """Each view when it has been gathered. All ranks must draw all of them, unless they are to leave."""
+    """Each view when it has been gathered. All ranks must consume all of them, unless they stop."""
     for view in views:
-        if leaves():
-            raise _LeftError
+        if stops():
+            raise _StoppedError
         gathering.gather(view)
         yield view
 
@@ -187,7 +187,7 @@ def _gathered(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
     Raises the same RunError on each where a cast leaves the range of the dtype.
     """
-    # Cast first: a narrower dtype is less to gather, and each element rounds alone.
+    # Cast first: a narrower dtype is less to gather, and each element is rounded on its own.
     narrow = tensor.to(dtype)
     whole = narrow.full_tensor() if isinstance(narrow, DTensor) else narrow
     if dtype != tensor.dtype:
@@ -197,9 +197,9 @@ def _gathered(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def without_gather_warnings() -> Iterator[None]:
-    """Keeps torch from warning, on every rank, that a weight under TP and FSDP takes two gathers.
+    """Silence torch's warning, on every rank, that a weight under TP and FSDP takes two gathers.
 
-    That is slower than one, and exact: a gather adds nothing up.
+    Two are slower than one, but exact: a gather adds nothing.
     """
     logger = logging.getLogger("torch.distributed.tensor._redistribute")
     level = logger.level

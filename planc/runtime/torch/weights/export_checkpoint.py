@@ -1,6 +1,6 @@
-"""A checkpoint as a folder that transformers loads: by one process, whatever the mesh that saved it.
+"""Export a checkpoint for transformers in one process, whatever mesh saved it.
 
-Tensors go from the checkpoint's files to the export's one by one; the model is never whole in memory.
+Tensors are copied one by one; the whole model is never in memory.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _MODEL_PREFIX = "model."
 
 
 def export_checkpoint(directory: Path, *, model: Path, folder: Path, dtype: DType | None) -> str:
-    """Makes `folder` of the checkpoint in `directory`; `, in place of that of step 60` where it replaced one.
+    """Export the checkpoint in `directory` to `folder`; `, replacing the export of step 60` if it did.
 
-    `model` is the folder with the model's config.json. Without a dtype parameters keep the checkpoint's. All
-    of the checkpoint is verified first. RunError where something is damaged, or is not of this model.
+    `model` is the directory of the model's config.json. Without a dtype parameters keep the checkpoint's. All
+    of the checkpoint is verified first. RunError if something is damaged, or does not match the model.
     """
     with run_errors():
         manifest = read_manifest(directory)
         if config_digest(model) != manifest.model_digest:
             raise RunError(
-                f"{model / 'config.json'} is not that of the model that {directory} is of",
-                help="name the folder of its model: --model FOLDER",
+                f"{model / 'config.json'} does not match the model in checkpoint {directory}",
+                help="pass the directory of its model: --model DIR",
             )
         pristine = _on_meta(model)
         source = _Source(directory, manifest, pristine, dtype=dtype)
@@ -77,7 +77,7 @@ def export_checkpoint(directory: Path, *, model: Path, folder: Path, dtype: DTyp
 
 
 def _on_meta(folder: Path) -> PreTrainedModel:
-    """The model of a folder's config.json, without memory."""
+    """The model of a directory's config.json, without memory."""
     refuse_remote_code(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
@@ -97,7 +97,7 @@ class _Source:
         self._entries = _entries(manifest, model)
         parameters = dict(model.named_parameters())
         self.parameter_dtype = dtype or _model_dtype(self._entries, parameters)
-        # In the dtype that the checkpoint has, each tensor keeps its own.
+        # In the checkpoint's own dtype, each tensor keeps its own.
         is_cast = dtype is not None and dtype is not _model_dtype(self._entries, parameters)
         cast = written_dtypes(model, self.parameter_dtype) if is_cast else {}
         self.dtypes: Mapping[str, torch.dtype] = {
@@ -112,14 +112,14 @@ class _Source:
         }
 
     def values(self, view: View) -> Tensor:
-        """A view's values in the dtype that it is written in. RunError where a cast leaves its range."""
+        """A view's values in the dtype that it is written in. RunError if a cast leaves its range."""
         out = torch.empty(view.shape, dtype=common_dtype(view, dtype_of=self.dtypes.__getitem__))
         try:
             view.fill(out, view.whole)
         except SafetensorError as error:
             raise CorruptCheckpointError(
                 f"{self._directory} has changed since it was verified ({error})",
-                help="let nothing write to checkpoints",
+                help="make sure that nothing else writes to checkpoints",
             ) from error
         if any(self._entries[name].dtype != element_type(out.dtype) for name in view.sources):
             refuse_overflow(view.sources[0], out)
@@ -127,7 +127,7 @@ class _Source:
 
 
 def _model_dtype(entries: Mapping[str, TensorEntry], parameters: Container[str]) -> DType:
-    """What most elements of parameters are stored in: a few may be kept in float32."""
+    """The dtype of most elements of parameters: a few may be stored in float32."""
     elements: Counter[str] = Counter()
     for name, entry in entries.items():
         if name in parameters:
@@ -136,7 +136,7 @@ def _model_dtype(entries: Mapping[str, TensorEntry], parameters: Container[str])
 
 
 def _entries(manifest: Manifest, model: PreTrainedModel) -> dict[str, TensorEntry]:
-    """By the model's own names. RunError where those of the checkpoint are others, or of other shapes."""
+    """The entries by the model's own names. RunError if names or shapes differ from the checkpoint's."""
     stored = {
         name.removeprefix(_MODEL_PREFIX): entry
         for name, entry in manifest.tensors.items()
@@ -150,8 +150,8 @@ def _entries(manifest: Manifest, model: PreTrainedModel) -> dict[str, TensorEntr
             if name not in stored or stored[name].shape != wanted.get(name)
         )
         raise RunError(
-            f"the checkpoint does not hold the model of this config.json: {names[0]} differs",
-            help="take the transformers release that the model was trained with",
+            f"the checkpoint does not match the model of this config.json: {names[0]} differs",
+            help="use the transformers release that the model was trained with",
         )
     ignored = tuple(getattr(model, "_keys_to_ignore_on_save", None) or ())
     return {name: entry for name, entry in stored.items() if name not in ignored}

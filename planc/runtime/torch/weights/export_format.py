@@ -1,4 +1,4 @@
-"""What an export looks like, wherever its weights come from: entries, bytes, and what its config says."""
+"""The format of an export, wherever its weights come from: entries, bytes, and config changes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from planc.runtime.torch.weights.views import View
 from planc.vocab import DType
 
 MAX_SHARD_BYTES = 5 * 10**9
-"""Of one safetensors file, unless a single tensor is larger."""
+"""The maximum size of a safetensors file, unless a single tensor is larger."""
 
 
 def entries_of(views: Mapping[str, View], *, dtype_of: Callable[[str], torch.dtype]) -> list[Entry]:
-    """The tensors of an export; `dtype_of` tells the dtype in which one of a model's tensors is written."""
+    """The tensors of an export; `dtype_of` gives the dtype in which a tensor of the model is written."""
     return [
         Entry(key, cast(ElementType, element_type(common_dtype(view, dtype_of=dtype_of))), view.shape)
         for key, view in views.items()
@@ -32,7 +32,7 @@ def entries_of(views: Mapping[str, View], *, dtype_of: Callable[[str], torch.dty
 
 
 def common_dtype(view: View, *, dtype_of: Callable[[str], torch.dtype]) -> torch.dtype:
-    """The dtype of everything that a view is made of."""
+    """The common dtype of the tensors that a view is made of."""
     dtypes = {dtype_of(name) for name in view.sources}
     assert len(dtypes) == 1, "transformers joins tensors of one dtype only"
     return dtypes.pop()
@@ -45,22 +45,22 @@ def written_dtypes(model: PreTrainedModel, dtype: DType) -> dict[str, torch.dtyp
 
 
 def refuse_overflow(name: str, values: Tensor) -> None:
-    """RunError where a cast has left the range of its dtype."""
+    """RunError if a cast has left the range of its dtype."""
     if not values.isfinite().all():
         raise RunError(
-            f"{name} does not fit into {element_type(values.dtype)}: a weight of it would be infinite",
+            f"{name} exceeds the range of {element_type(values.dtype)}: a weight would become infinite",
             code=ExitCode.NUMERICS,
-            help="export as bfloat16, which reaches as far as float32",
+            help="export as bfloat16, which has the range of float32",
         )
 
 
 def as_bytes(tensor: Tensor) -> memoryview:
-    """A tensor's elements in C order, as they lie in memory."""
+    """A tensor's elements in C order, as in memory."""
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def config_changes(*, architecture: str, dtype: str) -> dict[str, Any]:
-    """What an export's config.json says otherwise than the model's own."""
+    """The entries of an export's config.json that differ from the model's own."""
     return {
         "architectures": [architecture],
         # transformers 4 reads the second.

@@ -1,4 +1,4 @@
-"""The tensors of a folder's safetensors files. Headers are read at once, tensors only where sliced."""
+"""The tensors of a directory's safetensors files. Headers are read at once, tensors only when sliced."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from planc.strict_json import loads
 
 
 def stored_views(folder: Path, *, reads: Reads | None = None) -> dict[str, View]:
-    """Every tensor of a folder's weight files, by its key there.
+    """Every tensor of a directory's weight files, by its key there.
 
-    RunError for a file that is no safetensors, and for an index that is not of the files beside it.
+    RunError for an invalid safetensors file, and for an index that does not match the files.
     """
     files = weight_files(folder)
     paths = {files} if isinstance(files, Path) else set(files.values())
@@ -34,7 +34,7 @@ def stored_views(folder: Path, *, reads: Reads | None = None) -> dict[str, View]
             reads.add("weights", path.name, _header(path))
         for key in handle.keys():  # noqa: SIM118
             if key in found:
-                raise RunError(f"{folder} holds {key} in two files", help="leave one of them")
+                raise RunError(f"{folder} has {key} in two files", help="remove one of them")
             found[key] = handle.get_slice(key)
     if isinstance(files, Mapping):
         _refuse_absent(files, found)
@@ -52,22 +52,23 @@ def _refuse_absent(index: Mapping[str, Path], found: Mapping[str, Any]) -> None:
     if absent:
         more = f" nor {len(absent) - 1} other tensors of the index" if len(absent) > 1 else ""
         raise RunError(
-            f"{index[absent[0]]} does not hold {absent[0]}{more}", help="take files and index of one model"
+            f"{index[absent[0]]} does not contain {absent[0]}{more}",
+            help="use files and an index of the same model",
         )
 
 
 def _open(path: Path) -> Any:
     try:
         handle = safe_open(path, framework="pt")
-        # The library takes the last of them; another reader may take the first.
+        # The library uses the last duplicate; another reader may use the first.
         _refuse_repeats(path)
         return handle
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} is no safetensors file: {error}", help="restore the file") from error
+        raise RunError(f"{path} is not a safetensors file: {error}", help="restore the file") from error
 
 
 def _header(path: Path) -> str:
-    """What a file says of its tensors, and its size."""
+    """A digest of a file's header, and its size."""
     with path.open("rb") as stream:
         length = stream.read(8)
         content = length + stream.read(int.from_bytes(length, "little"))
@@ -75,7 +76,7 @@ def _header(path: Path) -> str:
 
 
 def _refuse_repeats(path: Path) -> None:
-    """ValueError where a header names a tensor twice. The library has found it whole, and short enough."""
+    """ValueError if a header names a tensor twice. The library has checked its length."""
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         loads(stream.read(length))

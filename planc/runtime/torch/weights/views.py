@@ -1,7 +1,7 @@
-"""Tensors that are made of others and read in blocks: nothing is in memory but what is asked for.
+"""Lazy tensors that are made from others and read in blocks: only requested blocks are in memory.
 
-transformers says how the tensors of a checkpoint become those of a model by operations on whole tensors. Run
-on views, the same operations say where each block of the result lies.
+transformers defines how a checkpoint's tensors become a model's by operations on whole tensors. Run on views,
+the same operations determine where each block of the result comes from.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor
 from planc.runtime.torch.parallel.blocks import Slices
 
 _PIECE_BYTES = 32 * 2**20
-"""Of one read: what a rank holds beside the tensor that it fills."""
+"""The maximum size of a read: a rank holds this in addition to the tensor that it fills."""
 
 
 class UnknownOperation(AttributeError):
-    """An operation on whole tensors that views do not know."""
+    """An operation on whole tensors that views do not support."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """A tensor of `shape`. `fill(out, block)` copies a block of it into `out`, which has the block's shape.
 
-    `sources` are the names of the tensors that it is made of, in the order in which they are first read.
+    `sources` are the names of the tensors that it is made from, in the order in which they are first read.
     """
 
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class View:
 
     @property
     def whole(self) -> Slices:
-        """The block that is all of it."""
+        """The block that covers the whole tensor."""
         return tuple(slice(0, size) for size in self.shape)
 
     @property
@@ -60,7 +60,7 @@ class View:
         return self
 
     def squeeze(self, dim: int) -> View:
-        """Without a dimension of size 1."""
+        """The view without a dimension of size 1."""
         tensor_dim = dim % self.ndim
         if self.shape[tensor_dim] != 1:
             return self
@@ -101,7 +101,7 @@ def leaf(name: str, *, shape: Sequence[int], read: Callable[[Slices], Tensor]) -
 def _stacked(views: Sequence[View], dim: int = 0) -> View:
     shapes = {view.shape for view in views}
     if len(shapes) != 1:
-        raise ValueError(f"tensors of unequal shapes are to be stacked: {_listed(shapes)}")
+        raise ValueError(f"can't stack tensors of unequal shapes: {_listed(shapes)}")
     [shape] = shapes
     tensor_dim = dim % (len(shape) + 1)
 
@@ -118,7 +118,7 @@ def _concatenated(views: Sequence[View], dim: int = 0) -> View:
     around = {(*view.shape[:tensor_dim], *view.shape[tensor_dim + 1 :]) for view in views}
     if len(around) != 1:
         shapes = {view.shape for view in views}
-        raise ValueError(f"tensors of unequal shapes are to be concatenated: {_listed(shapes)}")
+        raise ValueError(f"can't concatenate tensors of unequal shapes: {_listed(shapes)}")
 
     def fill(out: Tensor, block: Slices) -> None:
         span, offset = block[tensor_dim], 0
@@ -136,7 +136,7 @@ def _concatenated(views: Sequence[View], dim: int = 0) -> View:
 
 
 def _chunked(view: View, chunks: int, dim: int = 0) -> tuple[View, ...]:
-    """As torch.chunk: the last may be shorter."""
+    """Chunks as from torch.chunk: the last may be shorter."""
     tensor_dim = dim % view.ndim
     length = view.shape[tensor_dim]
     step = -(-length // chunks)

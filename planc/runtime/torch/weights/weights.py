@@ -1,4 +1,4 @@
-"""Memory for the weights, and the values in it: drawn, or read by slice."""
+"""Memory for the weights, and their values: drawn, or read by slice."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ _MAX_LISTED = 10
 _COMPARED_ROWS = 1024
 
 
-def materialise_weights(session: Session, op: MaterialiseWeights, position: Position) -> None:
-    """Allocates every parameter's local shard, and every buffer, on the device."""
+def materialize_weights(session: Session, op: MaterialiseWeights, position: Position) -> None:
+    """Allocate every parameter's local shard, and every buffer, on the device."""
     ties = tied_parameters(session.model)
     session.model.to_empty(device=session.weights_device)
     if session.weights_device != session.device:
         move_buffers(session.model, device=session.device)
-    # to_empty allocates for each module on its own.
+    # to_empty allocates for each module separately, so tied parameters would get several copies.
     tie(session.model, ties)
     held = parameters_per_rank(sum(local_of(parameter).numel() for parameter in session.model.parameters()))
     session.observer.noted(f"rank 0 holds {held.text}")
 
 
 def move_buffers(model: nn.Module, *, device: torch.device) -> None:
-    """Buffers are read where a module computes: no unit brings them there, as it does parameters."""
+    """Move buffers to the device that computes: FSDP units bring only parameters there."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, torch.empty_like(buffer, device=device))
 
 
 def init_weights(session: Session, op: InitWeights, position: Position) -> None:
-    """Draws each module's weights from a seed of its own name, whole, and keeps this rank's block.
+    """Draw each module's weights, whole, from a seed of the module's name, and keep this rank's block.
 
-    The model's own initialisation runs on one whole module at a time on the CPU, so that values depend on
-    neither mesh nor device; at most one module is held whole.
+    The model's own initialization runs on one whole module at a time on the CPU, so values depend on neither
+    mesh nor device; at most one module is held whole.
     """
     session.seed = op.seed
-    initialise(session.model, seed=op.seed)
+    initialize(session.model, seed=op.seed)
 
 
-def initialise(model: nn.Module, *, seed: int) -> None:
-    """Fills parameters and buffers of a materialised model; plain and distributed parameters alike.
+def initialize(model: nn.Module, *, seed: int) -> None:
+    """Fill the parameters and buffers of a materialized model, whether they are plain or distributed.
 
-    RunError if the model's own initialisation leaves one as it is.
+    RunError if the model's own initialization leaves one unset.
     """
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
 
@@ -82,21 +82,21 @@ def initialise(model: nn.Module, *, seed: int) -> None:
 
 
 def require_set(name: str, tensor: Tensor) -> None:
-    """RunError if an initialisation that should have drawn a tensor left it, or part of it, as it was."""
+    """RunError if an initialization left a tensor, or part of it, unset."""
     if is_unset(tensor):
         raise unset_error(name)
 
 
 def unset_error(name: str) -> RunError:
-    """What a run says of a parameter or buffer that nothing sets."""
+    """The error for a parameter or buffer that no initialization sets."""
     return RunError(
-        f"the model's own initialisation does not set {name}",
-        help="train from weights (model.weights = pretrained), or use a model that can start without",
+        f"the model's own initialization does not set {name}",
+        help="train from weights (model.weights = pretrained), or use a model that initializes all of them",
     )
 
 
 def copy_block(parameter: Tensor, fill: Callable[[Tensor, Slices], object]) -> None:
-    """Fills this rank's blocks of a parameter by `fill(block of its memory, slices of the whole tensor)`."""
+    """Fill this rank's blocks of a parameter by `fill(block of its memory, slices of the whole tensor)`."""
     with torch.no_grad():
         for out, block in _local_blocks(parameter):
             fill(out, block)
@@ -113,9 +113,9 @@ def _local_blocks(parameter: Tensor) -> Iterator[tuple[Tensor, Slices]]:
 
 
 def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
-    """Reads this rank's blocks from safetensors; buffers that no file holds are computed as by init.
+    """Read this rank's blocks from safetensors; buffers in no file are computed as in initialization.
 
-    Values are cast to the plan's dtype. RunError names what is missing, unexpected or misshapen.
+    Values are cast to the plan's dtype. RunError lists missing, unexpected and misshapen tensors.
     """
     session.seed = op.seed
     folder = model_folder(op.path, base=session.paths.base)
@@ -144,37 +144,37 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
         session.loaded_views[owner] = view
     if conversion.ignored:
         names = listed(conversion.ignored, most=3)
-        session.observer.noted(f"transformers has no use for {names} in {folder}: left out")
+        session.observer.noted(f"transformers does not use {names} in {folder}: skipped")
 
 
 def _require_kept(session: Session, model: PreTrainedModel) -> None:
-    """RunError where `from_pretrained` would load other tensors as float32 than the graph says."""
+    """RunError if `from_pretrained` would load other tensors as float32 than the graph has."""
     build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
     wanted = set(kept_in_float32(model, TORCH_DTYPES[build.dtype]))
     float32 = {name for name, dtype in build.other_dtypes.items() if dtype is DType.FLOAT32}
     differing = sorted((wanted - float32) | (set(build.kept_in_float32) - wanted))
     if differing:
-        said = "as float32" if differing[0] in wanted else f"as {build.dtype}"
+        loaded_as = "as float32" if differing[0] in wanted else f"as {build.dtype}"
         raise RunError(
-            f"transformers loads {differing[0]} {said}, and the plan was compiled for another dtype",
+            f"transformers loads {differing[0]} {loaded_as}, but the plan was compiled for another dtype",
             help=STALE,
         )
 
 
 def _refuse_untied(parameter: nn.Parameter, view: View, *, names: tuple[str, str]) -> None:
-    """RunError where the files hold two values for what the model ties. Only this rank's part is compared."""
+    """RunError if the files have different values for tied parameters. Compares only this rank's part."""
     with torch.no_grad():
         for held, block in _local_blocks(parameter):
             if not _is_equal(held, view, block):
                 raise RunError(
-                    f"the files hold different values for {names[0]} and {names[1]}, which the model ties",
-                    help="set tie_word_embeddings in config.json to false, or leave one of the two out",
+                    f"the files have different values for {names[0]} and {names[1]}, which the model ties",
+                    help="set tie_word_embeddings to false in config.json, or remove one of the two",
                     is_shared=False,
                 )
 
 
 def _is_equal(held: Tensor, view: View, block: Slices) -> bool:
-    """Whether a block of a view has the values of `held`; some rows at a time, which takes little memory."""
+    """Whether a block of a view has the values of `held`; a few rows at a time, to save memory."""
     first, *rest = block
     for start in range(first.start, first.stop, _COMPARED_ROWS):
         rows = held[start - first.start : start - first.start + _COMPARED_ROWS]
@@ -193,7 +193,7 @@ def _refuse_misfit(
     conversion: Conversion,
     stored: Mapping[str, View],
 ) -> None:
-    """RunError that lists what of the model the files lack, hold in another shape, or hold beyond it."""
+    """RunError that lists the tensors that the files lack, have in another shape, or have in excess."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     present = {aliases.get(name, name) for name in conversion.views}
     optional = {*aliases, *present, *(getattr(model, "_keys_to_ignore_on_save", None) or ())}
@@ -211,14 +211,14 @@ def _refuse_misfit(
     problems += [f"unexpected {key}" for key in conversion.unexpected]
     raise RunError(
         f"the weights in {folder} do not fit the model: {listed(problems, most=_MAX_LISTED, by='; ')}",
-        help="check that config.json and the safetensors files are of one model",
+        help="check that config.json and the safetensors files belong to the same model",
     )
 
 
 def _absent_parts(
     model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], *, stored: Mapping[str, View]
 ) -> dict[str, list[str]]:
-    """By tensor of the model: what a checkpoint lacks that holds some of the tensors that make it up."""
+    """By tensor of the model: the missing parts, if a checkpoint has only some of them."""
     held = {
         name: leaf(name, shape=shape, read=lambda block: torch.empty(0)) for name, shape in shapes.items()
     }
@@ -234,6 +234,6 @@ def _absent_parts(
 
 
 def listed(items: Sequence[str], *, most: int, by: str = ", ") -> str:
-    """The first `most` of them, and how many there are beyond."""
+    """The first `most` items, and how many more there are."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return f"{by.join(items[:most])}{more}"
