@@ -1,4 +1,4 @@
-"""What a model asks of its attention beyond causal softmax attention. No torch here."""
+"""Attention features of a model beyond causal softmax attention. No torch here."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _INDIFFERENT = frozenset(
         "use_cache",
     )
 )
-"""Options of an attention call that have their effect elsewhere, or that every attention takes."""
+"""Options of an attention call that take effect elsewhere, or that every attention supports."""
 
 _PLAIN: Mapping[str, object] = {"dropout": 0.0, "is_causal": True, "output_attentions": False}
-"""Options that ask for nothing at these values."""
+"""Options that have no effect at these values."""
 
 
 def attention_extras(module: object, options: Mapping[str, object]) -> tuple[str, ...]:
-    """`softcap`, `s_aux`, ...: what one call in eval mode, and the module itself, ask for."""
+    """`softcap`, `s_aux`, ...: the features that a call in eval mode, and the module itself, require."""
     return tuple(dict.fromkeys(_extras(module, options)))
 
 

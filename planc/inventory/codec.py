@@ -1,4 +1,4 @@
-"""Inventories as JSON text: canonical, one line for each distinct module, strict to read. No torch here."""
+"""Inventories as JSON text: canonical, one line per distinct module, parsed strictly. No torch here."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _Value = TypeVar("_Value")
 def dumps(inventory: Inventory) -> str:
     """The text of `inventory`: equal inventories give equal texts.
 
-    InventoryError when the modules do not stand depth first, as registration has them, so that a tree could
-    not hold their order.
+    InventoryError if the modules are not depth first, as registration has them: a tree could not hold their
+    order.
     """
     root = fold(inventory.modules, attentions=inventory.attentions)
     if unfold(root) != (inventory.modules, inventory.attentions):
@@ -104,7 +104,7 @@ _RARE_FIELDS = ("own_attentions", "written", "reduced", "random", "added_losses"
 
 
 def _position_fields(positions: Positions) -> dict[str, object]:
-    """The fields that say something."""
+    """The fields that differ from their defaults."""
     found = {key: getattr(positions, key) for key in _POSITION_FIELDS}
     return {key: value for key, value in found.items() if value != getattr(Positions(), key)}
 
@@ -147,7 +147,7 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
 
 _ATTENTION_FIELDS = ("num_heads", "num_kv_heads", "head_dim", "window")
 _RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads")
-"""Written only where they say something."""
+"""Written only where they differ from their defaults."""
 
 
 _KEPT_FIELDS = ("widened", "kept_in_half", "kept_in_float16")
@@ -252,15 +252,15 @@ def _check_references(inventory: Inventory) -> None:
     for module in inventory.modules:
         for fqn in (*module.sources, *module.returns):
             if fqn not in modules:
-                raise _error("modules", f'"{module.fqn}" names "{fqn}", which is no module')
+                raise _error("modules", f'"{module.fqn}" names "{fqn}", which is not a module')
     for fqn in inventory.blocks:
         if fqn not in modules:
-            raise _error("blocks", f'"{fqn}" is no module')
+            raise _error("blocks", f'"{fqn}" is not a module')
     for fqn in (fqn for tie in inventory.ties for fqn in tie):
         module_fqn, _, name = fqn.rpartition(".")
         owner = inventory.get(module_fqn)
         if owner is None or name not in {parameter.name for parameter in owner.parameters}:
-            raise _error("ties", f'"{fqn}" is no parameter')
+            raise _error("ties", f'"{fqn}" is not a parameter')
 
 
 def _object(
@@ -302,7 +302,7 @@ def _string(value: object, where: str) -> str:
 
 def _true(value: object, where: str) -> bool:
     if value is not True:
-        raise _error(where, "true, or left out")
+        raise _error(where, "must be true or absent")
     return True
 
 
@@ -313,7 +313,7 @@ def _digest(value: object, where: str) -> str:
 
 
 def _length(value: object, where: str) -> int:
-    # bool is an int to Python and would pass isinstance.
+    # A bool is an int in Python and would pass isinstance.
     if type(value) is not int or value < 0:
         raise _error(where, "not a whole number")
     return value
@@ -326,6 +326,4 @@ def _positive(value: object, where: str) -> int:
 
 
 def _error(where: str, message: str) -> InventoryError:
-    return InventoryError(
-        f"{where}: {message}", help="Write the inventory again with `planc inventory DIR --save`."
-    )
+    return InventoryError(f"{where}: {message}", help="write the inventory again: planc inventory DIR --save")

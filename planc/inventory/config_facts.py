@@ -1,4 +1,4 @@
-"""What only a config.json says: no forward without values shows it. No torch here."""
+"""Facts that only a config.json has: no forward without values shows them. No torch here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ _COEFFICIENT = "aux_loss_coef"
 
 
 def added_losses(config: Mapping[str, object]) -> tuple[str, ...]:
-    """The fields of a config.json by which transformers adds the balance of experts to the loss.
+    """The fields of a config.json by which transformers adds an expert-balancing loss.
 
-    It does so where `output_router_logits` is true, by `router_aux_loss_coef` or, in JetMoE, `aux_loss_coef`.
+    It does so if `output_router_logits` is true, with weight `router_aux_loss_coef` or, in JetMoE,
+    `aux_loss_coef`.
     """
     if config.get("output_router_logits") is not True:
         return ()
@@ -18,8 +19,8 @@ def added_losses(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def rope_switch(config: Mapping[str, object]) -> int | None:
-    """The positions beyond which LongRoPE has other embeddings (dynamic_rope_update in transformers'
-    modeling_rope_utils.py); the fewest, where kinds of layers have their own."""
+    """The positions beyond which LongRoPE uses other embeddings (dynamic_rope_update in transformers'
+    modeling_rope_utils.py); the smallest number, if kinds of layers have their own."""
     whole = config.get("rope_parameters")
     if not isinstance(whole, Mapping):
         return None

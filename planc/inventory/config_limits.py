@@ -1,7 +1,7 @@
-"""Limits on what a config.json may say, held before anything is made of it. No torch here.
+"""Limits on the values of a config.json, checked before a model is built from it. No torch here.
 
-A model is built to be inspected: a number of layers that no model has would keep the build busy for hours,
-and what is no number at all fails somewhere inside it. Nested configurations are held to the same.
+A model is built to be inspected: an absurd number of layers would keep the build busy for hours, and a value
+that is not a number at all fails somewhere inside it. Nested configurations have the same limits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAX_LAYERS = 1_000
 MAX_HEADS = 2**16
 MAX_EXPERTS = 2**16
 MAX_SIZE = 2**31 - 1
-"""Of one dimension: vocabularies and positions are the largest, with some 10^7."""
+"""The largest dimension: vocabularies and positions are the largest, with some 10^7."""
 MAX_NUMBER = 2**63 - 1
 MAX_DEPTH = 32
 MAX_VALUES = 50_000
-"""Numbers, words and the like of a whole file; lists of layers and of modules have hundreds."""
+"""The most scalar values in a file; lists of layers and of modules have hundreds."""
 
 _HELP = "correct this value in config.json"
 _LAYERS = re.compile(r"(?:num_(?:hidden_|decoder_|encoder_|\w+_)?|n_|decoder_|encoder_)layers?")
@@ -52,7 +52,9 @@ def require_sane(raw: object, *, text: str, path: Path) -> None:
         return
     for number, (field, value, depth) in enumerate(fields_of(raw)):
         if number == MAX_VALUES:
-            raise InventoryError(f"{path}: more than {MAX_VALUES} values", help="take a model's config.json")
+            raise InventoryError(
+                f"{path}: more than {MAX_VALUES} values", help="use the config.json of a model"
+            )
         is_deep = depth > MAX_DEPTH
         fault = (
             f"is nested more than {MAX_DEPTH} deep" if is_deep else _fault(field[-1] if field else "", value)
@@ -83,7 +85,7 @@ def _uneven_lists(raw: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], 
 
 
 def fields_of(raw: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object, int]]:
-    """Each value that is no mapping and no list, with the names that lead to it and how deep it lies."""
+    """Each value that is not a mapping or list, with the names of its path and its depth."""
     todo: list[tuple[tuple[str, ...], object, int]] = [((), raw, 0)]
     while todo:
         field, value, depth = todo.pop()
@@ -102,20 +104,20 @@ def _fault(name: str, value: object) -> str | None:
     high = _most(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         is_number = high is not None or _POSITIVE.fullmatch(name)
-        return f"is {_shown(value)}, and must be a number" if is_number else None
+        return f"is {_shown(value)}, but must be a number" if is_number else None
     if isinstance(value, float):
         if not math.isfinite(value):
             is_known = name in _MAY_BE_INFINITE and value > 0
-            return None if is_known else f"is {value}, and must be a finite number"
+            return None if is_known else f"is {value}, but must be a finite number"
         if high is not None:
-            return f"is {value}, and must be an integer"
+            return f"is {value}, but must be an integer"
     if _POSITIVE.fullmatch(name) and value < 0:
-        return f"is {_shown(value)}, and must be at least 0"
+        return f"is {_shown(value)}, but must be at least 0"
     is_count = high is not None or _POSITIVE.fullmatch(name)
     low = 1 if _AT_LEAST_ONE.fullmatch(name) else 0 if is_count else -MAX_NUMBER
     high = MAX_NUMBER if high is None else high
     if isinstance(value, int) and not low <= value <= high:
-        return f"is {_shown(value)}, and must be from {low} to {high}"
+        return f"is {_shown(value)}, but must be from {low} to {high}"
     return None
 
 
@@ -140,7 +142,7 @@ def _shown(value: object) -> str:
 
 
 def line_of(text: str, field: tuple[str, ...]) -> int:
-    """The line of a field: its name stands behind the names that lead to it."""
+    """The line of a field: its name comes after the names of its path."""
     at = 0
     for name in field:
         found = re.compile(rf'"{re.escape(name)}"\s*:').search(text, at)

@@ -1,4 +1,4 @@
-"""Inventory and configuration files: read within limits, written whole or not at all. No torch here."""
+"""Inventory and configuration files: read within limits, written atomically. No torch here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 class InventoryError(ValueError):
-    """A model directory that planc cannot take an inventory from.
+    """A model directory from which planc can't read or make an inventory.
 
-    `message` says what is wrong and where; `help` says what to do about it.
+    `message` states what is wrong and where; `help` states what to do about it.
     """
 
     def __init__(self, message: str, *, help: str) -> None:
@@ -28,22 +28,22 @@ INVENTORY_NAME = "inventory.json"
 
 
 def read_regular_file(path: Path, *, limit_bytes: int) -> bytes:
-    """The content of `path`. InventoryError when it is no regular file, too large or unreadable.
+    """The content of `path`. InventoryError if it is not a regular file, too large or unreadable.
 
     A FIFO or a device would block or never end, so the kind is checked before opening.
     """
     try:
         if not path.is_file():
-            raise InventoryError(f"{path} is not a regular file", help=f"Put a regular file at {path}.")
+            raise InventoryError(f"{path} is not a regular file", help=f"put a regular file at {path}")
         with path.open("rb") as file:
             content = file.read(limit_bytes + 1)
     except OSError as error:
         raise InventoryError(
-            f"{path} cannot be read: {error.strerror}", help="Check the path and its permissions."
+            f"{path} cannot be read: {error.strerror}", help="check the path and its permissions"
         ) from error
     if len(content) > limit_bytes:
         raise InventoryError(
-            f"{path} is larger than {limit_bytes} bytes", help=f"Check that {path.name} is what it should be."
+            f"{path} is larger than {limit_bytes} bytes", help=f"check that {path.name} is the intended file"
         )
     return content
 
@@ -59,13 +59,13 @@ def config_digest(config: bytes) -> str:
 
 
 def parse_json(content: bytes, *, name: str) -> object:
-    """The JSON value in `content`; InventoryError, with `name` in it, when it is not JSON."""
+    """The JSON value in `content`; InventoryError, with `name` in it, if it is not JSON."""
     try:
         return json.loads(content, object_pairs_hook=_unique_keys)
     except RecursionError as error:
-        raise InventoryError(f"{name}: nested too deeply", help=f"Check the content of {name}.") from error
+        raise InventoryError(f"{name}: nested too deeply", help=f"check the content of {name}") from error
     except ValueError as error:
-        raise InventoryError(f"{name}: not JSON: {error}", help=f"Check the content of {name}.") from error
+        raise InventoryError(f"{name}: not JSON: {error}", help=f"check the content of {name}") from error
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -73,12 +73,12 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(keys) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f'the key "{twice}" stands twice')
+        raise ValueError(f'the key "{twice}" occurs twice')
     return keys
 
 
 def write_atomically(path: Path, *, text: str) -> None:
-    """Write `path` so that no reader ever sees a part of it, whoever else writes it. OSError when it cannot.
+    """Write `path` atomically: readers and other writers never see a part of it. OSError if that fails.
 
     The temporary name is random: ranks on several hosts can share a directory and a process id.
     """

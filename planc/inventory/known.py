@@ -1,4 +1,4 @@
-"""The models that one check asks for, each read once."""
+"""The models that a check uses, each read once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from planc.inventory.schema import Inventory
 
 @dataclass(slots=True)
 class KnownModels:
-    """Inventories by what a plan names as its model. With `may_probe` false, only what is known already."""
+    """Inventories by a plan's `model.hf`. With `may_probe` false, only those that are saved or cached."""
 
     base: Path
     cache_dir: Path
     may_probe: bool = True
     found: dict[str, Inventory] = field(default_factory=dict)
     on_probe: OnProbe | None = None
-    """Gets the folder of a model that is read for the first time, before that takes its time."""
+    """Called with the directory of a model before it is read for the first time, which may take long."""
 
     def get(self, hf: str) -> Inventory:
         if hf not in self.found:
@@ -33,5 +33,5 @@ class KnownModels:
         return self.found[hf]
 
     def as_known(self) -> KnownModels:
-        """The same, for checks that should not wait for a model."""
+        """A copy for checks that should not wait for a model."""
         return KnownModels(self.base, self.cache_dir, may_probe=False, found=self.found)

@@ -38,11 +38,11 @@ __all__ = [
     "save_inventory",
 ]
 
-_OR_HUB = 'or a commit of a hub: `hub("org/name", revision = "<40 hexadecimal digits>")`'
+_OR_HUB = 'or name a commit of a Hub model: `hub("org/name", revision = "<40 hexadecimal digits>")`'
 
 
 class LibraryMissing(InventoryError):
-    """An inventory would have to be made, and a library that makes it is not installed."""
+    """An inventory must be made, but a library for that is not installed."""
 
 
 OnProbe = Callable[[Path], None]
@@ -60,17 +60,17 @@ class LoadedInventory:
 def inventory_of(
     path: str, *, base: Path, cache_dir: Path, may_probe: bool = True, on_probe: OnProbe | None = None
 ) -> LoadedInventory:
-    """The inventory of what a plan names as its model: a folder from `base`, or a model of the hub.
+    """The inventory of a plan's model: a directory relative to `base`, or a Hub model.
 
-    Nothing is downloaded: InventoryError also where the cache of the hub has no config.json of it yet.
+    Nothing is downloaded: InventoryError also if the Hub cache has no config.json of it yet.
     """
     if not is_hub(path):
         return load_inventory(base / path, cache_dir=cache_dir, may_probe=may_probe, on_probe=on_probe)
     model = parse_hub(path)
     if not (model.folder / CONFIG_NAME).exists():
         raise InventoryError(
-            f"{model.short} is not on this machine: there is no {model.folder / CONFIG_NAME}",
-            help=f"Fetch what a check needs of it: planc inventory {model}",
+            f"{model.short} is not on this machine: {model.folder / CONFIG_NAME} is missing",
+            help=f"download its config.json: planc inventory {model}",
         )
     return load_inventory(model.folder, cache_dir=cache_dir, may_probe=may_probe, on_probe=on_probe)
 
@@ -78,13 +78,13 @@ def inventory_of(
 def load_inventory(
     model_dir: Path, *, cache_dir: Path, may_probe: bool = True, on_probe: OnProbe | None = None
 ) -> LoadedInventory:
-    """The inventory of the model in `model_dir`. InventoryError when there is none to be had.
+    """The inventory of the model in `model_dir`. InventoryError if it can't be obtained.
 
-    A saved inventory.json comes first and must be that of the config.json beside it; a directory may hold an
-    inventory alone. Then the cache, by the content of config.json and the releases of planc, torch and
-    transformers; then a probe on the meta device, which needs torch and fills the cache, unless it may not
-    be. A probe can take a minute: `on_probe` gets the directory before it begins. A cache that cannot be
-    written only costs time.
+    A saved inventory.json comes first and must match the config.json next to it; a directory may have only an
+    inventory. Then the cache, by the content of config.json and the releases of planc, torch and transformers;
+    then a probe on the meta device, which needs torch and fills the cache, unless `may_probe` is false. A probe
+    can take a minute: `on_probe` gets the directory before it begins. A cache that can't be written only costs
+    time.
     """
     config_path, saved_path = model_dir / CONFIG_NAME, model_dir / INVENTORY_NAME
     digest = _digest_if_present(model_dir)
@@ -93,13 +93,16 @@ def load_inventory(
     if digest is None:
         raise InventoryError(
             f"{model_dir} has neither {CONFIG_NAME} nor {INVENTORY_NAME}",
-            help=f"Put the model's config.json there, {_OR_HUB}.",
+            help=f"put the model's config.json there, {_OR_HUB}",
         )
     if (cached := _load_cached(cache_dir, digest=digest)) is not None:
         require_possible(cached.inventory, origin=str(config_path))
         return cached
     if not may_probe:
-        raise InventoryError(f"nothing is known of {model_dir} yet", help=f"planc inventory {model_dir}")
+        raise InventoryError(
+            f"there is neither a saved nor a cached inventory of {model_dir}",
+            help=f"planc inventory {model_dir}",
+        )
     if on_probe is not None:
         on_probe(model_dir)
     inventory = require_possible(_probe(model_dir), origin=str(config_path))
@@ -110,13 +113,13 @@ def load_inventory(
 
 
 def save_inventory(model_dir: Path) -> Path:
-    """The path of the inventory.json that this writes into `model_dir`, from a fresh probe. Needs torch."""
+    """Write inventory.json into `model_dir` from a fresh probe, and return its path. Needs torch."""
     _digest_if_present(model_dir)
     return _save(_probe(model_dir), model_dir)
 
 
 def save_cached_inventory(model_dir: Path, *, cache_dir: Path) -> Path | None:
-    """As `save_inventory`, of what the cache has for this config.json; None where it has nothing."""
+    """Save as `save_inventory` does, from the cache for this config.json; None if it has none."""
     digest = _digest_if_present(model_dir)
     cached = _load_cached(cache_dir, digest=digest) if digest else None
     if cached is None:
@@ -130,13 +133,13 @@ def _save(inventory: Inventory, model_dir: Path) -> Path:
         write_atomically(path, text=dumps(inventory))
     except OSError as error:
         raise InventoryError(
-            f"{path} cannot be written: {error.strerror}", help="Check the directory's permissions."
+            f"{path} cannot be written: {error.strerror}", help="check the directory's permissions"
         ) from error
     return path
 
 
 def _digest_if_present(model_dir: Path) -> str | None:
-    help = f"Name a local directory that holds the model's config.json, {_OR_HUB}."
+    help = f"name a local directory with the model's config.json, {_OR_HUB}"
     try:
         is_directory, has_config = model_dir.is_dir(), (model_dir / CONFIG_NAME).exists()
     except OSError as error:  # a forbidden parent, a name too long
@@ -147,28 +150,28 @@ def _digest_if_present(model_dir: Path) -> str | None:
         return None
     content = read_config(model_dir)
     path = model_dir / CONFIG_NAME
-    # What was saved or cached of it says nothing of code.
+    # A saved or cached inventory does not show remote code.
     refuse_remote_code(content, path=path)
     require_sane(parse_json(content, name=str(path)), text=content.decode("utf-8"), path=path)
     return config_digest(content)
 
 
 def _load_saved(path: Path, *, digest: str | None) -> Inventory:
-    remedy = f"Write it again: planc inventory {path.parent} --save"
+    remedy = f"write it again: planc inventory {path.parent} --save"
     content = read_regular_file(path, limit_bytes=MAX_INVENTORY_BYTES)
     try:
         inventory = loads(content)
     except InventoryError as error:
         raise InventoryError(f"{path}: {error.message}", help=remedy) from error
     if digest is not None and inventory.config_digest != digest:
-        raise InventoryError(f"{path} was made from another {CONFIG_NAME}", help=remedy)
+        raise InventoryError(f"{path} was made from a different {CONFIG_NAME}", help=remedy)
     return require_possible(inventory, origin=str(path))
 
 
 def _load_cached(cache_dir: Path, *, digest: str) -> LoadedInventory | None:
-    """The cached inventory; None where a probe must (re)write it, as after a change of the format.
+    """The cached inventory; None if a probe must (re)write it, as after a change of the format.
 
-    Where nothing can be probed, it is the newest of this configuration, whatever wrote it.
+    Without torch or transformers, the newest of this configuration, whichever release wrote it.
     """
     versions = probe_versions()
     paths = [_entry(cache_dir, digest)] if versions else _newest_first(cache_dir.glob(f"{digest}*.json"))
@@ -190,14 +193,14 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
 
 def _probe(model_dir: Path) -> Inventory:
     try:
-        # torch and transformers take seconds to import, and a light install has neither.
+        # torch and transformers take seconds to import, and a light install has none of them.
         from planc.inventory.probe.probe import probe
     except ModuleNotFoundError as error:
-        # What they import is missing as well where they are installed by halves.
+        # Their own dependencies may be missing too, in an incomplete install.
         if error.name is None or error.name.partition(".")[0] == "planc":
             raise
         raise LibraryMissing(
-            f"an inventory of {model_dir} must be made, and {error.name} is not installed",
+            f"an inventory of {model_dir} must be made, but {error.name} is not installed",
             help=f"pip install 'planc[run]', or save it where that is installed: "
             f"planc inventory {model_dir} --save",
         ) from error

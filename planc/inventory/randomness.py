@@ -1,4 +1,4 @@
-"""What in a model's config.json has training draw random numbers. No torch here."""
+"""The fields of a config.json by which training draws random numbers. No torch here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PARTS = ("drop", "jitter")
 
 
 def random_fields(config: Mapping[str, object]) -> tuple[str, ...]:
-    """The fields that have dropout, or drop layers, or jitter, in the order in which they stand."""
+    """The fields that cause dropout, layer drop or jitter, in the order of the file."""
     return tuple(name for name, value in config.items() if _is_probability(value) and _is_random(name))
 
 

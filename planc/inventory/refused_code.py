@@ -1,4 +1,4 @@
-"""Configs that ask for code of others are refused, whatever is known of their models already."""
+"""Reject configs that require remote code, even if their inventory is known already."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from planc.inventory.files import InventoryError, parse_json
 
 
 def refuse_remote_code(content: bytes, *, path: Path) -> None:
-    """InventoryError where the config.json with this content, of `path`, asks for code of its own."""
+    """InventoryError if the config.json with this content, at `path`, requires remote code."""
     raw = parse_json(content, name=str(path))
     if isinstance(raw, dict) and (key := code_asked_for(raw)) is not None:
         raise InventoryError(
-            f'{path} asks for code of its own ("{key}")',
-            help=f"planc runs no remote code. Take a model that transformers implements, and drop {key}.",
+            f'{path} requires remote code ("{key}")',
+            help=f"planc runs no remote code: use a model that transformers implements, and remove {key}",
         )

@@ -1,4 +1,4 @@
-"""What planc knows of a model: the types, and lookups over them. No torch here."""
+"""The inventory of a model: its types, and lookups over them. No torch here."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from planc.vocab import DType
 
 
 class Kind(StrEnum):
-    """What a module is to a sharding rule."""
+    """The kind of a module, for sharding rules."""
 
     LINEAR = "linear"
     EMBEDDING = "embedding"
     NORM = "norm"
     CONTAINER = "container"
-    """Owns no parameter itself; its children may."""
+    """Owns no parameter itself; its children may own some."""
     MODULE_LIST = "module_list"
     OTHER = "other"
-    """Owns parameters in a way that no style knows."""
+    """Owns parameters in a way that no style supports."""
 
 
 @record
@@ -40,7 +40,7 @@ class Parameter:
 
 @record
 class Routing:
-    """How a router hands tokens to stacked experts: so many a token, by weights that may stay in float32."""
+    """How a router assigns tokens to stacked experts: how many per token, and if weights stay float32."""
 
     experts_per_token: int
     in_float32: bool
@@ -62,26 +62,26 @@ class Module:
     sources: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
-    """Own parameters and buffers, by local name, that the model's own initialisation leaves as they were."""
+    """Own parameters and buffers, by local name, that the model's own initialization leaves unset."""
     routing: Routing | None = None
-    """Of stacked experts, in one forward."""
+    """The routing of stacked experts, in one forward."""
     own_dtypes: tuple[tuple[str, DType], ...] = ()
-    """Own parameters and buffers, by local name, that the model's code builds in a dtype of their own."""
+    """Own parameters and buffers, by local name, that the model's code builds in a fixed dtype."""
     widened: tuple[str, ...] = ()
-    """Those of them that are float64 in a float64 model after all."""
+    """Those of `own_dtypes` that are float64 in a float64 model."""
     kept_in_half: tuple[str, ...] = ()
     """Those of other dtypes that `from_pretrained` loads as float32 into a bfloat16 or float16 model."""
     kept_in_float16: tuple[str, ...] = ()
-    """Those that it loads as float32 into a float16 model alone."""
+    """Those that it loads as float32 into a float16 model only."""
 
 
 @record
 class Attention:
-    """One attention module. `window` is its sliding window in tokens, None where it sees everything.
+    """One attention module. `window` is its sliding window in tokens, None without a limit.
 
-    `head_dim` is that of queries and keys; `value_dim` is that of values, None where it is the same. `extras`
-    are what the model asks of its attention beyond causal softmax attention: `softcap`, `s_aux`. With
-    `fixed_heads`, its code does not work when its projections yield a share of the heads.
+    `head_dim` is that of queries and keys; `value_dim` is that of values, None if it is the same. `extras`
+    are the attention features beyond causal softmax attention: `softcap`, `s_aux`. With `fixed_heads`, its
+    code does not work if its projections return only a share of the heads.
     """
 
     fqn: str
@@ -96,7 +96,7 @@ class Attention:
 
 @record
 class Positions:
-    """What a model does with the positions of its tokens.
+    """How a model uses the positions of its tokens.
 
     Without `position_ids` its first token is at `first`. Tokens with the id `uncounted_token` do not advance
     the count, and are all at the position before `first`.
@@ -105,12 +105,12 @@ class Positions:
     first: int = 0
     uncounted_token: int | None = None
     counted_by_model: bool = False
-    """It numbers the tokens that it is given, whatever `position_ids` says."""
+    """The model numbers its input tokens itself, and ignores `position_ids`."""
 
 
 @record
 class Inventory:
-    """A model's structure. `modules` stand in registration order, the root (fqn "") first.
+    """A model's structure. `modules` are in registration order, the root (fqn "") first.
 
     `ties` are parameter fqns that share one storage, the owner first. `tp_plan` is the model's own
     tensor-parallel plan as transformers spells it, with full module patterns. `config_digest` is the
@@ -130,17 +130,17 @@ class Inventory:
     blocks: tuple[str, ...] = ()
     """The module lists whose members repeat, `model.layers`."""
     own_attentions: tuple[str, ...] = ()
-    """Attention modules whose code is the model's own and hands nothing to transformers' interface."""
+    """Attention modules with their own code, which do not call transformers' interface."""
     written: tuple[str, ...] = ()
     """Modules into whose outputs the model writes in place."""
     reduced: tuple[str, ...] = ()
-    """Linear layers of whose outputs the model takes a statistic over all features, outside of a norm."""
+    """Linear layers over whose output features the model computes a statistic, outside of a norm."""
     random: tuple[str, ...] = ()
     """Fields of config.json, other than 0, by which training draws random numbers."""
     added_losses: tuple[str, ...] = ()
-    """Fields of config.json by which the model's own loss has more than cross-entropy."""
+    """Fields of config.json that add terms to the model's own cross-entropy loss."""
     rope_switch: int | None = None
-    """A forward that sees more positions than this has other rotary embeddings for all of its tokens."""
+    """A forward with more positions than this uses other rotary embeddings for all of its tokens."""
     positions: Positions = Positions()
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
@@ -164,7 +164,7 @@ class Inventory:
                     yield fqn, module, parameter
 
     def own_dtypes(self, dtype: DType) -> tuple[tuple[str, DType], ...]:
-        """Parameters and buffers that are not of this dtype in a model of it, as its code builds them."""
+        """Parameters and buffers that the model's code builds in another dtype, in a model of this dtype."""
         return tuple(
             (_joined(module.fqn, name), own)
             for module in self.modules
@@ -185,7 +185,7 @@ class Inventory:
 
     @property
     def head(self) -> Module | None:
-        """The linear layer that yields the logits: the last with a row for every token of the vocabulary."""
+        """The linear layer that computes the logits: the last with a row per token of the vocabulary."""
         for module in reversed(self.modules):
             weight = next((p for p in module.parameters if p.name == "weight"), None)
             if module.kind is Kind.LINEAR and weight is not None and weight.shape[0] == self.vocab_size:

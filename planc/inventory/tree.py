@@ -1,11 +1,11 @@
-"""The modules of an inventory as a tree in which repeated layers stand once. No torch here.
+"""The modules of an inventory as a tree in which repeated layers occur once. No torch here.
 
 Siblings with numeric names and equal subtrees share one node, named by their indices: `1..125`, or
-`0..4,6..10` where two kinds alternate. What a layer says of its neighbours would differ from layer to layer,
-so references are relative, as in a Python import: one dot for each level to climb from the own name, then the
-rest of the path. Where the path leaves the own one at a numeric name, the number is an offset. Seen from
-`model.layers.3.self_attn.o_proj`, `.q_proj` is its sibling; from `model.layers.3.input_layernorm`, `..-1` is
-`model.layers.2`.
+`0..4,6..10` where two kinds alternate. A layer's references to its neighbors would differ from layer to
+layer, so references are relative, as in a Python import: one dot for each level to climb from the own name,
+then the rest of the path. If the path leaves the own one at a numeric name, the number is an offset. Seen
+from `model.layers.3.self_attn.o_proj`, `.q_proj` is its sibling; from `model.layers.3.input_layernorm`,
+`..-1` is `model.layers.2`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planc.inventory.schema import Attention, Kind, Module, Parameter, Routing
 from planc.record import record
 from planc.vocab import DType
 
-# More than any model has: a small file that expands to more is refused before it fills the memory.
+# More than any model has: a small file that expands to more is rejected before it fills the memory.
 MAX_MODULES = 200_000
 MAX_SIBLINGS = 10_000
 MAX_DEPTH = 50
@@ -62,7 +62,7 @@ class Node:
 
 
 def fold(modules: Iterable[Module], *, attentions: Iterable[Attention]) -> Node:
-    """The tree of `modules`, whose root (fqn "") stands among them."""
+    """The tree of `modules`, whose root (fqn "") is among them."""
     attention_of = {attention.fqn: attention for attention in attentions}
     children_of: dict[str, list[Module]] = {}
     root = None
@@ -121,7 +121,7 @@ def _collapse(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
-    """The modules and attentions of a tree. InventoryError when names or references make no sense."""
+    """The modules and attentions of a tree. InventoryError for invalid names or references."""
     modules: list[Module] = []
     attentions: list[Attention] = []
     for fqn, node in _walk(root, fqn=""):
@@ -180,7 +180,7 @@ def _named_children(node: Node, *, fqn: str) -> list[tuple[str, Node]]:
 
 
 def relative(fqn: str, *, seen_from: str) -> str:
-    """The reference to `fqn` that stands in module `seen_from`."""
+    """The reference to `fqn` in module `seen_from`."""
     target, own = _segments(fqn), _segments(seen_from)
     shared = 0
     while shared < min(len(target), len(own)) and target[shared] == own[shared]:
@@ -226,7 +226,7 @@ def _format_indices(indices: list[int]) -> str:
 
 
 def _parse_names(name: str, *, parent: str) -> list[str]:
-    """The names that a node stands for: one, unless it is a list of index ranges."""
+    """The names of a node: one, unless it is a list of index ranges."""
     matches = [_INDICES.fullmatch(part) for part in name.split(",")]
     if not all(matches):
         if not name or "." in name:
@@ -237,10 +237,12 @@ def _parse_names(name: str, *, parent: str) -> list[str]:
         assert match is not None
         first, last = int(match[1]), int(match[3] or match[1])
         if not first <= last < first + MAX_SIBLINGS - len(names):
-            raise _error(f'"{name}" in "{parent}" is no ascending range of at most {MAX_SIBLINGS} modules')
+            raise _error(
+                f'"{name}" in "{parent}" is not an ascending range of at most {MAX_SIBLINGS} modules'
+            )
         names.extend(map(str, range(first, last + 1)))
     return names
 
 
 def _error(message: str) -> InventoryError:
-    return InventoryError(message, help="Write the inventory again with `planc inventory DIR --save`.")
+    return InventoryError(message, help="write the inventory again: planc inventory DIR --save")

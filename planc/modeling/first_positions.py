@@ -1,7 +1,7 @@
-"""Positions of what is true, where tensors have no values: as if it were the first. Imports torch.
+"""Positions of true elements in tensors without values: as if the first ones were true. Imports torch.
 
-Code of experts asks which of them have tokens, and which tokens each has. Here the first expert has all of
-them, so code that treats every expert alike runs once, on as many rows as all experts share.
+Code of experts queries which of them have tokens, and which tokens each has. Here the first expert has all of
+them, so code that treats all experts equally runs once, on as many rows as all experts share.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class FirstPositions(TorchFunctionMode):
-    """Answers `nonzero` and `where(condition)` of tensors without values; `answered` says that it had to.
+    """Answers `nonzero` and `where(condition)` of tensors without values; `answered` is true once it had to.
 
-    `nonzero` gives one position, in the processor's memory, where it can be read. `where` gives as many as
-    the condition has elements: of a mask of experts chosen per token, [choices, tokens], all that are routed.
+    `nonzero` gives one position, in CPU memory, where it can be read. `where` gives as many as the condition
+    has elements: for a mask of experts chosen per token, [choices, tokens], all that are routed.
     """
 
     def __init__(self, lacks_values: Callable[[Tensor], bool]) -> None:

@@ -1,4 +1,4 @@
-"""A model's own initialisation: drawn module by module, and what it leaves as it was. Imports torch."""
+"""A model's own initialization, drawn module by module, and the tensors that it leaves unset. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from transformers import PreTrainedModel
 from planc.modeling.tensor_dtypes import default_dtype, floating_tensors, set_dtypes
 
 _SMALL_TENSOR = 2**16
-"""Numbers: norms, scales and biases, which take no time to draw."""
+"""Elements: norms, scales and biases, which take no time to draw."""
 
 
 def fresh_copy(model: nn.Module) -> PreTrainedModel:
-    """The model as it was built: whole, on meta, with every tensor in the dtype that the model has it in."""
-    # A cast of the whole would round what the model's own code makes in float32, as rotary frequencies.
-    assert isinstance(model, PreTrainedModel), "a plan's model is of transformers"
+    """The model as it was built: whole, on meta, with every tensor in its dtype in the model."""
+    # A cast of the whole would round tensors that the model's code builds in float32, as rotary frequencies.
+    assert isinstance(model, PreTrainedModel), "a plan's model is one of transformers"
     with torch.device("meta"), default_dtype(model.config.dtype):
         copy: PreTrainedModel = type(model)(model.config)
     set_dtypes(copy, {name: tensor.dtype for name, tensor in floating_tensors(model).items()})
@@ -36,11 +36,11 @@ def draw(
     keep: Callable[[str, Tensor], None],
     of: Callable[[nn.Module], bool] = lambda module: True,
 ) -> None:
-    """Initialises a fresh copy of a model on the CPU, module by module; what nothing sets is NaN.
+    """Initialize a fresh copy of a model on the CPU, module by module; unset elements are NaN.
 
-    `keep` gets the name and the values of every parameter and buffer of the modules that are asked for by
-    `of`. As in transformers, a module is initialised by the model that holds it, and then by every module
-    around it: some set what is in another.
+    `keep` gets the name and the values of every parameter and buffer of the modules that `of` selects. As in
+    transformers, a module is initialized by the model that contains it, and then by every module around it:
+    some set the tensors of another.
     """
     named = dict(pristine.named_modules())
     for fqn in filter(lambda fqn: of(named[fqn]), named):
@@ -53,9 +53,9 @@ def draw(
 def _drawn(
     fqn: str, named: Mapping[str, nn.Module], *, seed: int, largest: int | None = None
 ) -> Iterator[Mapping[str, Tensor]]:
-    """A module's own tensors, initialised, while the context lasts: only one module at a time is held whole.
+    """Inside, a module's own tensors are initialized: only one module at a time is held whole.
 
-    Those of more than `largest` numbers stay on meta.
+    Tensors of more than `largest` elements stay on meta.
     """
     module = named[fqn]
     empty = _own_tensors(module)
@@ -92,14 +92,14 @@ def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _unset(tensor: Tensor, *, largest: int | None) -> Tensor:
-    """A tensor of the same shape, every number of which shows that it is not set."""
+    """A tensor of the same shape, whose elements are all marked as unset."""
     if largest is not None and tensor.numel() > largest:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return torch.full(tensor.shape, torch.nan if tensor.is_floating_point() else 0, dtype=tensor.dtype)
 
 
 def _set_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Replaces a module's tensors by name. A parameter is put back itself, as others may be tied to it."""
+    """Replace a module's tensors by name. A parameter object is kept, because others may be tied to it."""
     for name, tensor in tensors.items():
         if name in module._parameters and not isinstance(tensor, nn.Parameter):
             tensor = nn.Parameter(tensor, tensor.is_floating_point())
@@ -107,7 +107,7 @@ def _set_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def small_buffers(pristine: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """The small buffers of a fresh copy on meta, each with the values that it is initialised with."""
+    """The small buffers of a fresh copy on meta, each with its initial values."""
     named = dict(pristine.named_modules())
     for fqn, module in named.items():
         buffers = {name: buffer for name, buffer in module._buffers.items() if buffer is not None}
@@ -119,15 +119,15 @@ def small_buffers(pristine: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def is_unset(tensor: Tensor) -> bool:
-    """Whether an initialisation that should have drawn a tensor left it, or part of it, as it was."""
+    """Whether an initialization left a tensor, or part of it, unset."""
     return tensor.is_floating_point() and bool(tensor.isnan().any())
 
 
 def unset_tensors(pristine: nn.Module) -> tuple[str, ...]:
-    """Parameters and buffers that a model's own initialisation leaves unset, of a fresh copy on meta.
+    """Parameters and buffers of a fresh copy on meta that the model's own initialization leaves unset.
 
-    Small ones are judged by their values; of large ones it is seen whether anything writes to them at all.
-    Modules of the same name, type and shapes in other layers are taken to be alike.
+    Small ones are judged by their values; for large ones, by whether anything writes to them at all. Modules
+    of the same name, type and shapes in other layers are assumed to be equal.
     """
     named = dict(pristine.named_modules())
     left: dict[object, tuple[str, ...]] = {}
@@ -141,7 +141,7 @@ def unset_tensors(pristine: nn.Module) -> tuple[str, ...]:
 
 
 def _kind(fqn: str, named: Mapping[str, nn.Module]) -> object:
-    """What is equal for modules that are initialised alike."""
+    """A key that is equal for modules that are initialized in the same way."""
     name = tuple("*" if part.isdecimal() else part for part in fqn.split("."))
     shapes = tuple((name, tuple(tensor.shape)) for name, tensor in _own_tensors(named[fqn]).items())
     return name, tuple(type(named[holder]) for holder in _outwards(fqn)), shapes
@@ -157,7 +157,7 @@ def _left_by(fqn: str, named: Mapping[str, nn.Module]) -> Iterator[str]:
 
 
 class _Writes(TorchFunctionMode):
-    """Notes the storages that functions write to; they are kept alive, since their addresses are the keys."""
+    """Records the storages that functions write to, and keeps them alive: their addresses are the keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,6 +180,6 @@ class _Writes(TorchFunctionMode):
 
 
 def derived_seed(seed: int, *parts: object) -> int:
-    """A 63-bit seed from a plan's seed and what it is for: the same in every process, for ever."""
+    """A 63-bit seed from a plan's seed and its purpose: the same in every process and release."""
     text = "/".join(str(part) for part in (seed, *parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,4 +1,4 @@
-"""Rotary embeddings that stay as they were built."""
+"""Rotary embeddings that never change after the build."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _STEADY = "default"
 
 
 def steady_rope(model: Any) -> None:
-    """Takes the growth out of a model's dynamic NTK rotary embeddings.
+    """Disable the growth of a model's dynamic NTK rotary embeddings.
 
-    transformers' `dynamic_rope_update` makes them anew where a position is beyond `max_position_embeddings`,
-    and asks before every forward, which needs the values of positions. P704 refuses such sequences, so there
-    is never anything to make.
+    transformers' `dynamic_rope_update` recomputes them if a position is beyond `max_position_embeddings`, and
+    checks this before every forward, which needs the values of positions. P704 rejects such sequences, so
+    there is never anything to recompute.
     """
     for module in model.modules():
         match getattr(module, "rope_type", None):
             case str(kind) if _GROWING in kind:
                 module.rope_type = _STEADY
             case dict(kinds):
-                # By kind of layer.
+                # One per kind of layer.
                 steady = {layer: _STEADY if _GROWING in kind else kind for layer, kind in kinds.items()}
                 module.rope_type = steady

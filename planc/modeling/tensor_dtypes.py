@@ -1,4 +1,4 @@
-"""The dtypes that transformers gives the tensors of a model: not all have the model's. Imports torch."""
+"""The dtypes of a model's tensors in transformers: not all have the model's. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers.core_model_loading import build_glob_alternation
 
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Makes new tensors of this dtype, as transformers does while it builds a model."""
+    """Inside, new tensors have this dtype, as while transformers builds a model."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -30,16 +30,16 @@ def floating_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def kept_in_float32(model: PreTrainedModel, dtype: torch.dtype) -> tuple[str, ...]:
-    """What `from_pretrained` loads as float32 into a model of this dtype, in the model's order.
+    """The tensors that `from_pretrained` loads as float32 into a model of this dtype, in the model's order.
 
-    Of transformers' two lists, `_keep_in_fp32_modules` applies to float16 alone, and
-    `_keep_in_fp32_modules_strict` to bfloat16 too. `from_config` heeds neither.
+    Of transformers' two lists, `_keep_in_fp32_modules` applies to float16 only, and
+    `_keep_in_fp32_modules_strict` to bfloat16 too. `from_config` uses neither.
     """
     kept = model._get_dtype_plan(dtype)
     if not kept:
         return ()
     pattern, _, _ = build_glob_alternation(list(kept))
-    # Non-persistent buffers are in no file, so nothing loads them.
+    # Non-persistent buffers are not in any file, so nothing loads them.
     stored = model.state_dict()
     return tuple(name for name in floating_tensors(model) if name in stored and pattern.search(name))
 
@@ -61,7 +61,7 @@ def loaded_dtypes(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, torch
 
 
 def set_dtypes(model: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:
-    """Casts a model's tensors on meta, by name; tied parameters stay tied."""
+    """Cast a model's tensors on meta, by name; tied parameters stay tied."""
     cast: dict[int, nn.Parameter] = {}
     wanted = {id(tensor): dtypes.get(name, tensor.dtype) for name, tensor in floating_tensors(model).items()}
     for module in model.modules():

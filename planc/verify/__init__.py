@@ -1,1 +1,1 @@
-"""Shows that a plan computes what one device computes: its own graph, on a tiny model of the same kind."""
+"""Verify that a plan computes the same as one device: its own graph, on a tiny model of the same kind."""

@@ -1,4 +1,4 @@
-"""How far ranks are from one process, and from each other."""
+"""Differences between ranks and one process, and among ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def worst_gradient(
 
 
 def relative_distance(actual: Tensor, expected: Tensor, *, floor: float = 0.0) -> float:
-    """|actual - expected| / |expected| of 2-norms, in float64; infinite where a value is not finite."""
+    """|actual - expected| / |expected| of 2-norms, in float64; infinite if a value is not finite."""
     if actual.shape != expected.shape:
         return float("inf")
     distance = (actual.double() - expected.double()).norm()
@@ -40,13 +40,13 @@ def relative_distance(actual: Tensor, expected: Tensor, *, floor: float = 0.0) -
 
 
 def disagreements(records: Sequence[Record]) -> tuple[str, ...]:
-    """Blocks that should be replicas and are not, and metrics that differ between ranks."""
+    """Blocks that should be replicas but differ, and metrics that differ between ranks."""
     seen: dict[str, str] = {}
     found = []
     for rank, record in enumerate(records):
         for key, value in record.blocks.items():
             if seen.setdefault(key, value) != value:
-                found.append(f"rank {rank} has another {key}")
+                found.append(f"rank {rank} has a different {key}")
     told = {tuple((step.loss, step.grad_norm) for step in record.metrics) for record in records}
     if len(told) > 1:
         found.append("ranks report different losses or gradient norms")

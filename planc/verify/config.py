@@ -1,6 +1,6 @@
-"""A model's config.json with small sizes: the same code runs, and every ratio that the code asks about holds.
+"""A model's config.json with small sizes: the same code runs, and every ratio that it tests is kept.
 
-Pure data; what the sizes mean to a class is only known once it is built, which `shrink.py` does.
+Pure data; the effect of sizes is only known once the class is built, which `shrink.py` does.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Config = Mapping[str, Any]
 
 HEAD_DIM, SMALL_HEAD_DIM = 16, 8
 _MANY_HEADS = 16
-"""Query heads from which on each is smaller still."""
+"""The number of query heads from which each is smaller still."""
 _MAX_GROUP = 8
 _NUM_EXPERTS = 4
 _MIN_HIDDEN = 64
 _EVEN_ROWS, _HALF_EVEN_ROWS, _UNEVEN_ROWS = 264, 262, 261
-"""Vocabularies of bytes and the end of a document, whose rows divide by 8, by 2 alone, by no mesh dim."""
+"""Vocabularies for bytes and an end of document, with rows divisible by 8, by 2 only, or by no mesh dim."""
 PADDING_ID = 258
 """A token that bytes never have."""
 
@@ -32,21 +32,21 @@ _ROPE = ("rope_scaling", "rope_parameters")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _LAYER_INDICES = ("mlp_only_layers", "full_attn_idxs", "global_attn_layers")
 _LAYER_BOUNDS = ("first_k_dense_replace", "max_window_layers")
-"""Numbers of layers from the first on that are of one kind."""
+"""Fields that count the leading layers of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a plan asks of a model's sizes. `kept` are the numbers of the layers that stay."""
+    """A plan's requirements for a model's sizes. `kept` are the indices of the layers that stay."""
 
     kept: tuple[int, ...]
     num_layers: int
     tp: int
     cp: int
     divides_heads: bool
-    """Over cp too, as ulysses does."""
+    """Whether heads are sharded over cp too, as in ulysses."""
     num_shards: int
-    """Ranks that a tensor may be sharded over."""
+    """The number of ranks over which a tensor may be sharded."""
     sequence_length: int
     short_length: int
     first_position: int = 0
@@ -72,7 +72,7 @@ def shrink_config(config: Config, demands: Demands, *, aliases: Mapping[str, str
     small |= {own("num_hidden_layers"): len(demands.kept)}
     small |= _layers(config, demands)
     small |= _lengths(config, demands)
-    # What chance decides, two runs cannot be held to.
+    # Two runs with random draws can't be compared.
     small |= dict.fromkeys(random_fields(config), 0.0)
     small |= {"bos_token_id": None, "eos_token_id": None}
     if config.get("pad_token_id") is not None:
@@ -92,7 +92,7 @@ def _head_dim(config: Config, own: Callable[[str], str]) -> int:
 
 
 def _widths(get: Callable[[str], Any], demands: Demands) -> dict[str, int]:
-    """Heads in the groups that they had, and widths that hold them."""
+    """Heads in their original groups, and widths that fit them."""
     sizes = {"vocab_size": _rows(get("vocab_size"), demands)}
     old_hidden, old_heads = get("hidden_size"), get("num_attention_heads")
     if not old_heads:
@@ -118,17 +118,17 @@ def _widths(get: Callable[[str], Any], demands: Demands) -> dict[str, int]:
 
 
 def _rows(vocab_size: int, demands: Demands) -> int:
-    """A small vocabulary that divides over the ranks where the large one does."""
+    """A small vocabulary, divisible by the number of ranks if the large one is."""
     if vocab_size % demands.num_shards == 0:
         return _EVEN_ROWS
     return _HALF_EVEN_ROWS if demands.tp > 1 and vocab_size % demands.tp == 0 else _UNEVEN_ROWS
 
 
 def heads_of(num_heads: int, num_kv_heads: int, demands: Demands) -> tuple[int, int]:
-    """Query and key-value heads: as many queries a group as there were, divided as they were.
+    """Query and key-value heads: as many queries per group as before, sharded in the same way.
 
-    A mesh dim of 8 becomes one of 2, so heads that divided by 8 divide by 2. Where key-value heads were
-    fewer than the ranks that divide them, they still are.
+    A mesh dim of 8 becomes one of 2, so heads that are divisible by 8 become divisible by 2. If there are
+    fewer key-value heads than ranks that share them, this stays so.
     """
     groups = min(num_heads // num_kv_heads, _MAX_GROUP)
     tp, cp = min(demands.tp, 2), min(demands.cp, 2) if demands.divides_heads else 1
@@ -174,7 +174,7 @@ def _latent(get: Callable[[str], Any]) -> dict[str, int]:
 
 
 def _layers(config: Config, demands: Demands) -> dict[str, Any]:
-    """What a config says layer by layer, of the kept layers alone."""
+    """A config's values for each layer, for the kept layers only."""
     kept = demands.kept
     places = {old: new for new, old in enumerate(kept)}
     found: dict[str, Any] = {}
@@ -212,7 +212,7 @@ def _lengths(config: Config, demands: Demands) -> dict[str, int]:
 
 
 def _window(window: int, demands: Demands) -> int:
-    """A window that hid something still does."""
+    """A window that still masks something if the large one does."""
     scaled = max(2, _scaled(window, demands))
     return min(scaled, demands.short_length - 1) if window < demands.sequence_length else scaled
 
@@ -222,7 +222,7 @@ def _scaled(length: int, demands: Demands) -> int:
 
 
 def _rope(value: Any, demands: Demands, *, rotary: int) -> Any:
-    """Rotary parameters, also those of a kind of layer: lengths in proportion, as many factors as pairs."""
+    """Rotary parameters, also per kind of layer: lengths in proportion, as many factors as pairs."""
     if not isinstance(value, Mapping):
         return value
     share = value.get("partial_rotary_factor") or 1.0

@@ -1,4 +1,4 @@
-"""What a verification found, as data."""
+"""The results of a verification, as data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.vocab import MeshDim
 
 
 class Item(StrEnum):
-    """What is compared with one process, in the order in which a difference would first show."""
+    """The items compared with one process, in the order in which a difference would first show."""
 
     RUN = "run"
     INITIAL_WEIGHTS = "initial weights"
@@ -26,7 +26,7 @@ class Item(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One item. `error` is relative, None for what is equal or not; it may be up to `limit`."""
+    """One item. `error` is relative, at most `limit`; None for exact comparisons."""
 
     item: Item
     ok: bool
@@ -37,7 +37,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A plan's verdicts, and what was run to reach them."""
+    """A plan's verdicts, and the setup of the runs behind them."""
 
     name: str
     plan_hash: str
@@ -45,7 +45,7 @@ class Report:
     ran_mesh: tuple[tuple[MeshDim, int], ...]
     num_layers: int
     kept: tuple[int, ...]
-    """Numbers of the layers that were run."""
+    """The indices of the layers that were run."""
     sequence_length: int
     dtype: str
     num_steps: int
@@ -63,7 +63,7 @@ class Report:
         return product
 
     def data(self) -> dict[str, Any]:
-        """The report as JSON has it; errors that are not finite are null beside `ok: false`."""
+        """The report as JSON; errors that are not finite are null, with `ok: false`."""
         return {
             "format_version": 1,
             "plan_hash": self.plan_hash,

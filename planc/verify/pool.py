@@ -1,12 +1,12 @@
-"""Runs a function on several ranks of real gloo, each a process forked from a server that has imported torch.
+"""Run a function on several ranks of real gloo, each a process forked from a server that has imported torch.
 
 Starting N interpreters costs N imports of torch and transformers; forking costs milliseconds. The server
 starts with the first call and ends with the calling process.
 
-Threads of one process, over torch's own threaded process group, start as quickly: 8 processes are there in
-0.4 s, and the first 8 in 5 s, which is the import that threads need too. But threads share a random state and
-a loss_parallel, so that other handlers than a run's would have to run in them. Processes run the very ones,
-on the same gloo as a launch on CPUs.
+Threads of one process, over torch's own threaded process group, start as quickly: 8 processes start in 0.4 s,
+and the first 8 in 5 s, which is the import that threads need too. But threads share a random state and a
+loss_parallel, so they would need other handlers than a run's. Processes run the real ones, on the same gloo
+as a launch on CPUs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class RankProcess:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a rank is told. `call` is the pickled (function, args); `store` is None if the function inits."""
+    """A rank's orders. `call` is the pickled (function, args); `store` is None if the function inits."""
 
     rank: int
     world_size: int
@@ -106,7 +106,7 @@ def run_ranks(
     `init` a gloo process group of all ranks exists during the call; without, the function makes its own
     from RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. RankError if a rank raises or dies,
     TimeoutError after `timeout_seconds`; either way no rank is left running. Ranks see the environment this
-    process had when the server started. What quiet ranks print goes nowhere; errors arrive all the same.
+    process had when the server started. The output of quiet ranks is discarded; errors are still reported.
     """
     call = pickle.dumps((function, args))
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world_size)}
@@ -133,7 +133,7 @@ def run_ranks(
 
 
 def start_server() -> None:
-    """Starts the server that ranks are forked from, if none runs; returns before its imports are done."""
+    """Start the server from which ranks are forked, unless it runs; return before its imports are done."""
     _context()
     with _environment(ENVIRONMENT):
         forkserver.ensure_running()
@@ -147,7 +147,7 @@ def _context() -> ForkServerContext:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """This process's environment with `values`, for the server to inherit: some are read on import."""
+    """This process's environment with `values`, for the server to inherit: imports read some of them."""
     before = dict(os.environ)
     os.environ.update(values)
     try:
@@ -173,7 +173,7 @@ def _start(launch: Launch) -> RankProcess:
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run_rank, args=(launch, sender))
     process.start()
-    # The parent's copy must go, or a dead rank would never read as the end of its pipe.
+    # The parent's copy must be closed, or a dead rank's pipe would never end.
     sender.close()
     return RankProcess(launch.rank, process, receiver)
 
@@ -190,7 +190,7 @@ def _run_rank(launch: Launch, reports: Connection) -> None:
             dist.init_process_group(
                 "gloo", init_method=method, rank=launch.rank, world_size=launch.world_size
             )
-        # Made by the process that started this one, and read from nowhere else.
+        # Written by the process that started this one, and from no other source.
         function, args = pickle.loads(launch.call)
         report = pickle.dumps(Returned(function(launch.rank, launch.world_size, *args)))
     except BaseException:
@@ -204,16 +204,16 @@ def _run_rank(launch: Launch, reports: Connection) -> None:
 
 
 def _silence() -> None:
-    """Sends this process's output nowhere, that of libraries included."""
+    """Discard this process's output, including that of libraries."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
 
 
 def _collect(ranks: list[RankProcess], *, timeout_seconds: float) -> dict[int, Returned | Failed]:
-    """Each rank's outcome in order of arrival; after a failure only those that came within the grace.
+    """Each rank's outcome in order of arrival; after a failure, only those within the grace period.
 
-    Ranks that have all reported get a moment to leave by themselves.
+    Ranks that have all reported get a moment to exit by themselves.
     """
     outcomes: dict[int, Returned | Failed] = {}
     waiting = {rank.reports: rank for rank in ranks}
@@ -225,7 +225,7 @@ def _collect(ranks: list[RankProcess], *, timeout_seconds: float) -> dict[int, R
             return outcomes
         if not ready:
             late = ", ".join(str(rank.rank) for rank in waiting.values())
-            raise TimeoutError(f"rank {late} of {len(ranks)} not done after {timeout_seconds} seconds")
+            raise TimeoutError(f"rank {late} of {len(ranks)} did not finish within {timeout_seconds} seconds")
         for connection in ready:
             rank = waiting.pop(cast(Connection, connection))
             outcome = outcomes[rank.rank] = _outcome(rank)
@@ -246,7 +246,7 @@ def _outcome(rank: RankProcess) -> Returned | Failed:
 
 
 def _stop(ranks: list[RankProcess]) -> None:
-    """Ends what still runs of these ranks, and nothing else."""
+    """End those of these ranks that still run, and nothing else."""
     for rank in ranks:
         if rank.process.is_alive():
             rank.process.kill()

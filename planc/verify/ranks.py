@@ -42,7 +42,7 @@ BeforeOp = Callable[[Session, Op, Position], None]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every rank runs. `before_op` is called ahead of every op: tests plant bugs with it."""
+    """The task of every rank. `before_op` is called before every op: tests plant bugs with it."""
 
     graph: Graph
     base: Path
@@ -54,26 +54,26 @@ class Task:
 
 @dataclass(slots=True)
 class Record:
-    """What one rank saw. Whole tensors come from rank 0 alone, digests of local ones from every rank."""
+    """One rank's record. Whole tensors come from rank 0 only, digests of local ones from every rank."""
 
     metrics: list[StepMetrics] = field(default_factory=list)
     initial: Digests = field(default_factory=dict)
-    """Of whole tensors."""
+    """Gradients of whole tensors."""
     buffers: Digests = field(default_factory=dict)
-    """Of what stands in them before the first step."""
+    """Whole parameters before the first step."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     final: dict[str, Tensor] = field(default_factory=dict)
     blocks: Digests = field(default_factory=dict)
-    """Of local blocks, at the ends of setup, first step and run; equal keys must have equal values."""
+    """Digests of local blocks, after setup, first step and run; equal keys must have equal values."""
     states: dict[int, Digests] = field(default_factory=dict)
-    """Of whole parameters and moments, by step, as they were saved and as a resume found them."""
+    """Whole parameters and moments by step, as saved and as restored by a resume."""
     first_step: int = 0
     learning_rates: list[tuple[float, ...]] = field(default_factory=list)
-    """Those of all parameter groups that each optimizer step really used."""
+    """The learning rates of all parameter groups that each optimizer step really used."""
 
 
 class Recorder:
-    """Executes ops on the torch backend, and looks at the session before and after them."""
+    """Executes ops on the torch backend, and inspects the session before and after them."""
 
     def __init__(self, session: Session, *, before_op: BeforeOp | None) -> None:
         self.session = session
@@ -131,7 +131,7 @@ class Recorder:
 
 
 class Metrics:
-    """Observes a run into a list."""
+    """Collects a run's metrics in a list."""
 
     def __init__(self) -> None:
         self.steps: list[StepMetrics] = []
@@ -180,7 +180,7 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
 
 def whole_tensors(tensors: dict[str, nn.Parameter] | dict[str, Tensor]) -> dict[str, Tensor]:
     """Every tensor gathered from its shards. All ranks must call it."""
-    # Gathering over two mesh dims one after the other is slow, which torch warns about, and right.
+    # Gathering over two mesh dims one after the other is slow, which torch warns about, but correct.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     return {
         name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
@@ -191,7 +191,7 @@ def whole_tensors(tensors: dict[str, nn.Parameter] | dict[str, Tensor]) -> dict[
 def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefix: str) -> Digests:
     """Digests of local blocks, by name and by this rank's place along the mesh dims that shard them.
 
-    Ranks that differ in no such place hold replicas, so their digests have one key.
+    Ranks with equal places hold replicas, so their digests have one key.
     """
     found = {}
     for name, tensor in tensors.items():

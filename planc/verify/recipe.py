@@ -1,4 +1,4 @@
-"""What a plan says of training, and nothing of how it is spread over ranks; and how much of it is run."""
+"""The training that a plan defines, without its distribution over ranks; and how much of it is run."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from planc.vocab import DType
 NUM_STEPS = 3
 SCHEDULE_STEPS, MAX_WARMUP_STEPS = 10, 2
 DECAY_STEPS = SCHEDULE_STEPS - MAX_WARMUP_STEPS
-"""Of a schedule with a plateau: it ends among the steps that are run."""
+"""For a schedule with a plateau: the plateau ends within the steps that are run."""
 SEQUENCE_LENGTH = 64
 MAX_RANKS = 2
-"""Of one mesh dim."""
+"""The largest size of a mesh dim."""
 MAX_MICRO_BATCH, MAX_MICRO_STEPS = 2, 2
 LOWEST_RATE = 1e-2
-"""Below it, three updates would drown in the rounding of the weights that they change."""
+"""Below it, three updates would be lost in the rounding of the weights."""
 LOWEST_EPS = 1e-6
-"""Below it, AdamW would make whole updates of what rounding leaves of the smallest gradients."""
+"""Below it, AdamW would turn the rounding errors of the smallest gradients into full updates."""
 MODEL, CORPUS = "model", "corpus.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that one process needs to train as the plan says. `base` is where relative paths start."""
+    """Everything that one process needs to train by the plan. `base` is the base of relative paths."""
 
     base: Path
     model: str
@@ -38,21 +38,21 @@ class Recipe:
     dtype: str
     data: DataSpec
     global_batch: int
-    """Sequences of a step."""
+    """Sequences per step."""
     optimizer: Optimizer
     schedule: Schedule
     total_steps: int
-    """Of the schedule; `num_steps` are run."""
+    """The length of the schedule; `num_steps` are run."""
     num_steps: int
     clip_grad_norm: float | None
     decays: tuple[tuple[str, float], ...] = ()
-    """Weight decay by parameter, where a group sets it."""
+    """Weight decay by parameter, if a group sets it."""
     rates: tuple[tuple[str, float], ...] = ()
-    """Peak learning rate by parameter, where a group sets one."""
+    """Peak learning rate by parameter, if a group sets one."""
 
 
 def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType) -> Recipe:
-    """What the plan, not its graph, says of training, with small batches and a short schedule."""
+    """The recipe from the plan, not from its graph, with small batches and a short schedule."""
     plan = bound.plan
     dp_size = min(plan.mesh.dp_replicate, MAX_RANKS) * min(plan.mesh.dp_shard, MAX_RANKS)
     micro_batch = min(plan.data.micro_batch, MAX_MICRO_BATCH)
@@ -86,7 +86,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
 
 
 def raised_rate(lr: float, *, peak: float) -> float:
-    """A learning rate whose updates do not drown in rounding: a group's rises with the optimizer's `peak`."""
+    """A learning rate whose updates are not lost in rounding: a group's rises with the optimizer's `peak`."""
     return lr if peak >= LOWEST_RATE else LOWEST_RATE if lr == peak else lr * (LOWEST_RATE / (peak or 1.0))
 
 

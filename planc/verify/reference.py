@@ -1,7 +1,7 @@
-"""One process that trains with transformers and torch alone: what every mesh is measured against.
+"""Train in one process with transformers and torch only: the reference for every mesh.
 
-Of planc it takes the initial parameters, the packed tokens and the order of samples, nothing that runs:
-attention is transformers' eager one; loss, accumulation and schedule are written out here a second time.
+It uses planc's initial parameters, packed tokens and order of samples, but none of its runtime: attention is
+transformers' eager one; loss, accumulation and schedule are implemented here a second time.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from planc.verify.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What one process did: per step, losses, gradient norms and sample ids; tensors by parameter name."""
+    """One process's results: losses, gradient norms and sample ids per step; tensors by parameter name."""
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
     learning_rates: tuple[tuple[float, ...], ...]
-    """Those that parameters have, each once, in rising order."""
+    """The distinct learning rates of parameters, in rising order."""
     sample_ids: tuple[tuple[int, ...], ...]
     initial: dict[str, Tensor]
     gradients: dict[str, Tensor]
-    """Of the first step, before clipping."""
+    """The gradients of the first step, before clipping."""
     final: dict[str, Tensor]
     buffers: dict[str, Tensor] = field(default_factory=dict)
-    """As transformers itself fills them while it builds the model."""
+    """The initial parameters, as transformers itself fills them while it builds the model."""
 
 
 def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> Training:
-    """The first steps of a recipe in one process, with every gradient of the first.
+    """The first steps of a recipe in one process, with every gradient of the first one.
 
-    Every model has eager attention, whose softmax computes in float32 whatever the model does; that of `sdpa`
+    Every model has eager attention, whose softmax always computes in float32; that of `sdpa`
     does not.
     """
     torch.manual_seed(0)
@@ -89,8 +89,8 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _loss(model: nn.Module, texts: Sequence[Tensor]) -> Tensor:
-    """The mean over all tokens but the first of each text. A model sees texts of one length together, and
-    nothing of one beside another."""
+    """The mean over all tokens but the first of each text. A model sees texts of one length together, without
+    any effect on each other."""
     by_length: dict[int, list[Tensor]] = {}
     for text in texts:
         by_length.setdefault(len(text), []).append(text)
@@ -106,8 +106,8 @@ def _loss(model: nn.Module, texts: Sequence[Tensor]) -> Tensor:
 
 
 def texts_of(data: OpenData, sample_ids: np.ndarray, *, recipe: Recipe) -> list[Tensor]:
-    """What samples consist of, cut here from the stream itself: each sequence with the token after it, and
-    where documents are apart, each of its documents alone."""
+    """The texts of samples, cut here from the stream itself: each sequence with the token after it, and if
+    documents are isolated, each of its documents alone."""
     length, dataset = recipe.data.sequence_length, data.dataset
     pieces: list[np.ndarray]
     if isinstance(dataset, PaddedDataset):
@@ -118,7 +118,7 @@ def texts_of(data: OpenData, sample_ids: np.ndarray, *, recipe: Recipe) -> list[
         if recipe.data.packing == "isolate":
             ends = [np.flatnonzero(piece == data.tokenizer.end_of_document) + 1 for piece in pieces]
             pieces = [part for piece, at in zip(pieces, ends, strict=True) for part in np.split(piece, at)]
-    # A text of one token predicts nothing.
+    # A text of one token has no prediction.
     return [torch.from_numpy(piece.astype(np.int64)) for piece in pieces if len(piece) > 1]
 
 
@@ -141,7 +141,7 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> tuple[Optimizer, LambdaLR]:
 
 
 def factor(recipe: Recipe, *, step: int) -> float:
-    """The share of the peak learning rate: up to it in `warmup` steps, then down to `min_factor`."""
+    """The fraction of the peak learning rate: rising in `warmup` steps, then falling to `min_factor`."""
     schedule = recipe.schedule
     warmup: int = schedule.warmup
     if step <= warmup:

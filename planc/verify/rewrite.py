@@ -1,4 +1,4 @@
-"""A graph for a small model on few ranks: what it does, and in which order, stays."""
+"""Rewrite a graph for a small model on few ranks: its ops and their order stay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planc.verify.twin import Renaming
 from planc.vocab import MeshDim
 
 SAVE_STEP = 2
-"""Of the three that are run: the one after it is run again on another mesh."""
+"""The step of the save, of the three that are run: the step after it runs again on another mesh."""
 
 
 def shrunk_graph(
@@ -63,7 +63,7 @@ def shrunk_graph(
                 continue
             case _:
                 setup.append(_renamed(op, renamed))
-    # Evaluations, traces and when a save is written change nothing of what is trained.
+    # Evaluations, traces and the timing of saves do not affect training.
     profile = (ops.StartProfile, ops.StopProfile)
     left_out = (ops.Evaluate, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
     step = (_short_step(op) for op in graph.step if not isinstance(op, left_out))
@@ -96,7 +96,7 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
 
 
 def _steadied(op: ops.BuildOptimizer) -> ops.BuildOptimizer:
-    """The op with rates and an eps that rounding spares."""
+    """The op with rates and an eps that are robust to rounding."""
     lr = raised_rate(op.lr, peak=op.lr)
     groups = tuple(replace(group, lr=raised_rate(group.lr, peak=op.lr)) for group in op.groups)
     eps = None if op.eps is None else max(op.eps, LOWEST_EPS)
@@ -104,7 +104,7 @@ def _steadied(op: ops.BuildOptimizer) -> ops.BuildOptimizer:
 
 
 def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenData:
-    """`times` micro batches make a step."""
+    """The op with `times` micro-batches per step."""
     micro_batch = min(op.micro_batch, MAX_MICRO_BATCH)
     return replace(
         op,
@@ -141,7 +141,7 @@ def _verified(graph: Graph) -> Graph:
 
 
 def resumed_elsewhere(graph: Graph) -> Graph:
-    """The graph of a run that goes on from another's checkpoint: on its last mesh dim alone, or one rank."""
+    """The graph of a run that resumes another's checkpoint: on its last mesh dim only, or on one rank."""
     wide = [mesh_dim for mesh_dim, size in graph.mesh if size > 1]
     kept = wide[-1:] if len(wide) > 1 else []
     mesh = tuple((mesh_dim, size if mesh_dim in kept else 1) for mesh_dim, size in graph.mesh)
@@ -157,6 +157,6 @@ def resumed_elsewhere(graph: Graph) -> Graph:
 
 
 def with_clip(graph: Graph, max_norm: float | None) -> Graph:
-    """The graph with another largest norm."""
+    """The graph with another maximum norm."""
     step = (replace(op, max_norm=max_norm) if isinstance(op, ops.ClipGradients) else op for op in graph.step)
     return replace(graph, step=tuple(step))

@@ -1,8 +1,8 @@
 """A plan's own graph, for a tiny model of the same kind on few ranks.
 
-Nothing is planned anew: ops are the graph's, with the names of layers that are left out taken out and the
-rest renumbered. Of every kind of layer, alike in what it is and in what the graph does to it, the first
-stays; where all are alike, the first two.
+Nothing is planned again: ops are the graph's, without the names of layers that are left out, and the rest
+renumbered. Of every kind of layer, equal in itself and in what the graph does to it, the first stays; if all
+are equal, the first two.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from planc.vocab import DType
 
 _CORPUS_BYTES = 100_000
 _MAX_DOCUMENT, _LENGTH_STEP = 90, 37
-"""Characters of a document; lengths go through all up to the most, since the two have no common divisor."""
+"""Characters of a document; lengths cover all up to the maximum, since the two have no common divisor."""
 _MAX_LAYERS = 12
 
 
@@ -45,7 +45,7 @@ class Shrunk:
 
 
 def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: DType) -> Shrunk:
-    """The plan shrunk; its model and its text are written into `folder`. CannotShrink, or RunError."""
+    """Shrink the plan, and write its model and text into `folder`. CannotShrink, or RunError."""
     build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
     model = meta_model(build, base=base)
     layers, kept = _layers(bound, model, stack_of(model, graph))
@@ -57,7 +57,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     digest = config_digest(folder / MODEL)
     built = replace(build, path=MODEL, config_digest=digest, dtype=dtype, zeroed=())
     short = _built(built, folder=folder)
-    # Those of its own layers, in its own dtype; it begins with random weights.
+    # The names of its own layers, in its own dtype; it begins with random weights.
     built = replace(built, own_dtypes=own_dtypes(short, dtype=dtype), kept_in_float32=())
     require_twin(model, short, dict(zip(kept, _renumbered(kept), strict=True)), _config_of(model), small)
     renamed = Renaming(frozenset(layers), dict(zip(kept, _renumbered(kept), strict=True)), names_of(short))
@@ -86,20 +86,20 @@ def _demands(bound: BoundPlan, kept: tuple[int, ...], *, num_layers: int) -> Dem
 
 
 def _layers(bound: BoundPlan, model: nn.Module, stack: Stack) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All layers, and those that stay, by name in the model's order. CannotShrink for several lists."""
+    """All layers, and the layers that stay, by name in the model's order. CannotShrink for several lists."""
     found = {layer: index for index, kind in enumerate(stack.kinds) for layer in kind.layers}
     lists = {layer.rpartition(".")[0] for layer in found} or set(bound.inventory.blocks[:1])
     if len(lists) != 1:
         raise CannotShrink(f"the model has {len(lists)} lists of layers: {', '.join(sorted(lists))}")
     (fqn,) = lists
     layers = tuple(f"{fqn}.{name}" for name, _ in model.get_submodule(fqn).named_children())
-    # A unit that holds several layers has no kind of its own: then all stay.
+    # A unit of several layers has no kind of its own: then all stay.
     kept = {kind.layers[0] for kind in stack.kinds} or set(layers)
     if len(kept) == 1:
         kept |= set(layers[:2])
     if len(kept) > _MAX_LAYERS:
         raise CannotShrink(
-            f"the plan treats {len(kept)} layers of {fqn} differently: {_MAX_LAYERS} are possible"
+            f"the plan treats {len(kept)} layers of {fqn} in different ways, more than {_MAX_LAYERS}"
         )
     return layers, tuple(layer for layer in layers if layer in kept)
 
@@ -122,7 +122,7 @@ def _write_config(folder: Path, config: Config) -> None:
 def _write_corpus(path: Path) -> None:
     """Real text: the beginning of the interpreter's own sources.
 
-    Documents are of all lengths up to about a sequence, so that most sequences hold several, and some are
+    Documents have all lengths up to about a sequence, so most sequences hold several, and some are
     cut.
     """
     text = ""
@@ -139,12 +139,12 @@ def _write_corpus(path: Path) -> None:
 
 
 def _built(build: ops.BuildModel, *, folder: Path) -> Any:
-    """The small model on meta; CannotShrink where its class refuses the sizes."""
+    """The small model on meta; CannotShrink if its class rejects the sizes."""
     try:
         return bare_model(build, base=folder)
-    except Exception as error:  # whatever a class raises for sizes that it cannot have
+    except Exception as error:  # a class may raise anything for invalid sizes
         reason = str(error).strip().partition("\n")[0]
-        raise CannotShrink(f"{build.architecture} cannot be built with small sizes: {reason}") from error
+        raise CannotShrink(f"{build.architecture} can't be built with small sizes: {reason}") from error
 
 
 def _require_all_trained(graph: Graph, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""A report for people."""
+"""A report as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.vocab import MeshDim
 
 
 def report_text(report: Report) -> str:
-    """What was run, and a line for every item."""
+    """The setup of the run, and a line for every item."""
     ran = (
         f"  ran {mesh_text(report)} on {report.world_size} rank{'s' if report.world_size > 1 else ''}, "
         f"{len(report.kept)} of {report.num_layers} layers, {report.sequence_length} tokens, {report.dtype}"

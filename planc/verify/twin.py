@@ -1,4 +1,4 @@
-"""Whether a small model is of the kind of a large one, and what its modules are called."""
+"""Check that a small model is of the same kind as a large one, and map their module names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from planc.verify.config import Config
 _MAX_PARAMETERS = 20_000_000
 _LARGE = 512
 _PLACE = ("layer_idx", "layer_index", "layer_id")
-"""Attributes that say where a layer stands, and nothing of what it is."""
+"""Attributes for a layer's position, which do not affect what it computes."""
 
 
 class CannotShrink(ValueError):
-    """A model that has no small twin; says which field of its config.json stands in the way."""
+    """A model that has no small twin; names the field of its config.json that prevents it."""
 
 
 def require_twin(
@@ -32,13 +32,13 @@ def require_twin(
     for old, new in renamed.items():
         if _nature(model.get_submodule(old)) != _nature(short.get_submodule(new)):
             raise CannotShrink(
-                f"{old} is of another kind in a model of {len(renamed)} layers; "
-                f"the kinds follow from {', '.join(per_layer) or 'the number of layers'}"
+                f"{old} is of a different kind in a model of {len(renamed)} layers; "
+                f"the kinds depend on {', '.join(per_layer) or 'the number of layers'}"
             )
     num_parameters = sum(parameter.numel() for parameter in short.parameters())
     if num_parameters > _MAX_PARAMETERS:
         large = ", ".join(f"{name} = {value}" for name, value in _large(small))
-        raise CannotShrink(f"nothing is known of how to shrink {large or 'this architecture'}")
+        raise CannotShrink(f"planc does not know how to shrink {large or 'this architecture'}")
 
 
 def _large(config: Config) -> Iterator[tuple[str, int]]:
@@ -48,7 +48,7 @@ def _large(config: Config) -> Iterator[tuple[str, int]]:
 
 
 def _nature(layer: nn.Module) -> frozenset[tuple[object, ...]]:
-    """What a layer is but for its sizes: types, choices, and which numbers it has at all."""
+    """What a layer is, apart from its sizes: types, options, and which numbers it has at all."""
     return frozenset(
         (re.sub(r"\.\d+(?=\.|$)", ".*", name), *_choices(module)) for name, module in layer.named_modules()
     )
@@ -72,14 +72,14 @@ def names_of(model: nn.Module) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """The whole model's names as the small one's: `kept` maps layers, `names` are all that the latter has."""
+    """A map from the whole model's names to the small one's: `kept` maps layers, `names` are the latter's."""
 
     layers: frozenset[str]
     kept: Mapping[str, str]
     names: frozenset[str]
 
     def of(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The names that the small model has, in order. CannotShrink for one that is lost."""
+        """The names in the small model, in order. CannotShrink for a missing one."""
         found = (self._of(name) for name in names)
         return tuple(name for name in found if name is not None)
 
@@ -91,10 +91,10 @@ class Renaming:
             name = self.kept[layer] + name.removeprefix(layer)
         if name in self.names:
             return name
-        # Of experts in a list, few are left.
+        # Only a few experts of a list are kept.
         if layer is not None and re.search(r"\.\d+(?=\.|$)", name.removeprefix(self.kept[layer])):
             return None
-        raise CannotShrink(f"a smaller model has no {name}")
+        raise CannotShrink(f"a smaller model does not have {name}")
 
 
 def _prefixes(name: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""Verifies a plan: its graph on simulated ranks, its training in one process, and whether they are the same.
+"""Verify a plan: run its graph on simulated ranks and its training in one process, and compare them.
 
 The limits are for rounding. Ranks add the same numbers in another order than one process: in float32 each sum
-is off by a few 6e-8, and the errors of all plans that ship stay below 1e-6, while the faults that matter, a
-sum that is missing, doubled or of the wrong ranks, are off by parts in ten. In float64 a model's norms still
-compute in float32, whatever is asked of them, so that its limit is not much lower.
+is off by a few 6e-8, and the errors of all plans that ship stay below 1e-6, while the faults that matter,
+such as a missing or doubled sum or one over the wrong ranks, are off by tens of percent. In float64 a model's
+norms still compute in float32, so its limit is not much lower.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from planc.verify.twin import CannotShrink
 from planc.vocab import DType
 
 LIMITS: Mapping[str, float] = {DType.FLOAT32: 1e-5, DType.FLOAT64: 1e-6}
-"""Relative, of losses and of the first step's gradients."""
+"""Relative, for losses and for the first step's gradients."""
 UPDATE_LIMIT = 3e-4
-"""Relative, of gradient norms, and of parameters to what training changed of them: AdamW divides gradients by
-their size, which makes the rounding of small ones larger, and the next step starts from there."""
+"""Relative, for gradient norms, and for parameters, to how much training changed them: AdamW divides
+gradients by their size, which amplifies the rounding of small ones, and the next step starts from there."""
 _RATE_LIMIT = 1e-12
 """Learning rates are computed, not summed."""
 _SMALL_GRADIENT = 1e-3
-"""Share of the gradient's norm that a parameter's own is measured against at least: some are zero but for
-rounding."""
+"""The minimum, as a fraction of the gradient's norm, against which a parameter's own is compared: some are
+zero except for rounding."""
 _NO_GRADIENT = 1e-6
-"""Share of the gradient's norm below which a parameter's gradient is rounding, and so its update."""
+"""Fraction of the gradient's norm below which a parameter's gradient is rounding, and so its update."""
 _TIMEOUT_SECONDS = 120.0
 _COLLECTIVE_TIMEOUT_SECONDS = 30
 _COMPILE_SECONDS = 300.0
-"""What compilation may take on top: every rank does it for itself, and waits for the others."""
+"""Extra time for compilation: every rank compiles for itself, and waits for the others."""
 
 
 def verify(
@@ -56,10 +56,10 @@ def verify(
     dtype: DType = DType.FLOAT32,
     before_op: BeforeOp | None = None,
 ) -> Report:
-    """Every item's verdict. Relative paths of the plan start at `base`; `before_op` plants bugs, for tests.
+    """Every item's verdict. The plan's relative paths start at `base`; `before_op` plants bugs in tests.
 
-    CannotShrink where the model has no small twin or one process cannot train it; RunError where its
-    config.json changed meanwhile.
+    CannotShrink if the model has no small twin or one process can't train it; RunError if its config.json
+    changed meanwhile.
     """
     start_server()
     with TemporaryDirectory(prefix="planc-verify-") as name:
@@ -83,9 +83,9 @@ def verify(
 def prepare(
     bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: DType = DType.FLOAT32
 ) -> tuple[Shrunk, Training]:
-    """The plan shrunk into `folder`, and its training in one process.
+    """Shrink the plan into `folder`, and train it in one process.
 
-    A largest norm that is never reached would clip nothing: then it becomes half the smallest norm.
+    A maximum norm that is never reached would clip nothing: then it becomes half the smallest norm.
     """
     shrunk = shrink(bound, graph, base=base, folder=folder, dtype=dtype)
     training = _trained(shrunk)
@@ -103,7 +103,7 @@ def _trained(shrunk: Shrunk) -> Training:
         return train(shrunk.recipe)
     except DataError:
         raise
-    except Exception as error:  # whatever a model raises: then there is nothing to compare with
+    except Exception as error:  # a model may raise anything: then the reference is missing
         reason = str(error).strip().partition("\n")[0]
         text = f"one process cannot train a small model of this kind: {type(error).__name__}: {reason}"
         raise CannotShrink(text) from error
@@ -129,7 +129,7 @@ def _verdicts(
 
 
 def run_plan(graph: Graph, *, folder: Path, before_op: BeforeOp | None = None) -> list[Record]:
-    """What every rank saw of the steps that are compared. RankError or TimeoutError where they fail."""
+    """Every rank's record of the compared steps. RankError or TimeoutError if they fail."""
     extra = _COMPILE_SECONDS if any(isinstance(op, CompileModules) for op in graph.setup) else 0.0
     task = Task(
         graph,
@@ -196,7 +196,7 @@ def _series(item: Item, actual: Sequence[float], expected: Sequence[float], *, l
 
 
 def _learning_rates(records: Sequence[Record], training: Training) -> Verdict:
-    """The rates that the optimizer used, of every group and rank: as many, and the same."""
+    """The rates that the optimizer used, of every group and rank: the same number, and the same values."""
     told = [record.learning_rates for record in records]
     numbers = [list(map(len, rates)) for rates in (*told, training.learning_rates)]
     if any(number != numbers[-1] for number in numbers):
@@ -214,7 +214,7 @@ def _parameters(
     *,
     training: Training,
 ) -> Verdict:
-    """Parameters after the last step, but for those that rounding alone has moved."""
+    """Parameters after the last step, except for those that only rounding has moved."""
     if actual.keys() != expected.keys():
         names = ", ".join(sorted(actual.keys() ^ expected.keys())[:3])
         return Verdict(item, False, f"only on one side: {names}", float("inf"), UPDATE_LIMIT)
@@ -234,14 +234,14 @@ def _update_error(actual: Tensor, expected: Tensor, initial: Tensor) -> float:
 def _resumed(
     records: Sequence[Record], resumed: Sequence[Record], training: Training, *, limit: float
 ) -> Verdict:
-    """A run that went on elsewhere, against the one that never stopped."""
+    """A run that was resumed elsewhere, against the one that never stopped."""
     before, after = records[0], resumed[0]
-    on = f"saved at step {SAVE_STEP}, went on on {len(resumed)} rank{'s' if len(resumed) > 1 else ''}"
+    on = f"saved at step {SAVE_STEP}, resumed on {len(resumed)} rank{'s' if len(resumed) > 1 else ''}"
     if after.first_step != SAVE_STEP + 1:
         return Verdict(Item.RESUME, False, f"{on}: began at step {after.first_step}")
     ids = [step.sample_ids for step in after.metrics]
     if ids != [step.sample_ids for step in before.metrics[SAVE_STEP:]]:
-        return Verdict(Item.RESUME, False, f"{on}: other sample ids")
+        return Verdict(Item.RESUME, False, f"{on}: different sample ids")
     loss = worst_relative(
         [step.loss for step in after.metrics], [step.loss for step in before.metrics[SAVE_STEP:]]
     )

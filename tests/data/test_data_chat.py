@@ -70,7 +70,7 @@ def test_without_marks_an_answer_is_what_it_adds_to_the_text_before(base: Path) 
 
 
 def test_text_that_holds_a_mark_is_refused(base: Path) -> None:
-    with pytest.raises(DataError, match=r"a\.jsonl:1 holds U"):
+    with pytest.raises(DataError, match=r"a\.jsonl:1 contains U"):
         documents([{"role": "user", "content": "\ufdd0"}], base=base)
 
 

@@ -191,7 +191,10 @@ def test_a_process_with_too_little_memory_for_its_libraries_says_so(workspace: P
 def test_a_thread_that_is_refused_is_no_lack_of_memory_in_words() -> None:
     error = RuntimeError("can't start new thread")
     assert exit_code(error) is ExitCode.MEMORY
-    assert summary(error, code=ExitCode.MEMORY) == "the system refused to start another thread: can't start new thread"
+    assert (
+        summary(error, code=ExitCode.MEMORY)
+        == "the system refused to start another thread: can't start new thread"
+    )
     assert memory_help(error) == THREADS_HELP
 
 

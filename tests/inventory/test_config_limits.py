@@ -53,7 +53,7 @@ def test_a_hostile_config_is_refused_at_once_and_says_where(case: FileCase, tmp_
 def test_the_line_of_the_field_is_named_inside_its_part() -> None:
     text = '{\n  "num_hidden_layers": 2,\n  "text_config": {\n    "num_hidden_layers": 9999\n  }\n}'
     assert refusal(text) == (
-        f"c.json:4: `text_config.num_hidden_layers` is 9999, and must be from 1 to {MAX_LAYERS}"
+        f"c.json:4: `text_config.num_hidden_layers` is 9999, but must be from 1 to {MAX_LAYERS}"
     )
 
 

@@ -207,7 +207,7 @@ def test_racing_writers_never_show_a_part(models: Path, tmp_path: Path) -> None:
 def test_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InventoryError, match="is not a directory") as caught:
         load_inventory(tmp_path / "meta-llama" / "Llama", cache_dir=tmp_path)
-    assert 'or a commit of a hub: `hub("org/name", ' in caught.value.help
+    assert 'or name a commit of a Hub model: `hub("org/name", ' in caught.value.help
 
 
 def test_empty_directory_is_an_error(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_model_that_draws_without_such_fields_is_refused(
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert probe(tmp_path).random == ()
     monkeypatch.setattr(random_probe, "_DRAWS_IN_VAIN", frozenset())
-    with pytest.raises(InventoryError, match="draws random numbers in training, no two meshes alike"):
+    with pytest.raises(InventoryError, match="draws random numbers in training, which differ between meshes"):
         probe(tmp_path)
 
 

@@ -42,7 +42,7 @@ def test_ranks_with_the_same_sequences_are_named_together() -> None:
     batch = MicroBatch(0, math.nan, (4, 17))
     found = describe([Statement(0, (batch,), ()), Statement(1, (batch,), ("lm_head.weight",))])
     assert found == (
-        "ranks 0, 1, micro-batch 0 (sequences 4, 17): loss nan; lm_head.weight itself is no number on rank 1"
+        "ranks 0, 1, micro-batch 0 (sequences 4, 17): loss nan; lm_head.weight itself is NaN or inf on rank 1"
     )
 
 

@@ -99,7 +99,7 @@ def test_two_tensors_for_one_are_a_problem(tmp_path: Path) -> None:
     extra = {"wte.weight": torch.zeros_like(tensors["transformer.wte.weight"])}
     save_file({**tensors, **extra}, tmp_path / "model.safetensors")
     found = to_model(pristine, stored_views(tmp_path))
-    assert found.problems == ["wte.weight is a second tensor for transformer.wte.weight"]
+    assert found.problems == ["wte.weight is a duplicate of transformer.wte.weight"]
 
 
 class Flip(ConversionOps):
@@ -170,7 +170,7 @@ def test_an_index_of_other_files_is_refused(tmp_path: Path) -> None:
     index = json.loads(path.read_text())
     first = next(iter(index["weight_map"].values()))
     path.write_text(json.dumps({"weight_map": {**index["weight_map"], "absent.weight": first}}))
-    with pytest.raises(RunError, match=f"{first} does not hold absent.weight"):
+    with pytest.raises(RunError, match=f"{first} does not contain absent.weight"):
         stored_views(tmp_path)
 
 
@@ -179,5 +179,5 @@ def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
         save_file({"same.weight": torch.zeros(2), name: torch.zeros(1)}, tmp_path / name)
     index = {"weight_map": {"a.safetensors": "a.safetensors", "b.safetensors": "b.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(RunError, match=r"holds same\.weight in two files"):
+    with pytest.raises(RunError, match=r"has same\.weight in two files"):
         stored_views(tmp_path)

@@ -44,12 +44,12 @@ def test_a_config_that_asks_for_code_is_refused_though_its_model_is_known(
 ) -> None:
     ask(folder, ASKING[key])
     assert main(["check", str(folder / "x.plan")]) == 1
-    assert f'asks for code of its own ("{key}")' in capsys.readouterr().out
+    assert f'requires remote code ("{key}")' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("key", ASKING)
 def test_a_run_refuses_it_too(key: str, folder: Path) -> None:
-    with pytest.raises(RunError, match="asks for code of its own"):
+    with pytest.raises(RunError, match="requires remote code"):
         refuse_remote_code(ask(folder, ASKING[key]).parent)
 
 

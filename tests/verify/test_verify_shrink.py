@@ -166,5 +166,5 @@ def test_a_model_of_unknown_sizes_is_refused_by_their_names(
 ) -> None:
     monkeypatch.setattr("planc.verify.twin._MAX_PARAMETERS", 1000)
     monkeypatch.setattr("planc.verify.twin._LARGE", 300)
-    with pytest.raises(CannotShrink, match="nothing is known of how to shrink max_position_embeddings = "):
+    with pytest.raises(CannotShrink, match="planc does not know how to shrink max_position_embeddings = "):
         shrunk("quickstart", tmp_path)

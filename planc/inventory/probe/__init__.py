@@ -1,1 +1,1 @@
-"""What a model does, found by running it on the meta device. Of the inventory, only this imports torch."""
+"""Inspect a model by running it on the meta device. In the inventory, only this package imports torch."""

@@ -1,4 +1,4 @@
-"""What a model passes to its attention, as one run on the meta device shows it. Imports torch."""
+"""What a model passes to its attention, recorded in one run on the meta device. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from planc.inventory.attention_extras import attention_extras
 
 WITHOUT_MASK, WITH_MASK, OWN = "planc_probe", "planc_probe_masked", "eager"
 IMPLEMENTATIONS = (WITHOUT_MASK, WITH_MASK, OWN)
-"""Attention as a probe tries it: as planc's own is called; for code that cannot do without a mask; and the
-model's own, of which nothing shows."""
+"""The attentions that a probe tries: called as planc's own is; for code that requires a mask; and the model's
+own, which shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """One call: the heads that it got, and what it asked for."""
+    """One call: its heads, and the features that it requires."""
 
     num_heads: int
     num_kv_heads: int
@@ -41,7 +41,7 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
     ) -> tuple[Tensor, None]:
-        # [batch, heads, tokens, head_dim]; no mask, for only the flow matters.
+        # [batch, heads, tokens, head_dim]; without a mask, because only the data flow matters.
         num_heads, num_kv_heads = query.shape[1], key.shape[1]
         head_dim, value_dim = query.shape[-1], value.shape[-1]
         masked = () if attention_mask is None else ("attention_mask",)
@@ -62,7 +62,7 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
 
     for name in (WITHOUT_MASK, WITH_MASK):
         ALL_ATTENTION_FUNCTIONS[name] = attend
-    # Masks are looked up for all, and transformers takes none back: nothing else has this name.
+    # Masks are looked up for all names, and transformers can't unregister one: this name is unique.
     AttentionMaskInterface.register(WITH_MASK, eager_mask)
     try:
         yield calls
@@ -72,7 +72,7 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
 
 
 def own_attentions(model: nn.Module, *, calls: dict[nn.Module, AttentionCall]) -> tuple[str, ...]:
-    """The outermost attention modules of a model of which none called the interface."""
+    """The outermost attention modules that never called the interface."""
     if calls:
         return ()
     found: list[str] = []

@@ -18,20 +18,20 @@ def run(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> N
     """One forward on `input_ids` [1, S] and perhaps `position_ids`; on tokens without values by default."""
     if inputs is None:
         inputs = {"input_ids": torch.zeros(1, NUM_TOKENS, dtype=torch.long, device="meta")}
-    # What makes masks looks at one to learn whether tokens are packed, which no tensor on meta can tell.
+    # The code that makes masks reads one to detect packed tokens, which a meta tensor can't show.
     masks = {"attention_mask": torch.ones_like(inputs["input_ids"])} if makes_masks(model) else {}
     with torch.no_grad():
         model(**inputs, use_cache=False, **masks)
 
 
 def run_again(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
-    """As `run`, of a model that has been run: which of its modules are called is known."""
+    """Run as `run` does, a model that has been run: which of its modules are called is known."""
     with FirstPositions(lacks_values):
         run(model, inputs)
 
 
 def makes_masks(model: PreTrainedModel) -> bool:
-    """Whether the model's attention is one that takes masks."""
+    """Whether the model's attention uses masks."""
     return bool(model.config._attn_implementation != WITHOUT_MASK)
 
 

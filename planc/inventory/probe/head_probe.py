@@ -24,7 +24,7 @@ class Core:
 
     @property
     def parts(self) -> int:
-        """The smallest number of ranks that could share the heads; 1 where none can."""
+        """The smallest number of ranks that could share the heads; 1 if they can't be shared."""
         common = gcd(*self.heads)
         return next((size for size in range(2, common + 1) if common % size == 0), 1)
 
@@ -32,9 +32,10 @@ class Core:
 def fixed_heads(
     cores: Sequence[Core], *, run: Callable[[], Mapping[nn.Module, Heads]]
 ) -> frozenset[nn.Module]:
-    """The attentions that fail, or see other heads than their share, when projections yield a share.
+    """The attentions that fail, or get other heads than their share, when projections return a share.
 
-    `run` runs the model and returns the heads of each attention's call. Attentions of one class behave alike.
+    `run` runs the model and returns the heads of each attention's call. Attentions of one class behave the
+    same.
     """
     fixed: set[type[nn.Module]] = set()
     while True:
@@ -46,7 +47,7 @@ def fixed_heads(
 
 
 def upstream(fqn: str, *, within: str, inputs: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """What reaches a module's input from others in the module around them, by any number of steps.
+    """The modules inside `within` that reach a module's input, by any number of steps.
 
     `inputs` names what feeds each module directly.
     """
@@ -63,14 +64,14 @@ def upstream(fqn: str, *, within: str, inputs: Mapping[str, frozenset[str]]) -> 
 def _failed(
     cores: Sequence[Core], run: Callable[[], Mapping[nn.Module, Heads]]
 ) -> frozenset[type[nn.Module]]:
-    """The classes at fault in one run: that of the last attention entered, where the model raises."""
+    """The classes at fault in one run: that of the last attention entered, if the model raises."""
     entered: list[Core] = []
     with contextlib.ExitStack() as stack:
         for core in cores:
             stack.enter_context(_shared(core, entered))
         try:
             seen = run()
-        except Exception:  # whatever a model's own code makes of shapes that it did not foresee
+        except Exception:  # a model's own code may raise anything for unexpected shapes
             return frozenset((type(entered[-1].attention),)) if entered else frozenset()
     return frozenset(
         type(core.attention)
@@ -81,7 +82,7 @@ def _failed(
 
 @contextlib.contextmanager
 def _shared(core: Core, entered: list[Core]) -> Iterator[None]:
-    """While it lasts, the attention's projections yield the first share of their features."""
+    """Inside, the attention's projections return the first share of their features."""
 
     def enter(module: nn.Module, args: Any) -> None:
         entered.append(core)
@@ -96,7 +97,7 @@ def _shared(core: Core, entered: list[Core]) -> Iterator[None]:
     own = dict(core.attention._parameters)
     for name, parameter in own.items():
         if parameter is not None and parameter.shape == core.heads[:1]:
-            # One number for each head is divided as they are.
+            # One number per head is sharded as the heads are.
             core.attention._parameters[name] = nn.Parameter(parameter[: parameter.shape[0] // core.parts])
     handles = [core.attention.register_forward_pre_hook(enter)]
     for module in core.attention.modules():

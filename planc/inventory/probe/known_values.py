@@ -1,9 +1,9 @@
 """Values that a forward on the meta device computes from its inputs alone. Imports torch, for the probe.
 
-Weights have no values on meta, and neither has anything computed from them. What code computes from token
-ids, positions and shapes is computed a second time here, on the CPU. An op that takes both kinds of tensors,
-such as an embedding looked up by position or a rotation of queries, is a meeting: known values have their
-effect there.
+Weights have no values on meta, and neither has anything computed from them. Anything that code computes from
+token ids, positions and shapes is computed a second time here, on the CPU. An op on both kinds of tensors,
+such as an embedding looked up by position or a rotation of queries, is a meeting: there known values take
+effect.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 _FILLED_LIKE = frozenset(
     name for stem in ("zeros", "ones", "full") for name in (f"{stem}_like", f"new_{stem}")
 )
-"""Ops that take a tensor only as the pattern of a new one, whose values they set."""
+"""Ops that use a tensor only as the template of a new one, whose values they set."""
 _LARGEST_PATTERN = 2**20
 _UNFILLED = ("empty", "new_empty")
-"""Beginnings of the names of ops whose results hold whatever was in memory."""
+"""Prefixes of the names of ops whose results are uninitialized."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: dict[int, tuple[Tensor, Tensor]] = {}
 
     def tell(self, tensor: Tensor, *, value: Tensor) -> Tensor:
-        """The tensor, which is on meta and has this value from now on."""
+        """Assign a known value to a meta tensor, and return the tensor."""
         self._known[id(tensor)] = (tensor, value)
         return tensor
 
@@ -82,7 +82,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         of: Callable[[Tensor], Tensor | None],
     ) -> Any:
-        """The op's result, whose values follow from those `of` its tensors."""
+        """The op's result, with values computed from those `of` its tensors."""
         cpu_args, cpu_kwargs = tree_map_only(Tensor, of, (args, kwargs))
         if "device" in cpu_kwargs:
             cpu_kwargs["device"] = torch.device("cpu")
@@ -106,7 +106,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None if entry is None else entry[1]
 
     def _forget(self, written: Iterator[Tensor]) -> None:
-        """Makes unknown what was written to, and all views of it."""
+        """Forget the values of written tensors, and of all views of them."""
         for value in map(self._value, written):
             if value is None:
                 continue

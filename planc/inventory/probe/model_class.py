@@ -1,4 +1,4 @@
-"""The config.json of a folder, and the class of transformers that it describes. Imports transformers."""
+"""The config.json of a directory, and its class in transformers. Imports transformers."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _ROPE_TYPES = ("rope_type", "type")
 
 
 def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
-    """The config of a file with this content, and its class. InventoryError if transformers has neither."""
+    """The config of a file with this content, and its class. InventoryError if transformers lacks it."""
     path = model_dir / CONFIG_NAME
     raw = parse_json(content, name=str(path))
     if not isinstance(raw, dict):
-        raise InventoryError(f"{path} is not a JSON object", help="Take the config.json of the model.")
+        raise InventoryError(f"{path} is not a JSON object", help="use the config.json of the model")
     refuse_remote_code(content, path=path)
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     names = _causal_lm_names(model_type)
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in names:
         raise InventoryError(
-            f"{path}: no causal language model of transformers has model_type {model_type!r} "
+            f"{path}: transformers has no causal language model with model_type {model_type!r} "
             f"and architectures {architectures!r}",
-            help=f'Set "architectures": ["{names[0]}"].' if names else "Set a model_type of transformers.",
+            help=f'set "architectures": ["{names[0]}"]' if names else "set a model_type of transformers",
         )
     try:
         config = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
         is_text_alone = not _has_models_inside(config) and config.get_text_config() is config
     except Exception as error:
-        raise InventoryError(f"{path}: {error}", help="Correct the values in config.json.") from error
+        raise InventoryError(f"{path}: {error}", help="correct the values in config.json") from error
     _refuse_unknown_rope(config, raw, text=content.decode("utf-8"), path=path)
     if not is_text_alone:
         raise InventoryError(
-            f"{path} describes a model of more than text, or one made of several",
-            help="Take the configuration of its language model alone.",
+            f"{path} describes a multimodal or composite model",
+            help="use the configuration of its language model only",
         )
     return config, getattr(transformers, architectures[0])
 
@@ -65,9 +65,9 @@ def _refuse_unknown_rope(config: PreTrainedConfig, raw: dict[str, object], *, te
 
 
 def _has_models_inside(config: PreTrainedConfig) -> bool:
-    """Whether the configuration holds those of other models, such as an encoder of images or of audio.
+    """Whether the configuration contains those of other models, such as an image or audio encoder.
 
-    Some have a language model of their own around it, and no `text_config` that would show.
+    Some have their own language model around it, without a `text_config` that would show this.
     """
     inside = (config.sub_configs or {}).values()
     return any(one is AutoConfig or one.model_type in CONFIG_MAPPING_NAMES for one in inside)

@@ -1,6 +1,6 @@
-"""What a model's code does with a module's output that a part of it would not bear. Imports torch.
+"""Uses of a module's output that would fail on a shard of it. Imports torch.
 
-Some write into the tensor itself; some take a statistic of all its features, outside of any module, so that
+Some write into the tensor itself; some compute a statistic over all its features, outside of any module, so
 neither names nor shapes show it.
 """
 
@@ -30,13 +30,13 @@ _STATISTICS = frozenset(
         *("var", "var_mean", "vector_norm"),
     )
 )
-"""Functions that combine what lies along a dimension."""
+"""Functions that reduce a dimension."""
 
 
 class OutputUses(TorchFunctionMode):
-    """Watches a forward: `written` and `reduced` are modules whose outputs are used so.
+    """Watches a forward: `written` and `reduced` are the modules whose outputs are used in these ways.
 
-    `sources` gives the modules that reached a tensor. What happens within a norm is that norm's own affair.
+    `sources` gives the modules that reached a tensor. Uses inside a norm do not count.
     """
 
     def __init__(self, sources: Callable[[Any], frozenset[str]], *, widths: dict[str, int]) -> None:
@@ -45,13 +45,13 @@ class OutputUses(TorchFunctionMode):
         self.reduced: set[str] = set()
         self._sources = sources
         self._widths = widths
-        """Of the linear layers' outputs."""
+        """The widths of the linear layers' outputs."""
         self._outputs: dict[int, tuple[Tensor, str]] = {}
         self._num_norms = 0
-        """Entered and not left."""
+        """The number of norms that are running."""
 
     def watch_norm(self, module: nn.Module) -> None:
-        """Looks away while the module runs."""
+        """Ignore uses while the module runs."""
 
         def enter(*_: object) -> None:
             self._num_norms += 1
@@ -63,7 +63,7 @@ class OutputUses(TorchFunctionMode):
         module.register_forward_hook(leave)
 
     def hand_out(self, fqn: str, output: object) -> None:
-        """Remembers a module's output; tensors are kept alive, for their identities are the keys."""
+        """Record a module's output; tensors are kept alive, because their identities are the keys."""
         if isinstance(output, Tensor):
             base = output if output._base is None else output._base
             self._outputs[id(base)] = base, fqn

@@ -1,8 +1,8 @@
-"""What a model does with the positions of its tokens, tried on the meta device. Imports torch, for the probe.
+"""How a model uses the positions of its tokens, tried on the meta device. Imports torch, for the probe.
 
 A run gives a model `position_ids`. Some models read them as transformers' own default has them, 0, 1, 2, ...;
-some start elsewhere; some ignore them and count the tokens that they see, which under context parallelism are
-not those of the whole sequence. No class name and no field of a config tells these apart, and a forward does.
+some start elsewhere; some ignore them and count their input tokens, which under context parallelism are not
+those of the whole sequence. Neither class names nor config fields distinguish these, but a forward does.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from planc.inventory.schema import Positions
 from planc.modeling.initialization import small_buffers
 
 _UNCOUNTED_AT = (3, 5)
-"""Where the tokens that are tried hold the one for padding: not at an end, where models warn of it."""
+"""Positions of the padding token in the trial tokens: not at an end, where models warn about it."""
 _NUM_SEQUENCES = 2
-"""More than one, where a token's number in its sequence is to be told from one among all tokens of a batch,
-by which experts are handed them."""
+"""More than one, to tell a token's position in its sequence from its index in the batch, which experts use."""
 
 
 def positions_of(model: PreTrainedModel) -> Positions:
-    """What the model, which is on meta, does with positions.
+    """How the model, which is on meta, uses positions.
 
-    InventoryError when those that it uses by itself are none that a run could give.
+    InventoryError if its default positions are not ones that a run could pass.
     """
     vocab_size, padding_id = model.config.vocab_size, getattr(model.config, "pad_token_id", None)
     if not isinstance(padding_id, int) or not 0 <= padding_id < vocab_size:
@@ -37,10 +36,10 @@ def positions_of(model: PreTrainedModel) -> Positions:
     tried = _Trials(model)
     ids = _token_ids(vocab_size=vocab_size, padding_id=padding_id)
     places = torch.arange(NUM_TOKENS)
-    # What code computes once and keeps is computed here, so that all that follow are alike.
+    # Values that code computes once and keeps are computed here, so all later forwards are the same.
     tried.meetings(ids, places)
     given = tried.meetings(ids, places)
-    # Masks differ from token to token, and show nothing of what the layers make of positions.
+    # Masks differ from token to token, but do not show how the layers use positions.
     counts_itself = not makes_masks(model) and _counts_itself(tried)
     default = tried.meetings(ids, None)
     if _keys(default) == _keys(given):
@@ -54,8 +53,8 @@ def positions_of(model: PreTrainedModel) -> Positions:
         if torch.equal(same, own) and _keys(tried.meetings(ids, same)) == _keys(default):
             return Positions(first=int(own[0]), uncounted_token=uncounted, counted_by_model=counts_itself)
     raise InventoryError(
-        f"{type(model).__name__} does not number its tokens one after the other",
-        help="planc needs a model whose positions are consecutive numbers.",
+        f"{type(model).__name__} does not number its tokens consecutively",
+        help="use a model whose positions are consecutive numbers",
     )
 
 
@@ -67,7 +66,7 @@ class _Trials:
         self._buffers = tuple(small_buffers(model))
 
     def meetings(self, ids: Tensor, positions: Tensor | None, *, num_sequences: int = 1) -> Sequence[Meeting]:
-        """Where these token ids [S] and positions [S], or no positions, met what has no values."""
+        """The meetings of these token ids [S], and of positions [S] or None, with tensors without values."""
         inputs = {"input_ids": ids} | ({} if positions is None else {"position_ids": positions})
         known = self._known
         known.meetings = []
@@ -83,7 +82,7 @@ class _Trials:
 
 
 def _token_ids(*, vocab_size: int, padding_id: int | None) -> Tensor:
-    """Tokens [S] that differ, but for some that are the one for padding."""
+    """Distinct tokens [S], except for some padding tokens."""
     first = 0 if padding_id is None else padding_id + 1
     ids = (first + torch.arange(NUM_TOKENS)) % vocab_size
     if padding_id is not None:
@@ -98,8 +97,8 @@ def _keys(meetings: Sequence[Meeting]) -> list[tuple[object, ...]]:
 def _counts_itself(tried: _Trials) -> bool:
     """Whether the model numbers the tokens that it sees, whatever their ids and positions.
 
-    Where all tokens are alike and at one position, known values differ from token to token only if the model
-    counts. Twice as many tokens tell the dimension of tokens from one that happens to be as large.
+    If all tokens are equal and at one position, known values differ from token to token only if the model
+    counts. Twice as many tokens distinguish the dimension of tokens from another one of the same size.
     """
     found = []
     for length in (NUM_TOKENS, 2 * NUM_TOKENS):
@@ -153,7 +152,7 @@ def _along(value: Tensor, dim0: int, dim1: int, *, start: int) -> Tensor:
 
 
 def _own_positions(default: Sequence[Meeting], given: Sequence[Meeting]) -> Tensor | None:
-    """[S]: what the model took where it was given 0, 1, 2, ...; None if no such place is found."""
+    """[S]: the model's default for positions 0, 1, 2, ...; None if none is detected."""
     places = torch.arange(NUM_TOKENS)
     for own, other in zip(default, given, strict=False):
         for value, known in zip(own.known, other.known, strict=False):

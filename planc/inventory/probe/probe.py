@@ -1,9 +1,9 @@
-"""An inventory taken from the model itself, on the meta device. Imports torch.
+"""Take an inventory from the model itself, on the meta device. Imports torch.
 
 The model is built without memory and runs once on eight tokens. Every tensor carries the set of modules whose
 outputs reached it, through any torch function; modules that own parameters, and members of repeated blocks,
 start a new set. Attention runs through a function of our own, so heads and windows are what the model passes
-to its attention, not what its configuration seems to say.
+to its attention, not what its configuration suggests.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from planc.modeling.steady_rope import steady_rope
 
 
 def probe(model_dir: Path) -> Inventory:
-    """The inventory of the causal language model whose config.json lies in `model_dir`.
+    """The inventory of the causal language model whose config.json is in `model_dir`.
 
-    Nothing is downloaded and no code of the directory runs. InventoryError when transformers has no such
-    model, or when it cannot be run on the meta device.
+    Nothing is downloaded and no code of the directory runs. InventoryError if transformers has no such
+    model, or if it can't be run on the meta device.
     """
     content = read_config(model_dir)
     config, model_class = read_model_class(content, model_dir=model_dir)
@@ -99,7 +99,7 @@ def _observed(
             return model, blocks, _record(model, calls=calls, blocks=blocks)
         except InventoryError as error:
             failures.append(error)
-    # With the model's own attention: earlier ones may have failed for want of it.
+    # With the model's own attention: earlier attempts may have failed without it.
     raise failures[-1]
 
 
@@ -124,13 +124,13 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
     except InventoryError:
         raise
     except Exception as error:
-        # What torch raises where there are no values to copy, to branch on or to count.
+        # Raised by torch if values to copy, to branch on or to count are missing.
         wants_values = isinstance(error, NotImplementedError) or "on meta tensors" in str(error)
         reason = "its code depends on the values of tensors" if wants_values else str(error)
         raise InventoryError(
             f"{model_class.__name__} does not run on the meta device: {type(error).__name__}: {reason}",
-            help="Check config.json for missing or unusual values. planc needs a model without branches on "
-            "tensor values, whose attention goes through transformers' AttentionInterface.",
+            help="check config.json for missing or unusual values; planc needs a model without branches on "
+            "tensor values, whose attention uses transformers' AttentionInterface",
         ) from error
 
 
@@ -188,7 +188,7 @@ def _members_are_blocks(members: nn.ModuleList) -> bool:
 
 
 def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
-    """Parameter fqns by storage, where several share one; first the one that `named_parameters` has."""
+    """Parameter fqns by storage, if several share one; the one in `named_parameters` first."""
     names_of: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names_of.setdefault(id(parameter), []).append(name)
@@ -198,9 +198,9 @@ def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
 def _attentions(
     model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall], config: PreTrainedConfig, flow: _Flow
 ) -> tuple[Attention, ...]:
-    # Trying shares of heads fills `calls` anew.
+    # Trying shares of heads refills `calls`.
     found = dict(calls)
-    # Chunks are cut by masks alone, of which a call without a mask shows nothing.
+    # Chunked attention is cut by masks only, which a call without a mask does not show.
     is_chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
     chunked = ("chunked_attention",) if is_chunked else ()
     fixed = _fixed_heads(model, calls=calls, flow=flow)
@@ -223,16 +223,16 @@ def _attentions(
 def _fixed_heads(
     model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall], flow: _Flow
 ) -> frozenset[nn.Module]:
-    """Attentions that do not work on a share of their heads. Running the model again fills `calls` anew."""
+    """Attentions that do not work on a share of their heads. Running the model again refills `calls`."""
     named = dict(model.named_modules())
 
     def projections(fqn: str) -> tuple[nn.Linear, ...]:
         into = flow.cores[fqn]
-        # Norms of queries and keys stand between a projection and the core.
+        # Norms of queries and keys are between a projection and the core.
         behind = {
             source for name in into if not isinstance(named[name], nn.Linear) for source in flow.inputs[name]
         }
-        # A gate multiplies what leaves the core, and is divided with it.
+        # A gate multiplies the core's output, and is sharded with it.
         beside = {
             source
             for name, sources in flow.inputs.items()
@@ -241,7 +241,7 @@ def _fixed_heads(
         }
         inside = {name for name in {*into, *behind, *beside} if name.startswith(f"{fqn}.")}
         found = {name: module for name in inside if isinstance(module := named[name], nn.Linear)}
-        # What makes latent keys and values stays whole; the projections that read them yield the heads.
+        # The projections to latent keys and values stay whole; the ones that read them return the heads.
         latent = {source for name in found for source in upstream(name, within=fqn, inputs=flow.inputs)}
         return tuple(module for name, module in found.items() if name not in latent)
 
@@ -266,7 +266,7 @@ class _Flow:
     routings: dict[str, Routing] = field(default_factory=dict)
     outputs: dict[str, frozenset[str]] = field(default_factory=dict)
     cores: dict[str, frozenset[str]] = field(default_factory=dict)
-    """What reached the queries, keys and values of each attention."""
+    """The modules that reach the queries, keys and values of each attention."""
     written: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
 
@@ -323,7 +323,7 @@ def _ancestors(fqn: str) -> Iterator[str]:
 _FRESH = frozenset(
     f"{stem}_like" for stem in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")
 ) | frozenset(f"new_{stem}" for stem in ("zeros", "ones", "empty", "full"))
-"""Functions that take a tensor only as the pattern of a new one."""
+"""Functions that take a tensor only as the template of a new one."""
 
 _CASTS = frozenset(("to", "type_as"))
 """Functions that take their second tensor only for its dtype and device."""
@@ -332,7 +332,7 @@ _CASTS = frozenset(("to", "type_as"))
 class SourceTracker(TorchFunctionMode):
     """Follows through every torch function which modules' outputs reached a tensor.
 
-    Sources belong to a view's base, so that a write through one view is seen through the others. Tensors are
+    Sources belong to a view's base, so a write through one view is seen through the others. Tensors are
     kept alive: their identities are the keys.
     """
 

@@ -1,4 +1,4 @@
-"""Whether training a model draws random numbers: as a run on the meta device shows it. Imports torch."""
+"""Detect whether training a model draws random numbers, by a run on the meta device. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planc.inventory.files import InventoryError
 from planc.inventory.randomness import random_fields
 
 _DRAWS_IN_VAIN = frozenset(("phimoe",))
-"""Model types that draw where nothing depends on it: without jitter, one candidate is left to choose from."""
+"""Model types that draw without effect: without jitter, there is one candidate to choose from."""
 
 
 def drawing_fields(
@@ -26,8 +26,8 @@ def drawing_fields(
 ) -> tuple[str, ...]:
     """The fields of the config by which training draws random numbers.
 
-    `build` makes a model of a config, and `run` a forward. InventoryError for a model that draws without
-    those fields too.
+    `build` makes a model from a config, and `run` runs a forward. InventoryError for a model that draws
+    without those fields too.
     """
     if not _draws(model, run):
         return ()
@@ -35,10 +35,10 @@ def drawing_fields(
     for name in fields:
         setattr(quiet, name, 0.0)
     if config.model_type not in _DRAWS_IN_VAIN and _draws(build(quiet), run):
-        where = f", also where {', '.join(fields)} are 0" if fields else ""
+        where = f", even if {', '.join(fields)} are 0" if fields else ""
         raise InventoryError(
-            f"{type(model).__name__} draws random numbers in training, no two meshes alike{where}",
-            help="Set what has it draw to 0 in config.json, or take a model without.",
+            f"{type(model).__name__} draws random numbers in training, which differ between meshes{where}",
+            help="set the probabilities in config.json to 0, or use a model that draws none",
         )
     return fields
 

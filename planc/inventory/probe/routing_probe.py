@@ -1,4 +1,4 @@
-"""What reaches stacked experts in one forward. Imports torch, for the probe."""
+"""The routing that reaches stacked experts in one forward. Imports torch, for the probe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planc.inventory.schema import Routing
 
 
 def routing_of(arguments: Sequence[Any], *, num_tokens: int) -> Routing | None:
-    """The routing among a module's arguments: experts' numbers and weights, [tokens, experts_per_token]."""
+    """The routing among a module's arguments: expert indices and weights, [tokens, experts_per_token]."""
     tensors = [value for value in arguments if isinstance(value, Tensor) and value.ndim == 2]
     numbers = [tensor for tensor in tensors if tensor.dtype == torch.long and len(tensor) == num_tokens]
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""Which tensors of a model are not of the model's dtype, and when. Imports torch."""
+"""The tensors of a model that do not have the model's dtype, and when. Imports torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from planc.modeling.tensor_dtypes import built_in, floating_tensors, kept_in_flo
 from planc.vocab import DType
 
 Place = tuple[str, str]
-"""A module's name, and a tensor's own in it."""
+"""A module's name, and a tensor's local name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDTypes:
-    """The dtypes that the model's code sets, whatever the model's, and what is loaded as float32."""
+    """The dtypes that the model's code fixes for tensors, and the tensors that are loaded as float32."""
 
     own: Mapping[Place, DType]
     widened: tuple[Place, ...]
@@ -27,8 +27,8 @@ class TensorDTypes:
 
 
 def tensor_dtypes(model: PreTrainedModel) -> TensorDTypes:
-    """Of a model on meta, whatever dtype it has: it is built twice more."""
-    # No code asks for float16: what is not float16 here is of its own dtype in float32 and bfloat16 too.
+    """The dtypes of a model on meta, whatever its own dtype: the model is built twice more."""
+    # No code requests float16: a tensor that is not float16 here has a fixed dtype in other models too.
     narrow, wide = built_in(model, torch.float16), floating_tensors(built_in(model, torch.float64))
     others = {
         name: tensor.dtype
