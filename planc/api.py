@@ -37,6 +37,7 @@ from planc.plan.bind import BoundPlan, bind
 from planc.plan.elastic_meshes import shrinking_note, smaller_plans, started_on
 from planc.plan.include import Load
 from planc.plan.link import Linked, link
+from planc.plan.model_source import hub_help
 from planc.plan.overrides import Override, parse_override
 from planc.plan.partial import findings_of
 from planc.plan.preset import is_preset, preset_findings
@@ -343,7 +344,7 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
         if plan.model.weights is Weights.PRETRAINED:
             refuse_quantized(plan.model.hf, base=base)
     except InventoryError as error:
-        help = _other_folder(plan.model.hf, base=base) or error.help
+        help = _other_source(plan.model.hf, base=base) or error.help
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=help)
         return replace(found, diagnostics=(*found.diagnostics, problem))
     smaller_or_same = started_on(plan, world_size)
@@ -358,13 +359,13 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound)
 
 
-def _other_folder(hf: str, *, base: Path) -> str | None:
-    """The folder beside that a model's name is most likely a slip of."""
+def _other_source(hf: str, *, base: Path) -> str | None:
+    """The model that a path was most likely meant to name: a sibling directory, or a model of the Hub."""
     folder = base / hf
     try:
         beside = [] if is_hub(hf) or folder.exists() else list(islice(folder.parent.iterdir(), 1000))
     except OSError:
-        return None
+        return hub_help(hf)
     near = closest(folder.name, (one.name for one in beside if one.is_dir()))
     return f"did you mean `{posixpath.join(posixpath.dirname(hf), near)}`?" if near else None
 

@@ -22,6 +22,11 @@ class Span:
     end_line: int
     end_column: int
 
+    @property
+    def is_start(self) -> bool:
+        """Whether this is the empty span at the start: a finding there is about the whole file."""
+        return (self.line, self.column, self.end_line, self.end_column) == (1, 1, 1, 1)
+
     def to(self, other: Span) -> Span:
         """The span from the start of this one to the end of `other`."""
         return Span(self.file, self.line, self.column, other.end_line, other.end_column)

@@ -9,7 +9,7 @@ from planc.diagnostics.visible import encodable, num_cells, visible
 from planc.diagnostics.window import window
 from planc.diagnostics.wrap import wrap
 from planc.record import record
-from planc.source import SourceFile
+from planc.source import SourceFile, Span
 
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
 _MAX_LINE_CELLS = 200
@@ -51,7 +51,7 @@ class HumanRenderer:
         for index, group in enumerate(groups):
             arrow = "-->" if index == 0 else ":::"
             start = diagnostic.primary.span if index == 0 else group[0].span
-            place = start.file if start.file in self.observed else str(start)
+            place = start.file if start.file in self.observed or start.is_start else str(start)
             lines.append(f"{' ' * width}{self._paint(arrow, '34')} {self._shown(place)}")
             lines.extend(self._snippet(group, width, diagnostic.primary, colour))
         for note in diagnostic.notes:
@@ -88,22 +88,42 @@ class HumanRenderer:
         if source is None:
             yield from (f"{gutter} {line}" for label in group for line in self._lines(label.text, width + 3))
             return
-        yield gutter
+        for label in (one for one in group if one.span.is_start):
+            yield from (f"{gutter} {line}" for line in self._lines(label.text, width + 3))
+        places = [one for one in group if not one.span.is_start]
+        if places:
+            yield gutter
         texts = source.lines
         max_cells = max(_MIN_LINE_CELLS, self.width - width - 3) if self.width else _MAX_LINE_CELLS
         number, shown = 0, window("", first=0, max_cells=max_cells)
-        for label in sorted(group, key=lambda label: (label.span.line, label is not primary)):
+        for label in sorted(places, key=lambda label: (label.span.line, label is not primary)):
             span, first = label.span, label.span.column - 1
             if span.line != number or not shown.has(first):
+                yield from self._between(number, span, texts, width)
                 number = span.line
                 line = self._shown(texts[number - 1].rstrip("\r").expandtabs(1))
                 shown = window(line, first=first, max_cells=max_cells)
-                shown_number = "" if span.file in self.observed else number
-                yield f"{self._paint(f'{shown_number:>{width}} |', '34')} {shown.text}".rstrip()
+                yield self._numbered(span, number, shown.text, width)
             end = span.end_column - 1 if span.end_line == span.line else len(shown.line)
             indent, marks = shown.marks(first, end, "^" if label is primary else "-")
             paint = colour if label is primary else "34"
             yield from (f"{gutter} {line}" for line in self._marked(label.text, indent, marks, width, paint))
+
+    def _between(self, number: int, span: Span, texts: Sequence[str], width: int) -> Iterable[str]:
+        """The only line between two that are shown, or `...` in place of several."""
+        if number == 0 or span.line <= number + 1:
+            return
+        if span.line > number + 2 or span.file in self.observed:
+            yield self._paint("...", "34")
+        else:
+            line = self._shown(texts[number].rstrip("\r").expandtabs(1))
+            cells = max(_MIN_LINE_CELLS, self.width - width - 3) if self.width else _MAX_LINE_CELLS
+            yield self._numbered(span, number + 1, window(line, first=0, max_cells=cells).text, width)
+
+    def _numbered(self, span: Span, number: int, text: str, width: int) -> str:
+        """A line of a source after its number."""
+        shown = "" if span.file in self.observed else number
+        return f"{self._paint(f'{shown:>{width}} |', '34')} {text}".rstrip()
 
     def _marked(self, text: str, indent: str, marks: str, width: int, paint: str) -> Iterable[str]:
         """The marks of a label with its text beside them; below, where too little room is left for it."""
@@ -142,10 +162,12 @@ def _by_place(labels: Sequence[Label]) -> list[list[Label]]:
 
 
 def count(diagnostics: Sequence[Diagnostic]) -> str:
-    """`Found 2 errors, 1 warning.`"""
+    """`Found 2 errors, 1 warning.`, and how many of them have a safe fix."""
     counts = [
         f"{number} {severity}{'s' if number != 1 else ''}"
         for severity in Severity
         if (number := sum(diagnostic.severity is severity for diagnostic in diagnostics))
     ]
-    return f"Found {', '.join(counts)}." if counts else "No findings."
+    num_fixable = sum(one.fix is not None and one.fix.is_safe for one in diagnostics)
+    fixable = f" ({num_fixable} fixable with `planc check --fix`)" if num_fixable else ""
+    return f"Found {', '.join(counts)}{fixable}." if counts else "No findings."

@@ -11,14 +11,11 @@ from planc.plan import codes
 from planc.plan.blocks import settings
 from planc.plan.scalars import ValueType, listed
 from planc.plan.scope import Scope
-from planc.plan.types import Rest, calls_of, keys, type_of
+from planc.plan.types import Rest, calls_of, example, keys, type_of
 from planc.plan.written import Written
 from planc.source import SourceFile, Span
 from planc.syntax import ast
 from planc.syntax.parse import parse_assignment
-
-OTHER_NAMES: Mapping[str, str] = {"learning_rate": "lr", "wd": "weight_decay", "warmup_steps": "warmup"}
-"""What other tools call an argument."""
 
 
 @functools.cache
@@ -35,13 +32,25 @@ def takers(setting: str, argument: str) -> tuple[str, ...]:
 
 
 def argument_home(block: str, argument: str) -> str | None:
-    """Where a block's setting belongs that is an argument of one of its calls; None for another name."""
-    argument = OTHER_NAMES.get(argument, argument)
+    """What to write for a key of a block that is an argument of one of its calls; None for another name."""
     owners = [path for path, _ in settings() if path.rpartition(".")[0] == block and takers(path, argument)]
     if not owners:
         return None
-    calls = listed(f"`{owner.rpartition('.')[2]}`" for owner in owners)
-    return f"`{argument}` is an argument: write it between the parentheses of {calls}"
+    lines = listed(f"`{_line_with(owner, argument)}`" for owner in owners)
+    return f"`{argument}` is an argument of a call: write {lines}"
+
+
+def _line_with(setting: str, argument: str) -> str:
+    """`source = jsonl(..., field = "text")`: a setting with the first call that takes an argument."""
+    name = takers(setting, argument)[0]
+    fields = keys(_cases(setting)[name])
+    given = next(one for one in fields if one.name == argument)
+    others = "..., " if any(_is_required(one) for one in fields if one is not given) else ""
+    return f"{setting.rpartition('.')[2]} = {name}({others}{argument} = {example(given) or '...'})"
+
+
+def _is_required(spec_field: Field[Any]) -> bool:
+    return spec_field.metadata["default"] is MISSING
 
 
 def call_before(setting: str, written: Mapping[str, Written], *, at: Span) -> ast.Value | None:

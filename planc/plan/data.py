@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from pathlib import PurePosixPath
 
 from planc.data_sources import BY_NAME, SourceKind
 from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
@@ -81,6 +82,27 @@ class Packing(StrEnum):
     NONE = "none"
 
 
+_CALLS = {
+    **dict.fromkeys((".json", ".jsonl"), "jsonl"),
+    **dict.fromkeys((".parquet", ".arrow"), "hf_dataset"),
+    **dict.fromkeys((".txt", ".md", ".py"), "text"),
+}
+"""The call that reads files of a suffix."""
+
+
+def _source_of(text: str) -> tuple[str, bool]:
+    """The call to write for the path of files; a path without a known suffix may be of any."""
+    call = _CALLS.get(PurePosixPath(text).suffix)
+    return f'{call or "text"}("{text}")', call is not None
+
+
+def _tokenizer_of(text: str) -> tuple[str, bool]:
+    """The call to write for a tokenizer's path; a model's name is not a path."""
+    if text.endswith("tokenizer.json"):
+        return f'file("{text}")', True
+    return 'file("path/to/tokenizer.json")', False
+
+
 AnySource = TextFiles | JsonLines | Chat | HfDataset | HfHub | PythonStdlib
 
 SOURCES: Mapping[str, type[AnySource]] = {
@@ -102,7 +124,9 @@ def source_kind(source: AnySource) -> SourceKind:
 class EvalSpec:
     """The loss on text that is not trained on; tokenizer, packing and lengths are those of the data."""
 
-    source: AnySource = key(Variant(SOURCES), doc="where text comes from", example='text("held_out/*.txt")')
+    source: AnySource = key(
+        Variant(SOURCES, "source", _source_of), doc="where text comes from", example='text("held_out/*.txt")'
+    )
     every: int = key(
         Quantity(STEPS, low=1),
         doc="steps between evaluations; the last step has one too",
@@ -118,7 +142,7 @@ class DataSpec:
     """Text, tokens, and how they become batches."""
 
     source: AnySource = key(
-        Variant(SOURCES),
+        Variant(SOURCES, "source", _source_of),
         doc="where text comes from",
         example='text("data/*.txt")',
     )
@@ -127,9 +151,9 @@ class DataSpec:
         Int(1, 2**20), doc="sequences of one forward on one data-parallel rank", example="1"
     )
     tokenizer: ByteTokenizer | FileTokenizer = key(
-        Variant({"bytes": ByteTokenizer, "file": FileTokenizer}),
+        Variant({"bytes": ByteTokenizer, "file": FileTokenizer}, "tokenizer", _tokenizer_of),
         default=ByteTokenizer(),
-        doc="text to tokens, on a rank's share of the machine's processors",
+        doc="text to tokens, on a rank's share of the machine's CPUs",
     )
     packing: Packing = key(
         Choice(Packing),

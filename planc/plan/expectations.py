@@ -18,14 +18,15 @@ def resolve_expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expecta
     )
     for statement in (statement for block in blocks for statement in block.body):
         if not isinstance(statement, ast.Comparison):
-            help = "an expectation compares: `world_size == 8`"
+            help = "write a comparison such as `world_size == 8`"
             scope.report(codes.MISPLACED, statement.span, "not inside `expect`", help=help)
             continue
         value, labels = scope.lookup(statement.value)
         subject = statement.subject
         is_flag = subject.text in FLAGS
         if not isinstance(value, ast.Bool if is_flag else ast.Number):
-            wrong_type(Bool() if is_flag else Float(), value, scope, labels)
+            help = f"write `{subject.text} == {'true' if is_flag else '8'}`"
+            wrong_type(Bool() if is_flag else Float(), value, scope, labels, help=help)
             continue
         number = value.value if isinstance(value, ast.Bool) else _in_base_unit(value, subject, scope, labels)
         if number is not None:
@@ -40,7 +41,8 @@ def _in_base_unit(
 ) -> int | float | None:
     """Steps, seconds or bytes, whichever the unit belongs to."""
     if not abs(number.value) <= MAX_INTEGER:
-        scope.report(codes.OUT_OF_RANGE, number.span, "too large a number", secondary=labels)
+        text, help = "the number is too large to store", f"write a number up to {MAX_INTEGER:_}"
+        scope.report(codes.OUT_OF_RANGE, number.span, text, secondary=labels, help=help)
         return None
     if number.unit is None and subject.text in SIZES:
         help = f"write `{number.text} GiB`"
@@ -49,12 +51,12 @@ def _in_base_unit(
     if number.unit is None:
         return number.value
     if subject.text in COUNTS:
-        text, help = f"`{subject.text}` has no unit", f"write {number.text}"
+        text, help = f"`{subject.text}` is a plain number", f"write `{number.text}`"
         scope.report(codes.WRONG_UNIT, number.unit.span, text, secondary=labels, help=help)
         return None
     units = BYTES if subject.text in SIZES else ALL_UNITS
     if number.unit.text not in units and number.unit.text in ALL_UNITS:
-        text, help = f"`{subject.text}` is a number of bytes", f"one of: {', '.join(units)}"
+        text, help = f"`{subject.text}` is a number of bytes", f"write one of the units {', '.join(units)}"
         scope.report(codes.WRONG_UNIT, number.unit.span, text, secondary=labels, help=help)
         return None
     if number.unit.text not in units:

@@ -53,12 +53,12 @@ class GuardSpec:
     """
 
     nonfinite: Nonfinite = key(
-        Variant({"stop": StopAtNonfinite, "skip": SkipNonfinite}),
+        Variant({"stop": StopAtNonfinite, "skip": SkipNonfinite}, "reaction"),
         default=StopAtNonfinite(),
         doc="a loss or a gradient that is NaN or infinite",
     )
     loss_spike: Spike | None = key(
-        Optional(Variant({"stop": StopAtSpike, "skip": SkipSpike})),
+        Optional(Variant({"stop": StopAtSpike, "skip": SkipSpike}, "reaction")),
         default=None,
         doc="a loss far above those before it",
     )

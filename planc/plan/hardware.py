@@ -52,13 +52,14 @@ class DeviceType:
             case ast.Ref(name):
                 scope.unknown(codes.UNKNOWN_NAME, name, (*DEVICES, _OWN), text=f"no device `{name.text}`")
             case ast.Call(name, _, _):
-                scope.unknown(codes.UNKNOWN_ACTION, name, (_OWN,), text=f"`{name.text}` is not known here")
+                scope.unknown(codes.UNKNOWN_ACTION, name, (_OWN,), text=f"`{name.text}` is not a device")
             case _:
                 wrong_type(self, value, scope, ())
         return None
 
-    def describe(self) -> str:
-        return listed((*DEVICES, f"{_OWN}(memory = 80 GiB, ...)"))
+    def describe(self, *, mark: str = "") -> str:
+        names = (*DEVICES, f"{_OWN}(memory = 80 GiB, ...)")
+        return listed(f"{mark}{name}{mark}" for name in names)
 
     def render(self, value: Any) -> str:
         return value.name if value.name in DEVICES else render_call(_OWN, _own(value))

@@ -1,4 +1,4 @@
-"""Where a statement belongs that stands in the wrong place."""
+"""Where a misplaced statement belongs."""
 
 from __future__ import annotations
 
@@ -8,31 +8,36 @@ from dataclasses import Field
 from typing import Any, assert_never
 
 from planc.plan.blocks import BLOCKS, Shape
+from planc.plan.foreign_help import foreign_help
 from planc.plan.scalars import listed
 from planc.plan.scope import ParamValue, Scope
 from planc.plan.types import keys, type_of
 from planc.record import record
 from planc.syntax import ast
 
+_TOP_LEVEL = "move it to the top level, outside every block"
+
 
 def home(statement: ast.Statement, *, params: Mapping[str, ParamValue] | None = None) -> str | None:
-    """Where a misplaced statement belongs. A setting belongs where its value is of the right type."""
+    """Where to move a misplaced statement. A setting belongs where its value is of the right type."""
     match statement:
         case ast.Setting(name, value):
-            return _home_of_setting(name.text, value, Scope(params or {}))
+            return _home_of_setting(name.text, value, Scope(params or {})) or foreign_help(name.text)
         case ast.Comparison():
-            return "a setting takes `=`; assertions stand in `expect`"
+            return "write `=` for a setting, or move the comparison to `expect`"
         case ast.Rule():
             homes = [kind for kind, shape in BLOCKS.items() if shape.actions is not None]
-            return f"rules stand in {listed(f'`{kind}`' for kind in homes)}"
+            return f"move the rule to {listed(f'`{kind}`' for kind in homes)}"
         case ast.Block(kind):
-            return nested_home(kind.text) or "it stands at the top level, outside every block"
+            is_known = kind.text in BLOCKS or kind.text == "expect"
+            foreign = None if is_known else foreign_help(kind.text)
+            return nested_home(kind.text) or foreign or _TOP_LEVEL
         case ast.Param() | ast.Extends() | ast.Import():
-            return "it stands at the top level, outside every block"
+            return _TOP_LEVEL
         case ast.Use():
-            return "`use` stands in a block of a plan, of the fragment's kind"
+            return "move `use` to a block of the fragment's kind"
         case ast.Directive(name):
-            return nested_home(name.text)
+            return nested_home(name.text) or foreign_help(name.text)
         case _:
             assert_never(statement)
 
@@ -48,13 +53,13 @@ def rule_instead(kind: str, shape: Shape, statement: ast.Setting | ast.Directive
     if action is None and (shape.names or shape.directives):
         return None
     example = f'`"model.layers.*" -> {action or next(iter(shape.actions))}`'
-    return f"`{kind}` says by rules which modules it is for: write {example}"
+    return f"write a rule that names the modules: {example}"
 
 
 def _home_of_setting(name: str, value: ast.Value, scope: Scope) -> str | None:
     fitting = [f"`{kind}`" for kind, one in _homes().get(name, ()) if _fits(one, value, scope)]
     if fitting:
-        return f"`{name}` belongs in {listed(fitting)}"
+        return f"move it to {listed(fitting)}"
     if name in _nested_homes():
         return _nested_homes()[name]
     inside = (

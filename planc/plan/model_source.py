@@ -13,7 +13,7 @@ from planc.plan.types import Variant, key, render_call
 from planc.record import record
 from planc.syntax import ast
 
-_PINNED = "write the commit's 40 hexadecimal digits, which the repository's page of commits shows"
+_PINNED = "write the commit's 40 hexadecimal digits, shown on the repository's page of commits"
 
 
 @record
@@ -23,11 +23,11 @@ class _Repository:
         if text is None or is_repository(text):
             return text
         scope.report(
-            codes.WRONG_ARGUMENTS, value.span, f'"{text}" names no repository', help='write "org/name"'
+            codes.WRONG_ARGUMENTS, value.span, f'"{text}" is not a repository name', help='write `"org/name"`'
         )
         return None
 
-    def describe(self) -> str:
+    def describe(self, *, mark: str = "") -> str:
         return 'a repository, "org/name"'
 
     def render(self, value: str) -> str:
@@ -40,11 +40,11 @@ class _Commit:
         text: str | None = Text().convert(value, scope)
         if text is None or is_commit(text):
             return text
-        what = f'"{text}" is no commit: what a name means may change from one day to the next'
+        what = f'"{text}" is not a commit: branches and tags can move'
         scope.report(codes.WRONG_ARGUMENTS, value.span, what, help=_PINNED)
         return None
 
-    def describe(self) -> str:
+    def describe(self, *, mark: str = "") -> str:
         return "a commit's 40 hexadecimal digits"
 
     def render(self, value: str) -> str:
@@ -72,20 +72,31 @@ class ModelSource:
 
     def convert(self, value: ast.Value, scope: Scope) -> str | None:
         if isinstance(value, ast.Call) or (isinstance(value, ast.Ref) and value.name.text in _SOURCES):
-            found: Hub | None = Variant(_SOURCES).convert(value, scope)
+            found: Hub | None = Variant(_SOURCES, "model source").convert(value, scope)
             return str(HubModel(found.repository, found.revision)) if found else None
         written, _ = scope.lookup(value)
         if isinstance(written, ast.Text) and is_hub(written.value):
-            help = 'write hub("org/name", revision = "...")'
-            scope.report(codes.WRONG_TYPE, value.span, "this is no path of a local folder", help=help)
+            repository, _, revision = written.value.removeprefix("hf://").partition("@")
+            help = f'write `hub("{repository}", revision = "{revision or "<commit>"}")`'
+            scope.report(
+                codes.WRONG_TYPE, value.span, "`hf://` names a Hub model on the command line only", help=help
+            )
             return None
         return Path().convert(value, scope)
 
-    def describe(self) -> str:
-        return "a path in quotes, or hub(...)"
+    def describe(self, *, mark: str = "") -> str:
+        return f"a path in quotes, or {mark}hub(...){mark}"
 
     def render(self, value: str) -> str:
         if not is_hub(value):
             return Path().render(value)
         model = parse_hub(value)
         return render_call("hub", Hub(model.repository, model.revision))
+
+
+def hub_help(path: str) -> str | None:
+    """What to write for a path that is shaped like a repository of the Hub; None for another path."""
+    if not is_repository(path):
+        return None
+    written = f'hub("{path}", revision = "<commit>")'
+    return f"for a Hub model write `{written}`, then run `planc inventory hf://{path}@<commit>`"

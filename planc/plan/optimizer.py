@@ -33,7 +33,7 @@ _LOOPS = "one operation after the other for all parameters, or each parameter by
 
 @record
 class AdamW:
-    lr: float = key(Float(0.0), doc="peak learning rate")
+    lr: float = key(Float(0.0), doc="peak learning rate", example="3e-4")
     betas: tuple[float, float] = key(
         List(Float(0.0, 0.999999), 2), default=(0.9, 0.999), doc="moment decay rates"
     )
@@ -50,7 +50,7 @@ class AdamW:
 class Sgd:
     """Gradient descent, without state where `momentum` is 0."""
 
-    lr: float = key(Float(0.0), doc="peak learning rate")
+    lr: float = key(Float(0.0), doc="peak learning rate", example="3e-4")
     momentum: float = key(
         Float(0.0, 0.999999), default=0.0, doc="share of a step's direction that the next one keeps"
     )
@@ -91,7 +91,9 @@ class WarmupStableDecay:
     """Linear warm-up, the peak, then a line down to `min_factor` of the peak at the last step (WSD)."""
 
     warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
-    decay: int = key(Quantity(STEPS, low=1), doc="the last steps, in which the learning rate falls")
+    decay: int = key(
+        Quantity(STEPS, low=1), doc="the last steps, in which the learning rate falls", example="100 steps"
+    )
     min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
 
 

@@ -91,11 +91,16 @@ def words(statement: ast.Statement) -> Iterator[str]:
 def _convert(value: ast.Value, wanted: ValueType, scope: Scope) -> ast.Value | None:
     """The value as its type has it, or None after a report: `1` of a float parameter is a float."""
     if isinstance(value, ast.Ref) and isinstance(wanted, Int | Float):
-        help = "write it out: a parameter's value names no other parameter"
+        help = "write the value: a parameter can't refer to another parameter"
         wrong_type(wanted, value, scope, (), help=help)
         return None
+    num_before = len(scope.diagnostics)
     converted = wanted.convert(value, scope)
     if converted is None:
+        scope.diagnostics[num_before:] = [
+            one if one.help else replace(one, help=f"write {wanted.describe(mark='`')}")
+            for one in scope.diagnostics[num_before:]
+        ]
         return None
     return replace(value, value=converted) if isinstance(value, ast.Number) else value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import PurePath
 from typing import Any
@@ -15,7 +15,9 @@ from planc.plan.apply_overrides import apply_overrides
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.call_arguments import argument_home
 from planc.plan.expectations import resolve_expectations
+from planc.plan.foreign_help import foreign_help, meant_block, meant_by
 from planc.plan.homes import home, nested_home, rule_instead
+from planc.plan.mesh_dims import mesh_dims
 from planc.plan.missing import report_block, report_keys, required
 from planc.plan.overrides import Override
 from planc.plan.params import resolve_params, used_names
@@ -23,26 +25,14 @@ from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
 from planc.plan.pattern_habits import as_list, as_pattern
 from planc.plan.scalars import listed
 from planc.plan.scope import Links, OriginStep, ParamValue, Scope, references
-from planc.plan.spellings import absent
 from planc.plan.style_actions import StyleAction
-from planc.plan.types import NONE, Variant, keys, type_of
+from planc.plan.types import NONE, Variant, convert_field, keys
 from planc.plan.written import Resolver, Written
 from planc.source import Span
 from planc.styles import Boundary
 from planc.syntax import ast
-from planc.vocab import MeshDim
 
 PATTERN_HELP = "a part is a name, `*`, `**`, `{a,b}` or `{0..3}`"
-_OTHER_MESH_DIMS: Mapping[str, tuple[str, ...]] = {
-    MeshDim.TP: ("tensor", "model", "model_parallel", "tensor_parallel", "mp"),
-    MeshDim.DP_SHARD: ("dp", "data", "fsdp", "shard", "data_parallel", "dp_shard_cp", "zero"),
-    MeshDim.CP: ("context", "sequence", "sp", "seq", "context_parallel", "ring"),
-}
-"""What other tools call a dim of the mesh."""
-_ABSENT_MESH_DIMS: Mapping[str, str] = {
-    **dict.fromkeys(("pp", "pipeline", "pipe"), "planc has no pipeline parallelism"),
-    **dict.fromkeys(("ep", "expert"), "planc has no mesh dim for experts alone"),
-}
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 """Of all patterns of a plan."""
@@ -64,7 +54,7 @@ def resolve(
     expectations = resolve_expectations(file, resolver.scope)
     records = {kind: _record(kind, shape, written.get(kind), resolver) for kind, shape in BLOCKS.items()}
     for kind, shape in BLOCKS.items():
-        if shape.required and kind not in written:
+        if shape.required and kind not in written and kind not in resolver.mistyped:
             report_block(kind, shape, resolver.scope, file=file.span)
     _report_unused(params.values, used_names(file, overrides), resolver)
     diagnostics = tuple(resolver.scope.diagnostics)
@@ -110,17 +100,16 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
         kind = statement.kind.text
         if kind == "expect":
             _no_label(statement, scope)
-            _mesh_dims(statement, Shape(spec.Expectation), scope)
+            mesh_dims(statement, Shape(spec.Expectation), scope)
             continue
         inside = nested_home(kind)
         if inside is not None:
             scope.report(codes.MISPLACED, statement.kind.span, "not at the top level", help=inside)
         elif kind not in BLOCKS:
-            text, known = f"no block `{kind}`", (*BLOCKS, "expect")
-            scope.unknown(codes.UNKNOWN_BLOCK, statement.kind, known, text=text, help=absent(kind))
+            _unknown_block(statement, resolver)
         elif kind in written:
             first = Label(written[kind].span, "first given here")
-            text, help = f"a second `{kind}` block", f"move its statements into the first `{kind}` block"
+            text, help = f"a second `{kind}` block", f"merge the two `{kind}` blocks into one"
             scope.report(codes.DUPLICATE, statement.kind.span, text, secondary=(first,), help=help)
         else:
             _no_label(statement, scope)
@@ -130,7 +119,7 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
 
 def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> Written:
     scope, kind, names = resolver.scope, block.kind.text, shape.names
-    found = Written(block.kind.span, block.span, on=_mesh_dims(block, shape, scope))
+    found = Written(block.kind.span, block.span, on=mesh_dims(block, shape, scope))
     resolver.spans[path] = block.kind.span
     for statement in block.body:
         match statement:
@@ -139,12 +128,7 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                     help = "remove `override`: no base and no fragment gives this"
                     scope.report(codes.MISPLACED, span, "a setting overrides nothing", help=help)
                 if name.text not in names:
-                    text = f"`{kind}` has no key `{name.text}`"
-                    instead = absent(name.text) or rule_instead(kind, shape, statement)
-                    instead = instead or argument_home(kind, name.text)
-                    instead = instead or home(statement, params=scope.params)
-                    scope.unknown(codes.UNKNOWN_KEY, name, names, text=text, help=instead)
-                    found.mistyped.update(filter(None, [closest(name.text, names)]))
+                    found.mistyped.update(_unknown_key(statement, block, shape, scope))
                 elif name.text in found.values:
                     first = Label(found.values[name.text][1], "first given here")
                     text = f"`{name.text}` is given twice"
@@ -178,12 +162,41 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
     return found
 
 
+def _unknown_block(block: ast.Block, resolver: Resolver) -> None:
+    """Reports a block of another tool, or a slip; the block that was meant is not missing as well."""
+    kind, known = block.kind.text, (*BLOCKS, "expect")
+    text, help = f"no block `{kind}`", foreign_help(kind)
+    if help is not None:
+        resolver.scope.report(codes.UNKNOWN_BLOCK, block.kind.span, text, help=help)
+    else:
+        resolver.scope.unknown(codes.UNKNOWN_BLOCK, block.kind, known, text=text)
+    resolver.mistyped.update(filter(None, [meant_block(kind) or closest(kind, known)]))
+
+
+def _unknown_key(setting: ast.Setting, block: ast.Block, shape: Shape, scope: Scope) -> Iterator[str]:
+    """Reports a key of another tool, of another place, or a slip; yields the key that was meant."""
+    name, kind = setting.name, block.kind.text
+    text = f"`{kind}` has no key `{name.text}`"
+    taken = {one.name.text for one in block.body if isinstance(one, ast.Setting)}
+    meant = meant_by(setting, kind=kind, taken=taken, params=scope.params)
+    if meant is not None:
+        scope.report(codes.UNKNOWN_KEY, name.span, text, help=meant.help, fix=meant.fix)
+        yield from [meant.key] if meant.key else []
+        return
+    instead = rule_instead(kind, shape, setting) or argument_home(kind, name.text)
+    instead = instead or home(setting, params=scope.params)
+    scope.unknown(codes.UNKNOWN_KEY, name, shape.names, text=text, help=instead)
+    yield from filter(None, [closest(name.text, shape.names)])
+
+
 def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, *, path: str) -> None:
     """Reads a block inside a block into `found`; or reports its name, its label, or that it is the second."""
     scope, name, label = resolver.scope, block.kind.text, block.label
     if name not in outer.nested:
         text = f"no block `{name}` inside `{path}`"
-        scope.unknown(codes.UNKNOWN_BLOCK, block.kind, tuple(outer.nested), text=text)
+        scope.unknown(
+            codes.UNKNOWN_BLOCK, block.kind, tuple(outer.nested), text=text, help=foreign_help(name)
+        )
         return
     shapes = outer.nested[name]
     if label is None or not label.value:
@@ -215,64 +228,6 @@ def _no_label(block: ast.Block, scope: Scope) -> None:
         scope.report(codes.MISPLACED, block.label.span, f"`{block.kind.text}` takes no label", help=help)
 
 
-def _mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, ...]:
-    """The mesh dims after `on`."""
-    wanted = " or ".join(shape.on)
-    if shape.on and not block.on:
-        text = f"`{block.kind.text}` says which mesh dims it works on"
-        scope.report(
-            codes.MISSING, block.kind.span, text, help=f"write `{block.kind.text} on {shape.on[0]} {{`"
-        )
-    found: list[MeshDim] = []
-    for name in block.on:
-        if not shape.on:
-            scope.report(codes.MISPLACED, name.span, f"`{block.kind.text}` works on no mesh dim")
-        elif name.text not in tuple(MeshDim):
-            text = f"the mesh has no dim `{name.text}`"
-            help, fix = _meant_mesh_dim(block, name, shape)
-            if closest(name.text, shape.on) is None:
-                scope.report(codes.UNKNOWN_MESH_DIM, name.span, text, help=help, fix=fix)
-            else:
-                scope.unknown(codes.UNKNOWN_MESH_DIM, name, tuple(shape.on), text=text)
-        elif name.text not in shape.on:
-            text = f"`{block.kind.text}` works on {wanted} only"
-            help, fix = _meant_mesh_dim(block, name, shape)
-            help, fix = (way, None) if (way := _other_way(block, name)) else (help, fix)
-            scope.report(codes.UNKNOWN_MESH_DIM, name.span, text, help=help, fix=fix)
-        elif name.text in found:
-            once = ", ".join(dict.fromkeys(one.text for one in block.on))
-            help = f"write `{block.kind.text} on {once}`"
-            scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is listed twice", help=help)
-        else:
-            found.append(MeshDim(name.text))
-    return tuple(sorted(found, key=list(MeshDim).index))
-
-
-def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str, Fix | None]:
-    """What to write for a mesh dim that a block does not work on."""
-    kind = block.kind.text
-    meant = next((dim for dim in shape.on if name.text in _OTHER_MESH_DIMS.get(dim, ())), None)
-    if meant is None and len(shape.on) == 1:
-        (meant,) = shape.on
-    if name.text in _ABSENT_MESH_DIMS:
-        return f"{_ABSENT_MESH_DIMS[name.text]}; `{kind}` works on {listed(shape.on)}", None
-    if meant is None and any(other.text in shape.on for other in block.on):
-        return f"leave `{name.text}` out", None
-    if meant is None:
-        return f"write {listed(f'`{kind} on {dim} {{`' for dim in shape.on)}", None
-    # Two of them would be the same dim listed twice.
-    is_there = any(other.text == meant for other in block.on)
-    fix = None if is_there else Fix(name.span, str(meant), Applicability.UNSAFE)
-    return f"write `{kind} on {meant} {{`", fix
-
-
-def _other_way(block: ast.Block, name: ast.Name) -> str | None:
-    """How a block works on a mesh dim that does not stand after its `on`."""
-    if block.kind.text != "fsdp" or name.text != MeshDim.DP_REPLICATE:
-        return None
-    return "write `fsdp on dp_shard {`, and in it `replicate_on = dp_replicate`"
-
-
 def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver) -> Any:
     """The block's record; None for an absent optional block that has no meaning by default."""
     if written is None:
@@ -291,7 +246,8 @@ def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver
             continue
         values[spec_field.name] = value
     if shape.actions is not None:
-        values["rules"] = _rules(written.rules, shape.actions, resolver)
+        noun = "style" if path == "tensor_parallel" else f"action of `{path}`"
+        values["rules"] = _rules(written.rules, shape.actions, noun, resolver)
         values["span"] = written.span
     if shape.on:
         values["on"] = written.on
@@ -321,7 +277,7 @@ def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> 
         resolver.origins[path] = (OriginStep("default", None, ""),)
         return spec_field.metadata["default"]
     value, span, steps = written.values[spec_field.name]
-    converted = type_of(spec_field).convert(value, resolver.scope)
+    converted = convert_field(spec_field, value, resolver.scope)
     via: list[OriginStep] = []
     for ref in references(value):
         name = ref.param_name
@@ -336,11 +292,11 @@ def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> 
 
 
 def _rules(
-    rules: Sequence[ast.Rule], actions: Mapping[str, type[Any]], resolver: Resolver
+    rules: Sequence[ast.Rule], actions: Mapping[str, type[Any]], noun: str, resolver: Resolver
 ) -> tuple[spec.PatternRule[Any], ...]:
     found: list[spec.PatternRule[Any]] = []
     for rule in rules:
-        action = Variant(actions).convert(rule.action, resolver.scope)
+        action = Variant(actions, noun).convert(rule.action, resolver.scope)
         patterns = [_pattern(text, resolver) for text in rule.patterns]
         _report_repeats(rule, resolver.scope)
         if action is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from planc.diagnostics import Applicability, Fix, Label
 from planc.diagnostics.suggest import closest
@@ -27,8 +27,8 @@ class ValueType(Protocol):
     def convert(self, value: ast.Value, scope: Scope) -> Any:
         """The value, or None after reporting why not."""
 
-    def describe(self) -> str:
-        """`an integer from 1 up`, for messages and pages."""
+    def describe(self, *, mark: str = "") -> str:
+        """`an integer from 1 up`, for messages and pages; `mark` surrounds words to write."""
 
     def render(self, value: Any) -> str:
         """The text that converts to `value`."""
@@ -43,11 +43,11 @@ def wrong_type(
     help: str | None = None,
     fix: Fix | None = None,
 ) -> None:
-    """Reports a value of another type; a bare word is most often a parameter's name with a slip in it."""
+    """Reports a value of another type; a bare word is most often a mistyped parameter."""
     if help is None and isinstance(value, ast.Ref):
         near = closest(value.name.text, scope.visible(value))
-        help = f"did you mean `{near}`?" if near else f"there is no parameter `{value.name.text}`"
-    text = f"expected {wanted.describe()}"
+        help = f"did you mean `{near}`?" if near else None
+    text = f"expected {wanted.describe(mark='`')}, found {found(value)}"
     scope.report(codes.WRONG_TYPE, value.span, text, secondary=labels, help=help, fix=fix)
 
 
@@ -65,21 +65,21 @@ class Int:
             return None
         return value.value
 
-    def describe(self) -> str:
+    def describe(self, *, mark: str = "") -> str:
         return f"an integer{_range(self.low, self.high)}"
 
     def render(self, value: int) -> str:
         return f"{value:_}" if abs(value) >= 10_000 else str(value)
 
     def _hint(self, value: ast.Value) -> str | None:
-        """What a whole number in other clothes should have been."""
+        """What a whole number in another form should have been."""
         match value:
             case ast.Number() if full := _in_full(value):
                 return f"write {full}"
             case ast.Number(float(number)) if number.is_integer() and abs(number) <= MAX_INTEGER:
-                return f"write {int(number)}"
+                return f"write `{Int().render(int(number))}`"
             case ast.Text(text) if text.isascii() and text.isdecimal():
-                return "write the number without quotes"
+                return f"write `{text}` without quotes"
             case _:
                 return None
 
@@ -98,7 +98,7 @@ class Float:
             return None
         return float(value.value)
 
-    def describe(self) -> str:
+    def describe(self, *, mark: str = "") -> str:
         return f"a number{_range(self.low, self.high)}"
 
     def render(self, value: float) -> str:
@@ -110,15 +110,15 @@ class Text:
     def convert(self, value: ast.Value, scope: Scope) -> str | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Text):
-            help = f'a string stands in quotes: "{value.name.text}"' if isinstance(value, ast.Ref) else None
+            help = f'write `"{value.name.text}"`, in quotes' if isinstance(value, ast.Ref) else None
             wrong_type(self, value, scope, labels, help=help)
             return None
         if not value.value.strip():
-            scope.report(codes.OUT_OF_RANGE, value.span, "this string is empty", secondary=labels)
+            scope.report(codes.OUT_OF_RANGE, value.span, "an empty string", secondary=labels)
             return None
         return value.value
 
-    def describe(self) -> str:
+    def describe(self, *, mark: str = "") -> str:
         return "a string"
 
     def render(self, value: str) -> str:
@@ -136,7 +136,7 @@ class Path:
         assert isinstance(written, ast.Text), "else it would not have converted"
         return scope.path(written)
 
-    def describe(self) -> str:
+    def describe(self, *, mark: str = "") -> str:
         return "a path in quotes"
 
     def render(self, value: str) -> str:
@@ -149,14 +149,14 @@ class Bool:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Bool):
             word = bool_word(_word(value) or "")
-            help = f"write {word}" if word else None
+            help = f"write `{word}`" if word else None
             fix = Fix(value.span, word, Applicability.SAFE) if word else None
             wrong_type(self, value, scope, labels, help=help, fix=fix)
             return None
         return value.value
 
-    def describe(self) -> str:
-        return "true or false"
+    def describe(self, *, mark: str = "") -> str:
+        return f"{mark}true{mark} or {mark}false{mark}"
 
     def render(self, value: bool) -> str:
         return "true" if value else "false"
@@ -176,10 +176,10 @@ class Choice:
             self._unknown(value, names, scope)
         elif isinstance(value, ast.Text) and value.value in names:
             fix = Fix(value.span, value.value, Applicability.SAFE)
-            wrong_type(self, value, scope, (), help="write it without quotes", fix=fix)
+            wrong_type(self, value, scope, (), help=f"write `{value.value}` without quotes", fix=fix)
         elif isinstance(value, ast.Text) and (meant := dtype_word(value.value, known=names)):
             fix = Fix(value.span, meant, Applicability.SAFE)
-            wrong_type(self, value, scope, (), help=f"write {meant}, without quotes", fix=fix)
+            wrong_type(self, value, scope, (), help=f"write `{meant}` without quotes", fix=fix)
         else:
             wrong_type(self, value, scope, ())
         return None
@@ -187,17 +187,21 @@ class Choice:
     def _unknown(self, value: ast.Ref, names: tuple[StrEnum, ...], scope: Scope) -> None:
         """Reports a word that is no choice: another language's, or a slip."""
         word, span = value.name.text, value.span
+        text = f"expected {self.describe(mark='`')}"
         if value.param_name in scope.params:
-            help = "a parameter cannot stand for this word"
-            scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}", help=help)
+            text, help = (
+                f"`{word}` is a parameter: {text}",
+                "write one of the words: a parameter can't replace it",
+            )
+            scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=text, help=help)
         elif meant := dtype_word(word, known=names):
             fix = Fix(span, meant, Applicability.SAFE)
-            scope.report(codes.UNKNOWN_NAME, span, f"not {self.describe()}", help=f"write `{meant}`", fix=fix)
+            scope.report(codes.UNKNOWN_NAME, span, text, help=f"write `{meant}`", fix=fix)
         else:
-            scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=f"not {self.describe()}")
+            scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=text)
 
-    def describe(self) -> str:
-        return listed(self.choices)
+    def describe(self, *, mark: str = "") -> str:
+        return listed(f"{mark}{one}{mark}" for one in self.choices)
 
     def render(self, value: StrEnum) -> str:
         return str(value)
@@ -220,7 +224,8 @@ class Quantity:
             scope.report(codes.WRONG_UNIT, value.span, "the unit is missing", secondary=labels, help=help)
             return None
         if value.unit.text not in self.units:
-            scope.unknown(codes.WRONG_UNIT, value.unit, self._names(), text=f"expected {self.describe()}")
+            text = f"expected {self.describe(mark='`')}"
+            scope.unknown(codes.WRONG_UNIT, value.unit, self._names(), text=text)
             return None
         amount = self._amount(value, value.unit.text)
         if amount is None:
@@ -228,8 +233,8 @@ class Quantity:
             scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels)
         return amount
 
-    def describe(self) -> str:
-        return f"a number of {listed(self._names())}"
+    def describe(self, *, mark: str = "") -> str:
+        return f"a number of {listed(f'{mark}{one}{mark}' for one in self._names())}"
 
     def render(self, value: int) -> str:
         unit = max((u for u in self.units if value % self.units[u] == 0), key=lambda u: self.units[u])
@@ -265,8 +270,8 @@ _DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 BYTES = _DECIMAL | _BINARY
 ALL_UNITS = STEPS | SECONDS | BYTES
-_FACTORS = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-"""Letters behind a number that no value has, with what they mostly stand for."""
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+"""Letters that other tools write after a number, with the power of 1024 or 1000 that they mean."""
 
 
 def _exact(number: ast.Number) -> int | Fraction | None:
@@ -290,6 +295,25 @@ def listed(names: Iterable[str], *, last: str = "or") -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
+def found(value: ast.Value) -> str:
+    """What a written value is, for messages."""
+    match value:
+        case ast.Number():
+            return f"`{value.text} {value.unit.text}`" if value.unit else f"`{value.text}`"
+        case ast.Text():
+            return "a string"
+        case ast.Bool():
+            return "a bool"
+        case ast.Ref(name):
+            return f"`{name.text}`"
+        case ast.Call(name):
+            return f"the call `{name.text}(...)`"
+        case ast.Items():
+            return "a list"
+        case _:
+            assert_never(value)
+
+
 def _word(value: ast.Value) -> str | None:
     """A word as it is written, in quotes or not."""
     match value:
@@ -302,18 +326,20 @@ def _word(value: ast.Value) -> str | None:
 
 
 def _in_full(value: ast.Number) -> str | None:
-    """`1_500_000` for `1.5 M`."""
-    factor = _FACTORS.get(value.unit.text, 0) if value.unit else 0
-    amount = (_exact(value) or 0) * factor
-    is_count = 0 < amount <= MAX_INTEGER and amount.denominator == 1
-    return Int().render(int(amount)) if is_count else None
+    """`4096` or `4000` for `4k`: what such a letter mostly means, each as a plan writes it."""
+    letter = value.unit.text.upper() if value.unit else ""
+    factors = (2 ** (10 * _POWERS[letter]), 10 ** (3 * _POWERS[letter])) if letter in _POWERS else ()
+    amounts = [(_exact(value) or 0) * factor for factor in factors]
+    counts = [int(one) for one in amounts if 0 < one <= MAX_INTEGER and one.denominator == 1]
+    return " or ".join(f"`{Int().render(one)}`" for one in counts) or None
 
 
 def _has_unit(value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> bool:
     if value.unit is None:
         return False
-    help = f"write {_in_full(value) or value.text}"
-    scope.report(codes.WRONG_UNIT, value.unit.span, "this value has no unit", secondary=labels, help=help)
+    text = f"unexpected unit `{value.unit.text}`: this value is a plain number"
+    help = f"write {_in_full(value) or f'`{value.text}`'}"
+    scope.report(codes.WRONG_UNIT, value.unit.span, text, secondary=labels, help=help)
     return True
 
 
@@ -323,7 +349,7 @@ def _in_range(wanted: Int | Float, value: ast.Number, scope: Scope, labels: tupl
     is_held = abs(value.value) <= MAX_INTEGER if isinstance(value.value, int) else math.isfinite(value.value)
     if low_ok and high_ok and is_held:
         return True
-    text = f"expected {wanted.describe()}" if is_held else "too large a number"
+    text = f"expected {wanted.describe()}" if is_held else "the number is too large to store"
     scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels)
     return False
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
 from planc.diagnostics.suggest import closest, is_slip
+from planc.plan import codes
 from planc.record import record
 from planc.source import Span
 from planc.syntax import ast
@@ -102,6 +103,8 @@ class Scope:
         help: str | None = None,
         fix: Fix | None = None,
     ) -> None:
+        if code == codes.DUPLICATE and help is None:
+            help = "remove one of the two"
         if span not in self._unjudged:
             self.diagnostics.append(code.at(span, text, secondary=secondary, help=help, fix=fix))
 
@@ -131,7 +134,8 @@ class Scope:
             self.report(code, name.span, text, help=f"did you mean `{within}{near}`?", fix=fix)
             return
         if help is None and 0 < len(candidates) <= _MAX_LISTED:
-            help = f"one of: {', '.join(candidates)}"
+            *others, last = (f"`{one}`" for one in candidates)
+            help = f"use {', '.join(others)} or {last}" if others else f"use {last}"
         self.report(code, name.span, text, help=help)
 
 

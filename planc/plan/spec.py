@@ -1,7 +1,7 @@
-"""A plan with its names settled: one dataclass a block.
+"""A resolved plan: one dataclass per block.
 
-Each field says how it is written, its default and what it is; parsing, defaults, `planc show --resolved`
-and the documentation all read these fields, so that none of them can drift.
+Each field declares how it is written, its default and its documentation. Parsing, defaults,
+`planc show --resolved` and the reference all read these fields, so they can't drift apart.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PatternRule(Generic[Action]):
     span: Span
     action_span: Span
     level: int = 0
-    """Of the layer that the rule comes from: an override of a higher one wins."""
+    """The layer that the rule comes from: an override of a higher layer wins."""
 
 
 class Weights(StrEnum):
@@ -67,24 +67,24 @@ class ModelSpec:
 
     hf: str = key(
         ModelSource(),
-        doc="a local folder with a config.json, beside the plan or absolute; "
-        'or `hub("org/name", revision = "...")`, a model of the Hugging Face hub at one commit',
+        doc="a directory with a config.json, absolute or relative to the plan; "
+        'or `hub("org/name", revision = "...")`, a Hugging Face Hub model at one commit',
         example='"models/tiny-llama"',
     )
-    weights: Weights = key(
-        Choice(Weights), default=Weights.RANDOM, doc="random initialisation, or safetensors"
-    )
-    seed: int = key(Int(0), default=0, doc="seeds initialisation; never depends on the mesh")
+    weights: Weights = key(Choice(Weights), default=Weights.RANDOM, doc="random, or from safetensors")
+    seed: int = key(Int(0), default=0, doc="seeds weight initialization; the same weights on every mesh")
     dropout: bool = key(
         Bool(),
         default=True,
-        doc="false takes dropout, layer drop and jitter of config.json as 0: no two meshes draw alike",
+        doc="false sets dropout, layer drop and router jitter to 0; training requires that they are 0",
     )
-    dtype: DType = key(Choice(DType), default=DType.FLOAT32, doc="of parameters; exceptions: show --layout")
+    dtype: DType = key(
+        Choice(DType), default=DType.FLOAT32, doc="of parameters; `show --layout` lists exceptions"
+    )
     attention: AttentionKernel = key(
         Choice(AttentionKernel),
         default=AttentionKernel.SDPA,
-        doc="sdpa: fused causal kernels; eager: the model's own code, with every score in memory",
+        doc="sdpa: fused causal kernels; eager: the model's own code, with all scores in memory",
     )
 
 
@@ -99,18 +99,18 @@ class MeshSpec:
     """The device mesh, outermost dim first: dp_replicate, dp_shard, cp, tp."""
 
     dp_replicate: int = key(
-        Int(1), default=1, doc="replicas: of the shards under `fsdp`, else of the whole model"
+        Int(1), default=1, doc="replicas of the shards with `fsdp`, otherwise of the whole model"
     )
-    dp_shard: int = key(Int(1), default=1, doc="ranks that share parameters, gradients and optimizer state")
-    cp: int = key(Int(1), default=1, doc="ranks that share a sequence")
-    tp: int = key(Int(1), default=1, doc="ranks that share a layer")
+    dp_shard: int = key(Int(1), default=1, doc="ranks that shard parameters, gradients and optimizer state")
+    cp: int = key(Int(1), default=1, doc="ranks that shard each sequence")
+    tp: int = key(Int(1), default=1, doc="ranks that shard each layer")
     devices_per_node: int | None = key(
-        Optional(Int(1)), default=None, doc="lets the checks see which dims cross nodes"
+        Optional(Int(1)), default=None, doc="shows the checks which dims cross nodes", example="8"
     )
     backend: Backend = key(
-        Choice(Backend), default=Backend.AUTO, doc="auto is nccl where CUDA is available, else gloo"
+        Choice(Backend), default=Backend.AUTO, doc="auto is nccl if CUDA is available, otherwise gloo"
     )
-    timeout: int = key(Quantity(SECONDS, low=1), default=600, doc="how long a collective may take")
+    timeout: int = key(Quantity(SECONDS, low=1), default=600, doc="longest time for one collective")
 
     def size(self, mesh_dim: MeshDim) -> int:
         found: int = getattr(self, mesh_dim.value)
@@ -126,13 +126,13 @@ class MeshSpec:
 
     @property
     def dp_size(self) -> int:
-        """Ranks that see different samples."""
+        """The number of ranks that get different samples."""
         return self.dp_replicate * self.dp_shard
 
 
 @record
 class TensorParallelSpec:
-    """Which modules are divided over the mesh dim, and how."""
+    """Which modules are sharded over the mesh dim, and how."""
 
     on: tuple[MeshDim, ...]
     auto: Span | None
@@ -142,7 +142,7 @@ class TensorParallelSpec:
 
 @record
 class Unit:
-    """Parameters gathered and resharded together: of one match, or of all matches of several patterns."""
+    """Parameters that are gathered and resharded together: of one match, or of all matches of a list."""
 
     reshard_after_forward: bool = key(Bool(), default=True, doc="free the gathered parameters after forward")
 
@@ -155,16 +155,12 @@ class FsdpSpec:
     rules: tuple[PatternRule[Unit], ...]
     span: Span
     replicate_on: MeshDim | None = key(
-        Optional(Choice(MeshDim)), default=None, doc="the mesh dim of replicas of the shards (HSDP)"
+        Optional(Choice(MeshDim)), default=None, doc="replicates shards (HSDP)"
     )
-    param_dtype: DType | None = key(
-        Optional(Choice(DType)), default=None, doc="the dtype of compute and gathers"
-    )
-    reduce_dtype: DType | None = key(
-        Optional(Choice(DType)), default=None, doc="the dtype gradients are summed in"
-    )
+    param_dtype: DType | None = key(Optional(Choice(DType)), default=None, doc="for compute and gathers")
+    reduce_dtype: DType | None = key(Optional(Choice(DType)), default=None, doc="for gradient reduction")
     cpu_offload: bool = key(
-        Bool(), default=False, doc="parameters, gradients and optimizer state lie in the host's memory"
+        Bool(), default=False, doc="keep parameters, gradients and optimizer state in host memory"
     )
 
 
@@ -181,19 +177,19 @@ class LoadBalancer(StrEnum):
 
 @record
 class BufferShard:
-    tensor_dim: int = key(Int(0, 7), doc="the tensor dimension that is divided", positional=True)
+    tensor_dim: int = key(Int(0, 7), doc="the tensor dimension to shard", positional=True)
 
 
 @record
 class ContextParallelSpec:
-    """Division of every sequence over the mesh dim."""
+    """Sharding of every sequence over the mesh dim."""
 
     on: tuple[MeshDim, ...]
     rules: tuple[PatternRule[BufferShard], ...]
     span: Span
     rotate: Rotate = key(Choice(Rotate), default=Rotate.RING, doc="how keys and values reach every rank")
     load_balancer: LoadBalancer = key(
-        Choice(LoadBalancer), default=LoadBalancer.HEADTAIL, doc="which positions a rank holds"
+        Choice(LoadBalancer), default=LoadBalancer.HEADTAIL, doc="which positions each rank holds"
     )
 
 
@@ -227,21 +223,19 @@ class InductorMode(StrEnum):
 
 @record
 class Inductor:
-    """Kernels that fuse what stands between matmuls; on a processor they take a C++ compiler."""
+    """Fuse the operations between matmuls into kernels; needs a C++ compiler on CPU."""
 
-    mode: InductorMode = key(
-        Choice(InductorMode), default=InductorMode.DEFAULT, doc="how long kernels are searched for"
-    )
+    mode: InductorMode = key(Choice(InductorMode), default=InductorMode.DEFAULT, doc="the kernel search")
 
 
 @record
 class AotEager:
-    """Forward and backward traced and run op by op: to find out which part of compilation is at fault."""
+    """Trace forward and backward, and run them op by op: to find which compiler stage fails."""
 
 
 @record
 class Eager:
-    """Forward traced and run op by op: to find out which part of compilation is at fault."""
+    """Trace forward and run it op by op: to find which compiler stage fails."""
 
 
 @record
@@ -251,38 +245,40 @@ class Region:
 
 @record
 class NoRegion:
-    """Run the module as it is."""
+    """Run the module without compiling it."""
 
 
 @record
 class CompileSpec:
-    """Which modules torch.compile makes code of, and how."""
+    """Which modules torch.compile compiles, and how."""
 
     rules: tuple[PatternRule[Region | NoRegion], ...]
     span: Span
     backend: Inductor | AotEager | Eager = key(
-        Variant({"inductor": Inductor, "aot_eager": AotEager, "eager": Eager}),
+        Variant({"inductor": Inductor, "aot_eager": AotEager, "eager": Eager}, "compile backend"),
         default=Inductor(mode=InductorMode.DEFAULT),
-        doc="what runs the traced code",
+        doc="the torch.compile backend",
     )
-    fullgraph: bool = key(Bool(), default=True, doc="a module that cannot be traced as a whole ends the run")
-    dynamic: bool = key(Bool(), default=False, doc="code for all shapes, not for the batch's alone")
+    fullgraph: bool = key(Bool(), default=True, doc="a graph break ends the run")
+    dynamic: bool = key(Bool(), default=False, doc="compile for dynamic shapes")
 
 
 @record
 class OptimizerSpec:
-    """The optimizer, its schedule and its parameter groups; patterns name parameters."""
+    """The optimizer, its schedule and its parameter groups; patterns name parameters or modules."""
 
     rules: tuple[PatternRule[Group], ...]
     span: Span
-    kind: Optimizer = key(Variant(OPTIMIZERS), doc="the optimizer", example="adamw(lr = 3e-4)")
+    kind: Optimizer = key(Variant(OPTIMIZERS, "optimizer"), doc="the optimizer", example="adamw(lr = 3e-4)")
     clip_grad_norm: float | None = key(
-        Optional(Float(1e-12)), default=None, doc="largest global gradient norm"
+        Optional(Float(1e-12)), default=None, doc="maximum global gradient norm", example="1.0"
     )
     schedule: Schedule = key(
-        Variant({"cosine": Cosine, "linear": Linear, "constant": Constant, "wsd": WarmupStableDecay}),
+        Variant(
+            {"cosine": Cosine, "linear": Linear, "constant": Constant, "wsd": WarmupStableDecay}, "schedule"
+        ),
         default=Constant(warmup=0),
-        doc="the learning rate over the steps",
+        doc="the learning rate schedule",
     )
 
 
@@ -293,15 +289,15 @@ class WhenBusy(StrEnum):
 
 @record
 class SyncSave:
-    """Training waits for a save."""
+    """Training waits until a save is complete."""
 
 
 @record
 class AsyncSave:
-    """Training waits while its state is copied; a thread writes the copy while training goes on."""
+    """Training waits while its state is copied, then continues while a thread writes the copy."""
 
     when_busy: WhenBusy = key(
-        Choice(WhenBusy), default=WhenBusy.WAIT, doc="what a save does that is due while one is under way"
+        Choice(WhenBusy), default=WhenBusy.WAIT, doc="what to do if the previous save is still running"
     )
 
 
@@ -316,46 +312,50 @@ class ExportTime(StrEnum):
 
 @record
 class HfExport:
-    """The weights in a folder that transformers loads: `export/hf` in the run's folder."""
+    """Export the weights as a directory that transformers loads: `export/hf` in the run directory."""
 
     when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
     dtype: DType | None = key(
-        Optional(Choice(DType)), default=None, doc="the dtype of the written weights; none is model.dtype"
+        Optional(Choice(DType)), default=None, doc="dtype of the exported weights; none is `model.dtype`"
     )
 
 
 @record
 class CheckpointSpec:
-    """When training state is saved, how much is kept, where a run starts from."""
+    """When to save training state, how many checkpoints to keep, and where a run starts."""
 
-    save_every: int | None = key(Optional(Quantity(STEPS, low=1)), default=None, doc="steps between saves")
-    save_last: bool = key(Bool(), default=True, doc="save after the last step too")
-    keep_last: int = key(Int(1), default=3, doc="how many checkpoints stay")
+    save_every: int | None = key(
+        Optional(Quantity(STEPS, low=1)), default=None, doc="steps between saves", example="500 steps"
+    )
+    save_last: bool = key(Bool(), default=True, doc="also save after the last step")
+    keep_last: int = key(Int(1), default=3, doc="number of checkpoints to keep")
     mode: SyncSave | AsyncSave = key(
-        Variant({"sync": SyncSave, "async": AsyncSave}),
+        Variant({"sync": SyncSave, "async": AsyncSave}, "save mode"),
         default=SyncSave(),
-        doc="whether training waits for a save, or only for a copy to be made",
+        doc="whether training waits for the save, or only for the copy",
     )
     resume: Resume = key(
-        Choice(Resume), default=Resume.LATEST, doc="latest: continue where the run's folder stops"
+        Choice(Resume),
+        default=Resume.LATEST,
+        doc="latest: continue from the last checkpoint in the run directory",
     )
-    export: Mapping[str, HfExport] = nested({"hf": HfExport}, doc="the model in the form of another library")
+    export: Mapping[str, HfExport] = nested({"hf": HfExport}, doc="the weights in another library's format")
 
 
 @record
 class TrainSpec:
-    """How long, and in how large steps."""
+    """The number of steps and their size."""
 
     steps: int = key(Int(1), doc="optimizer steps", example="1000")
     tokens_per_step: int | None = key(
-        Optional(Int(1)), default=None, doc="tokens of one optimizer step over all ranks"
+        Optional(Int(1)), default=None, doc="tokens per optimizer step, over all ranks", example="8192"
     )
     log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
 
 
 @record
 class Expectation:
-    """`subject operator value`, proven by the checks."""
+    """`subject operator value`, which the checks prove."""
 
     subject: str
     operator: str
@@ -390,7 +390,7 @@ class Plan:
     spans: Mapping[str, Span]
 
     def span(self, path: str) -> Span:
-        """Where `mesh.tp` is written; for a default, where its block is, or the file's start."""
+        """The span of `mesh.tp`; for a default, the span of its block, or the start of the file."""
         while path not in self.spans:
             path = path.rpartition(".")[0]
         return self.spans[path]

@@ -13,21 +13,6 @@ _DTYPES: Mapping[str, str] = {
 _BOOLS: Mapping[str, str] = {"true": "true", "yes": "true", "false": "false", "no": "false"}
 _NONES = ("none", "null", "nil")
 
-_MASTER = (
-    "stored parameters are the master weights: `dtype = float32` in `model`, "
-    "and `param_dtype = bfloat16` in `fsdp` for compute"
-)
-_OFFLOAD = "write `cpu_offload = true` in `fsdp`"
-_COMPILE = 'name the modules in a block: `compile { "model.layers.*" -> region }`'
-_TRACKERS = 'trackers stand in a block: `logging { tracker "wandb" { project = "..." } }`'
-_ABSENT: Mapping[str, str] = {
-    **dict.fromkeys(("master_dtype", "master_weights", "main_params_dtype", "fp32_master_weights"), _MASTER),
-    **dict.fromkeys(("cpu_offload", "offload_policy", "enable_cpu_offload"), _OFFLOAD),
-    **dict.fromkeys(("compile", "torch_compile"), _COMPILE),
-    **dict.fromkeys(("log", "report_to", "wandb", "tensorboard", "trackers"), _TRACKERS),
-}
-"""Keys and blocks of other tools that planc does without, each with what serves instead."""
-
 
 def dtype_word(word: str, *, known: Container[str]) -> str | None:
     """`bfloat16` for `bf16` or `torch.bfloat16`, where that is known and the word itself is not."""
@@ -44,8 +29,3 @@ def bool_word(word: str) -> str | None:
 def is_none_word(word: str) -> bool:
     """Whether a word is another language's `none`."""
     return word.lower() in _NONES
-
-
-def absent(name: str) -> str | None:
-    """What serves instead of another tool's key or block."""
-    return _ABSENT.get(name)

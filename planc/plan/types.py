@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -39,6 +39,29 @@ def nested(labels: Mapping[str, type[Any]], *, doc: str, any_label: bool = False
 def type_of(spec_field: Field[Any]) -> ValueType:
     found: ValueType = spec_field.metadata["type"]
     return found
+
+
+def example(spec_field: Field[Any]) -> str:
+    """A value that a plan could write for a key or an argument; empty if only the author can know one."""
+    given: str = spec_field.metadata["example"]
+    default = spec_field.metadata["default"]
+    return given or ("" if default is MISSING or default is None else type_of(spec_field).render(default))
+
+
+def convert_field(spec_field: Field[Any], value: ast.Value, scope: Scope) -> Any:
+    """The value of a key or an argument, as its type converts it; findings without help get an example."""
+    num_before = len(scope.diagnostics)
+    converted = type_of(spec_field).convert(value, scope)
+    shown, described = example(spec_field), type_of(spec_field).describe(mark="`")
+    help = f"write a value such as `{spec_field.name} = {shown}`" if shown else f"write {described}"
+    scope.diagnostics[num_before:] = [
+        replace(one, help=help) if one.help is None and one.code in _OF_A_VALUE else one
+        for one in scope.diagnostics[num_before:]
+    ]
+    return converted
+
+
+_OF_A_VALUE = (codes.WRONG_TYPE, codes.OUT_OF_RANGE)
 
 
 def keys(record: type[Any]) -> tuple[Field[Any], ...]:
@@ -96,11 +119,11 @@ class Optional:
         found = scope.diagnostics[num_before:]
         # Zero is how other tools write that there is none.
         if [one.code for one in found] == [codes.OUT_OF_RANGE] and _is_zero(value, scope):
-            scope.diagnostics[num_before:] = [replace(found[0], help="write `none` for no such value")]
+            scope.diagnostics[num_before:] = [replace(found[0], help="write `none` to turn it off")]
         return converted
 
-    def describe(self) -> str:
-        return f"{self.inner.describe()}, or none"
+    def describe(self, *, mark: str = "") -> str:
+        return f"{self.inner.describe(mark=mark)}, or {mark}none{mark}"
 
     def render(self, value: Any) -> str:
         return "none" if value is None else self.inner.render(value)
@@ -138,9 +161,9 @@ class List:
         converted = tuple(self.of.convert(item, scope) for item in value.values)
         return None if None in converted else converted
 
-    def describe(self) -> str:
+    def describe(self, *, mark: str = "") -> str:
         number = f" of {self.length}" if self.length else ""
-        return f"a list{number}, each {self.of.describe()}"
+        return f"a list{number}, each {self.of.describe(mark=mark)}"
 
     def render(self, value: tuple[Any, ...]) -> str:
         return f"[{', '.join(self.of.render(item) for item in value)}]"
@@ -150,10 +173,13 @@ class List:
 class Variant:
     """One of several records, written as a call: `cosine(warmup = 10 steps)`, or bare when nothing is given.
 
-    As with a choice, no parameter stands for the name.
+    As with a choice, a parameter can't replace the name. `noun` names what the records are, for messages.
+    `from_text` gives the call to write for a string, and whether the string can't mean anything else.
     """
 
     cases: Mapping[str, type[Any]]
+    noun: str = "value"
+    from_text: Callable[[str], tuple[str, bool]] | None = None
 
     @property
     def calls(self) -> Mapping[str, type[Any]]:
@@ -166,16 +192,30 @@ class Variant:
             case ast.Call(name, arguments, _):
                 pass
             case _:
-                wrong_type(self, value, scope, ())
+                self._report(value, scope)
                 return None
         if name.text not in self.cases:
-            text = f"`{name.text}` is not known here"
+            text = f"`{name.text}` is not {_article(self.noun)} {self.noun}"
             scope.unknown(codes.UNKNOWN_ACTION, name, tuple(self.cases), text=text)
             return None
         return convert_arguments(self.cases[name.text], name, arguments, scope)
 
-    def describe(self) -> str:
-        return listed(self.cases)
+    def _report(self, value: ast.Value, scope: Scope) -> None:
+        """Reports what is neither a name nor a call: a name in quotes, or a string that a call takes."""
+        if not isinstance(value, ast.Text):
+            wrong_type(self, value, scope, ())
+        elif value.value in self.cases:
+            fix = Fix(value.span, value.value, Applicability.SAFE)
+            wrong_type(self, value, scope, (), help=f"write `{value.value}` without quotes", fix=fix)
+        elif self.from_text is not None:
+            call, is_safe = self.from_text(value.value)
+            sure = Fix(value.span, call, Applicability.SAFE) if is_safe else None
+            wrong_type(self, value, scope, (), help=f"write `{self.noun} = {call}`", fix=sure)
+        else:
+            wrong_type(self, value, scope, ())
+
+    def describe(self, *, mark: str = "") -> str:
+        return listed(f"{mark}{name}{mark}" for name in self.cases)
 
     def render(self, value: Any) -> str:
         name = next(name for name, case in self.cases.items() if case is type(value))
@@ -192,14 +232,14 @@ class Rest:
         assert isinstance(value, ast.Items), "only a call's positional arguments reach this type"
         if not value.values:
             scope.report(
-                codes.WRONG_ARGUMENTS, value.span, f"at least one argument is needed: {self.of.describe()}"
+                codes.WRONG_ARGUMENTS, value.span, f"expected at least one argument: {self.of.describe()}"
             )
             return None
         converted = tuple(self.of.convert(item, scope) for item in value.values)
         return None if None in converted else converted
 
-    def describe(self) -> str:
-        return f"{self.of.describe()}, any number of times"
+    def describe(self, *, mark: str = "") -> str:
+        return f"{self.of.describe(mark=mark)}, any number of times"
 
     def render(self, value: tuple[Any, ...]) -> str:
         return ", ".join(self.of.render(item) for item in value)
@@ -213,8 +253,8 @@ class Placement:
         found: vocab.Placement | None = Variant(PLACEMENT_CASES).convert(value, scope)
         return vocab.Shard(found.tensor_dim) if isinstance(found, ShardWritten) else found
 
-    def describe(self) -> str:
-        return "Shard(tensor_dim) or Replicate()"
+    def describe(self, *, mark: str = "") -> str:
+        return f"{mark}Shard(tensor_dim){mark} or {mark}Replicate(){mark}"
 
     def render(self, value: vocab.Placement) -> str:
         return str(value)
@@ -229,19 +269,23 @@ def convert_arguments(
     converted: dict[str, Any] = {}
     for spec_field in known.values():
         if spec_field.name in given:
-            value = type_of(spec_field).convert(given[spec_field.name], scope)
+            value = convert_field(spec_field, given[spec_field.name], scope)
             is_sound = is_sound and value is not None
             converted[spec_field.name] = None if value is NONE else value
         elif spec_field.metadata["default"] is not MISSING:
             converted[spec_field.name] = spec_field.metadata["default"]
         elif is_sound:
             # After another finding this argument may be there, under a name with a slip in it.
-            help = f"`{name.text}` takes {type_of(spec_field).describe()}"
+            help = f"add {type_of(spec_field).describe()}"
             if not spec_field.metadata["positional"]:
-                help += f", by name: `{spec_field.name} = ...`"
+                help = f"add `{spec_field.name} = {example(spec_field) or '...'}`"
             scope.report(codes.WRONG_ARGUMENTS, name.span, f"`{spec_field.name}` is required", help=help)
             is_sound = False
     return record(**converted) if is_sound else None
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "aeiou" else "a"
 
 
 def _assign(

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from planc.diagnostics import Applicability, Fix
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS, setting_paths
-from planc.plan.call_arguments import OTHER_NAMES, argument_targets, arguments, call_before, name_of, takers
+from planc.plan.call_arguments import argument_targets, arguments, call_before, name_of, takers
+from planc.plan.foreign_help import foreign_help, meant_setting
 from planc.plan.scalars import listed
 from planc.plan.scope import Scope
 from planc.plan.written import Written
@@ -22,12 +23,12 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
         return
     paths = tuple(setting_paths())
     block, _, written_key = target.text.rpartition(".")
-    key = OTHER_NAMES.get(written_key, written_key)
+    key = (meant_setting(written_key) or written_key).rpartition(".")[2]
     inside = [path.removeprefix(f"{target.text}.") for path in paths if path.startswith(f"{target.text}.")]
     same_key = [f"`{path}`" for path in paths if path.rpartition(".")[2] == key]
     beside = [path.removeprefix(f"{block}.") for path in paths if path.rpartition(".")[0] == block]
     if target.text.partition(".")[0] == "expect":
-        help = "expectations are not set: they say what the settings must come to"
+        help = "change the `expect` block of the plan: an expectation can't be set"
     elif inside:
         help = f"`{target.text}` has the settings {listed(inside, last='and')}"
     elif settings := _settings_with(key, target, written):
@@ -39,12 +40,14 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
         return
     elif same_key:
         help = f"did you mean {listed(same_key)}?"
+    elif foreign := foreign_help(written_key):
+        help = foreign
     elif beside:
         help = f"`{block}` has the settings {listed(beside, last='and')}"
         scope.unknown(codes.UNKNOWN_TARGET, target, beside, text=_TEXT, help=help, within=f"{block}.")
         return
     else:
-        help = "a setting is named with its block, as in `mesh.tp`"
+        help = "name a setting with its block, as in `mesh.tp`"
         names = (*scope.params, *paths, *argument_targets())
         scope.unknown(codes.UNKNOWN_TARGET, target, names, text=_TEXT, help=help)
         return
@@ -52,8 +55,8 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
 
 
 def _report_argument(target: ast.Name, key: str, settings: tuple[str, ...], scope: Scope) -> None:
-    """Reports an argument without its setting. One argument is offered, never the whole call: to write that
-    anew would put the other arguments back to their defaults."""
+    """Reports an argument without its setting. One argument is offered, never the whole call, which would
+    reset the other arguments to their defaults."""
     meant = [f"{setting}.{key}" for setting in settings]
     fix = Fix(target.span, meant[0], Applicability.SAFE) if len(meant) == 1 else None
     written = listed(f"`{path}=...`" for path in meant)

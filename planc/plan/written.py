@@ -38,3 +38,5 @@ class Resolver:
     origins: dict[str, tuple[OriginStep, ...]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     num_alternatives: int = 0
+    mistyped: set[str] = field(default_factory=set)
+    """Blocks that an unknown block was most likely meant to be: they are not missing as well."""

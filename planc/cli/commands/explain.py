@@ -12,6 +12,7 @@ from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.views import write_view
 from planc.diagnostics import pages
 from planc.diagnostics.suggest import nearest
+from planc.plan.foreign_help import foreign_page
 from planc.plan.scalars import listed
 from planc.show import reference
 
@@ -72,7 +73,7 @@ def _page(topic: str) -> str | None:
     text = reference.page(topic)
     if text is None:
         text = pages.page(pages.names().get(topic.lower(), ""))
-    return text if text is not None else _command(topic) or _home(topic)
+    return text if text is not None else _command(topic) or foreign_page(topic) or _home(topic)
 
 
 def _command(topic: str) -> str | None:

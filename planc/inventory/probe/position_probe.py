@@ -22,7 +22,7 @@ from planc.modeling.initialization import small_buffers
 _UNCOUNTED_AT = (3, 5)
 """Positions of the padding token in the trial tokens: not at an end, where models warn about it."""
 _NUM_SEQUENCES = 2
-"""More than one, to tell a token's position in its sequence from its index in the batch, which experts use."""
+"""More than one, to tell a token's position in its sequence from its index in the batch."""
 
 
 def positions_of(model: PreTrainedModel) -> Positions:
