@@ -82,8 +82,8 @@ def load_inventory(
 
     A saved inventory.json comes first and must match the config.json next to it; a directory may have only
     an inventory. Then the cache, by the content of config.json and the releases of planc, torch and
-    transformers; then a probe on the meta device, which needs torch and fills the cache, unless `may_probe` is
-    false. A probe can take a minute: `on_probe` gets the directory before it begins. A cache that can't be
+    transformers; then a probe on the meta device, which needs torch and fills the cache, unless `may_probe`
+    is false. A probe can take a minute: `on_probe` gets the directory before it begins. A cache that can't be
     written only costs time.
     """
     config_path, saved_path = model_dir / CONFIG_NAME, model_dir / INVENTORY_NAME
