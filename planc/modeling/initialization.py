@@ -1,4 +1,4 @@
-"""A model's own initialization, drawn module by module, and the tensors it leaves unset. Imports torch."""
+"""A model's own initialization, module by module, and the tensors that it leaves unset. Imports torch."""
 
 from __future__ import annotations
 

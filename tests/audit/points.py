@@ -22,11 +22,11 @@ class Point:
     title: str
     done: str
     tests: tuple[str, ...]
-    """`tests/x.py::test_y`, with a case in brackets where one stands for the point."""
+    """`tests/x.py::test_y`, with a case in brackets if one represents the point."""
     others: str
     """What else of the same class was found; an empty text if nothing was."""
     open: str = ""
-    """What is not done, if anything."""
+    """The missing parts, if any."""
 
 
 def points() -> tuple[Point, ...]:

@@ -2,7 +2,7 @@
 
 Two ranks load a Llama of 0.3 billion parameters (1.2 GB) from two safetensors files, with planc and with
 examples/by_hand.py. What counts is what a process has allocated (RssAnon), sampled by a thread, beyond what
-it had before. Pages of mapped files, which the system takes back as it likes, stand beside it.
+it had before. Pages of mapped files, which the system takes back as it likes, are reported too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a step costs beyond its ops: `python -m tests.bench.overhead` prints microseconds of the processor.
+"""What a step costs beyond its ops: `python -m tests.bench.overhead` prints microseconds of CPU time.
 
 First the interpretation of the graph alone, on a backend that does nothing; then with all that the torch
 backend does around its handlers: the clock of phases, and the record of where the rank is.
@@ -44,7 +44,7 @@ class Idle(NullBackend):
 
 
 def microseconds(graph: Graph, make: Callable[[], Backend]) -> float:
-    """Of the processor, a step, in the cheapest of several runs."""
+    """The lowest CPU time per step of several runs, in microseconds."""
     found = []
     for _ in range(NUM_RUNS):
         backend = make()

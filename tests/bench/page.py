@@ -17,11 +17,12 @@ from tests.bench.start_rank import PARTS
 
 PAGE = Path(__file__).parent / "SPEED.md"
 _INTRODUCTION = """\
-What planc costs beside the same training written by hand. `make bench` measures it and writes this page.
+What planc costs compared with the same training written by hand. `make bench` measures it and writes this
+page.
 
-Whatever else a machine does is to meet both sides alike. So they run in the same processes, in turns, and
-goals are for the processor's time, which other work touches least; seconds by the clock stand beside it.
-Figures of a small model on processors say what the runtime itself takes: on accelerators steps are longer,
+Whatever else a machine does must affect both sides equally. So they run in the same processes, in turns, and
+goals are for CPU time, which other work affects least; wall-clock seconds are given too.
+Figures of a small model on CPUs show what the runtime itself takes: on accelerators steps are longer,
 and its share smaller. Nothing here was measured on a GPU."""
 
 
@@ -41,22 +42,22 @@ SECTIONS = (
         "Tokens a second",
         "planc against [by_hand.py](../../examples/by_hand.py), which has the same parts of PyTorch, and "
         "against [straightforward.py](../../examples/straightforward.py), which holds the whole model on "
-        "every rank and sums each gradient by itself. A ratio above 1 says that planc is faster. It is "
+        "every rank and sums each gradient by itself. A ratio above 1 means that planc is faster. It is "
         "of the means of the middle half of both sides' blocks of steps; the interval in brackets holds 95 "
-        "of 100 such races (bootstrap). The goal is for the one of processor time.",
-        ("planc tokens/s", "its tokens/s", "ratio by the clock", "by processor"),
+        "of 100 such races (bootstrap). The goal is for the one by CPU time.",
+        ("planc tokens/s", "its tokens/s", "ratio by wall clock", "by CPU time"),
     ),
     Section(
         overhead.SECTION,
         "Interpretation",
-        "Microseconds of the processor for a step of the quickstart, two micro steps in it, beyond its ops.",
+        "Microseconds of CPU time for a step of the quickstart with two micro steps, beyond its ops.",
         ("µs a step",),
     ),
     Section(
         start.SECTION,
         "From torchrun to the first step",
         f"Seconds on {start.SHAPE.world_size} ranks, {start.SHAPE.name}: by the clock until the slowest rank "
-        "is there, and of the processor for a rank, part by part. `floor` imports PyTorch and transformers, "
+        "is there, and CPU time per rank, part by part. `floor` imports PyTorch and transformers, "
         "and does nothing; by_hand counts as model all that it sets up.",
         ("clock", "processor", *PARTS),
     ),
@@ -65,8 +66,8 @@ SECTIONS = (
         "Memory while loading",
         "Megabytes of the rank that holds most, for a model of 1.2 GB: the most allocated beyond what the "
         "process had before, the shard that stays, and the most of mapped files; then seconds by the clock, "
-        "and of the processors of both ranks.",
-        ("allocated", "shard", "mapped", "clock", "processor"),
+        "and CPU time of both ranks.",
+        ("allocated", "shard", "mapped", "clock", "CPU"),
     ),
 )
 

@@ -44,7 +44,7 @@ class Race:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Seconds that a block of steps took this rank: by the clock, and of the processor."""
+    """The seconds of a block of steps on this rank: wall clock, and CPU time."""
 
     wall_seconds: float
     processor_seconds: float

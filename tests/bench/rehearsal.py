@@ -1,8 +1,8 @@
 """What `planc check --deep` costs in a process of its own, imports included, with nothing remembered.
 
-`python -m tests.bench.rehearsal` prints for each plan the ranks of its world, seconds by the clock and of the
-processor, and the most memory. Seconds are those of this machine as busy as it is; the processor's are less
-touched by what else runs.
+`python -m tests.bench.rehearsal` prints for each plan the ranks of its world, wall-clock and CPU
+seconds, and the peak memory. Seconds are those of this machine as busy as it is; CPU seconds are less
+affected by other work.
 """
 
 from __future__ import annotations

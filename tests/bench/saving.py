@@ -3,9 +3,9 @@
 One process without a process group holds a model and its AdamW of about 600 MB, in a temporary folder. Each
 round saves it once while training waits and once behind training, loads it with planc, which verifies every
 hash before it copies, and loads the same tensors with DCP's own reader from what DCP's own writer wrote,
-which verifies nothing. Rounds alternate, so that a busy machine slows all alike; medians count. The files
-lie in the system's cache, so that loads are work of the processor. Loads are compared by the clock; beside it
-stand the processor's seconds, which others on a busy machine lengthen less.
+which verifies nothing. Rounds alternate, so a busy machine slows all equally; medians count. Files are
+in the page cache, so loads are CPU-bound. Loads are compared by wall clock; CPU seconds, which others on a
+busy machine affect less, are reported too.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _NOTES = """\
 - Training waits for a copy of what its rank writes, into memory that later saves use again: nearly all of
   the wait is `a bare copy`. The first save also plans who writes what and touches the copies' memory for
   the first time.
-- The rest is done by a thread: it writes, hashes, syncs and commits. `a step beside a save` is what work of
-  the processor suffers from it on as many processors as there are here.
+- The rest is done by a thread: it writes, hashes, syncs and commits. `a step during a save` is how much
+  CPU work slows down from it, on the CPUs of this machine.
 - A verified load reads every file twice: SHA-256 over all of it, then the copy. Until every rank has found
   every hash right, no tensor changes. DCP's own load checks nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Seconds of the clock, and of the processor."""
+    """Wall-clock seconds, and CPU seconds."""
 
     clock: float
     processor: float
@@ -117,12 +117,12 @@ class Bench:
         )
 
     def train(self) -> None:
-        """Work of the processor, as a step is."""
+        """Work for the CPU, like a step."""
         for _ in range(4):
             torch.mm(self.factor, self.factor)
 
     def behind(self) -> tuple[float, float, list[float]]:
-        """Seconds that training waited, that the save took, and of each step beside it."""
+        """Seconds that training waited, that the save took, and of each step during it."""
         self.saves.start(self.state, to=self.destination("behind"))
         steps = []
         while not self.saves.has_ended():
@@ -186,11 +186,11 @@ def results(rounds: list[Round], *, first: float) -> list[Result]:
         Result("the first time", (f"{first:.3f} s",)),
         Result("a bare copy", (f"{middle('copied'):.3f} s",)),
         Result("its share of a save", (f"{share:.1%}",), f"< {BLOCKED_GOAL:.0%}", share < BLOCKED_GOAL),
-        Result("a step beside a save", (f"{slower:.2f} x",)),
+        Result("a step during a save", (f"{slower:.2f} x",)),
         Result("verified load", (_load_text(verified),)),
         Result("DCP's load", (_load_text(bare),)),
         Result("ratio, by the clock", (f"{ratio:.2f} x",), f"<= {LOAD_GOAL} x", ratio <= LOAD_GOAL),
-        Result("ratio, by the processor", (f"{by_processor:.2f} x",)),
+        Result("ratio, by CPU time", (f"{by_processor:.2f} x",)),
     ]
 
 
@@ -199,7 +199,7 @@ def _middle(loads: list[Load]) -> Load:
 
 
 def _load_text(load: Load) -> str:
-    return f"{load.clock:.2f} s, {load.processor:.2f} s of the processor"
+    return f"{load.clock:.2f} s, {load.processor:.2f} s of CPU time"
 
 
 def write_page(found: list[Result], *, num_bytes: int) -> None:
@@ -211,7 +211,7 @@ def write_page(found: list[Result], *, num_bytes: int) -> None:
         f"{torch.get_num_threads()} thread(s) of torch.\n\n"
         f"`python -m tests.bench.saving`: {num_bytes / 1e6:.0f} MB of tensors, one process, "
         f"medians of {NUM_ROUNDS} rounds. At its end {os.getloadavg()[0]:.1f} processes shared "
-        f"{os.cpu_count()} processors.\n\n"
+        f"{os.cpu_count()} CPUs.\n\n"
         f"| what | measured | goal | |\n|---|---|---|---|\n{rows}\n\n{_NOTES}\n",
         encoding="utf-8",
     )

@@ -1,6 +1,6 @@
 """From torchrun to the first step, part by part: `python -m tests.bench.start`.
 
-Seconds of the processor, all ranks' mean, for planc on 4 ranks; beside it what the imports cost that any
+CPU seconds, the mean of all ranks, for planc on 4 ranks, compared with the imports that any
 script with FSDP2, tensor parallelism and transformers' models must make, and the same start of
 examples/by_hand.py.
 """
@@ -24,13 +24,13 @@ SECTION = "start"
 SHAPE = Shape({"dp_shard": 2, "tp": 2})
 NUM_RUNS = 2
 GOAL_OVER_FLOOR_SECONDS = 2.0
-"""What planc may take beside the imports: compile the plan, start the group, build, divide and load the
+"""What planc may take after the imports: compile the plan, start the group, build, shard and load the
 model, read the data, and the first step."""
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def start(way: str, folder: Path) -> dict[str, float]:
-    """Seconds of the processor by part, the mean of all ranks; `wall` until the slowest rank's first step."""
+    """CPU seconds by part, the mean of all ranks; `wall` until the slowest rank's first step."""
     for old in folder.glob("marks-*"):
         old.unlink()
     began = time.time()
@@ -59,7 +59,7 @@ def make_folder(folder: Path) -> None:
 
 
 def cheapest(way: str, folder: Path) -> dict[str, float]:
-    """The run of several that took the processors least."""
+    """The run of several with the least CPU time."""
     runs = [start(way, folder) for _ in range(NUM_RUNS)]
     return min(runs, key=busy)
 

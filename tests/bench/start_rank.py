@@ -1,4 +1,4 @@
-"""One rank that starts, does one step and ends, noting what its processor did until each part was over.
+"""One rank that starts, does one step and ends, recording its CPU time until each part was over.
 
 Imports nothing above what Python itself has: what a way of starting needs is what is measured.
 """
@@ -34,7 +34,7 @@ _BY_OP = {
 
 
 class Marks:
-    """Seconds of this process's processor by part. A part ends where it is marked."""
+    """This process's CPU seconds by part. A part ends where it is marked."""
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = {}

@@ -1,6 +1,6 @@
-"""Prints how long commands take as whole processes, beside what `import torch` takes on this machine.
+"""Prints how long commands take as whole processes, compared with what `import torch` takes on this machine.
 
-Each command runs `--repeats` times. Goals are for the processor time of the cheapest run: on an idle machine
+Each command runs `--repeats` times. Goals are for the CPU time of the cheapest run: on an idle machine
 that is what a user waits, and it tells something on a busy one too. The exit code is 1 when a goal is missed.
 """
 
@@ -26,7 +26,7 @@ REFERENCE = "import torch"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A command line for Python, and how much of a processor's time its cheapest run may take."""
+    """A command line for Python, and how much CPU time its cheapest run may take."""
 
     name: str
     arguments: tuple[str, ...]
@@ -35,7 +35,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds of each run: the processor's, and the user's."""
+    """Seconds of each run: CPU time, and wall clock."""
 
     case: Case
     busy: tuple[float, ...]
@@ -105,7 +105,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=15, metavar="N")
     arguments = parser.parse_args()
     # As pip does with a wheel's modules, torch's among them; an editable install, or an environment that
-    # forbids it (PYTHONDONTWRITEBYTECODE), would have Python compile planc anew in every process.
+    # forbids it (PYTHONDONTWRITEBYTECODE), would make Python compile planc again in every process.
     compileall.compile_dir(ROOT / "planc", quiet=1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

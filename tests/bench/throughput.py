@@ -1,6 +1,6 @@
 """Tokens a second of planc against scripts with the same parts: `python -m tests.bench.throughput`.
 
-Both train the same tiny model in the same processes, a block of steps each in turn, so that whatever else the
+Both train the same tiny model in the same processes, a block of steps each in turn, so whatever else the
 machine does meets both. A small model is the hardest case: the less there is to compute, the more of a step
 is the runtime's own.
 """
@@ -29,7 +29,7 @@ RACES = (
     *((shape, "straightforward") for shape in WHOLE),
 )
 NUM_BLOCKS = 100
-"""Of each side; the first is for warming up. Of four ranks on two processors, blocks differ by a twentieth:
+"""Of each side; the first is for warming up. With four ranks on two CPUs, blocks differ by a twentieth:
 so many give the ratio to a hundredth."""
 NUM_STEPS_A_BLOCK = 1
 _NUM_RESAMPLES = 2000
@@ -38,7 +38,7 @@ _TIMEOUT_SECONDS = 500
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """One block over all ranks: by the clock of rank 0, and of all processors together."""
+    """One block over all ranks: by the clock of rank 0, and the CPU time of all ranks."""
 
     wall: float
     processor: float
@@ -46,7 +46,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """planc's tokens a second for one of the rival's, and where it would lie in 95 of 100 such races."""
+    """planc's tokens a second for one of the rival's, and its range in 95 of 100 such races."""
 
     value: float
     low: float
@@ -72,7 +72,7 @@ def over_ranks(ranks: Sequence[Sequence[Block]]) -> list[Seconds]:
 def ratio(planc: Iterable[float], rival: Iterable[float]) -> Ratio:
     """Of the seconds of both sides' blocks.
 
-    Its interval is the bootstrap's: of races made of neighbouring pairs of blocks, drawn with replacement
+    Its interval is the bootstrap's: of races made of adjacent pairs of blocks, drawn with replacement
     (Efron and Tibshirani, An Introduction to the Bootstrap, chapter 13).
     """
     pairs, random = list(zip(planc, rival, strict=True)), Random(0)
@@ -93,9 +93,9 @@ def middle(seconds: Iterable[float]) -> float:
 
 
 def result(shape: Shape, *, rival: str, ranks: Sequence[Blocks]) -> Result:
-    """What the table says of a race.
+    """The cells of a race in the table.
 
-    The goal is for processor time, which other work on the machine touches least.
+    The goal is for CPU time, which other work on the machine affects least.
     """
     planc, other = over_ranks([one.planc for one in ranks]), over_ranks([one.rival for one in ranks])
     wall = ratio((one.wall for one in planc), (one.wall for one in other))

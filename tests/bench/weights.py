@@ -1,8 +1,8 @@
-"""Prints what loading a model's weights takes of each rank: memory beside its shards, and seconds.
+"""Prints what loading a model's weights takes of each rank: memory in addition to its shards, and seconds.
 
 A Llama of `--gigabytes` in bfloat16 is written first; FSDP divides it over `--ranks` processes on gloo. The
 memory is what a process allocates (RssAnon): pages of a mapped file are the system's to drop. The exit code
-is 1 where a rank takes more than the goal beside its shards.
+is 1 if a rank takes more than the goal in addition to its shards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from planc.verify.pool import run_ranks
 from planc.verify.ranks import Task, open_session
 
 GOAL_BYTES = 300 * 2**20
-"""Beside the shards, which are in memory when loading begins."""
+"""In addition to the shards, which are in memory when loading begins."""
 _SAMPLE_SECONDS = 0.002
 _HIDDEN, _INTERMEDIATE, _VOCABULARY = 2048, 5632, 32_000
 _LAYER_NUMBERS = 4 * _HIDDEN**2 + 3 * _HIDDEN * _INTERMEDIATE
@@ -119,7 +119,7 @@ def load_rank(rank: int, world_size: int, task: Task) -> Taken:
 
 
 def write_model(folder: Path, *, gigabytes: float) -> int:
-    """The bytes of the weights that this writes, with a config and an inventory beside them."""
+    """Write weights, a config and an inventory; return the bytes of the weights."""
     num_layers = max(1, round((gigabytes * 5e8 - 2 * _VOCABULARY * _HIDDEN) / _LAYER_NUMBERS))
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -159,7 +159,7 @@ def main() -> int:
     for rank, one in enumerate(found):
         print(
             f"rank {rank}: shard {one.shard_bytes / 2**20:,.0f} MiB, "
-            f"beside it {one.beside_bytes / 2**20:,.1f} MiB, {one.seconds:.2f} s"
+            f"in addition {one.beside_bytes / 2**20:,.1f} MiB, {one.seconds:.2f} s"
         )
     return int(max(one.beside_bytes for one in found) > GOAL_BYTES)
 

@@ -141,7 +141,7 @@ def accepts(content: bytes, path: Path) -> bool:
     path.write_bytes(content)
     try:
         with safe_open(path, framework="numpy") as file:
-            for name in file.keys():  # noqa: SIM118  it is no dict
+            for name in file.keys():  # noqa: SIM118  it is not a dict
                 file.get_slice(name).get_shape()
     except (SafetensorError, OSError, ValueError):
         return False

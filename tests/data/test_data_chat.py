@@ -153,7 +153,7 @@ def test_a_template_that_rewrites_earlier_turns_cannot_tell_answers_apart(base: 
 def test_a_tokenizers_folder_gives_the_end_of_a_document(base: Path) -> None:
     tokenizer = load_tokenizer("tokenizer", base=base, end_of_document=None)
     assert tokenizer.end_of_document == next(tokenizer.encode(["<|endoftext|>"]))[0]
-    # The file alone holds two that are known to end documents, and does not say which.
+    # The file alone has two known ends of document, and does not choose one.
     with pytest.raises(DataError, match="several ends of document"):
         load_tokenizer("tokenizer/tokenizer.json", base=base, end_of_document=None)
     named = load_tokenizer("tokenizer", base=base, end_of_document="</s>")

@@ -75,7 +75,7 @@ def test_a_format_without_a_reader_is_named(base: Path) -> None:
 def test_a_hub_that_cannot_be_reached_is_said_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nothing listens there, so that the connection fails at once.
+    # Nothing listens there, so the connection fails at once.
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("datasets.config.HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)

@@ -54,7 +54,7 @@ def test_labels_of_isolated_documents_never_cross_into_the_next(
     for index in range(len(dataset)):
         inputs, labels = dataset[index]
         positions = dataset.position_ids(index)
-        # No text holds the end of a document, so that it tells where one ends.
+        # No text contains the end of a document, so it marks where one ends.
         ends = inputs == 256
         assert (labels[ends] == IGNORED_LABEL).all()
         assert (labels[~ends] != IGNORED_LABEL).all()

@@ -74,7 +74,7 @@ def test_documents_that_are_tokenized_together_have_the_ids_of_each_alone(tmp_pa
 
 
 def threads_after_tokenizing(folder: Path, *, num_processes: int) -> int:
-    """How many more threads a process has that shared its processors so, and then tokenized."""
+    """How many more threads a process has after it limited its CPUs in this way, and then tokenized."""
     code = """
 import os, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Starts the rank server as soon as tests are collected, so that its imports run beside the first tests."""
+"""Starts the rank server as soon as tests are collected, so its imports run during the first tests."""
 
 from __future__ import annotations
 

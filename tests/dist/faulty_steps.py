@@ -59,7 +59,7 @@ class Listening(Metrics):
 
 
 class Faulty(TorchBackend):
-    """Runs as ever, but for the fault, and keeps digests of the state at the end of every step."""
+    """Runs normally except for the fault, and keeps digests of the state at the end of every step."""
 
     def __init__(self, session: Session, *, fault: Fault | None) -> None:
         super().__init__(session)

@@ -60,7 +60,7 @@ def _save_on(state: TrainingState, *, root: Path, step: int) -> None:
             save(state, to=destination(root, step=step, keep_last=2))
             step += 1
     finally:
-        # Only an error comes here; the parent's loop must not go on in the child.
+        # Only an error comes here; the parent's loop must not continue in the child.
         sys.stderr.flush()
         os._exit(1)
 

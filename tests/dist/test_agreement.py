@@ -76,7 +76,7 @@ def appended(name: str) -> Callable[[Path], object]:
 
 
 def require_refused(told: list[Told], *texts: str) -> None:
-    """All ranks end alike, before any step, with a message that holds the texts."""
+    """All ranks end in the same way, before any step, with a message that contains the texts."""
     assert len({one.message for one in told}) == 1, told
     for one in told:
         assert (one.code, one.steps) == (ExitCode.INPUT, 0), one

@@ -106,7 +106,7 @@ def attention_errors(rank: int, cp: int) -> Errors:
 
 
 def misplaced_errors(rank: int, cp: int) -> Errors:
-    """The output's error where the inputs are sharded otherwise than the attention was told."""
+    """The output's error if the inputs are sharded differently from what the attention expects."""
     errors: Errors = {}
     for kind, (told, sharding) in product(KINDS, (BALANCES, BALANCES[::-1])):
         name = register_attention(kind, group=dist.group.WORLD, balance=told, name="test")

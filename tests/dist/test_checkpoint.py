@@ -51,7 +51,7 @@ def save_trained(rank: int, world_size: int, root: Path, layout: Layout, is_tied
 def load_into(
     rank: int, world_size: int, root: Path, layouts: tuple[Layout, ...], is_tied: bool
 ) -> list[Digests]:
-    """What a differently initialised model holds on each of the meshes after loading."""
+    """What a differently initialized model holds on each of the meshes after loading."""
     found = []
     for layout in layouts:
         state = build(layout, seed=2, is_tied=is_tied)

@@ -1,4 +1,4 @@
-"""What a thread saves while training goes on is what training would have waited for."""
+"""A save by a thread during training is the same as one that training waits for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def background() -> BackgroundSaves:
 
 
 def save_both_ways(rank: int, world_size: int, root: Path, layout: Layout) -> tuple[int, int]:
-    """Steps 1 and 2, each saved while training waits and while it goes on. Staged bytes after each."""
+    """Steps 1 and 2, each saved while training waits and while it continues. Staged bytes after each."""
     state, saves, staged = build(layout, seed=1), background(), []
     for step in (1, 2):
         train_step(state, seed=step)

@@ -1,4 +1,4 @@
-"""Steps whose numbers are wrong on one of two ranks: stopped or skipped alike on both, and told of."""
+"""Steps whose numbers are wrong on one of two ranks: both stop or skip them, and report them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_weight_that_is_no_number_is_named_with_its_rank(workspace: Path) -> N
         assert one.code is ExitCode.NUMERICS
         assert "at step 2" in one.message
         if one.noted:
-            assert f"{WEIGHT} itself is no number on rank 1" in one.message
+            assert f"{WEIGHT} itself is NaN or inf on rank 1" in one.message
 
 
 def test_an_infinite_loss_of_finite_gradients_changes_no_weight(workspace: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_spike_is_skipped_alike_on_all_ranks(workspace: Path, case: Case) -> N
     for one in told:
         assert one.code is None
         assert one.states[-1] == one.states[5]
-        assert len(one.losses) == 5, "a skipped loss is no measure of the next"
+        assert len(one.losses) == 5, "a skipped loss does not predict the next"
     assert "is a spike" in told[0].noted[-1]
 
 

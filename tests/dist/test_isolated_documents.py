@@ -44,7 +44,7 @@ def attention(kind: Kind, balance: Balance, *, isolates: bool = True) -> str:
 
 
 def reference(query: Tensor, *, key: Tensor, value: Tensor, window: int | None = None) -> Tensor:
-    """Attention computed document by document, as if there were no other."""
+    """Attention computed for each document on its own."""
     key, value = (tensor.repeat_interleave(NUM_HEADS // tensor.shape[1], 1) for tensor in (key, value))
     rows = []
     for row, lengths in enumerate(LENGTHS):

@@ -1,4 +1,4 @@
-"""Training on a mesh beyond parity: ties, narrow dtypes, the optimizer, and gradients that are no numbers."""
+"""Training on a mesh beyond parity: ties, narrow dtypes, the optimizer, and gradients with NaN or inf."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def poison_rank(rank: int, world_size: int, task: Task, value: float) -> tuple[E
         after = local_digests(dict(session.model.named_parameters()), prefix="")
         dist.destroy_process_group()
         return error.code, error.message, after == backend.before
-    raise AssertionError("the run went on")
+    raise AssertionError("the run continued")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -55,7 +55,7 @@ def digests(model: PreTrainedModel) -> dict[str, str]:
 
 
 def save_weights(model: PreTrainedModel, folder: Path, **options: Any) -> None:
-    """The model's weights beside the config that is there already."""
+    """The model's weights, next to the existing config."""
     config = (folder / "config.json").read_bytes()
     model.save_pretrained(folder, **options)
     (folder / "config.json").write_bytes(config)
@@ -170,7 +170,7 @@ def test_weights_that_do_not_fit_are_named(
 
 def test_a_file_that_is_no_safetensors_is_named(own_workspace: Path) -> None:
     (own_workspace / "llama" / "model.safetensors").write_bytes(b"not a header")
-    with pytest.raises(RankError, match=r"RunError: .*model\.safetensors is no safetensors file"):
+    with pytest.raises(RankError, match=r"RunError: .*model\.safetensors is not a safetensors file"):
         set_up(Case("1", settings=PRETRAINED), workspace=own_workspace)
 
 
@@ -230,7 +230,7 @@ def count_bytes_rank(rank: int, world_size: int, task: Task) -> tuple[int, int]:
     ids=lambda case: case.name,
 )
 def test_a_rank_reads_its_own_share_and_no_more(case: Case, own_workspace: Path) -> None:
-    """A part in tp x dp_shard of the model, norms beside: 5 %, or what else of so small a model is whole."""
+    """One part in tp x dp_shard of the model, plus 5 % for norms and other replicated parts of so small a model."""
     model = fresh_model(own_workspace, case.model)
     save_weights(model, own_workspace / case.model)
     task = Task(compile_case(case, workspace=own_workspace), own_workspace, own_workspace / "run")

@@ -110,7 +110,7 @@ def trained(folder: Path, *settings: str, run_folder: Path, stop_after: int | No
 
 
 def by_hand(folder: Path, samples: list[tuple[int, ...]]) -> tuple[dict[str, Tensor], list[int], list[float]]:
-    """Weights, labels and losses of a loop that takes no step where there are no labels."""
+    """Weights, labels and losses of a loop that skips steps without labels."""
     dataset = dataset_of(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder / "model", attn_implementation="eager")
     model.train()
@@ -159,7 +159,9 @@ def test_a_guard_lets_it_pass_and_remembers_nothing_of_it(folder: Path, tmp_path
     guarded = trained(folder, *settings, run_folder=tmp_path / "guarded")[0]
     plain = trained(folder, run_folder=tmp_path / "plain")[0]
     assert [one.loss for one in guarded.metrics] == [one.loss for one in plain.metrics]
-    manifest = json.loads((tmp_path / "guarded/checkpoints" / f"step-{NUM_STEPS}" / "manifest.json").read_text())
+    manifest = json.loads(
+        (tmp_path / "guarded/checkpoints" / f"step-{NUM_STEPS}" / "manifest.json").read_text()
+    )
     remembered = manifest["progress"]["recent_losses"]
     assert remembered == [one.loss for one in plain.metrics if one.labels][-5:]
 

@@ -37,7 +37,7 @@ BETWEEN: tuple[Placement, ...] = (Replicate(), Shard(1))
 class Case:
     """A module under a style. `inside` are styles of its children, for a container.
 
-    `enters` and `leaves` are how the input and output lie at the module's edge.
+    `enters` and `leaves` are the layouts of input and output at the module's boundary.
     """
 
     style: str
@@ -153,7 +153,7 @@ OWN_PARAMETERS: dict[str, dict[str, Placement]] = {
 
 
 class Experts(nn.Module):
-    """Experts that all compute every token, and count alike."""
+    """Experts that all compute every token, with equal weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Scale(nn.Module):
 
 
 class LatentHeads(nn.Module):
-    """Heads from a latent vector, each beside the same rotary part."""
+    """Heads from a latent vector, each with the same rotary part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,7 +265,9 @@ def apply(case: Case, module: nn.Module, mesh: DeviceMesh) -> None:
     plan = {
         name: realised
         for name, style, boundary in uses
-        if (realised := torch_style(use(BY_NAME[style], boundary), parameters=placements(case), config=config))
+        if (
+            realised := torch_style(use(BY_NAME[style], boundary), parameters=placements(case), config=config)
+        )
     }
     own = plan.pop("", None)
     if plan:

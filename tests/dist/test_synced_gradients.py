@@ -24,7 +24,7 @@ SHAPES = ((6,), (4, 6), (10,))
 
 
 class Parameters(nn.Module):
-    """Whole parameters on tp, each with its gradient, and one that is divided."""
+    """Whole parameters on tp, each with its gradient, and a sharded one."""
 
     def __init__(self, dtypes: tuple[torch.dtype, ...], *, rank: int) -> None:
         super().__init__()
@@ -98,6 +98,6 @@ def test_gradients_of_whole_replicas_are_summed_layer_by_layer() -> None:
     one has no gradient."""
     same = dict.fromkeys([f"layers.{layer}.{name}" for layer in range(2) for name in ("one", "other")], [3.0])
     for rank, (values, num_messages) in enumerate(run_ranks(summed_over_replicas, 4)):
-        # Ranks 0 and 2 hold the first half of what is divided, 1 and 3 the second.
+        # Ranks 0 and 2 hold the first half of the sharded dimension, 1 and 3 the second.
         assert values == same | {"divided": [22.0] if rank % 2 == 0 else [24.0]}
         assert num_messages == 4

@@ -1,4 +1,4 @@
-"""Tensors that are not of the model's dtype: what a plan says of them, and what becomes of them in a run."""
+"""Tensors that do not have the model's dtype: how a plan shows them, and what a run does with them."""
 
 from __future__ import annotations
 
@@ -117,8 +117,7 @@ def test_a_graph_names_what_transformers_has_in_another_dtype(
 
 def test_layout_shows_what_is_built_and_what_is_loaded_in_another_dtype(base: Path) -> None:
     assert other_dtypes_text(build_of(Plan(), base)) == (
-        f"built in float32, not bfloat16: {', '.join(FREQUENCIES)}\n"
-        f"loaded in float32, not bfloat16: {BIAS}\n"
+        f"built in float32, not bfloat16: {', '.join(FREQUENCIES)}\nloaded in float32, not bfloat16: {BIAS}\n"
     )
     assert other_dtypes_text(build_of(Plan(dtype="float32"), base)) == ""
 
@@ -150,7 +149,9 @@ def test_a_unit_of_float32_in_a_bfloat16_model_sends_what_is_estimated(base: Pat
 
 def trained(plan: Plan, base: Path, folder: Path, *, stop_after: int | None = None) -> list[Record]:
     graph = graph_of(plan, base)
-    return run_ranks(train_rank, graph.world_size, Task(graph, base, folder, stop_after=stop_after), init=False)
+    return run_ranks(
+        train_rank, graph.world_size, Task(graph, base, folder, stop_after=stop_after), init=False
+    )
 
 
 def test_a_graph_that_another_release_of_transformers_was_asked_for_is_refused(
@@ -220,9 +221,9 @@ def test_an_export_keeps_in_float32_what_loading_it_keeps(
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     digests = digests_of(model)
     for name, tensor in record.final.items():
-        assert torch.equal(dict(model.named_parameters())[name].float(), tensor.to(torch.bfloat16).float()) or (
-            name in wide and torch.equal(dict(model.named_parameters())[name], tensor)
-        )
+        assert torch.equal(
+            dict(model.named_parameters())[name].float(), tensor.to(torch.bfloat16).float()
+        ) or (name in wide and torch.equal(dict(model.named_parameters())[name], tensor))
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
     assert set(digests) == {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
 
@@ -233,7 +234,7 @@ def test_a_unit_of_two_dtypes_is_refused_and_the_help_mends_it(base: Path) -> No
     assert "`model.layers.*.mlp.gate.weight`" in found.primary.text
     assert GATE_UNIT.removesuffix('" -> unit') in (found.help or "")
     assert "P736" not in codes(replace(mixed, fsdp=GATE_UNIT), base)
-    # Buffers are no part of a unit.
+    # Buffers are not part of a unit.
     assert "P736" not in codes(Plan(fsdp="cpu_offload = false"), base)
 
 
@@ -271,5 +272,3 @@ def test_a_script_keeps_the_same_tensors_in_float32(base: Path) -> None:
     assert "keep_in_float32(model, [" in lines
     assert f"model.layers.{{n}}.{BIAS.partition('.1.')[2]}" in lines
     compile(lines, "train.py", "exec")
-
-

@@ -1,4 +1,4 @@
-"""Weights that a model's own initialisation leaves as they are."""
+"""Weights that a model's own initialization leaves unset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Scale(nn.Module):
 
 
 class Scaled(PreTrainedModel):
-    """Layers of a linear module and a scale. Only the linear module is initialised."""
+    """Layers of a linear module and a scale. Only the linear module is initialized."""
 
     def __init__(self, *, width: int = 4) -> None:
         super().__init__(PreTrainedConfig())

@@ -25,5 +25,5 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> runs.Stage:
 
 @pytest.fixture(scope="session")
 def stage_behind(tmp_path_factory: pytest.TempPathFactory) -> runs.Stage:
-    """Whose plans save while training goes on."""
+    """Whose plans save while training continues."""
     return runs.prepare(tmp_path_factory.mktemp("stage-behind"), mode="async")

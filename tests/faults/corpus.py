@@ -67,7 +67,7 @@ def missing_shard(directory: Path, marker: Path) -> None:
 
 
 def escaping_path(directory: Path, marker: Path) -> None:
-    """The shard beside the step's folder, and the manifest that leads there."""
+    """The shard next to the step's directory, and the manifest that points there."""
     (directory / SHARD).rename(directory.parent / "x.safetensors")
     path = directory / MANIFEST_NAME
     path.write_text(path.read_text(encoding="utf-8").replace(SHARD, "../x.safetensors"), encoding="utf-8")

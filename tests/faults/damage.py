@@ -70,7 +70,7 @@ _PROMISE = "refused as damage (exit 7) before a tensor of the model has changed"
 _SHARDS = ("rank-00000.safetensors", "rank-00001.safetensors")
 
 Damage = Callable[[Path, Path], object]
-"""Done to a step's folder, with another step's beside it."""
+"""Done to a step's directory, with another step's next to it."""
 
 
 def _damages() -> Iterator[tuple[str, Damage]]:

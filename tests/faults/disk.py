@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.faults.calls import Call
 
 Change = tuple[tuple[str, "Node | None"], ...]
-"""Names of a folder with what they stand for from now on."""
+"""Names in a directory with their targets from now on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +78,7 @@ class Disk:
         folder, name = self._place(call.path)
         match call.kind:
             case "create":
-                # An existing file that is opened anew keeps its node, and loses its bytes.
+                # An existing file that is opened again keeps its node, and loses its bytes.
                 node = folder.seen().get(name)
                 if isinstance(node, File):
                     node.seen = b""

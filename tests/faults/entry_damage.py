@@ -1,4 +1,4 @@
-"""What may become of an entry of a folder: cut, spoiled, grown, or replaced by what is not a plain file."""
+"""Damage to an entry of a directory: cut, spoiled, grown, or replaced by anything but a plain file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BLOB = 18 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """A folder beside the run's, to which links lead, and what it holds at first."""
+    """A directory next to the run's, to which links point, and its initial contents."""
 
     folder: Path
 
     def make(self) -> None:
-        """Makes it anew."""
+        """Create it again."""
         remove(self.folder)
         (self.folder / "folder").mkdir(parents=True)
         (self.folder / "file").write_text("outside", encoding="utf-8")

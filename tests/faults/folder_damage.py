@@ -1,4 +1,4 @@
-"""Entries of a run's folder that are damaged or are something else: a run goes on, or says why not."""
+"""Entries of a run directory that are damaged or of another kind: a run continues, or reports why not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSALS = (2, 4, 7)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An entry of a run's folder. What is not training state never stops a run."""
+    """An entry of a run directory. Entries other than training state never stop a run."""
 
     name: str
     is_state: bool = False
@@ -58,7 +58,7 @@ def prepare_begun(stage: Stage, run_folder: Path) -> Path:
 
 
 def damaged(folder: Path, *, stage: Stage, begun: Path, target: Target, damage: str) -> Injection:
-    """What becomes of a run that goes on in a folder of which one entry is damaged."""
+    """The outcome of a run that resumes in a directory with one damaged entry."""
     run_folder, outside = folder / "damaged-run", Outside(folder / "outside")
     for path in (run_folder, run_folder.with_name(f"{run_folder.name}.rank-0.log")):
         remove(path)
@@ -100,7 +100,7 @@ def folder_row(folder: Path, *, stage: Stage, damages: Sequence[str] = tuple(DAM
         "101",
         "each entry of a run's folder lost, cut, spoiled, huge, or replaced by a directory, pipe, socket, "
         "device or link",
-        "what is not training state is set aside and the run ends as an undisturbed one; else it is refused "
-        "by name, or goes on from a sound step; no link is followed, nothing hangs",
+        "entries other than training state are set aside and the run ends as an undisturbed one; others are "
+        "refused by name, or the run resumes from a sound step; no link is followed, nothing hangs",
         tuple(found),
     )

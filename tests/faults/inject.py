@@ -21,7 +21,7 @@ class How(StrEnum):
     KILL = "SIGKILL before it"
     KILL_HALF = "SIGKILL half-way through it"
     ERROR = "the system refuses it"
-    FULL = "the file lies on a full device"
+    FULL = "the file is on a full device"
 
 
 @dataclass(frozen=True, slots=True)

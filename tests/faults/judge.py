@@ -15,7 +15,7 @@ from tests.faults.ranks import TIMEOUT_SECONDS, Ending
 from tests.faults.state import Digests, build, digests, save_step
 
 PARTING_SECONDS = 5
-"""What a rank may take beyond its timeout, to say so and to leave."""
+"""The time that a rank may take beyond its timeout, to report it and to exit."""
 
 
 def survivors_problem(endings: Sequence[Ending], *, killed: int) -> str:

@@ -1,5 +1,5 @@
 """SIGKILL at every change that a save makes to its files, on every rank: one that training waits for, and one
-that a thread makes while training goes on."""
+that a thread makes while training continues."""
 
 from __future__ import annotations
 

@@ -21,21 +21,21 @@ CPUs; `make faults` runs them all and writes this page.
 - Kills and errors hit every mkdir, create, write, fsync, rename, unlink and rmdir of a save, by their
   number: a plugin of the tests counts them below Python's buffers. Writes are also cut in half.
 - Power loss is replayed: the calls of all ranks are recorded, and after each of them every extreme and a
-  random sample of what a disk may hold is written into a fresh folder. The model: what is not fsynced may
-  be there, absent, zeros or cut; a name changes for sure once its folder is fsynced, before that each
+  random sample of the possible contents of a disk is written into a fresh folder. The model: unsynced data
+  may be there, absent, zeros or cut; a name changes for sure once its folder is fsynced, before that each
   change for itself may be lost; the fsync of a file does not keep its name. That is meaner than ext4 or
   xfs. Without any one of a save's fsyncs the replay finds a loss (`tests/faults/test_power.py`).
 - Ranks pickle what they send each other through torch, and trust each other. Audit hooks show that saves,
-  resumes and exports unpickle nothing that lies in a file (`tests/faults/test_unpickling.py`).
+  resumes and exports unpickle nothing from a file (`tests/faults/test_unpickling.py`).
 - EIO, ENOSPC and EDQUOT at single calls are raised by the plugin; full devices are /dev/full, limits are
   real.
 - Numbers go wrong (rows 10, 11, 19) inside the ops of real runs on two ranks: a loss or a weight is spoiled,
   a bit flipped, on one of them. Ranks that skip, sleep, starve or cannot read (rows 13, 17, 18, 25) are
   processes whose ops a plugin of the tests wraps; limits of memory are RLIMIT_AS.
 
-A save behind training (`checkpoint.mode = async`) is one whose copy a thread writes while training goes on:
+A save behind training (`checkpoint.mode = async`) is one whose copy a thread writes while training continues:
 row 26 is its death before the commit. `tests/faults/test_kills.py` shows that it makes the very calls of a
-save that training waits for, so that what is replayed of power losses (row 4) holds for both.
+save that training waits for, so the replayed power losses (row 4) hold for both.
 
 Not covered: several machines, network file systems and GPUs; a folder that others may write into, whose
 files are only as safe as their hashes, which whoever edits a file can renew."""

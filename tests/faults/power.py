@@ -50,11 +50,11 @@ def crash_images(
 
 
 def power_rows(folder: Path, *, scene: Scene, num_samples: int) -> tuple[Row, ...]:
-    """A save beside an older step, and the first save of all, into a folder that it makes."""
+    """A save with an older step in place, and the very first save, into a folder that it makes."""
     return (
         Row(
             "4",
-            "power loss after every call of a save beside an older step",
+            "power loss after every call of a save with an older step in place",
             "a step or two, each whole; once the save has returned, the new one",
             tuple(_losses(folder / "second", source=scene.root, num_samples=num_samples)),
         ),

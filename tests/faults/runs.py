@@ -1,4 +1,4 @@
-"""Whole runs whose ranks die at any instant, or whose files the system refuses, and how they go on."""
+"""Whole runs whose ranks die at any instant, or whose files the system refuses, and how they resume."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stage:
         return "a run" if self.mode == "sync" else "a run that saves behind training"
 
     def copy_begun(self, run_folder: Path) -> Path:
-        """A copy of the run that has begun, to go on with."""
+        """A copy of the run that has begun, to resume."""
         return Path(shutil.copytree(self.begun, run_folder))
 
 
@@ -196,7 +196,7 @@ def exactness_problem(run_folder: Path, undisturbed: Path) -> str:
     if found.files != wanted.files or found.tensors != wanted.tensors:
         return "the last step's weights or moments differ from an undisturbed run's"
     if found.progress != wanted.progress:
-        return f"the run stands at {found.progress}, not at {wanted.progress}"
+        return f"the run is at {found.progress}, not at {wanted.progress}"
     return ""
 
 
@@ -207,14 +207,14 @@ def _end_problem(run_folder: Path, undisturbed: Path) -> str:
 
 
 def newest_problem(run_folder: Path) -> str:
-    """Unless there is no checkpoint, or the newest verifies."""
+    """The problem, unless the newest checkpoint verifies or is missing."""
     root = run_folder / "checkpoints"
     steps = committed_steps(root)
     return "; ".join(str(one) for one in verify(step_directory(root, step=steps[-1]))) if steps else ""
 
 
 def instant_rows(folder: Path, *, stage: Stage, num_instants: int) -> tuple[Row, Row]:
-    """One rank, and both, killed at random instants of a run after its ranks have met; then it goes on."""
+    """One rank, and both, killed at random instants of a run after its ranks have met; then it resumes."""
     chosen = random.Random(_SEED)
     instants = [chosen.uniform(0.0, stage.seconds) for _ in range(num_instants)]
     after = folder / "run" / "plan.json"
@@ -225,7 +225,7 @@ def instant_rows(folder: Path, *, stage: Stage, num_instants: int) -> tuple[Row,
     both = tuple(
         _killed(folder, stage, Death(tuple(range(WORLD_SIZE)), after, instant)) for instant in instants
     )
-    exact = "the newest step verifies; the run goes on from it and ends bit for bit as an undisturbed one"
+    exact = "the newest step verifies; the run resumes from it and ends bit for bit as an undisturbed one"
     return (
         Row(
             "1",
@@ -269,7 +269,7 @@ def _killed_problems(run_folder: Path, stage: Stage, first: Sequence[Ending]) ->
     for ending in run(stage.plans[WORLD_SIZE], run_folder, world_size=WORLD_SIZE):
         if ending.code != 0:
             text = said(run_folder, rank=ending.rank)
-            yield f"going on, rank {ending.rank} ended with {ending.code}: {text}"
+            yield f"resuming, rank {ending.rank} ended with {ending.code}: {text}"
             return
     try:
         yield from filter(None, [exactness_problem(run_folder, stage.undisturbed[WORLD_SIZE])])
@@ -288,11 +288,11 @@ REFUSALS: dict[str, tuple[Fault | None, str]] = {
 
 
 REFUSALS_BEHIND = tuple(name for name, (_, setting) in REFUSALS.items() if setting != NO_DESCRIPTORS)
-"""Those that can be put on a save alone while training goes on."""
+"""Those that can be put on a save alone while training continues."""
 
 
 def refused_row(folder: Path, *, stage: Stage, names: Iterable[str] = tuple(REFUSALS)) -> Row:
-    """Runs of one rank that go on, and whose next save the system refuses."""
+    """Runs of one rank that resume, and whose next save the system refuses."""
     injections = []
     for name in names:
         fault, setting = REFUSALS[name]
@@ -312,7 +312,7 @@ def refused_row(folder: Path, *, stage: Stage, names: Iterable[str] = tuple(REFU
         "5, 6",
         f"the save of {stage.what} refused by {'; '.join(names)}",
         "exit 4, in status.json too; the step before verifies, the partial one is gone, or "
-        "goes with the next save where no descriptor is free; going on is exact",
+        "is removed by the next save where no descriptor is free; resuming is exact",
         tuple(injections),
     )
 

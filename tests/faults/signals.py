@@ -1,4 +1,4 @@
-"""Runs that are told to end: signals as an op begins, on some ranks, and how such a run goes on."""
+"""Runs that are asked to stop: signals as an op begins, on some ranks, and how such a run resumes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def status(run_folder: Path) -> dict[str, Any]:
 
 
 def preemption_problems(run_folder: Path, found: Sequence[Ending], *, steps: Sequence[int]) -> Iterator[str]:
-    """What is wrong with the end of a run that was told to end, unless it saved one of these steps."""
+    """The problem with the end of a run that was asked to stop, unless it saved one of these steps."""
     for ending in found:
         if ending.code != PREEMPTED or ending.seconds > LONGEST_SECONDS:
             text = said(run_folder, rank=ending.rank)
@@ -138,7 +138,7 @@ def told_row(folder: Path, *, stage: Stage) -> Row:
         "SIGTERM, SIGINT, SIGHUP, SIGUSR1 to one rank and to both: at the start, in a step, in an "
         "evaluation, in the last save",
         "exit 75 on every rank with the same step saved, nothing before the first step, 0 after the last; "
-        "going on is exact",
+        "resuming is exact",
         tuple(injections),
     )
 

@@ -20,8 +20,8 @@ from tests.faults.ranks import endings
 
 Digests = dict[str, str]
 
-PLAN = "stands for a compiled plan, of step"
-"""What a checkpoint keeps beside its tensors: nothing here reads it."""
+PLAN = "instead of a compiled plan, of step"
+"""The facts of a checkpoint other than its tensors: nothing here reads them."""
 
 
 def build(*, world_size: int) -> TrainingState:

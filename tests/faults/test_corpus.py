@@ -74,7 +74,7 @@ def test_99_what_anybody_wrote_into_an_open_folder_is_refused(root: Path) -> Non
     directory.chmod(0o777)
     state = build(world_size=1)
     load(state, directory=directory)
-    assert digests(state) == expected(STEP), "the folder's mode alone is no damage"
+    assert digests(state) == expected(STEP), "the directory's mode alone is not damage"
     shutil.copy(root / "step-9" / SHARD, directory / SHARD)
     assert f"{SHARD}: its SHA-256" in refuse(root)
 

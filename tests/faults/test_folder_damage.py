@@ -1,4 +1,4 @@
-"""A run goes on in a folder with damaged entries, or refuses by name; it never hangs or follows links."""
+"""A run continues in a directory with damaged entries, or names one; it never hangs or follows links."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_damaged_entry_is_set_aside_or_refused(
 def test_every_entry_that_a_run_leaves_is_a_target(begun: Path) -> None:
     known = {target.name for target in targets(begun)}
     there = {path.relative_to(begun).as_posix() for path in begun.rglob("*")}
-    # One step stands for all.
+    # One step represents all.
     assert {name for name in there if not name.startswith("checkpoints/step-1")} <= known
     assert {target.name for target in targets(begun) if target.is_there} <= there
 

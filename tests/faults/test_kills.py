@@ -1,4 +1,4 @@
-"""Ranks killed in a save, in a load, and in whole runs: one verified step is left, and training goes on."""
+"""Ranks killed in a save, in a load, and in whole runs: one verified step is left, and training resumes."""
 
 from __future__ import annotations
 

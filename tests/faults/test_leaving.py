@@ -1,6 +1,6 @@
-"""Whatever a run is in when it is told to end, it says so at once, leaves in time, and goes on exactly.
+"""Whatever a run does when it is asked to stop, it acknowledges at once, exits in time, and resumes exactly.
 
-Each op is made slow, so that finishing it would take far longer than the run may take to leave it.
+Each op is made slow: finishing it would take far longer than the run may take to exit.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def test_an_evaluation_is_left_and_made_up_for(step: int, scene: Scene, tmp_path
     goes_on_exactly(scene.plans["one"], folder, scene, world_size=1)
 
 
-@pytest.mark.parametrize("ranks", [(1,), (0, 1)], ids=["one rank is told", "both are told"])
+@pytest.mark.parametrize("ranks", [(1,), (0, 1)], ids=["one rank is signalled", "both are signalled"])
 def test_ranks_leave_an_evaluation_after_the_same_batch(
     ranks: tuple[int, ...], scene: Scene, tmp_path: Path
 ) -> None:

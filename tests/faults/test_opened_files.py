@@ -91,7 +91,7 @@ def begun(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_command_opens_a_runs_files_in_one_place(
     words: str, reads: set[str], stage: Stage, begun: Path, tmp_path: Path
 ) -> None:
-    # A run that goes on removes checkpoints, which other commands look at.
+    # A resumed run removes checkpoints while other commands read them.
     folder = tmp_path / "run"
     shutil.copytree(begun, folder)
     texts = words.replace("RUN", str(folder)).replace("PLAN", str(stage.plans[1])).split()

@@ -1,4 +1,4 @@
-"""A run that is told to end saves the step it is in, on every rank the same one, and goes on exactly."""
+"""A run that is asked to stop saves its current step, the same one on every rank, and resumes exactly."""
 
 from __future__ import annotations
 

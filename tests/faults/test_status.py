@@ -69,7 +69,7 @@ def test_a_status_is_replaced_on_a_disk_without_a_byte(small_disk: Path) -> None
         (small_disk / "probe").write_bytes(bytes(4096))
     replace_text(path, "failed" * 1000)
     assert path.read_text() == "failed" * 1000
-    assert not list(small_disk.glob(".status.json.*[0-9]")), "nothing is left beside it"
+    assert not list(small_disk.glob(".status.json.*[0-9]")), "nothing else is left"
 
 
 def test_room_is_taken_again_when_there_is_some(small_disk: Path) -> None:

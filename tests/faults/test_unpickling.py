@@ -1,4 +1,4 @@
-"""A run's saves, its resume and its export unpickle nothing that lies in a file."""
+"""A run's saves, its resume and its export unpickle nothing from a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPT = str(Path(__file__).parent / "audited_run.py")
 
 
 def unpickled(audit: Path, *arguments: str) -> list[str]:
-    """What a command has unpickled, but for what torch's ranks send each other: one sends to itself, too."""
+    """What a command has unpickled, except messages between torch's ranks: one sends to itself, too."""
     outcome = start(
         sys.executable, "-P", SCRIPT, *arguments, environment={"AUDIT": str(audit), "HF_HUB_OFFLINE": "1"}
     )

@@ -36,7 +36,7 @@ def number_rows(folder: Path) -> Iterator[Row]:
     yield Row(
         "11",
         "a loss 50 times as high on one of 2 ranks; NaN where the plan skips it",
-        "stop: as above; skip: both leave the step out, and go on with the next batch",
+        "stop: as above; skip: both leave the step out, and continue with the next batch",
         tuple(_spikes(workspace)),
     )
     yield Row(
@@ -145,7 +145,7 @@ _PROCESS_ROWS = (
     (
         "13",
         "one of 2 ranks leaves out a collective",
-        "exit 6, or gloo's own end where sizes differ; where both stand is told",
+        "exit 6, or gloo's own end where sizes differ; the positions of both are reported",
         ("skip 1 2 grads.clip", "skip 1 3 metrics.reduce"),
         ((6, 6), (-6, 6)),
         r"help: rank [01] .*, in op `[a-z.]+` at step \d",

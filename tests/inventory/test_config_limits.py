@@ -35,7 +35,7 @@ def test_every_config_in_the_repository_is_within_limits() -> None:
 
 @pytest.mark.parametrize("case", HOSTILE, ids=lambda case: case.row)
 def test_a_hostile_config_is_refused_at_once_and_says_where(case: FileCase, tmp_path: Path) -> None:
-    """Also where an inventory lies beside it: what was known of another content is not asked."""
+    """Also if there is an inventory next to it: one of other contents is not used."""
     (tmp_path / "model").mkdir()
     for name in ("config.json", "inventory.json"):
         (tmp_path / "model" / name).write_bytes((CONFIG.parent / name).read_bytes())

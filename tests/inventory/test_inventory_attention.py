@@ -42,11 +42,11 @@ def test_what_attention_asks_for_is_noted(folder: Path, extras: tuple[str, ...])
         (SHIPPED / "qwen3-8b", False),
         (SHIPPED / "tiny-phi3", True),  # one projection, cut into queries, keys and values
         (OTHERS / "tiny-neox", False),  # one projection too, but head by head
-        (OTHERS / "tiny-hrm", False),  # a gate beside the heads
+        (OTHERS / "tiny-hrm", False),  # a gate per head
         (OTHERS / "tiny-opt", True),  # takes tokens for heads, and raises nothing
         (OTHERS / "tiny-stablelm", True),  # raises in a view
         (SHIPPED / "tiny-deepseek-v3", False),  # whole latent values, from which the heads are made
-        (OTHERS / "tiny-mqa", False),  # no rank could have a share: another rule says so
+        (OTHERS / "tiny-mqa", False),  # no rank could have a share: another rule reports this
     ],
     ids=lambda value: getattr(value, "name", ""),
 )

@@ -148,7 +148,7 @@ def full_product(mesh: Mesh) -> Iterator[Cell]:
 def cells(world_size: int) -> tuple[Cell, ...]:
     """The float64 cells that are run: all on 4 ranks, elsewhere enough that every two values meet.
 
-    On 1 and 2 ranks they meet within each mesh. On 8 ranks the mesh is one axis more, so that every value is
+    On 1 and 2 ranks they meet within each mesh. On 8 ranks the mesh is one more axis, so every value is
     run on every mesh, and any two of them on some mesh.
     """
     every = {mesh: tuple(full_product(mesh)) for mesh in meshes(world_size)}

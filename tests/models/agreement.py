@@ -58,7 +58,7 @@ def agreement(records: Sequence[Record], expected: Measured, *, dtype: str) -> A
     error, noise = _all_together(first.gradients, expected)
     if not error <= NOISE_LIMIT * noise + _ROUNDING:
         wrong.append(f"gradients are off by {error:.0e}, where {dtype} is by {noise:.0e}")
-    # Ranks of tp round parts of sums: a token more or less of one expert is no noise of that expert alone.
+    # Ranks of tp round parts of sums: one token more or less affects more than that expert.
     if len(records) == 1:
         wrong += _beyond_own_noise(first.gradients, expected)
     return Agreement(tuple(wrong), error)
@@ -128,7 +128,7 @@ def _updates(final: Mapping[str, Tensor], expected: Measured) -> Iterator[str]:
 
 
 def initial_faults(actual: Mapping[str, tuple[str, Drawn]], expected: Initial) -> Iterator[str]:
-    """What random weights differ in from transformers' own; `actual` has each tensor's digest beside it."""
+    """What random weights differ in from transformers' own; `actual` has each tensor's digest too."""
     names = expected.settled.keys() | expected.drawn.keys()
     if actual.keys() != names:
         yield f"only on one side: {', '.join(sorted(actual.keys() ^ names)[:3])}"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 _MASKED = "an encoder with a head; its attention sees later tokens unless asked otherwise"
 _HALF = "the decoder of an encoder-decoder"
-_MIXED = "a model of more than text; its language model stands in the table, or under a name of its own"
-_ALIAS = "another name of a model that stands in the table"
+_MIXED = "a model of more than text; its language model is in the table, or under a name of its own"
+_ALIAS = "another name of a model in the table"
 
 LEFT_OUT: Mapping[str, str] = {
     **dict.fromkeys(

@@ -62,7 +62,7 @@ class Initial:
 
 
 def write_corpus(path: Path, *, sequence_length: int) -> None:
-    """A text of exactly the sequences of one step, so that their order says nothing."""
+    """A text of exactly the sequences of one step, so their order does not matter."""
     words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
     text = " ".join(words[(i * i + 3 * i) % len(words)] + str(i) for i in range(sequence_length))
     # The token after the last is the end of the document.
@@ -70,7 +70,7 @@ def write_corpus(path: Path, *, sequence_length: int) -> None:
 
 
 def write_weights(folder: Path, *, noise: float = NOISE) -> None:
-    """Puts weights beside a config.json, in float32: of transformers' initialization, with noise on each."""
+    """Put float32 weights next to a config.json: transformers' own initialization, with noise on each."""
     torch.manual_seed(11)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""One architecture through planc: what `check` says of each column's plan, and how those it accepts train."""
+"""One architecture through planc: `check`'s result for each column's plan, and how accepted plans train."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Status(StrEnum):
     REFUSED = "refused"
     """By `planc check`."""
     SKIPPED = "skipped"
-    """There is no plan to try."""
+    """No plan can be tried."""
     NOT_LOADED = "not loaded"
     """By a run, before its first step: it names weights that planc cannot bring into the model's form."""
     DIFFERENT = "DIFFERENT"
@@ -68,7 +68,7 @@ class Cell:
     error: float | None = None
     codes: tuple[str, ...] = ()
     variant: str = ""
-    """What the plan had to say of attention for `check` to take it."""
+    """The attention settings with which `check` accepts the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def prepare(model_type: str, architecture: str, *, changes: Mapping[str, object]
 
 
 def _change(path: Path, changes: Mapping[str, object]) -> None:
-    """Again after transformers has written the config beside its weights."""
+    """Again after transformers has written the config next to its weights."""
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, **changes}, indent=1), encoding="utf-8")
 

@@ -18,26 +18,26 @@ PAGE = HERE / "MODELS.md"
 
 _TITLE = "# Models"
 _INTRODUCTION = """\
-Every causal language model of transformers, tiny, through planc: what `planc check` says of a plan, and
+Every causal language model of transformers, tiny, through planc: the result of `planc check` for a plan, and
 whether the plans that it accepts train as one process with transformers and torch alone does. `make models`
 writes this page.
 
 - `equal`: {num_steps} steps have the same loss, gradient norm, gradient of every parameter, new parameters
   and replicas. The number is the worst gradient's relative error in float32; up to 1e-5 counts as equal.
-- `P412`: `planc check` refuses the plan; the reasons stand below the table.
-- `-`: this table writes no such plan; the reasons stand below.
+- `P412`: `planc check` rejects the plan; the reasons are below the table.
+- `-`: this table writes no such plan; the reasons are below.
 - `not loaded`: a run ends before its first step, naming weights that planc cannot convert.
 - **DIFFERENT**, **FAILED**: a bug, of planc or of transformers. `unknown`: one process cannot train the model
   either.
 
 The first column holds the loss against a forward of transformers with its own choice of attention, too.
-`eager` and `ulysses` say that the plan has `attention = eager`, or `rotate = ulysses`, since `check` refuses
+`eager` and `ulysses` mean that the plan has `attention = eager`, or `rotate = ulysses`, since `check` refuses
 what comes first, `sdpa` and `allgather`. TP with sequence parallelism is tried where rules follow from the
 model's own plan: decoders of norms, attention and a dense MLP."""
 
 
 def read_rows(path: Path) -> dict[str, Row]:
-    """The rows by model type; none where there is no file."""
+    """The rows by model type; none without a file."""
     if not path.exists():
         return {}
     found = {}
@@ -51,7 +51,7 @@ def read_rows(path: Path) -> dict[str, Row]:
 
 
 def write_rows(rows: Mapping[str, Row], path: Path) -> None:
-    """One architecture a line, so that a diff shows which changed."""
+    """One architecture per line, so a diff shows which changed."""
     lines = (f"{json.dumps(model_type)}: {json.dumps(row.data())}" for model_type, row in rows.items())
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

@@ -71,7 +71,7 @@ class Variant:
 
 
 def variants(column: str) -> tuple[Variant, ...]:
-    """What a column's plan says of attention, the next where `check` refuses the one before."""
+    """The attention settings of a column's plan: the next if `check` rejects the one before."""
     if column == "cp":
         return Variant(rotate="allgather"), Variant(rotate="ulysses")
     return Variant(), Variant(attention="eager")
@@ -176,7 +176,7 @@ def sequence_rules(inventory: Inventory) -> Iterator[str]:
         name for name, kinds in children.items() if name not in divided and kinds - {Kind.NORM, None}
     )
     if other:
-        raise NoPlan(f"a layer has {', '.join(other)} beside norms and what its own plan divides")
+        raise NoPlan(f"a layer has {', '.join(other)} in addition to norms and what its own plan shards")
     outside = [module for module in inventory.modules if module.parameters and not _is_in(module.fqn, block)]
     head = inventory.head
     for module in outside:
@@ -188,7 +188,7 @@ def sequence_rules(inventory: Inventory) -> Iterator[str]:
             case _ if head is not None and module.fqn == head.fqn:
                 yield f'"{module.fqn}" -> colwise(input = Shard(1), output = Shard(-1))'
             case _:
-                raise NoPlan(f"{module.fqn} stands beside the layers")
+                raise NoPlan(f"{module.fqn} is outside the layers")
     for name, kinds in children.items():
         if name in divided:
             yield f'"{block}.*.{name}" -> prepare_input(input = Shard(1), desired = Replicate())'

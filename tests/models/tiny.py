@@ -1,6 +1,6 @@
 """A tiny config.json of every architecture: the class's own defaults, made small.
 
-`planc verify` shrinks models too, and knows what most numbers mean; what it does not know stands in
+`planc verify` shrinks models too, and knows what most numbers mean; what it does not know is in
 `overrides.py`.
 """
 

@@ -58,7 +58,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         "mlp_only_layers": [0],
     },
 }
-"""Models by name. Four key-value heads, so that tp can be 4; 257 rows divide by nothing."""
+"""Models by name. Four key-value heads, so tp can be 4; 257 rows divide by nothing."""
 
 _SEQUENCE_PARALLEL = """  "model.embed_tokens" -> embedding_rowwise(output = Shard(1))
   "model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel
@@ -89,7 +89,7 @@ class Case:
     micro_batch: int | None = None
     """None takes the whole global batch at once."""
     replicas: Literal["fsdp", "whole"] = "fsdp"
-    """What keeps ranks of dp_replicate alike: FSDP, or sums of whole replicas' gradients."""
+    """What keeps ranks of dp_replicate equal: FSDP, or sums of whole replicas' gradients."""
     settings: tuple[str, ...] = ()
     """Overrides, as `--set` takes them."""
     weights: Literal["random", "pretrained"] = "random"

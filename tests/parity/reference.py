@@ -1,7 +1,7 @@
 """One process that trains what every case trains, with transformers, numpy and torch alone.
 
 The weights are transformers' own, written here to where the cases' plans load them from. Tokens, order,
-schedule, decay and clipping are written out a second time, from what planc's documents say of them.
+schedule, decay and clipping are written a second time, from planc's documents.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def train_reference(model_name: str, *, workspace: Path) -> Training:
 
 
 def write_weights(folder: Path) -> None:
-    """Weights beside a model's config.json, unless they are there: transformers' own, each with noise."""
+    """Weights next to a model's config.json, unless they exist: transformers' own, each with noise."""
     if (folder / "model.safetensors").exists():
         return
     torch.manual_seed(11)

@@ -1,4 +1,4 @@
-"""A run that stops and goes on, on the same mesh and on another, against one that never stopped."""
+"""A run that stops and resumes, on the same mesh and on another, against one that never stopped."""
 
 from __future__ import annotations
 

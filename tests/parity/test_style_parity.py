@@ -90,12 +90,12 @@ class Styled:
 QUICK = (
     Styled("qwen3_moe", "Qwen3MoeForCausalLM"),
     Styled("deepseek_v2", "DeepseekV2ForCausalLM"),
-    Styled("qwen3_moe", "Qwen3MoeForCausalLM", DIVIDED_SEQUENCE, name="divided sequence"),
+    Styled("qwen3_moe", "Qwen3MoeForCausalLM", DIVIDED_SEQUENCE, name="sharded sequence"),
 )
 SLOW = (
     Styled("qwen3_moe", "Qwen3MoeForCausalLM", mesh={"dp_shard": 2, "tp": 2}, name="auto and FSDP"),
     Styled("deepseek_v3", "DeepseekV3ForCausalLM", f"{AUTO}\n{LATENT}", name="latent heads by hand"),
-    Styled("deepseek_v3", "DeepseekV3ForCausalLM", LATENT_DIVIDED_SEQUENCE, name="divided sequence"),
+    Styled("deepseek_v3", "DeepseekV3ForCausalLM", LATENT_DIVIDED_SEQUENCE, name="sharded sequence"),
     Styled("glm4_moe_lite", "Glm4MoeLiteForCausalLM"),
     Styled("minicpm3", "MiniCPM3ForCausalLM"),
     Styled("qwen2_moe", "Qwen2MoeForCausalLM"),
@@ -104,7 +104,7 @@ SLOW = (
     Styled("beam", "BeamForCausalLM"),
     Styled("phi3", "Phi3ForCausalLM", PACKED, name="packed"),
 )
-"""Experts beside shared ones, behind gates, transposed (aria), a number for each head (beam)."""
+"""Experts with shared ones, behind gates, transposed (aria), a number for each head (beam)."""
 
 EQUAL = (
     *(Item.RUN, Item.INITIAL_WEIGHTS, Item.SAMPLE_IDS),

@@ -41,7 +41,7 @@ def save_model(folder: Path, *, model_type: str, sizes: Mapping[str, Any]) -> No
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
-            # Large, so that positions matter; biases too, which start at 0.
+            # Large, so positions matter; biases too, which start at 0.
             parameter.normal_(std=0.2)
     model.save_pretrained(folder)
 

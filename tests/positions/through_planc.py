@@ -1,4 +1,4 @@
-"""The same step through planc: what `check` says of a plan, and what its runtime computes."""
+"""The same step through planc: the result of `check` for a plan, and of its runtime."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ context_parallel on cp {
 def checked(
     folder: Path, *, mesh: str, packing: str, attention: str = "sdpa", length: int = SEQUENCE_LENGTH
 ) -> Checked:
-    """What `check` says of the plan that trains the folder's model on its text."""
+    """The result of `check` for the plan that trains the directory's model on its text."""
     text = f"""\
 model {{
   hf = "{MODEL}"

@@ -92,7 +92,7 @@ def test_a_message_that_holds_some_of_every_layer_is_as_long_as_on_the_whole(dee
 def test_gradients_of_every_layer_are_there_when_the_optimizer_steps(
     implementation: str, deep_workspace: Path
 ) -> None:
-    """Summed, they lie in messages, a layer after the other."""
+    """Summed, they are in messages, one layer after the other."""
     settings = (f"optimizer.kind=adamw(lr = 1e-3, implementation = {implementation})",)
     case = Case("DP2", "", {"dp_replicate": 2}, model=DEEP, replicas="whole", settings=settings)
     _, short, whole = short_and_whole(compile_case(case, workspace=deep_workspace), base=deep_workspace)

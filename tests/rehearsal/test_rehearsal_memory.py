@@ -26,7 +26,7 @@ PASSES = ("forward", "loss", "backward")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The most that forward to backward hold beside the states, in bytes."""
+    """The peak of forward to backward beyond the states, in bytes."""
 
     real: int
     rehearsed: int

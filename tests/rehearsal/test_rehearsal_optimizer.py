@@ -1,4 +1,4 @@
-"""What an optimizer keeps, and what its step makes beside, as the op says."""
+"""An optimizer's state, and the temporaries of its step, as the op declares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of an export: how weights are divided into files, and how it comes into its place."""
+"""The directory of an export: how weights are split into files, and how it is put into place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
 from planc.runtime.checkpoint_format.shards import Entry
-from planc.runtime.run_directory import export_folder
+from planc.runtime.run_directory.directory import export_folder
 from planc.runtime.run_directory.export_folder import (
     ORIGIN_NAME,
     Description,
@@ -31,7 +31,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def export(folder: Path, *, source: Path, step: int) -> str:
-    """A whole export of one weight; what `finish` says of it."""
+    """A whole export of one weight; what `finish` returns."""
     temporary = begin(folder)
     write_file(temporary / "model.safetensors", [WEIGHT], data=[memoryview(bytes(8))])
     files = {"model.safetensors": (WEIGHT,)}

@@ -1,4 +1,4 @@
-"""Every entry of a run's folder that is no training state, damaged in every way: a run can still write there.
+"""Every entry of a run directory other than training state, damaged in every way: a run can still write.
 
 `tests/faults/test_folder_damage.py` shows the same of whole runs.
 """
@@ -41,7 +41,7 @@ def metrics(step: int) -> StepMetrics:
 
 
 def go_on(folder: Path, *, last_step: int) -> tuple[str, ...]:
-    """All that a run on one rank writes besides checkpoints; what it notes."""
+    """Everything that a run on one rank writes except checkpoints; its notes."""
     directory = RunDirectory(folder)
     notes = directory.free_lock()
     with directory.claim():

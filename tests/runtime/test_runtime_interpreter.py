@@ -162,7 +162,7 @@ def test_stopping_after_the_last_step_changes_nothing() -> None:
 
 
 def told(of: Graph, *, at: int, resumed_steps: int = 0) -> tuple[int, list[tuple[int, str]]]:
-    """The last step of a run that is told to end after a step, and what it saved when."""
+    """The last step of a run that is asked to stop after a step, and what it saved when."""
     backend = NullBackend(resumed_steps=resumed_steps, told_at=at)
     last = run(of, backend)
     saves = [(position.step, op.name) for position, op in backend.executed if op in of.save]

@@ -68,7 +68,7 @@ def passed(points: StopPoints, *, seed: int, told_at: int | None, in_step: bool 
 
 @pytest.mark.parametrize("told", [(0,), (2,), (0, 1, 2, 3)], ids=str)
 def test_ranks_at_different_places_stop_at_the_same_one(told: tuple[int, ...]) -> None:
-    # No two of them wait for each other but here, so that they are many places apart.
+    # They wait for each other only here, so they are many points apart.
     points = ranks(4, store=MemoryStore())
     with ThreadPoolExecutor(4) as threads:
         found = list(

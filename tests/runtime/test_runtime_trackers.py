@@ -1,4 +1,4 @@
-"""Trackers beside training: what they are told, and what happens when they fail, hang or fall behind."""
+"""Trackers during training: their values, and what happens when they fail, hang or fall behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ METRICS = StepMetrics(
 
 
 class Listed:
-    """Remembers what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, dict[str, float]]] = []

@@ -25,7 +25,7 @@ from tests.models.tiny import tiny_config
 
 
 def saved(folder: Path, model_type: str, architecture: str) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """A model whose weights lie in `folder`, and a pristine copy of it."""
+    """A model whose weights are in `folder`, and a pristine copy of it."""
     (folder / "config.json").write_text(json.dumps(tiny_config(model_type, architecture)))
     config = AutoConfig.from_pretrained(folder)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -272,7 +272,7 @@ def negative(metadata: Metadata) -> None:
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (large, "a chunk of [1125899906842624] lies in"),
+        (large, "a chunk of [1125899906842624] has only"),
         (gap, "1 of 5 elements are in no chunk"),
         (beyond, "outside the file, or overlaps another part"),
         (twice, "outside the file, or overlaps another part"),

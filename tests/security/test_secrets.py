@@ -1,4 +1,4 @@
-"""A key of the environment stands in nothing that planc prints or writes, whatever goes wrong."""
+"""A key of the environment is in nothing that planc prints or writes, whatever goes wrong."""
 
 from __future__ import annotations
 

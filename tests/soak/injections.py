@@ -1,4 +1,4 @@
-"""What is done to a run that trains, and what of planc's answer can be told at once."""
+"""The faults of a training run, and the immediate checks of planc's response."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _END_SECONDS = 90
 @dataclass(frozen=True, slots=True)
 class Run:
     """A plan for some ranks, and the folder that its launches share. It ends after a step before the plan's
-    last where `stop_after` says so."""
+    last if `stop_after` is set."""
 
     plan: Path
     folder: Path

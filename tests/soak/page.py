@@ -1,4 +1,4 @@
-"""What a soak has found, and the page that says so."""
+"""The results of a soak, and their page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ written behind training (`checkpoint.mode = async`), so a fault may meet one und
 
 - *no room for a shard*: RLIMIT_FSIZE of a rank's process, set from outside, until a save meets it.
 - *a bit flipped*: all ranks are killed and a random bit of the newest step is flipped. The next launch must
-  refuse it (exit 7); the step is then put aside, and the one before goes on.
+  refuse it (exit 7); the step is then put aside, and the run resumes from the one before.
 - *SIGSTOP*: the others must give the rank up after the plan's timeout, 10 s.
 - *back*: from the injection to the first step that was trained after it, the planned waits included.
 - *effective time*: what the steps took that the final weights consist of, over the wall time of all launches:
@@ -33,7 +33,7 @@ written behind training (`checkpoint.mode = async`), so a fault may meet one und
 
 @dataclass(slots=True)
 class Hit:
-    """One fault. `problem` is empty if what could be told at once was as promised."""
+    """One fault. `problem` is empty if the immediate checks passed."""
 
     name: str
     step: int
@@ -43,7 +43,7 @@ class Hit:
     began: float = field(default_factory=time.monotonic)
 
     def recovered(self, said: str) -> None:
-        """Training goes on, as the launch `said`."""
+        """Training resumes, as the launch `said`."""
         self.back_seconds = time.monotonic() - self.began
         _, _, after = said.partition(_RESUMED)
         step = after.splitlines()[0].partition(" ")[0].rpartition("step-")[2] if after else ""
@@ -52,7 +52,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Soaked:
-    """A run with faults beside one without."""
+    """A run with faults, compared with one without."""
 
     hits: tuple[Hit, ...]
     num_missed: int
@@ -69,7 +69,7 @@ class Soaked:
         return self.useful_seconds / self.wall_seconds
 
     def problems(self) -> Iterator[str]:
-        """Every promise that was not kept, but for the ratio: short runs start as often as long ones."""
+        """Every promise that was not kept, except the ratio: short runs start as often as long ones."""
         yield from (f"{hit.name} at step {hit.step}: {hit.problem}" for hit in self.hits if hit.problem)
         if not self.digest:
             yield "the run is not complete"
@@ -119,7 +119,7 @@ def write_page(found: Soaked, *, options: argparse.Namespace) -> None:
 
 
 def _table(found: Soaked) -> str:
-    rows = ["| at step | fault | went on from | back, s |", "|---:|---|---:|---:|"]
+    rows = ["| at step | fault | resumed from | back, s |", "|---:|---|---:|---:|"]
     for hit in found.hits:
         rows.append(f"| {hit.step} | {hit.name} | step {hit.resumed_step} | {hit.back_seconds:.1f} |")
     return "\n".join(rows)

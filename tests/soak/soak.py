@@ -25,7 +25,7 @@ from tests.soak.launches import Launch, Run
 from tests.soak.page import Hit, Soaked, write_page
 
 SAVE_SECONDS = 6.0
-"""How much training lies between two saves, about."""
+"""How much training is between two saves, about."""
 TOKENS_PER_STEP = 8192
 PLAN, UNDISTURBED = "soak.plan", "undisturbed"
 _TRIAL_STEPS = 8
@@ -50,7 +50,7 @@ class Soak:
         return Launch(self.run, log=self.run.folder.with_name(f"launch-{self.num_launches}.log"))
 
     def pause(self) -> float:
-        """Seconds of training until the next fault, so that all of them come before the run's end."""
+        """Seconds of training until the next fault, so all of them come before the run's end."""
         lines = self.run.metrics()
         left = self.num_steps - (lines[-1]["step"] if lines else 0)
         return self.chance.uniform(0.4, 1.2) * left * self.step_seconds / (len(self.waiting) + 1)
@@ -121,7 +121,7 @@ def made(folder: Path, *, seconds: float, num_ranks: int) -> Reference:
 
 
 def taken(folder: Path, earlier: Path, *, num_ranks: int) -> Reference:
-    """An undisturbed run that was made before, under the plan beside it, as far as it has come."""
+    """An earlier undisturbed run, under the plan next to it, as far as it has come."""
     text = (earlier / PLAN).read_text(encoding="utf-8")
     run = Run(write_plan(folder, name=PLAN, text=text), earlier / UNDISTURBED, num_ranks)
     (save_every,) = re.findall(r"save_every = ([0-9]+) steps", text)
@@ -209,7 +209,7 @@ def _last_step(run: Run) -> int:
 
 
 def _digest(run: Run, *, step: int) -> str:
-    """Of all files of a step: weights, moments. Empty where there is no such step."""
+    """Of all files of a step: weights, moments. Empty without such a step."""
     directory = step_directory(run.checkpoints, step=step)
     if not directory.is_dir():
         return ""

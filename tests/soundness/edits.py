@@ -24,7 +24,7 @@ _ALL_LAYERS, _FIRST_LAYER, _LAST_LAYER = ".*.", ".0.", ".1."
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A changed plan; `type` says what was changed, `note` how."""
+    """A changed plan; `type` names what was changed, `note` how."""
 
     type: str
     note: str

@@ -192,6 +192,6 @@ def mutants_of(
 
 
 def _meaning(path: Path) -> str:
-    """What would run, as a text; a plan that does not say what stands for itself."""
+    """What would run, as a text; a plan that does not determine it represents itself."""
     bound = check_plan(path).bound
     return path.name if bound is None or bound.conflicts else plan_hash(draft_graph(bound))

@@ -100,7 +100,7 @@ SILENT = {
             ),
         ),
         "P481",
-        # The kernel reads memory behind the values. What is there may be no number, which ends the run.
+        # The kernel reads memory after the values, which may be NaN and end the run.
         ("differs", "crash"),
     ),
     "weightless norms on a part of the features": Silent(

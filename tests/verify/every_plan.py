@@ -1,6 +1,6 @@
 """Every plan that ships, verified: `python -m tests.verify.every_plan`, or `--only quickstart` for some.
 
-Writes PLANS.md beside this file, but for `--only`. Exits with 1 if a plan does not compute what one process
+Writes PLANS.md next to this file, except with `--only`. Exits with 1 if a plan differs from what one process
 computes, or cannot be verified.
 """
 

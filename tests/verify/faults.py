@@ -70,7 +70,7 @@ def chunks_in_wrong_order(session: Session, op: Op, position: Position) -> None:
 
 
 def clipped_by_local_norm(session: Session, op: Op, position: Position) -> None:
-    """Each rank cuts down to the limit what it holds itself; the norm that is told is right."""
+    """Each rank clips its own part to the limit; the reported norm is right."""
     if isinstance(op, ops.StepOptimizer):
         (limit,) = (clip.max_norm for clip in session.graph.step if isinstance(clip, ops.ClipGradients))
         gradients = [local_of(p.grad) for p in session.model.parameters() if p.grad is not None]

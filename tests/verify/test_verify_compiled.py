@@ -77,7 +77,7 @@ def plan_text(
 
 
 def is_compiled(session: Session, op: Op, position: Position) -> None:
-    """Fails in a rank whose layers, two alike, are not the graph of one."""
+    """Fails in a rank whose two equal layers are not compiled to one graph."""
     if isinstance(op, StepOptimizer) and counters["stats"]["unique_graphs"] != 1:
         raise AssertionError(f"graphs: {counters['stats']}")
 
