@@ -12,7 +12,7 @@ HANDLED = tuple(op for op in OPS if op is not Accumulate)
 
 class NullBackend:
     """Records (position, op) pairs; `resumed_steps` plays a checkpoint, `told_at` the end of a step at which
-    the run is told to end, `left_at` a step that is left after its first micro-batch."""
+    the run is asked to stop, `left_at` a step that is abandoned after its first micro-batch."""
 
     def __init__(
         self, *, resumed_steps: int = 0, told_at: int | None = None, left_at: int | None = None

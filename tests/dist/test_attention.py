@@ -261,7 +261,7 @@ def test_no_balance_holds_contiguous_chunks() -> None:
 
 
 def test_a_length_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match="length 6 does not divide by 4"):
+    with pytest.raises(ValueError, match="length 6 is not divisible by 4"):
         local_positions(6, parts=2, index=0, balance="headtail")
 
 

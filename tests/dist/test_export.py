@@ -138,7 +138,7 @@ def test_a_weight_beyond_the_range_of_the_dtype_is_an_error_on_every_rank(
     )
     for code, message in run_ranks(overflow_rank, 2, task, init=False):
         assert code is ExitCode.NUMERICS
-        assert "model.layers.1.mlp.up_proj.weight does not fit into float16" in message
+        assert "model.layers.1.mlp.up_proj.weight exceeds the range of float16" in message
     assert not (tmp_path / "export/hf").exists()
 
 

@@ -160,7 +160,7 @@ def test_a_graph_that_another_release_of_transformers_was_asked_for_is_refused(
     graph = graph_of(Plan(), base)
     build = build_of(Plan(), base)
     for wrong, message in (
-        (replace(build, own_dtypes=()), "inv_freq is float32, and the plan was compiled for bfloat16"),
+        (replace(build, own_dtypes=()), "inv_freq is float32, but the plan was compiled for bfloat16"),
         (replace(build, kept_in_float32=()), f"transformers loads {BIAS} as float32"),
         (replace(build, kept_in_float32=(BIAS, "lm_head.weight")), "transformers loads lm_head.weight as bf"),
     ):

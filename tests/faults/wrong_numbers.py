@@ -196,7 +196,7 @@ def _drags(plan: Path, folder: Path) -> Iterator[Injection]:
 def _absences(plan: Path, folder: Path) -> Iterator[Injection]:
     for name, address, wanted in (
         ("absent", "127.0.0.1", "rank 1 did not join"),
-        ("unknown host", "nobody.invalid", "MASTER_ADDR = nobody.invalid names no machine"),
+        ("unknown host", "nobody.invalid", "MASTER_ADDR = nobody.invalid does not resolve"),
     ):
         world = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": str(free_port())}
         command = ("-m", "planc.run", str(plan), "--run-dir", str(folder / name.replace(" ", "-")))

@@ -124,12 +124,12 @@ def test_what_a_failed_rank_said_is_told_by_the_others_too(plan: Path, tmp_path:
 def test_a_rank_that_is_busy_elsewhere_is_named(plan: Path, tmp_path: Path) -> None:
     with launched(plan, tmp_path, fault="sleep 1 2 batch.next", launcher="mpirun") as rank_0:
         text, seconds = report(rank_0)
-    assert "dp_shard 1) takes no part, in op `batch.next` at step 2" in text
+    assert "dp_shard 1) does not take part, in op `batch.next` at step 2" in text
     assert seconds < IN_TIME_SECONDS
 
 
 def test_ranks_that_may_be_on_several_machines_meet_in_the_store(plan: Path, tmp_path: Path) -> None:
     with launched(plan, tmp_path, fault="linger 1 2 forward", launcher="srun") as rank_0:
         text, seconds = report(rank_0)
-    assert "dp_shard 1) does not answer, in op `forward` at step 2" in text
+    assert "dp_shard 1) does not respond, in op `forward` at step 2" in text
     assert seconds < IN_TIME_SECONDS

@@ -142,7 +142,7 @@ def test_a_machine_that_no_service_knows_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(mesh, "_NAME_SECONDS", 0.0)
     error, seconds = connect("nobody.invalid")
     assert error.code is ExitCode.COMMUNICATION
-    assert error.message.startswith("MASTER_ADDR = nobody.invalid names no machine: ")
+    assert error.message.startswith("MASTER_ADDR = nobody.invalid does not resolve: ")
     assert seconds < 20
 
 

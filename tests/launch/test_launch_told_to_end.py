@@ -1,4 +1,4 @@
-"""Runs under torchrun that are told to end, or lose a rank, go on exactly as if nothing had happened."""
+"""Runs under torchrun that are asked to stop, or lose a rank, resume exactly as if nothing had happened."""
 
 from __future__ import annotations
 

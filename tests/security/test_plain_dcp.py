@@ -278,7 +278,7 @@ def negative(metadata: Metadata) -> None:
         (twice, "outside the file, or overlaps another part"),
         (extended, "compressed by an extension"),
         (other_dtype, "not int32 [4] as in the metadata"),
-        (complex_numbers, "it is complex64; planc keeps float64"),
+        (complex_numbers, "its dtype is complex64; planc stores float64"),
         (negative, "is not valid DCP metadata"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

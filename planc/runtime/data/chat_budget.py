@@ -124,8 +124,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def joined(self, *parts: Any) -> str:
         """`a ~ b` in an expression of many sums."""
-        found: str = self.kept("".join(map(str, parts)))
-        return found
+        joined: str = self.kept("".join(map(str, parts)))
+        return joined
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         match operator:

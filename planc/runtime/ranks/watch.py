@@ -65,7 +65,7 @@ class Watch:
         self.run = _agreed_run(store, launch)
         buffer = self.folder.open(launch.rank) if self.folder else bytearray(SIZE_BYTES)
         self.board = Board(graph, run=self.run, host=socket.gethostname(), buffer=buffer)
-        self._told = threading.Lock()
+        self._report_lock = threading.Lock()
         self._earlier: tuple[float, Records] = (0.0, ())
         self._found_silent: tuple[Lost, ...] = ()
         self._is_over = threading.Event()
@@ -99,12 +99,12 @@ class Watch:
 
     def claim(self) -> bool:
         """True for the one thread that must report what ended this rank."""
-        return self._told.acquire(blocking=False)
+        return self._report_lock.acquire(blocking=False)
 
     @property
     def is_claimed(self) -> bool:
         """Whether a thread reports what ends this rank, or has reported it."""
-        return self._told.locked()
+        return self._report_lock.locked()
 
     def give_up(self) -> None:
         """Record that this rank ends at once, on request: no other rank must blame it for what follows."""

@@ -146,16 +146,16 @@ class RunDirectory:
         except OSError as error:
             raise self._not_writable(error) from error
 
-    def add_evaluation(self, found: Evaluation, *, step: int) -> None:
+    def add_evaluation(self, evaluation: Evaluation, *, step: int) -> None:
         """Add a postponed evaluation to the line of its step, if metrics.jsonl has that line."""
         path = self.path / METRICS_NAME
-        one = {**asdict(found), "loss": number(found.loss)}
+        one = {**asdict(evaluation), "loss": number(evaluation.loss)}
 
         def added(line: Line) -> bytes:
             if line.step != step:
                 return line.text + b"\n"
             entry = json.loads(line.text)
-            others = [each for each in entry.get("evaluations", []) if each["label"] != found.label]
+            others = [each for each in entry.get("evaluations", []) if each["label"] != evaluation.label]
             return json.dumps({**entry, "evaluations": [*others, one]}).encode() + b"\n"
 
         try:
@@ -174,10 +174,10 @@ class RunDirectory:
         """Whether status.json has the state `running`, or can't be read."""
         try:
             text = plain_files.read_utf8(self.path / STATUS_NAME, max_bytes=_MAX_STATUS_BYTES)
-            found = json.loads(text)
+            status = json.loads(text)
         except (OSError, ValueError):
             return True
-        return not isinstance(found, dict) or found.get("state") == "running"
+        return not isinstance(status, dict) or status.get("state") == "running"
 
     def _repair_metrics(self) -> tuple[str, ...]:
         """Keep sound lines of metrics.jsonl, and the whole file under another name if any are damaged."""

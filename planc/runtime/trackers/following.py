@@ -133,12 +133,12 @@ class Following:
     def stepped(self, metrics: StepMetrics) -> None:
         for follower in self.followers:
             follower.log(values_of(metrics), step=metrics.step)
-            self._tell(follower.warning())
+            self._report(follower.warning())
 
     def evaluated(self, found: Evaluation, *, step: int) -> None:
         for follower in self.followers:
             follower.log(values_of_evaluation(found), step=step)
-            self._tell(follower.warning())
+            self._report(follower.warning())
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
 
@@ -147,9 +147,9 @@ class Following:
     def close(self, *, is_done: bool) -> None:
         for follower in self.followers:
             missed = follower.finish(is_done=is_done)
-            self._tell(follower.warning())
-            self._tell(missed)
+            self._report(follower.warning())
+            self._report(missed)
 
-    def _tell(self, text: str | None) -> None:
+    def _report(self, text: str | None) -> None:
         if text is not None:
             self._say(text)

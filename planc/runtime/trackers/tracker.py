@@ -58,6 +58,6 @@ def values_of(metrics: StepMetrics) -> dict[str, float]:
     return values
 
 
-def values_of_evaluation(found: Evaluation) -> dict[str, float]:
+def values_of_evaluation(evaluation: Evaluation) -> dict[str, float]:
     """The loss of one evaluation, under the same kind of name."""
-    return {f"eval/{found.label}/loss": float(found.loss)}
+    return {f"eval/{evaluation.label}/loss": float(evaluation.loss)}

@@ -82,10 +82,10 @@ def _is_stored_plainly(data: bytes) -> bool:
         return all(one.compress_type == zipfile.ZIP_STORED for one in archive.infolist())
 
 
-def _is(found: object, *, entry: DcpTensor, sizes: tuple[int, ...]) -> bool:
+def _is(value: object, *, entry: DcpTensor, sizes: tuple[int, ...]) -> bool:
     return (
-        isinstance(found, Tensor)
-        and found.layout == torch.strided
-        and element_type(found.dtype) == entry.dtype
-        and tuple(found.shape) == sizes
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and element_type(value.dtype) == entry.dtype
+        and tuple(value.shape) == sizes
     )

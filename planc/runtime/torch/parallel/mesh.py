@@ -156,10 +156,10 @@ def _agree(
             store.set("verdict", json.dumps({"absent": absent} if absent else _verdict(store, launch)))
         # Rank 0 waits as long for missing ranks, and must then report them.
         if await_keys(store, ["verdict"], patience=patience + _PARTING_TIMEOUT, claim=claim):
-            found = json.loads(store.get("verdict"))
-            if "expected_of" in found:
-                _refuse_difference(store, launch, entries, expected_of=found["expected_of"])
-            verdict = found
+            received = json.loads(store.get("verdict"))
+            if "expected_of" in received:
+                _refuse_difference(store, launch, entries, expected_of=received["expected_of"])
+            verdict = received
     except (RuntimeError, DistError):
         pass
     except RunError:

@@ -98,8 +98,8 @@ def _most_of_any_rank(session: Session, values: Sequence[int]) -> list[int]:
         return list(values)
     tensor = torch.tensor(values, dtype=torch.int64, device=session.device)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    found: list[int] = tensor.tolist()
-    return found
+    maxima: list[int] = tensor.tolist()
+    return maxima
 
 
 def _memory_bytes(device: torch.device) -> tuple[int, ...]:

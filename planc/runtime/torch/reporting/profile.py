@@ -62,7 +62,7 @@ def stop_profile(session: Session, op: StopProfile, position: Position) -> None:
 def stop_trace(session: Session) -> None:
     """Write `profile/step-3-rank-0.json.gz`, named after the first traced step."""
     trace = session.trace
-    assert trace is not None, "asked before"
+    assert trace is not None, "checked by every caller"
     session.trace = None
     trace.profiler.stop()
     name = f"step-{trace.first_step}-rank-{session.launch.rank}"

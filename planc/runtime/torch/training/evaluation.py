@@ -27,10 +27,10 @@ def open_evaluation(session: Session, op: OpenEvaluation, position: Position) ->
             f'the evaluation "{op.label}" has {num_sequences} sequences, not {op.sequences}',
             help="lower `sequences`, or leave it out to use all of them",
         )
-    found = EvaluationSet(data.dataset, op.sequences or num_sequences, training.micro_batch)
-    if found.num_target_tokens == 0:
+    evaluation_set = EvaluationSet(data.dataset, op.sequences or num_sequences, training.micro_batch)
+    if evaluation_set.num_target_tokens == 0:
         raise RunError(f'the evaluation "{op.label}" has no labels', help="use a source with answers in it")
-    session.evaluation_sets[op.label] = found
+    session.evaluation_sets[op.label] = evaluation_set
     session.observer.noted(f"evaluation {op.label}: {data.dataset.summary()}")
 
 
