@@ -64,7 +64,7 @@ def test_a_model_that_is_not_here_yet_is_an_error_that_says_how_to_fetch_it(
 def test_a_name_that_may_move_is_refused(revision: str, tmp_path: Path) -> None:
     code, text, help = only_finding(checked(tmp_path, f'hub("org/tiny", revision = "{revision}")'))
     assert code == "P211"
-    assert text.startswith(f'"{revision}" is not a commit')
+    assert text.startswith(f'"{revision}" is no commit')
     assert "40 hexadecimal digits" in help
 
 
