@@ -51,9 +51,9 @@ from planc.syntax.codes import NOT_TEXT, TOO_LARGE
 from planc.syntax.parse import read
 
 MAX_FINDINGS = 200
-"""More than anybody reads; only a text that was made to have more has more."""
+"""More than anyone reads; only an adversarial text has more."""
 NO_FILE = Code("P100", "no-file", "cannot read the plan")
-_NO_FILE_HELP = "a relative path starts at the folder in which planc runs"
+_NO_FILE_HELP = "check the path, which is relative to the current directory"
 NO_MODEL = Code("P216", "no-model", "cannot read the model")
 
 CODES: tuple[Code, ...] = (
@@ -65,12 +65,12 @@ CODES: tuple[Code, ...] = (
     *suppressions.CODES,
     *deep_codes.CODES,
 )
-"""Every code that checking a plan can give."""
+"""Every code that checking a plan can report."""
 
 
 @record
 class Checked:
-    """What a plan turned out to be. Each part is None where an error forbade it."""
+    """The result of checking a plan. Each part is None if an error prevented it."""
 
     sources: Mapping[str, SourceFile]
     diagnostics: tuple[Diagnostic, ...]
@@ -93,13 +93,13 @@ class Checked:
 
 
 def cache_dir() -> Path:
-    """Where inventories of models are kept: `$PLANC_CACHE`, else planc's folder in the user's cache."""
+    """The directory of model inventories: `$PLANC_CACHE`, or `planc` in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("PLANC_CACHE") or Path(base) / "planc")
 
 
 def read_source(path: Path) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
-    """A plan's text, or why it cannot be had: only regular UTF-8 files of sane size are read."""
+    """A plan's text, or why it can't be read: only regular UTF-8 files of reasonable size are."""
     name = str(path)
     nowhere = SourceFile(name, "").start()
     try:
@@ -107,7 +107,9 @@ def read_source(path: Path) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
     except OSError as error:
         return None, (NO_FILE.at(nowhere, f"{name}: {error.strerror}", help=_NO_FILE_HELP),)
     if not stat.S_ISREG(status.st_mode):
-        return None, (NO_FILE.at(nowhere, f"{name} is not a regular file", help="name a plan's file"),)
+        return None, (
+            NO_FILE.at(nowhere, f"{name} is not a regular file", help="pass the path of a `.plan` file"),
+        )
     if status.st_size > 4 * MAX_CHARACTERS:
         return None, (TOO_LARGE.at(nowhere, f"{status.st_size} bytes", help=LARGE_HELP),)
     try:
@@ -121,12 +123,12 @@ def read_source(path: Path) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
 
 
 def _not_utf8(name: str, content: bytes, offset: int) -> Diagnostic:
-    """The first byte at which a file stops being UTF-8; what stands before it is."""
+    """The finding at the first byte that is not UTF-8."""
     before = content[:offset].decode("utf-8")
     line, column = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
     span = Span(name, line, column, line, column + 1)
     is_utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    text = "this is UTF-16" if is_utf16 else f"byte {offset} is no UTF-8"
+    text = "this is UTF-16" if is_utf16 else f"byte {offset} is not UTF-8"
     return NOT_TEXT.at(span, text, help="save the file as UTF-8")
 
 
@@ -147,9 +149,7 @@ def check_plan(
         return Checked({}, problems)
     if source.text.startswith("{") and '"plan_hash"' in source.text:
         text = f"{path} is a compiled plan, not a .plan file"
-        return Checked(
-            {}, (NO_FILE.at(source.start(), text, help="`planc run` and `planc diff` take it as it is"),)
-        )
+        return Checked({}, (NO_FILE.at(source.start(), text, help="pass it to `planc run` or `planc diff`"),))
     return check_source(source, base=path.parent, settings=settings, world_size=world_size, on_probe=on_probe)
 
 
@@ -183,13 +183,13 @@ def _with_tried_fixes(
     found = _suppressed(source, checked)
     if not any(one.fix is not None and one.fix.is_safe for one in found):
         return found
-    # Most plans have nothing to fix, and a check of those should not wait for the import.
+    # Most plans have nothing to fix, and checking them should not pay for this import.
     from planc.diagnostics.confirm import Files, Trial, confirmed
 
     def again(texts: Mapping[str, SourceFile]) -> Trial:
         changed = texts[source.name]
         trial = _check(changed, replace(launch, models=known), load=_changed(load, texts))
-        # That nothing is known of the model yet is no fault of a fix.
+        # A fix is not to blame for a model that is not known yet.
         found = tuple(one for one in _suppressed(changed, trial) if one.code is not NO_MODEL)
         return Trial(found, _reached(trial))
 
@@ -219,7 +219,7 @@ def _capped(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
         return diagnostics
     by_weight = sorted(diagnostics, key=lambda one: (one.severity is not Severity.ERROR, one.primary.span))
     *kept, last = by_weight[:MAX_FINDINGS]
-    more = f"there are more: {len(diagnostics) - MAX_FINDINGS} further findings are left out"
+    more = f"{len(diagnostics) - MAX_FINDINGS} more findings are not shown"
     return (*kept, replace(last, notes=(*last.notes, more)))
 
 
@@ -231,11 +231,11 @@ def local_files(base: Path, *, plan: str) -> Load:
         try:
             is_below = file.resolve(strict=True).is_relative_to(base.resolve(strict=True))
         except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
-            reason = error.strerror if isinstance(error, OSError) else "links lead in a circle"
-            help = "a path starts at the folder of the file that writes it"
+            reason = error.strerror if isinstance(error, OSError) else "symbolic links form a cycle"
+            help = "check the path, which is relative to the file that includes it"
             return None, (plan_codes.CANNOT_INCLUDE.at(span, f"{path}: {reason}", help=help),)
         if not is_below:
-            text, help = f"{path} is a link that leads out of it", "put the file itself there"
+            text, help = f"`{path}` is a symbolic link out of it", "copy the file into the directory"
             return None, (plan_codes.NOT_BELOW_ROOT.at(span, text, help=help),)
         source, problems = read_source(file)
         if source is None:
@@ -252,12 +252,12 @@ def _at_include(problem: Diagnostic, path: str, span: Span) -> Diagnostic:
 
 
 def _with_way(diagnostic: Diagnostic, included: Mapping[str, Span]) -> Diagnostic:
-    """A finding in an included file says how the file comes in."""
+    """The finding, with a note on how an included file is included."""
     file = diagnostic.primary.span.file
     if file not in included:
         return diagnostic
     span = included[file]
-    return replace(diagnostic, notes=(*diagnostic.notes, f"{file} comes in at {span.file}:{span.line}"))
+    return replace(diagnostic, notes=(*diagnostic.notes, f"`{file}` is included at {span.file}:{span.line}"))
 
 
 def _suppressed(source: SourceFile, checked: Checked) -> tuple[Diagnostic, ...]:
@@ -272,7 +272,7 @@ def _suppressed(source: SourceFile, checked: Checked) -> tuple[Diagnostic, ...]:
 
 @record
 class _Launch:
-    """What a plan is checked with, beside its text."""
+    """What a plan is checked with, in addition to its text."""
 
     base: Path
     settings: tuple[SourceFile, ...]
@@ -281,7 +281,7 @@ class _Launch:
 
 
 def _reached(checked: Checked) -> Phase:
-    """The last phase that had its say."""
+    """The last phase that ran."""
     if checked.bound is not None:
         return Phase.MODEL if has_errors(checked.diagnostics) else Phase.SOUND
     phases = (phase_of(one.code) for one in checked.diagnostics)
@@ -371,7 +371,7 @@ def _other_source(hf: str, *, base: Path) -> str | None:
 
 
 def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Diagnostic]:
-    """What forbids the plan on the smaller meshes that it allows, each finding once."""
+    """The errors of the plan on its smaller meshes, each finding once."""
     seen: set[tuple[Code, Span]] = set()
     meshes = (plan, *smaller_plans(plan))
     for smaller in meshes[1:]:

@@ -76,7 +76,7 @@ def _init(cls: type[Any]) -> Callable[..., None]:
 
 
 def _has_default(one: Field[Any]) -> bool:
-    """A field that is made anew each time defaults to MISSING."""
+    """A field with a default factory has the default MISSING."""
     return one.default is not MISSING or one.default_factory is not MISSING
 
 

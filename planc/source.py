@@ -12,7 +12,7 @@ from planc.record import record
 class Span:
     """A half-open range of one source: lines and columns count characters from 1.
 
-    `end_column` is the column after the last character. A span carries positions, not text, so that a
+    `end_column` is the column after the last character. A span carries positions, not text: a
     graph can point at its plan without holding it.
     """
 
@@ -37,7 +37,7 @@ class Span:
 
 @record
 class SourceFile:
-    """A named text. Command-line settings are sources too (`--set`), so that errors can point into them."""
+    """A named text. Command-line settings are sources too (`--set`): errors can point into them."""
 
     name: str
     text: str

@@ -13,7 +13,7 @@ from planc.record import record
 
 
 class MeshDim(StrEnum):
-    """A dimension of the device mesh. Members stand outermost first: ranks of `tp` are neighbours."""
+    """A dimension of the device mesh. Members are in order, outermost first: ranks of `tp` are adjacent."""
 
     DP_REPLICATE = "dp_replicate"
     DP_SHARD = "dp_shard"
@@ -34,11 +34,11 @@ ELASTIC_DIMS = SAMPLE_DIMS
 
 @record
 class Shard:
-    """Divided along one tensor dimension over the ranks of a mesh dim."""
+    """Sharded along one tensor dimension over the ranks of a mesh dim."""
 
     tensor_dim: int
     placement: Literal["Shard"] = "Shard"
-    """Tells placements apart in a serialised graph."""
+    """Distinguishes placements in a serialized graph."""
 
     def __str__(self) -> str:
         return f"Shard({self.tensor_dim})"
@@ -46,8 +46,8 @@ class Shard:
 
 @record
 class StridedShard:
-    """Divided along a tensor dimension that packs `split_factor` tensors of one width, one after the other:
-    each of them is divided over the ranks, and a rank holds its part of every one."""
+    """Sharded along a tensor dimension that packs `split_factor` tensors of one width, one after the other:
+    each of them is sharded over the ranks, and a rank holds its part of every one."""
 
     tensor_dim: int
     split_factor: int

@@ -41,7 +41,7 @@ def _device(
 # bandwidth: the vendors' data sheets, dense bfloat16, without sparsity; B200, GB200 and MI355X as torchtitan
 # has them (tools/utils.py, get_peak_flops). Links: NVLink 3, 4 and 5 (600, 900 and 1800 GB/s both ways),
 # Infinity Fabric (7 x 128 and 7 x 153 GB/s both ways). Network: an adapter for each device, as systems of
-# that generation have it: 200 Gb/s beside A100, 400 Gb/s beside the others.
+# that generation have it: 200 Gb/s with A100, 400 Gb/s with the others.
 _TABLE = (
     _device("a100_40gb", gib=39.39, tera_flops=312, memory=1.555, link=300, nic=25, node=8),
     _device("a100", gib=79.15, tera_flops=312, memory=2.039, link=300, nic=25, node=8),
@@ -91,5 +91,5 @@ class Demand:
 
     @property
     def fits(self) -> bool:
-        """Whether the peak leaves what a process needs beside it."""
+        """Whether the peak leaves what a process needs in addition."""
         return self.share <= FITS

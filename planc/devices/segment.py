@@ -2,7 +2,7 @@
 
 A segment grows at its end, and never gives anything back. A block goes into the smallest gap that holds it,
 the first of equals; gaps side by side become one (torch c10/cuda/CUDACachingAllocator.cpp). What no block
-fits into is reserved all the same, so that a device holds more than its tensors take.
+fits into is reserved all the same, so a device holds more than its tensors take.
 """
 
 from __future__ import annotations

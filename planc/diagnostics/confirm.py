@@ -1,4 +1,4 @@
-"""Fixes that claim to be safe, tried before anybody is told so: a text that has them must check no worse."""
+"""Safe fixes are tried before they are reported: a text with them must not check worse."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from planc.diagnostics.fixes import apply_fixes
 from planc.record import record
 from planc.source import SourceFile
 
-_UNDONE = "its fix is unsafe: with it the plan would have"
+_UNDONE = "the fix is unsafe: it would cause"
 """Begins the note on a finding whose fix is offered as unsafe since it was tried."""
-_IN_VAIN = "its fix is unsafe: the plan would still have this finding, or was not checked with it"
+_IN_VAIN = "the fix is unsafe: this finding would remain, or the result was not checked"
 
 _MAX_ROUNDS = 4
 """A fix may uncover a finding that has a safe fix itself, as a block's right name uncovers its keys."""
@@ -49,9 +49,9 @@ def confirmed(
 ) -> tuple[Diagnostic, ...]:
     """The findings, each safe fix among them tried: one whose text checks worse is unsafe from now on.
 
-    A text checks worse that has a finding which was not there before, or still has the one that was to be
-    mended. What only comes to light since the check gets further is no fault of the fix, unless it stands
-    where the fix does. In files that other plans share, a finding of a phase in `shared_phases` alone has
+    A text checks worse if it has a finding that was not there before, or still has the one that the fix
+    should remove. A finding that only appears because the check gets further does not count, unless it is
+    where the fix is. In files that other plans share, a finding of a phase in `shared_phases` alone has
     a safe fix: the others depend on this plan's model.
     """
     judged = tuple(_within_reach(one, files, phase_of, shared_phases) for one in before.diagnostics)
@@ -69,7 +69,7 @@ def _within_reach(
     phase_of: Callable[[Diagnostic], int],
     shared_phases: frozenset[int],
 ) -> Diagnostic:
-    """The finding, its fix less than safe if it stands in no file, or if other plans may need another."""
+    """The finding, with a fix that is not safe if it is in no file, or if other plans may need another."""
     fix = found.fix
     if fix is None or not fix.is_safe or fix.span.file == files.plan:
         return found
@@ -80,7 +80,7 @@ def _within_reach(
 
 
 def _line(found: Diagnostic) -> tuple[str, int]:
-    """Fixes in one line are tried together: often they mend one statement."""
+    """Fixes in one line are tried together: often they repair one statement."""
     assert found.fix is not None, "only findings with a fix are tried"
     return found.fix.span.file, found.fix.span.line
 
@@ -123,7 +123,7 @@ class _Tries:
 
     def _undo(self, units: Iterable[Unit], new: Sequence[Diagnostic]) -> None:
         worst = min(new, key=lambda one: (one.severity is not Severity.ERROR, one.primary.span))
-        found = f"{worst.code.code}, {worst.code.summary}, in line {worst.primary.span.line}"
+        found = f"{worst.code.code} ({worst.code.summary}) in line {worst.primary.span.line}"
         for one in (one for unit in units for one in unit):
             assert one.fix is not None, "units are made of findings with a fix"
             fix = replace(one.fix, applicability=Applicability.UNSAFE)
@@ -135,12 +135,12 @@ class _Tries:
     def _new_with(self, units: Sequence[Unit]) -> Sequence[Diagnostic]:
         """What is found with the fixes of some units and was not before; where nobody looked, what was."""
         all_found = [one for unit in units for one in unit]
-        texts, mended = self._applied(self.files.sources, all_found)
+        texts, fixed = self._applied(self.files.sources, all_found)
         new: Sequence[Diagnostic] = all_found
         for _ in range(_MAX_ROUNDS):
             if not self._may_check():
                 return all_found
-            new = self._new(self.check(texts), mended)
+            new = self._new(self.check(texts), fixed)
             follow = [one for one in new if one.fix is not None and one.fix.is_safe]
             if len(follow) < len(new) or not new:
                 return new
@@ -164,12 +164,12 @@ class _Tries:
             applied.extend(fixed.applied)
         return texts, applied
 
-    def _new(self, trial: Trial, mended: Sequence[Diagnostic]) -> list[Diagnostic]:
-        """The findings of a trial that are more than those before it without the mended ones."""
-        has_lines = all(_keeps_lines(one) for one in mended)
+    def _new(self, trial: Trial, fixed: Sequence[Diagnostic]) -> list[Diagnostic]:
+        """The findings of a trial that were not there before, apart from the fixed ones."""
+        has_lines = all(_keeps_lines(one) for one in fixed)
         left = Counter(_key(one, has_lines) for one in self.before.diagnostics)
-        left.subtract(_key(one, has_lines) for one in mended)
-        places = {_line(one) for one in mended}
+        left.subtract(_key(one, has_lines) for one in fixed)
+        places = {_line(one) for one in fixed}
         new: list[Diagnostic] = []
         for one in trial.diagnostics:
             left[_key(one, has_lines)] -= 1
@@ -182,7 +182,7 @@ class _Tries:
 
 
 def is_undone(found: Diagnostic) -> bool:
-    """Whether a finding's fix was tried, and is no safe one since."""
+    """Whether a finding's fix was tried and found unsafe."""
     return any(note.startswith((_UNDONE, _IN_VAIN)) for note in found.notes)
 
 

@@ -17,7 +17,7 @@ class Severity(StrEnum):
 
 @record
 class Label:
-    """A remark on one span."""
+    """A fact about one span."""
 
     span: Span
     text: str
@@ -57,7 +57,7 @@ class Fix:
 class Diagnostic:
     """One finding: constant summary in `code`, particulars in the labels.
 
-    `primary` is where to look; `secondary` labels say what else takes part (a parameter's default, the rule
+    `primary` is where to look; `secondary` labels show what else takes part (a parameter's default, the rule
     that this one overlaps).
     """
 
@@ -97,7 +97,7 @@ class Code:
 
 
 def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
-    """Whether any finding forbids going on."""
+    """Whether any finding is an error."""
     return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
 
 

@@ -35,7 +35,7 @@ def is_fixable(diagnostic: Diagnostic, *, with_unsafe: bool) -> bool:
 
 
 def apply_fixes(source: SourceFile, diagnostics: Iterable[Diagnostic], *, with_unsafe: bool) -> Fixed:
-    """The text with every fix that lies in `source` and overlaps no earlier one.
+    """The text with every fix in `source` that does not overlap an earlier one.
 
     What is left out for an overlap comes again when the new text is checked. Equal fixes of two findings are
     one. The text may end its lines with CRLF where the spans were found in one with LF: columns agree, and

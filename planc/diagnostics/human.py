@@ -1,4 +1,4 @@
-"""Diagnostics as a person reads them: the line, the caret, the reason, the way out."""
+"""Diagnostics for people: the line, the caret, the reason and the help."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
 _MAX_LINE_CELLS = 200
 _MIN_LINE_CELLS = 20
 _MAX_TEXT_CELLS = 120
-"""Of a line of prose where no terminal says how wide it is."""
+"""The width of prose if the terminal's width is unknown."""
 _MIN_TEXT_CELLS = 30
-"""What a label's text has right of its marks, or else stands below them."""
+"""The room that a label's text needs to the right of its marks; otherwise it goes below them."""
 
 
 @record
 class HumanRenderer:
     """Renders against the texts in `sources`; a label on an unknown source shows its position only.
 
-    `width` is the terminal's: longer lines of a plan are cut, longer texts go on below. Without one, both
-    end where nobody would read on. `encoding` is the stream's: what it lacks is shown as `?`. `observed`
+    `width` is the terminal's: longer lines of a plan are cut, longer texts wrap. Without a width, limits for
+    reading apply. `encoding` is the stream's: what it lacks is shown as `?`. `observed`
     names the sources that are not files but what was seen of a machine: there lines and columns mean nothing.
     """
 
@@ -70,7 +70,7 @@ class HumanRenderer:
         yield from rest
 
     def _template(self, fix: Fix | None, width: int) -> Iterable[str]:
-        """What a fix that nobody applies would write: a person has to fill it in."""
+        """The template of a display-only fix, for the author to fill in."""
         if fix is None or fix.applicability is not Applicability.DISPLAY_ONLY:
             return
         for line in fix.replacement.strip("\n").split("\n"):
@@ -126,7 +126,7 @@ class HumanRenderer:
         return f"{self._paint(f'{shown:>{width}} |', '34')} {text}".rstrip()
 
     def _marked(self, text: str, indent: str, marks: str, width: int, paint: str) -> Iterable[str]:
-        """The marks of a label with its text beside them; below, where too little room is left for it."""
+        """The marks of a label with its text next to them, or below them if there is too little room."""
         room = (self.width or _MAX_TEXT_CELLS) - width - 3
         before = len(indent) + len(marks) + 1
         is_beside = room - before >= min(_MIN_TEXT_CELLS, num_cells(text))
@@ -140,7 +140,7 @@ class HumanRenderer:
                 yield f"{' ' * before}{self._paint(line, paint)}"
 
     def _lines(self, text: str, before: int) -> tuple[str, ...]:
-        """A text in lines that fit after as many cells as come before it; none for no text."""
+        """A text in lines that fit after as many cells as come before it; no lines for an empty text."""
         if not text:
             return ()
         cells = max(_MIN_LINE_CELLS, (self.width or _MAX_TEXT_CELLS) - before)

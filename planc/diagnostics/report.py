@@ -15,8 +15,8 @@ from planc.source import SourceFile, Span
 class PlanFindings:
     """The findings on one plan, which may be none.
 
-    `sources` has every text by its name. Those in `settings` are no files: a finding on one of them belongs
-    to the plan, for programs that know files only.
+    `sources` has every text by its name. Those in `settings` are not files: programs that only
+    know files get their findings at the plan.
     """
 
     file: str
@@ -25,7 +25,7 @@ class PlanFindings:
     settings: tuple[str, ...] = ()
 
     def is_in_file(self, span: Span) -> bool:
-        """Whether a span lies in a file, and not in a value from the command line or the environment."""
+        """Whether a span is in a file, rather than in a value from the command line or the environment."""
         return span.file not in self.settings
 
     def file_of(self, span: Span) -> str:

@@ -76,7 +76,7 @@ def _result(report: Report, plan: PlanFindings, diagnostic: Diagnostic, *, rule_
 
 
 def _said(plan: PlanFindings, span: Span, text: str) -> str:
-    """The text, after its place where that is no file and so cannot be a region."""
+    """The text, after its location if that is not a file and so can't be a region."""
     return text if plan.is_in_file(span) else f"{span}: {text}"
 
 

@@ -13,7 +13,7 @@ _WORDS = re.compile(r"[._-]")
 def closest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate that `name` is most likely a slip of, or None when nothing is near or two are as near.
 
-    The budget is one edit per three characters, so that short names do not match everything. Case is free.
+    The budget is one edit per three characters, so short names do not match everything. Case is ignored.
     """
     budget = len(name) // 3
     near: dict[str, int] = {}
@@ -28,7 +28,7 @@ def closest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, candidates: Iterable[str], *, limit: int) -> tuple[str, ...]:
-    """At most `limit` candidates that `name` may stand for: slips of it, then names with a word it begins."""
+    """At most `limit` candidates for `name`: slips of it, then names with a word that it begins."""
     listed = tuple(dict.fromkeys(candidates))
     distances = {one: _edit_distance(name.lower(), one.lower()) for one in listed}
     least = min(distances.values(), default=0)
@@ -51,8 +51,8 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
 def is_slip(written: str, near: str) -> bool:
     """Whether a name can hardly be anything but `near` mistyped: word by word, each at most a key or two off.
 
-    A short word is no slip of another, for `q_norm` and `k_norm` are two things, and so are names with other
-    numbers, or with a word more.
+    A short word is not a slip of another: `q_norm` and `k_norm` differ, and so do names with other numbers
+    or an extra word.
     """
     before, after = written.lower(), near.lower()
     if _WORDS.sub("", before) == _WORDS.sub("", after):

@@ -13,7 +13,7 @@ def visible(text: str) -> str:
 
 
 def encodable(text: str, encoding: str) -> str:
-    """The text with `?` for each character that the encoding lacks, so that columns stay where they are."""
+    """The text with `?` for each character that the encoding lacks, which keeps the columns."""
     return text.encode(encoding, "replace").decode(encoding)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from planc.diagnostics.visible import num_cells
 
-# Code in backticks is one word, so that what a reader copies stays on one line.
+# Code in backticks is one word, to keep what a reader copies on one line.
 _WORD = re.compile(r"(?:`[^`]*`|[^\s`]|`)+")
 
 

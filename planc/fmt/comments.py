@@ -37,7 +37,7 @@ class PendingComments:
             yield comment
 
     def on_line(self, line: int, *, before: Position) -> Comment | None:
-        """Takes the next one if it stands on this line, before a position: the remark on what ends there."""
+        """Take the next comment if it is on this line, before a position: it belongs to what ends there."""
         if self._num_taken < len(self._comments):
             comment = self._comments[self._num_taken]
             if comment.span.line == line and start(comment.span) < before:

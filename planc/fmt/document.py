@@ -1,6 +1,6 @@
 """Documents: text with places to break, and the printer that decides which of them break.
 
-After C. Lindig, "Strictly Pretty" (2000): a group stands on one line if it fits with all that follows on
+After C. Lindig, "Strictly Pretty" (2000): a group is printed on one line if it fits with all that follows on
 that line, else its lines break; groups are decided from the outside in and from left to right.
 """
 
@@ -14,7 +14,7 @@ INDENT_COLUMNS = 2
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A newline, or `flat` where its group stands on one line. With None it is always a newline."""
+    """A newline, or `flat` if its group is on one line. With None it is always a newline."""
 
     flat: str | None
 
@@ -28,7 +28,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class IfBroken:
-    """`broken` where the group breaks, `flat` where it stands on one line."""
+    """`broken` if the group breaks, `flat` if it is on one line."""
 
     broken: str
     flat: str
@@ -68,7 +68,7 @@ def indent(*parts: Doc) -> Indent:
 
 
 def group(*parts: Doc) -> Group:
-    """Parts that stand on one line together, or break together; a comment or a hard line forces it."""
+    """Parts that share one line, or break together; a comment or a hard line forces it."""
     inner = Concat(parts)
     return Group(inner, _must_break(inner))
 
@@ -93,7 +93,7 @@ def _must_break(doc: Doc) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A document still to print: how deep its lines start, and whether it stands on one line."""
+    """A document still to print: how deep its lines start, and whether it is on one line."""
 
     doc: Doc
     indent_columns: int
@@ -104,7 +104,7 @@ def render(doc: Doc, *, width: int) -> str:
     """The text of a document, no line longer than `width` where breaking can avoid it."""
     pieces: list[str] = []
     column = 0
-    margin = 0  # Written before the next text only, so that an empty line stays empty.
+    margin = 0  # Written only before the next text, to keep empty lines empty.
     stack = [_Item(doc, 0, False)]
     while stack:
         item = stack.pop()

@@ -1,1 +1,1 @@
-"""How editors, review pages and documentation colour plans."""
+"""How editors, review pages and documentation color plans."""

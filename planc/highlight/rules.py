@@ -1,4 +1,4 @@
-"""What colours a plan: one list of patterns, from which the Pygments lexer and the TextMate grammar are made.
+"""Syntax highlighting of plans: one list of patterns for the Pygments lexer and the TextMate grammar.
 
 Patterns keep to what Python's `re` and Oniguruma share, and never look past their line.
 """

@@ -1,6 +1,6 @@
-"""Models of the Hugging Face hub: how one is named, and where its files lie on this machine.
+"""Models of the Hugging Face Hub: their names, and the location of their files on this machine.
 
-The cache is that of the `huggingface_hub` library, which puts files there; here they are only found.
+The `huggingface_hub` library fills its cache; planc only reads it here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HubModel:
 
     @property
     def folder(self) -> Path:
-        """Where the files of this commit lie, once they are here."""
+        """The directory of this commit's files, once they are in the cache."""
         name = f"models--{self.repository.replace('/', '--')}"
         return hub_cache() / name / "snapshots" / self.revision
 
@@ -50,7 +50,7 @@ def is_commit(text: str) -> bool:
 
 
 def is_hub(path: str) -> bool:
-    """Whether what stands for a path names a model of the hub."""
+    """Whether a path names a Hub model."""
     return path.startswith(_SCHEME)
 
 
@@ -59,7 +59,7 @@ def parse_hub(path: str) -> HubModel:
     repository, at, revision = path.removeprefix(_SCHEME).partition("@")
     if not (is_hub(path) and at and is_repository(repository) and is_commit(revision)):
         raise ValueError(
-            f"{path}: a model of the hub is hf://org/name@ and its commit's 40 hexadecimal digits"
+            f"{path}: write a Hub model as hf://org/name@COMMIT, with the commit's 40 hexadecimal digits"
         )
     return HubModel(repository, revision)
 

@@ -1,4 +1,4 @@
-"""A plan's patterns held against a model: which module gets which style, unit, policy."""
+"""A plan's patterns applied to a model: which module gets which style, unit or policy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Assignment:
 
 @record
 class Conflict:
-    """Two rules that say different things of one name, neither of them an override."""
+    """Two rules that disagree about one name, neither of them an override."""
 
     name: str
     first: Span
@@ -70,11 +70,11 @@ class BoundPlan:
     """(pattern, style) of the model's own plan that planc has no style for."""
     units: tuple[UnitGroup, ...]
     checkpointed: Mapping[str, Span]
-    """Modules that are computed again in backward, whole or in part."""
+    """Modules that are recomputed in backward, in whole or in part."""
     selective: frozenset[str]
-    """Those of them that keep what is dear to compute."""
+    """The modules among them that keep what is expensive to compute."""
     compiled: Mapping[str, Span]
-    """Modules that torch.compile makes code of."""
+    """Modules that torch.compile compiles."""
     weight_decay: Mapping[str, tuple[float, Span]]
     """By parameter fqn, where a group sets it."""
     learning_rates: Mapping[str, tuple[float, Span]]
@@ -85,7 +85,7 @@ class BoundPlan:
 
 
 def bind(plan: Plan, inventory: Inventory) -> BoundPlan:
-    """The plan's patterns applied to the model. Pure bookkeeping: the checks say what is wrong with it."""
+    """Apply the plan's patterns to the model. Pure bookkeeping: the checks report errors."""
     modules = inventory.names()
     conflicts: list[Conflict] = []
     selections: list[Selection] = []
@@ -254,7 +254,7 @@ def _auto(inventory: Inventory, unknown: list[tuple[str, str]]) -> Iterator[tupl
 def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]]:
     """By module, then by local name: parameters that the model's own plan places by their own names.
 
-    Those are of modules that are no layers: stacked experts, or what an attention holds for each head.
+    These modules are not layers: stacked experts, or what an attention module stores for each head.
     """
     owned: dict[str, tuple[str, Parameter]] = {
         f"{module.fqn}.{parameter.name}": (module.fqn, parameter)

@@ -37,7 +37,7 @@ class Shape:
 
     @property
     def nested(self) -> Mapping[str, Mapping[str, Shape]]:
-        """What stands inside the block, by name, then by label."""
+        """The nested blocks, by name, then by label."""
         found = nested_blocks(self.record)
         return {
             name: {label: Shape(record) for label, record in labels.items()} for name, labels in found.items()
@@ -45,11 +45,11 @@ class Shape:
 
     @property
     def freely_labelled(self) -> tuple[str, ...]:
-        """Those of the nested blocks whose labels a plan chooses; the label that is there stands for all."""
+        """The nested blocks whose labels a plan chooses; the label listed for one represents all."""
         return freely_labelled(self.record)
 
     def labelled(self, name: str, label: str) -> Shape | None:
-        """What the nested block `name "label"` may hold; None if there is none such."""
+        """What the nested block `name "label"` may hold; None for an unknown one."""
         shapes = self.nested[name]
         if name in self.freely_labelled:
             (shape,) = shapes.values()

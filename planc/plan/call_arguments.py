@@ -89,8 +89,8 @@ def with_argument(
         _report_other_call(call, argument, scope, setting=setting, known=tuple(known))
         return None
     if isinstance(type_of(known[argument.text]), Rest):
-        help = f"set all of it: `{setting} = {call.name.text}(...)`"
-        text = f"`{argument.text}` has no name in `{call.name.text}(...)`"
+        help = f"set the whole call: `{setting} = {call.name.text}(...)`"
+        text = f"`{argument.text}` can't be set by name in `{call.name.text}(...)`"
         scope.report(codes.UNKNOWN_TARGET, argument.span, text, help=help)
         return None
     given = ast.Argument(argument, assignment.value, assignment.span)
@@ -121,7 +121,7 @@ def _report_no_call(before: ast.Value | None, argument: ast.Name, scope: Scope, 
     """Reports that a setting has no call whose argument could be changed."""
     calls = listed(f"`{setting} = {name}(...)`" for name in takers(setting, argument.text))
     text = f"the plan has no call for `{setting}`" if before is None else f"`{setting}` is not a call here"
-    scope.report(codes.UNKNOWN_TARGET, argument.span, text, help=f"set all of it: {calls}")
+    scope.report(codes.UNKNOWN_TARGET, argument.span, text, help=f"set the whole call: {calls}")
 
 
 def _report_other_call(
@@ -130,13 +130,15 @@ def _report_other_call(
     """Reports an argument that only other calls of the setting take."""
     name = call.name.text
     others = listed(f"`{other}`" for other in takers(setting, argument.text))
-    has = f"`{name}` takes {listed(known, last='and')}" if known else f"`{name}` takes no arguments"
+    has = f"`{name}` takes {listed(known, last='and')}" if known else f"`{name}` does not take arguments"
     text = f"the plan's `{setting}` is `{name}`, which has no `{argument.text}`"
-    scope.report(codes.UNKNOWN_TARGET, argument.span, text, help=f"{has}; `{argument.text}` is of {others}")
+    scope.report(
+        codes.UNKNOWN_TARGET, argument.span, text, help=f"{has}; `{argument.text}` is an argument of {others}"
+    )
 
 
 def arguments(setting: str) -> tuple[str, ...]:
-    """All arguments of a setting's calls; empty for what is no setting, or takes no calls."""
+    """All arguments of a setting's calls; empty if the name is not a setting, or takes no calls."""
     if setting not in _fields():
         return ()
     cases = _cases(setting).values()
@@ -163,7 +165,7 @@ def _default(setting: str, *, at: Span) -> ast.Value | None:
         return None
     text = f"x = {_type(setting).render(default)}"
     assignment, _ = parse_assignment(SourceFile(at.file, text))
-    assert assignment is not None, f"a default is no value: {text}"
+    assert assignment is not None, f"a default does not parse: {text}"
     return _placed(assignment.value, at)
 
 

@@ -1,4 +1,4 @@
-"""The `data` block: where text comes from, how it becomes batches, and what a run is measured on."""
+"""The `data` block: where text comes from, how it becomes batches, and evaluation data."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class TrainOn(StrEnum):
 
 @record
 class Chat:
-    """Conversations, as text by the chat template of the tokenizer's folder."""
+    """Conversations, rendered by the chat template in the tokenizer's directory."""
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of JSON-lines files", positional=True)
     field: str = key(Text(), default="messages", doc="the key that holds the messages")
     train_on: TrainOn = key(
-        Choice(TrainOn), default=TrainOn.ASSISTANT, doc="whose words are labels: the assistant's, or all"
+        Choice(TrainOn), default=TrainOn.ASSISTANT, doc="messages to train on: the assistant's, or all"
     )
 
 
 @record
 class HfDataset:
-    """Local files of Hugging Face data sets, by their suffix: .parquet, .arrow, .json, .jsonl."""
+    """Local files of Hugging Face datasets, by suffix: .parquet, .arrow, .json, .jsonl."""
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of files", positional=True)
     field: str = key(Text(), default="text", doc="the column that holds a document's text")
@@ -49,12 +49,12 @@ class HfDataset:
 
 @record
 class HfHub:
-    """A data set of the Hugging Face hub, at one commit; scripts never run."""
+    """A dataset on the Hugging Face Hub, at one commit; its scripts never run."""
 
     repository: str = key(Text(), doc="the repository, as in `org/name`", positional=True)
     revision: str = key(Text(), doc="the commit: 40 hexadecimal digits")
     split: str = key(Text(), default="train", doc="the split")
-    subset: str | None = key(Optional(Text()), default=None, doc="the configuration, where there are several")
+    subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
     field: str = key(Text(), default="text", doc="the column that holds a document's text")
 
 
@@ -65,14 +65,14 @@ class PythonStdlib:
 
 @record
 class ByteTokenizer:
-    """One token a UTF-8 byte, and 256 for the end of a document."""
+    """One token per UTF-8 byte, and 256 at the end of a document."""
 
 
 @record
 class FileTokenizer:
-    path: str = key(Path(), doc="a tokenizer.json, or the folder that holds it", positional=True)
+    path: str = key(Path(), doc="a tokenizer.json, or its directory", positional=True)
     end_of_document: str | None = key(
-        Optional(Text()), default=None, doc="the token between documents, where the file does not mark one"
+        Optional(Text()), default=None, doc="the token between documents, if the file does not define one"
     )
 
 
@@ -122,34 +122,32 @@ def source_kind(source: AnySource) -> SourceKind:
 
 @record
 class EvalSpec:
-    """The loss on text that is not trained on; tokenizer, packing and lengths are those of the data."""
+    """The loss on held-out text, with the tokenizer, packing and lengths of `data`."""
 
     source: AnySource = key(
         Variant(SOURCES, "source", _source_of), doc="where text comes from", example='text("held_out/*.txt")'
     )
     every: int = key(
         Quantity(STEPS, low=1),
-        doc="steps between evaluations; the last step has one too",
+        doc="steps between evaluations; the last step is evaluated too",
         example="100 steps",
     )
     sequences: int | None = key(
-        Optional(Int(1)), default=None, doc="how many of its sequences, from the first on; none is all"
+        Optional(Int(1)), default=None, doc="number of sequences, from the start; none is all"
     )
 
 
 @record
 class DataSpec:
-    """Text, tokens, and how they become batches."""
+    """The text, its tokens, and how they become batches."""
 
     source: AnySource = key(
         Variant(SOURCES, "source", _source_of),
         doc="where text comes from",
         example='text("data/*.txt")',
     )
-    sequence_length: int = key(Int(1, 2**24), doc="tokens of one sequence", example="2048")
-    micro_batch: int = key(
-        Int(1, 2**20), doc="sequences of one forward on one data-parallel rank", example="1"
-    )
+    sequence_length: int = key(Int(1, 2**24), doc="tokens per sequence", example="2048")
+    micro_batch: int = key(Int(1, 2**20), doc="sequences per forward on one data-parallel rank", example="1")
     tokenizer: ByteTokenizer | FileTokenizer = key(
         Variant({"bytes": ByteTokenizer, "file": FileTokenizer}, "tokenizer", _tokenizer_of),
         default=ByteTokenizer(),
@@ -158,19 +156,19 @@ class DataSpec:
     packing: Packing = key(
         Choice(Packing),
         default=Packing.ATTEND,
-        doc="attend: documents share sequences and see each other; isolate: they do not see each other; "
-        "none: one document a sequence, cut, or padded with the token that ends documents",
+        doc="attend: documents share sequences and attend to each other; isolate: they do not; "
+        "none: one document per sequence, cut or padded with the end-of-document token",
     )
-    shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, with the epoch")
+    shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, together with the epoch")
     prefetch: int = key(
-        Int(0, 64), default=2, doc="steps whose samples are made ready ahead; changes no order"
+        Int(0, 64), default=2, doc="steps of samples to prepare ahead; does not change their order"
     )
     eval: Mapping[str, EvalSpec] = nested(
-        {"name": EvalSpec}, any_label=True, doc="the loss on other text, under a name of one's own"
+        {"name": EvalSpec}, any_label=True, doc="the loss on other text, under a name that you choose"
     )
 
     def sources(self) -> Iterator[tuple[str, AnySource]]:
-        """All text that a run reads, by the path of its setting."""
+        """All text sources of a run, by the path of their setting."""
         yield "data.source", self.source
         for label, evaluation in self.eval.items():
             yield f"data.eval.{label}.source", evaluation.source

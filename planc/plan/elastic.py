@@ -1,4 +1,4 @@
-"""The `elastic` block: what a run may shrink to when ranks are lost."""
+"""The `elastic` block: smaller meshes for a run that loses ranks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from planc.vocab import MeshDim
 
 @record
 class ElasticSpec:
-    """Smaller meshes that a run may go on with, after nodes are lost, from its last checkpoint.
+    """Smaller meshes on which a run may continue from its last checkpoint after it loses nodes.
 
-    A step's tokens stay as they are: fewer ranks accumulate more micro-batches.
+    The tokens per step stay the same: fewer ranks accumulate more micro-batches.
     """
 
     on: tuple[MeshDim, ...]
-    sizes: tuple[int, ...] = key(
-        List(Int(1)), doc="sizes that the dim may have besides the mesh's own", example="[2, 1]"
-    )
+    sizes: tuple[int, ...] = key(List(Int(1)), doc="further sizes of the mesh dim", example="[2, 1]")
     max_restarts: int = key(
-        Int(1), default=3, doc="how often torchrun starts the ranks again; `planc launch` writes it"
+        Int(1), default=3, doc="number of times that torchrun restarts the ranks; `planc launch` writes it"
     )

@@ -1,4 +1,4 @@
-"""The plans that an elastic plan stands for: one for each world size that it may run on."""
+"""The plans of an elastic plan: one for each world size that it can run on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from planc.plan.spec import Plan
 def smaller_plans(plan: Plan) -> Iterator[Plan]:
     """The plan on each of the smaller meshes that it allows, with the tokens of a step as they are.
 
-    Nothing for a plan whose `elastic` block is not sound: its findings say so. Expectations are left out:
-    they are of the mesh as it is written.
+    Nothing if the `elastic` block has errors, which are reported elsewhere. Expectations are left out:
+    they apply to the mesh as it is written.
     """
     elastic = plan.elastic
     if elastic is None or len(elastic.on) != 1:
@@ -31,7 +31,7 @@ def smaller_plans(plan: Plan) -> Iterator[Plan]:
 def started_on(plan: Plan, world_size: int | None) -> Plan:
     """The plan as a launch of `world_size` ranks runs it: itself, or the largest smaller one that they fill.
 
-    Ranks that are left over stand by: torchrun starts any number of nodes of its range.
+    Ranks that are left over wait: torchrun starts any number of nodes of its range.
     """
     if world_size is None or world_size >= plan.mesh.world_size:
         return plan
@@ -39,6 +39,6 @@ def started_on(plan: Plan, world_size: int | None) -> Plan:
 
 
 def shrinking_note(smaller: Plan) -> str:
-    """Says of a finding that it is one of a smaller plan."""
+    """The note on a finding that only occurs on a smaller mesh."""
     sizes = " x ".join(f"{mesh_dim} {size}" for mesh_dim, size in smaller.mesh.sizes.items() if size > 1)
-    return f"so on {sizes or 'one rank'}, to which `elastic` lets a run shrink"
+    return f"this happens on {sizes or 'one rank'}, a smaller mesh that `elastic` allows"

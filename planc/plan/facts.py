@@ -16,7 +16,7 @@ DERIVED: Mapping[str, str] = {
     "total_tokens": "tokens_per_step x train.steps",
     "parameters": "elements of all parameters, tied ones once",
 }
-"""The facts that `facts` gives, with where each comes from."""
+"""The facts that `facts` returns, with the formula of each."""
 
 COUNTS = (
     "world_size",
@@ -29,25 +29,25 @@ COUNTS = (
     "parameters_per_rank",
     "flops_per_token",
 )
-"""The facts that are plain numbers, so that a unit beside one would be wrong."""
+"""The facts that are plain numbers, without a unit."""
 
 FLAGS = ("fits",)
 """The facts that are true or false."""
 
 ESTIMATED: Mapping[str, str] = {
-    "peak_memory": "what a rank reserves at the peak of a step; see `planc estimate`",
-    "parameters_per_rank": "elements of the parameter shards of rank 0, which holds the most",
-    "tp_bytes_per_step": "what a rank sends over tp in a step",
-    "fsdp_bytes_per_step": "what a rank sends to gather parameters and to reduce their gradients in a step",
-    "cp_bytes_per_step": "what a rank sends over cp in a step, for attention",
-    "sent_bytes_per_step": "what a rank sends in a step, all collectives together",
+    "peak_memory": "peak memory that a rank reserves in a step; see `planc estimate`",
+    "parameters_per_rank": "elements of the parameter shards of rank 0, which has the most",
+    "tp_bytes_per_step": "bytes that a rank sends over tp in a step",
+    "fsdp_bytes_per_step": "bytes that a rank sends in a step to gather parameters and reduce gradients",
+    "cp_bytes_per_step": "bytes that a rank sends over cp in a step, for attention",
+    "sent_bytes_per_step": "bytes that a rank sends in a step, over all collectives",
     "flops_per_token": "6 x matmul weights + 6 x heads x (d_qk + d_v) x sequence, forward and backward",
     "fits": "whether peak_memory is at most 90 % of the memory of `hardware.gpu`",
 }
-"""The facts that take an estimate, with what each is; `planc.estimate` computes them."""
+"""The facts that need an estimate; `planc.estimate` computes them."""
 
 SIZES = tuple(name for name in ESTIMATED if name not in (*COUNTS, *FLAGS))
-"""The facts that are bytes, so that a number of them has a unit."""
+"""The facts that are bytes, and so need a unit."""
 
 
 def sequences_per_micro_step(plan: Plan) -> int:
@@ -60,7 +60,7 @@ def tokens_per_micro_step(plan: Plan) -> int:
 
 
 def tokens_per_step(plan: Plan) -> int:
-    """Tokens of one optimizer step; one micro step's where the plan does not say."""
+    """Tokens of one optimizer step; those of one micro step if the plan does not set them."""
     return plan.train.tokens_per_step or tokens_per_micro_step(plan)
 
 

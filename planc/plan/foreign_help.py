@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from planc.diagnostics import Applicability, Fix
@@ -25,7 +25,7 @@ _ARGUMENT = re.compile(r"(\w+) = <")
 
 @record
 class Meant:
-    """What a word of another tool means: a help, a fix if that is exact, and the key that it stands for."""
+    """What a word of another tool means: a help, a fix if the meaning is exact, and the key to write."""
 
     help: str
     fix: Fix | None = None
@@ -40,12 +40,13 @@ def meant_by(
     foreign = FOREIGN.get(word.lower())
     if foreign is None:
         return None
-    line = _line_with(foreign, word, statement.value, params)
+    lines = tuple(_lines_with(foreign, word, statement.value))
+    line = next((one for one in lines if _fits(foreign.block, one, params)), None)
     help = _sentence(foreign, word, line or _example(foreign, word), kind=kind)
     key = _key(foreign) if foreign.block == kind else None
-    if line is None or not foreign.same or key is None or key in taken or statement.override:
+    if line is None or line != lines[0] or not foreign.same or key is None or key in taken:
         return Meant(help, key=key)
-    return Meant(help, Fix(statement.span, line, Applicability.SAFE), key)
+    return Meant(help, Fix(statement.name.span, key, Applicability.SAFE), key)
 
 
 def foreign_help(word: str, *, kind: str = "") -> str | None:
@@ -66,7 +67,7 @@ def foreign_page(word: str) -> str | None:
 
 
 def meant_block(word: str) -> str | None:
-    """The kind of block that another tool's word belongs to, or stands for."""
+    """The kind of block that another tool's word belongs to, or names."""
     foreign = FOREIGN.get(word.lower())
     if foreign is None or not foreign.line:
         return None
@@ -85,7 +86,7 @@ def meant_setting(word: str) -> str | None:
 
 
 def meant_mesh_dim(word: str) -> MeshDim | None:
-    """The mesh dim that another tool's word stands for."""
+    """The mesh dim that another tool's word names."""
     foreign = FOREIGN.get(word.lower())
     key = _key(foreign) if foreign is not None and foreign.block == "mesh" else None
     return MeshDim(key) if key in tuple(MeshDim) else None
@@ -109,18 +110,16 @@ def _example(foreign: Foreign, word: str) -> str:
     return _VALUE.sub(r"\1", foreign.line).replace("{word}", word)
 
 
-def _line_with(foreign: Foreign, word: str, value: ast.Value, params: Mapping[str, ParamValue]) -> str | None:
-    """The line with the value that the plan gives; None if the line takes none, or not this one."""
-    example = _VALUE.search(foreign.line)
+def _lines_with(foreign: Foreign, word: str, value: ast.Value) -> Iterator[str]:
+    """The line with the value that the plan gives: as it is written, then with the unit that it may lack."""
+    shown = _VALUE.search(foreign.line)
     text = _text(value)
-    if example is None or text is None:
-        return None
-    _, _, unit = example[1].partition(" ")
-    for written in (text, f"{text} {unit}" if unit.isalpha() else text):
-        line = _VALUE.sub(lambda _: written, foreign.line).replace("{word}", word)  # noqa: B023
-        if _fits(foreign.block, line, params):
-            return line
-    return None
+    if shown is None or text is None:
+        return
+    unit = shown[1].partition(" ")[2]
+    for written in (text, f"{text} {unit}"):
+        line = f"{foreign.line[: shown.start()]}{written}{foreign.line[shown.end() :]}"
+        yield line.replace("{word}", word)
 
 
 def _fits(block: str, line: str, params: Mapping[str, ParamValue]) -> bool:

@@ -1,4 +1,4 @@
-"""Imported files: parameters and labelled blocks, whose statements `use` puts where it stands."""
+"""Imported files: parameters and labeled blocks, whose statements replace `use`."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def read_fragments(imported: Imported, scope: Scope) -> Fragments:
                 text, help = "this fragment has no name", f'write `{kind.text} "name" {{`'
                 scope.report(codes.MISPLACED, kind.span, text, help=help)
             case _:
-                help = "an imported file holds params and fragments: blocks with a name in quotes"
-                scope.report(codes.MISPLACED, statement.span, "not in a file that is imported", help=help)
+                help = "keep only parameters and fragments (blocks with a name in quotes) in this file"
+                scope.report(codes.MISPLACED, statement.span, "not allowed in an imported file", help=help)
     return Fragments(imported.path, imported.statement, tuple(params), blocks)
 
 
 def _is_sound(block: ast.Block, name: ast.Text, known: Mapping[str, ast.Block], scope: Scope) -> bool:
     """Whether a fragment has a new name and leaves its mesh dims to the block that uses it."""
     if not _NAME.fullmatch(name.value):
-        help = "write letters, digits and `_`"
-        scope.report(codes.WRONG_TYPE, name.span, "`use` could not name this fragment", help=help)
+        help = "write a name of letters, digits and `_`"
+        scope.report(codes.WRONG_TYPE, name.span, "not a valid fragment name", help=help)
         return False
     if name.value in known:
         first = Label(known[name.value].kind.span, "first given here")
@@ -61,7 +61,7 @@ def _is_sound(block: ast.Block, name: ast.Text, known: Mapping[str, ast.Block], 
         scope.report(codes.DUPLICATE, name.span, text, secondary=(first,), help=help)
         return False
     if block.on:
-        text, help = "a fragment works on the mesh dims of the block that uses it", "remove `on`"
+        text, help = "a fragment takes its mesh dims from the block that uses it", "remove `on`"
         scope.report(codes.MISPLACED, block.on[0].span.to(block.on[-1].span), text, help=help)
         return False
     return True
@@ -88,10 +88,8 @@ class Uses:
             name = statement.name.text
             if name in seen:
                 first = Label(seen[name], "first used here")
-                help = f"remove one `use {name}`"
-                self.scope.report(
-                    codes.DUPLICATE, statement.span, "used twice", secondary=(first,), help=help
-                )
+                text, help = f"`{name}` is used twice", f"remove one `use {name}`"
+                self.scope.report(codes.DUPLICATE, statement.span, text, secondary=(first,), help=help)
                 continue
             seen[name] = statement.span
             body = self._fragment(statement, block)
@@ -108,12 +106,12 @@ class Uses:
         alias, dot, name = statement.name.text.partition(".")
         span = statement.name.span
         if not dot:
-            text = f"`{alias}` names no import"
+            text = f"`{alias}` is not an import"
             self.scope.report(codes.UNKNOWN_IMPORT, span, text, help="write `use import_name.fragment_name`")
             self.used.update(self.fragments)
             return None
         if alias not in self.fragments:
-            aliases, text = tuple(self.fragments), f"this file imports nothing as `{alias}`"
+            aliases, text = tuple(self.fragments), f"no import is named `{alias}`"
             nothing = None if aliases else f'add `import "..." as {alias}`'
             written = ast.Name(alias, replace(span, end_column=span.column + len(alias)))
             self.scope.unknown(codes.UNKNOWN_IMPORT, written, aliases, text=text, help=nothing)
@@ -132,7 +130,7 @@ class Uses:
         fragment = blocks[name]
         if fragment.kind.text != block.kind.text:
             label = Label(fragment.kind.span, f"a fragment of `{fragment.kind.text}`")
-            text = f"this is no fragment of `{block.kind.text}`"
+            text = f"not a fragment of `{block.kind.text}`"
             help = f"use it in a `{fragment.kind.text}` block"
             self.scope.report(codes.WRONG_FRAGMENT, span, text, secondary=(label,), help=help)
             return None
@@ -141,7 +139,10 @@ class Uses:
     def report_unused(self) -> None:
         for alias, fragments in self.fragments.items():
             if alias not in self.used:
-                text, help = f"nothing uses `{alias}`", f"write `use {alias}.name` in a block, or remove this"
+                text, help = (
+                    f"`{alias}` is never used",
+                    f"write `use {alias}.name` in a block, or remove the import",
+                )
                 self.scope.report(codes.UNUSED_IMPORT, fragments.statement.span, text, help=help)
 
 

@@ -1,4 +1,4 @@
-"""The `guard` block: what becomes of a step whose numbers are wrong, and how copies of weights compare."""
+"""The `guard` block: how to handle a step with a wrong loss or gradient, and when to compare replicas."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from planc.plan.scalars import STEPS, Float, Int, Quantity
 from planc.plan.types import Optional, Variant, key
 from planc.record import record
 
-_DEVIATIONS = "a loss above the window's median by more of the window's deviations than this is a spike"
-_WINDOW = "how many earlier steps a loss is compared with; it is judged once there are so many"
-_AT_MOST = "after so many skipped steps in a row, the next one ends the run"
+_DEVIATIONS = "a loss this many deviations above the window's median is a spike"
+_WINDOW = "number of earlier steps to compare with; no loss is a spike before that"
+_AT_MOST = "consecutive steps that may be skipped; the next one ends the run"
 
 
 @record
@@ -18,7 +18,7 @@ class StopAtNonfinite:
 
 @record
 class SkipNonfinite:
-    """Leave the weights as they are, and go on with the next batch."""
+    """Leave the weights as they are, and continue with the next batch."""
 
     at_most: int = key(Int(1), default=5, doc=_AT_MOST)
 
@@ -33,7 +33,7 @@ class StopAtSpike:
 
 @record
 class SkipSpike:
-    """Leave the weights as they are, and go on with the next batch."""
+    """Leave the weights as they are, and continue with the next batch."""
 
     deviations: float = key(Float(1.0, 1e6), default=6.0, doc=_DEVIATIONS)
     window: int = key(Quantity(STEPS, low=5), default=50, doc=_WINDOW)
@@ -46,10 +46,10 @@ Spike = StopAtSpike | SkipSpike
 
 @record
 class GuardSpec:
-    """What becomes of a step whose loss or gradient is wrong, and when replicas are compared.
+    """How to handle a step with a wrong loss or gradient, and when to compare replicas.
 
-    A spike is measured by the median of the losses of the steps before it that were taken, and by their
-    deviation: 1.4826 times the median distance from it, and at least a hundredth of it.
+    A spike is measured against the median loss of the earlier steps that were not skipped, in deviations:
+    1.4826 times the median distance from that median, and at least one hundredth of it.
     """
 
     nonfinite: Nonfinite = key(
@@ -60,10 +60,10 @@ class GuardSpec:
     loss_spike: Spike | None = key(
         Optional(Variant({"stop": StopAtSpike, "skip": SkipSpike}, "reaction")),
         default=None,
-        doc="a loss far above those before it",
+        doc="a loss far above the earlier ones",
     )
     replicas_every: int | None = key(
         Optional(Quantity(STEPS, low=1)),
         default=None,
-        doc="steps between comparisons of every parameter that several ranks hold, bit by bit",
+        doc="steps between bitwise comparisons of all replicated parameters",
     )

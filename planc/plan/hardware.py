@@ -1,4 +1,4 @@
-"""The `hardware` block: the device that a plan is meant for."""
+"""The `hardware` block: the target device of a plan."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ _OWN = "device"
 
 @record
 class OwnDevice:
-    """A device that planc has no table of."""
+    """A device that planc does not know."""
 
-    memory: int = key(Quantity(BYTES, low=1), doc="what the runtime reports as the device's total")
+    memory: int = key(Quantity(BYTES, low=1), doc="total memory, as the runtime reports it")
     peak_flops: float | None = key(
-        Optional(Float(1.0)), default=None, doc="dense bfloat16 FLOP a second: 989e12"
+        Optional(Float(1.0)), default=None, doc="dense bfloat16 FLOP/s, such as 989e12"
     )
-    memory_bandwidth: int | None = key(Optional(Quantity(BYTES, low=1)), default=None, doc="bytes a second")
+    memory_bandwidth: int | None = key(Optional(Quantity(BYTES, low=1)), default=None, doc="bytes per second")
     link_bandwidth: int | None = key(
-        Optional(Quantity(BYTES, low=1)), default=None, doc="bytes a second to the node's devices, one way"
+        Optional(Quantity(BYTES, low=1)),
+        default=None,
+        doc="bytes per second to devices of the same node, one way",
     )
     nic_bandwidth: int | None = key(
-        Optional(Quantity(BYTES, low=1)), default=None, doc="bytes a second over the network, one way"
+        Optional(Quantity(BYTES, low=1)), default=None, doc="bytes per second over the network, one way"
     )
-    devices_per_node: int | None = key(Optional(Int(1)), default=None, doc="devices that links connect")
+    devices_per_node: int | None = key(Optional(Int(1)), default=None, doc="devices connected by links")
 
 
 @record
@@ -90,12 +92,12 @@ def _own(device: Device) -> OwnDevice:
 
 @record
 class HardwareSpec:
-    """The device that the plan is meant for: `check` says whether it fits, `estimate` how fast it can be.
+    """The target device: `check` tests whether the plan fits, `estimate` bounds its speed.
 
     A device of your own is `device(memory = 80 GiB, peak_flops = 989e12, memory_bandwidth = 3350 GB,
     link_bandwidth = 450 GB, nic_bandwidth = 50 GB, devices_per_node = 8)`: memory is what the runtime reports
-    as the total, FLOP and bytes are a second, links one way; all but the memory may be left out. The block
-    changes nothing of a run, and so not the plan's hash.
+    as the total, FLOP and bytes are per second, links one way. Only the memory is required. The block changes
+    neither the run nor the plan's hash.
     """
 
-    gpu: Device = key(DeviceType(), example="h100", doc="the accelerator of every rank")
+    gpu: Device = key(DeviceType(), example="h100", doc="the device of every rank")

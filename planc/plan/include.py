@@ -17,7 +17,7 @@ from planc.syntax import ast
 from planc.syntax.parse import MAX_CHARACTERS, parse
 
 Load = Callable[[str, Span], tuple[SourceFile | None, tuple[Diagnostic, ...]]]
-"""Reads a file by its path below the top plan's folder, for the statement whose path stands at the span."""
+"""Reads a file by its path below the top plan's directory, for the statement with the path at the span."""
 
 MAX_FILES = 100
 """Of a plan, the top one among them."""
@@ -28,8 +28,8 @@ MAX_INCLUDED_CHARACTERS = MAX_CHARACTERS
 
 # `http:`, `git:`, but also a Windows drive.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_BELOW = "write a path relative to this file, to a file in the plan's folder or below it"
-_NOT_BACK = ", by a way that stays in it: it may not leave that folder and come back"
+_BELOW = "write a path relative to this file, inside the plan's directory"
+_NOT_BACK = "; it may not leave that directory and come back"
 
 
 @record
@@ -53,7 +53,7 @@ class Layer:
 class Files:
     """All files of a plan. `layers` go from the lowest base to the top plan.
 
-    `sources` are the included files by path; `included` says by file name which statement brings a file in.
+    `sources` are the included files by path; `included` has the statement that includes each, by file name.
     """
 
     layers: tuple[Layer, ...]
@@ -78,7 +78,7 @@ def read_files(file: ast.PlanFile, *, load: Load) -> tuple[Files, bool, tuple[Di
 
 
 def _is_whole(file: ast.PlanFile) -> bool:
-    """Whether a file is a plan, or one that lacks little, and no preset."""
+    """Whether a file is a plan, even if incomplete, and not a preset."""
     blocks = [statement for statement in file.statements if isinstance(statement, ast.Block)]
     if any(block.label is not None for block in blocks):
         return False
@@ -103,8 +103,8 @@ class _Reader:
         found = [statement for statement in file.statements if isinstance(statement, ast.Extends)]
         for extra in found[1:]:
             first = Label(found[0].span, "first given here")
-            help = "let one base extend the other, or import what it shares"
-            text = "a file extends one other"
+            help = "let one base extend the other, or import the shared fragments"
+            text = "a file can extend only one other file"
             self._report(codes.DUPLICATE.at(extra.span, text, secondary=(first,), help=help))
         return found[0] if found else None
 
@@ -116,8 +116,10 @@ class _Reader:
         if self._is_cycle(written, path):
             return path, None
         if len(self.chain) == MAX_LEVELS:
-            text = f"more than {MAX_LEVELS} files extend one another"
-            self._refuse(codes.INCLUDES_TOO_DEEP.at(written.span, text, notes=(self._chain(path),)))
+            text, help = f"a chain of more than {MAX_LEVELS} files", "merge some of the bases"
+            self._refuse(
+                codes.INCLUDES_TOO_DEEP.at(written.span, text, notes=(self._chain(path),), help=help)
+            )
             return path, None
         self.chain.append(path)
         return path, self._read(path, written.span)
@@ -149,9 +151,9 @@ class _Reader:
             by_path[target] = statement
             tree = self._read(target, statement.path.span)
             if tree is not None and _is_whole(tree):
-                text = f"`{target}` is a whole plan, and has no fragments"
+                text = f"`{target}` is a plan, not a file of fragments"
                 base = f'`extends "{statement.path.value}"`'
-                help = f"write {base} to build on it: an import brings in fragments"
+                help = f"write {base} to build on it"
                 self._refuse(codes.MISPLACED.at(statement.span, text, help=help))
             elif tree is not None:
                 found.append(Imported(statement, target, tree))
@@ -161,18 +163,18 @@ class _Reader:
         """A written path, relative to the top plan's folder; None after a report."""
         text = written.value
         if _SCHEME.match(text):
-            reason = "only files of this machine are read"
+            reason = "only local files can be included"
         elif text.startswith(("/", "~")):
-            reason = "this path leads out of the plan's folder"
+            reason = "the path leaves the plan's directory"
         elif "\\" in text:
-            reason = "folders are separated by `/`"
+            reason = "directories must be separated by `/`"
         elif not text.strip():
-            reason = "this path is empty"
+            reason = "the path is empty"
         else:
             path = posixpath.normpath(posixpath.join(posixpath.dirname(folder_of), text))
             if path != ".." and not path.startswith("../"):
                 return path
-            reason = "this path leads out of the plan's folder"
+            reason = "the path leaves the plan's directory"
             self._refuse(codes.NOT_BELOW_ROOT.at(written.span, reason, help=f"{_BELOW}{_NOT_BACK}"))
             return None
         self._refuse(codes.NOT_BELOW_ROOT.at(written.span, reason, help=_BELOW))
@@ -181,8 +183,10 @@ class _Reader:
     def _is_cycle(self, written: ast.Text, path: str) -> bool:
         if path not in self.chain:
             return False
-        text = f"`{path}` stands above this file" if path != self.chain[-1] else "this is the file itself"
-        help = "move what both need into a file that includes neither"
+        text = (
+            f"`{path}` already includes this file" if path != self.chain[-1] else "the file includes itself"
+        )
+        help = "move what both files need to a third file"
         notes = (self._chain(path),)
         self._refuse(codes.INCLUDE_CYCLE.at(written.span, text, notes=notes, help=help))
         return True
@@ -198,10 +202,10 @@ class _Reader:
 
     def _read_first(self, path: str, span: Span) -> ast.PlanFile | None:
         if len(self.files) + 1 >= MAX_FILES:
-            # One report says it: what else is included is not looked at.
+            # Reported once: further files are not read.
             if len(self.files) + 1 == MAX_FILES:
-                text = f"a plan has at most {MAX_FILES} files"
-                self._refuse(codes.TOO_MANY_FILES.at(span, text))
+                text, help = f"a plan has at most {MAX_FILES} files", "merge some of the included files"
+                self._refuse(codes.TOO_MANY_FILES.at(span, text, help=help))
             return None
         source, problems = self.load(path, span)
         if source is None:
@@ -211,8 +215,8 @@ class _Reader:
         self.included[source.name] = span
         num_characters = sum(len(known.text) for known in self.sources.values())
         if num_characters > MAX_INCLUDED_CHARACTERS:
-            text = f"up to here the included files have {num_characters} characters"
-            help = f"they may have {MAX_INCLUDED_CHARACTERS} together"
+            text = f"the included files up to here have {num_characters} characters"
+            help = f"keep them below {MAX_INCLUDED_CHARACTERS} characters in total"
             self._refuse(codes.INCLUDES_TOO_LARGE.at(span, text, help=help))
             return None
         file, problems = parse(source)

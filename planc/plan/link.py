@@ -1,6 +1,6 @@
 """Several files to one: the statements of a plan, its bases and its fragments, as if one file held them.
 
-Layers go from the lowest base up to the plan itself; in each, fragments lie below the block that uses them.
+Layers go from the lowest base up to the plan itself; in each, fragments are below the block that uses them.
 A setting that a lower layer has given needs `override`; rules add up, and `bind` finds those that disagree.
 """
 
@@ -29,8 +29,8 @@ class Linked:
 
     Spans point into the files that the statements come from. `overrides` give parameters of other files
     another value, the lowest layer first; they come before those of the command line. `sources` are the
-    included files by their path below the plan's folder, and `included` says by file name which statement
-    brings one in.
+    included files by their path below the plan's directory, and `included` has the statement that includes
+    each, by file name.
     """
 
     file: ast.PlanFile | None
@@ -74,7 +74,7 @@ class _Gathered:
     on: tuple[ast.Name, ...]
     body: list[ast.Statement | _Gathered | None] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
-    """Where in `body` each setting stands."""
+    """The position of each setting in `body`."""
     nested: dict[tuple[str, str], _Gathered] = field(default_factory=dict)
     """Blocks inside this one, by name and label."""
 
@@ -139,12 +139,12 @@ class _Linker:
             alias = imported.statement.alias
             known = self.imports.get(alias.text)
             if alias.text in BLOCKS:
-                text = f"`{alias.text}` already means something in a plan"
+                text = f"`{alias.text}` is the name of a block"
                 self.scope.report(codes.DUPLICATE, alias.span, text, help="choose another name")
                 continue
             if known is not None and known.path != imported.path:
                 first = Label(known.statement.span, "first given here")
-                text = f"`{alias.text}` is another file in the base"
+                text = f"the base uses `{alias.text}` for another file"
                 help = "choose another name"
                 self.scope.report(codes.DUPLICATE, alias.span, text, secondary=(first,), help=help)
                 continue
@@ -188,13 +188,13 @@ class _Linker:
             self.scope.report(codes.UNKNOWN_TARGET, name.span, text, help="change its default instead")
             return
         inside = f"write `override {key} = ...` in `{kind}`" if kind in BLOCKS and key else None
-        text = "no other file of the plan has such a parameter"
+        text = "no included file has this parameter"
         self.scope.unknown(codes.UNKNOWN_TARGET, name, tuple(lower), text=text, help=inside)
 
     def _needs_override(self, setting: ast.Setting, first: Span) -> None:
         name = setting.name.text
         fix = Fix(setting.name.span, f"override {name}", Applicability.UNSAFE)
-        help = f"write `override {name} = ...` if it is to have another value"
+        help = f"write `override {name} = ...` to change the value"
         label = Label(first, "first given here")
         text = f"`{name}` is given twice"
         self.scope.report(codes.DUPLICATE, setting.span, text, secondary=(label,), help=help, fix=fix)
@@ -219,7 +219,7 @@ class _Linker:
             first = Label(gathered.on[0].span.to(gathered.on[-1].span), "first given here")
             span = block.on[0].span.to(block.on[-1].span)
             text = f"the base's `{block.kind.text}` works on other mesh dims"
-            help = "leave `on` out to have the base's"
+            help = "remove `on` to keep the base's mesh dims"
             self.scope.report(codes.DUPLICATE, span, text, secondary=(first,), help=help)
             return
         gathered.on = block.on
@@ -258,8 +258,8 @@ class _Linker:
             seen.add(name)
 
     def _stack_block(self, gathered: _Gathered, block: ast.Block) -> None:
-        """Adds a block inside a block: its settings lie on those of the lower layers' block of that label."""
-        assert block.label is not None, "only labelled blocks are told apart"
+        """Add a nested block: its settings override those of the lower layers' block with the same label."""
+        assert block.label is not None, "only labeled blocks are distinguished"
         key = (block.kind.text, block.label.value)
         inner = gathered.nested.get(key)
         if inner is None:

@@ -19,21 +19,22 @@ _OTHER_MESH_DIMS: Mapping[str, MeshDim] = {
     **dict.fromkeys(("data", "fsdp", "zero", "dp_shard_cp"), MeshDim.DP_SHARD),
     **dict.fromkeys(("sequence", "ring"), MeshDim.CP),
 }
-"""What other tools call a mesh dim with a word that means something else as a key."""
+"""Words of other tools for a mesh dim that mean something else as keys."""
 
 
 def mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, ...]:
     """The mesh dims after `on`."""
-    wanted = " or ".join(shape.on)
+    wanted = " or ".join(f"`{one}`" for one in shape.on)
     if shape.on and not block.on:
-        text = f"`{block.kind.text}` says which mesh dims it works on"
+        text = f"`{block.kind.text}` must name its mesh dims"
         scope.report(
             codes.MISSING, block.kind.span, text, help=f"write `{block.kind.text} on {shape.on[0]} {{`"
         )
     found: list[MeshDim] = []
     for name in block.on:
         if not shape.on:
-            scope.report(codes.MISPLACED, name.span, f"`{block.kind.text}` works on no mesh dim")
+            text, help = f"`{block.kind.text}` does not take mesh dims", "remove `on` and what follows it"
+            scope.report(codes.MISPLACED, name.span, text, help=help)
         elif name.text not in tuple(MeshDim):
             text = f"the mesh has no dim `{name.text}`"
             help, fix = _meant_mesh_dim(block, name, shape)
@@ -42,7 +43,7 @@ def mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, ..
             else:
                 scope.unknown(codes.UNKNOWN_MESH_DIM, name, tuple(shape.on), text=text)
         elif name.text not in shape.on:
-            text = f"`{block.kind.text}` works on {wanted} only"
+            text = f"`{block.kind.text}` works only on {wanted}"
             help, fix = _meant_mesh_dim(block, name, shape)
             help, fix = (way, None) if (way := _other_way(block, name)) else (help, fix)
             scope.report(codes.UNKNOWN_MESH_DIM, name.span, text, help=help, fix=fix)
@@ -65,7 +66,7 @@ def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str
     if other is None and (absent := foreign_help(name.text)):
         return f"{absent}; `{kind}` works on {listed(f'`{dim}`' for dim in shape.on)}", None
     if meant is None and any(other.text in shape.on for other in block.on):
-        return f"leave `{name.text}` out", None
+        return f"remove `{name.text}`", None
     if meant is None:
         return f"write {listed(f'`{kind} on {dim} {{`' for dim in shape.on)}", None
     # Two of them would be the same dim listed twice.
@@ -75,7 +76,7 @@ def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str
 
 
 def _other_way(block: ast.Block, name: ast.Name) -> str | None:
-    """How a block works on a mesh dim that does not stand after its `on`."""
+    """How a block uses a mesh dim that it does not name after `on`."""
     if block.kind.text != "fsdp" or name.text != MeshDim.DP_REPLICATE:
         return None
-    return "write `fsdp on dp_shard {`, and in it `replicate_on = dp_replicate`"
+    return "write `fsdp on dp_shard {`, and inside it `replicate_on = dp_replicate`"

@@ -1,4 +1,4 @@
-"""What a plan lacks and cannot do without, each with what to write in its place."""
+"""Required blocks and keys that a plan lacks, each with a template to fill in."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def required(record: type[Any]) -> tuple[Field[Any], ...]:
 
 
 def report_block(kind: str, shape: Shape, scope: Scope, *, file: Span) -> None:
-    """Reports that a whole block is missing from the file with this span."""
+    """Report that a whole block is missing from the file with this span."""
     end = replace(file, line=file.end_line, column=file.end_column)
     lines = (f"{kind} {{", *_template(required(shape.record)), "}")
     start = Span(file.file, 1, 1, 1, 1)
-    help = f"add `{kind} {{ ... }}`, with values of your own; `planc explain {kind}` lists its keys"
+    help = f"add `{kind} {{ ... }}` with your own values; `planc explain {kind}` lists its keys"
     fix = Fix(end, "".join(f"{line}\n" for line in ("", *lines)), Applicability.DISPLAY_ONLY)
     scope.report(codes.MISSING, start, f"the plan has no `{kind}` block", help=help, fix=fix)
 
 
 def report_keys(path: str, absent: Sequence[Field[Any]], scope: Scope, *, at: Span, block: Span) -> None:
-    """Reports the keys that a block lacks, in one finding; `block` is the span of all of it."""
+    """Report the keys that a block lacks in one finding; `block` is the span of the whole block."""
     # Before the closing brace, which has a line of its own unless the block has only one.
     column = max(1, block.end_column - 1)
     brace = replace(block, line=block.end_line, column=column, end_column=column)
@@ -39,8 +39,8 @@ def report_keys(path: str, absent: Sequence[Field[Any]], scope: Scope, *, at: Sp
     if block.line == block.end_line:
         lines.insert(0, "\n")
     names = listed((f"`{one.name}`" for one in absent), last="and")
-    it = "it with a value" if len(absent) == 1 else "them with values"
-    help = f"write {it} of your own; `planc explain {path.partition('.')[0]}` lists all keys"
+    it = "it with your own value" if len(absent) == 1 else "them with your own values"
+    help = f"add {it}; `planc explain {path.partition('.')[0]}` lists all keys"
     fix = Fix(brace, "".join(lines), Applicability.DISPLAY_ONLY)
     scope.report(codes.MISSING, at, f"`{path}` needs {names}", help=help, fix=fix)
 

@@ -1,4 +1,4 @@
-"""The `logging` and `profile` blocks: what is told of a run besides its metrics, to whom, and when."""
+"""The `logging` and `profile` blocks: trackers, per-rank logs and traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planc.record import record
 
 @record
 class TensorboardTracker:
-    """Event files for TensorBoard in the run's folder, under `tensorboard`. Needs `planc[tensorboard]`."""
+    """Write TensorBoard event files to `tensorboard` in the run directory. Needs `planc[tensorboard]`."""
 
 
 class WandbMode(StrEnum):
@@ -22,14 +22,16 @@ class WandbMode(StrEnum):
 
 @record
 class WandbTracker:
-    """A run of Weights & Biases; a resumed run goes on with it. Needs `planc[wandb]`.
+    """Log to a Weights & Biases run, which a resumed run continues. Needs `planc[wandb]`.
 
-    Its key comes from WANDB_API_KEY or `wandb login`, never from a plan.
+    The API key comes from WANDB_API_KEY or `wandb login`, never from a plan.
     """
 
     project: str = key(Text(), doc="the project that the run belongs to", example='"tiny-llama"')
     mode: WandbMode = key(
-        Choice(WandbMode), default=WandbMode.ONLINE, doc="offline: into the run's folder, for `wandb sync`"
+        Choice(WandbMode),
+        default=WandbMode.ONLINE,
+        doc="offline: write to the run directory, for `wandb sync`",
     )
     entity: str | None = key(Optional(Text()), default=None, doc="the team or user; none is the account")
     name: str | None = key(Optional(Text()), default=None, doc="the run's name; none is the plan's")
@@ -37,23 +39,25 @@ class WandbTracker:
 
 @record
 class LoggingSpec:
-    """What is told of a run besides metrics.jsonl. Rank 0 alone speaks to trackers.
+    """Logs in addition to metrics.jsonl. Only rank 0 writes to trackers.
 
-    A tracker that fails never stops a run: it is warned of once, and its failures are counted.
+    A failing tracker never stops a run: planc warns once and counts the failures.
     """
 
     per_rank: bool = key(
-        Bool(), default=False, doc="every rank writes its own steps, with its place in the mesh, to logs/"
+        Bool(), default=False, doc="write the steps of every rank, with its mesh coordinates, to logs/"
     )
     tracker: Mapping[str, TensorboardTracker | WandbTracker] = nested(
-        {"tensorboard": TensorboardTracker, "wandb": WandbTracker}, doc="where metrics go besides"
+        {"tensorboard": TensorboardTracker, "wandb": WandbTracker}, doc="further destinations of the metrics"
     )
 
 
 @record
 class ProfileSpec:
-    """Steps that torch.profiler traces on every rank, into `profile` in the run's folder."""
+    """Trace steps with torch.profiler on every rank, into `profile` in the run directory."""
 
-    first_step: int = key(Int(1), doc="the first step that is traced", example="3")
-    last_step: int = key(Int(1), doc="the last one", example="5")
-    memory: bool = key(Bool(), default=False, doc="a snapshot of CUDA memory too, for pytorch.org/memory_viz")
+    first_step: int = key(Int(1), doc="the first step to trace", example="3")
+    last_step: int = key(Int(1), doc="the last step to trace", example="5")
+    memory: bool = key(
+        Bool(), default=False, doc="also save a CUDA memory snapshot, for pytorch.org/memory_viz"
+    )

@@ -1,4 +1,4 @@
-"""Optimizers, the learning rate over the steps, and what single parameters have of their own."""
+"""Optimizers, learning rate schedules and parameter groups."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Implementation(StrEnum):
 
 
 class SgdImplementation(StrEnum):
-    """Without `fused`: torch's one kernel for SGD takes no sharded parameters."""
+    """Without `fused`: torch's fused SGD kernel does not support sharded parameters."""
 
     AUTO = "auto"
     FOREACH = "foreach"
     FOR_LOOP = "for_loop"
 
 
-_LOOPS = "one operation after the other for all parameters, or each parameter by itself"
+_LOOPS = "operations over all parameters at once (foreach), or a loop over parameters (for_loop)"
 
 
 @record
@@ -42,24 +42,22 @@ class AdamW:
     implementation: Implementation = key(
         Choice(Implementation),
         default=Implementation.AUTO,
-        doc=f"one kernel, {_LOOPS}; auto is fused on CUDA, else for_loop",
+        doc=f"one kernel (fused), {_LOOPS}; auto is fused on CUDA, otherwise for_loop",
     )
 
 
 @record
 class Sgd:
-    """Gradient descent, without state where `momentum` is 0."""
+    """Stochastic gradient descent, without state if `momentum` is 0."""
 
     lr: float = key(Float(0.0), doc="peak learning rate", example="3e-4")
-    momentum: float = key(
-        Float(0.0, 0.999999), default=0.0, doc="share of a step's direction that the next one keeps"
-    )
-    weight_decay: float = key(Float(0.0), default=0.0, doc="share of the weight added to its gradient")
-    nesterov: bool = key(Bool(), default=False, doc="take the gradient one step of momentum ahead")
+    momentum: float = key(Float(0.0, 0.999999), default=0.0, doc="momentum factor")
+    weight_decay: float = key(Float(0.0), default=0.0, doc="L2 penalty, added to the gradient")
+    nesterov: bool = key(Bool(), default=False, doc="use Nesterov momentum")
     implementation: SgdImplementation = key(
         Choice(SgdImplementation),
         default=SgdImplementation.AUTO,
-        doc=f"{_LOOPS}; auto is foreach on CUDA, else for_loop",
+        doc=f"{_LOOPS}; auto is foreach on CUDA, otherwise for_loop",
     )
 
 
@@ -68,7 +66,9 @@ class Cosine:
     """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
 
     warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
-    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
+    min_factor: float = key(
+        Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
+    )
 
 
 @record
@@ -76,7 +76,9 @@ class Linear:
     """Linear warm-up, then a line down to `min_factor` of the peak at the last step."""
 
     warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
-    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
+    min_factor: float = key(
+        Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
+    )
 
 
 @record
@@ -91,10 +93,10 @@ class WarmupStableDecay:
     """Linear warm-up, the peak, then a line down to `min_factor` of the peak at the last step (WSD)."""
 
     warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
-    decay: int = key(
-        Quantity(STEPS, low=1), doc="the last steps, in which the learning rate falls", example="100 steps"
+    decay: int = key(Quantity(STEPS, low=1), doc="steps of decay at the end", example="100 steps")
+    min_factor: float = key(
+        Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
     )
-    min_factor: float = key(Float(0.0, 1.0), default=0.0, doc="the last step's share of the peak")
 
 
 Optimizer = AdamW | Sgd
@@ -109,7 +111,7 @@ def kind_of(optimizer: Optimizer) -> OptimizerKind:
 
 @record
 class Group:
-    """Parameters that differ from the rest in an option; none is what the rest has."""
+    """Options of some parameters; none keeps the optimizer's own value."""
 
     weight_decay: float | None = key(
         Optional(Float(0.0)), default=None, doc="weight decay of these parameters"
@@ -117,5 +119,5 @@ class Group:
     lr: float | None = key(
         Optional(Float(0.0)),
         default=None,
-        doc="their peak learning rate; 0 keeps them as they are",
+        doc="their peak learning rate; 0 freezes them",
     )

@@ -15,7 +15,7 @@ from planc.syntax import ast
 
 _TYPE_NAMES = ("int", "float", "string", "bool")
 _WORDS = ("true", "false", "none", "auto", "on", "override", "param")
-"""Words that a reader would take for the language's own."""
+"""Words that readers would take for keywords."""
 
 
 @record
@@ -42,7 +42,7 @@ def resolve_params(
             is_base = values[name].param.span.file != param.span.file
             help = f"remove one of them; `--set {name}=...` gives another value for one run"
             if is_base:
-                help = f"write `override {name} = ...` to give the base's another value"
+                help = f"write `override {name} = ...` to change the base's value"
             text = f"a second parameter `{name}`"
             scope.report(codes.DUPLICATE, param.name.span, text, secondary=(first,), help=help)
             continue
@@ -110,11 +110,11 @@ def _type(param: ast.Param, scope: Scope) -> ValueType | None:
     written = param.type
     name = written.name.text
     if param.name.text.rpartition(".")[2] in _WORDS:
-        text = f"`{param.name.text}` already means something in a plan"
+        text = f"`{param.name.text}` is a reserved word"
         scope.report(codes.DUPLICATE, param.name.span, text, help="choose another name")
         return None
     if name not in _TYPE_NAMES:
-        scope.unknown(codes.UNKNOWN_NAME, written.name, _TYPE_NAMES, text="not a parameter type")
+        scope.unknown(codes.UNKNOWN_NAME, written.name, _TYPE_NAMES, text=f"`{name}` is not a parameter type")
         return None
     if written.low is None or written.high is None:
         types: dict[str, ValueType] = {"int": Int(), "float": Float(), "string": Text(), "bool": Bool()}
@@ -124,13 +124,15 @@ def _type(param: ast.Param, scope: Scope) -> ValueType | None:
 
 def _range(name: ast.Name, low: ast.Number, high: ast.Number, scope: Scope) -> ValueType | None:
     if name.text not in ("int", "float"):
-        scope.report(codes.WRONG_ARGUMENTS, name.span, f"a {name.text} has no range")
+        scope.report(
+            codes.WRONG_ARGUMENTS, name.span, f"a `{name.text}` can't have a range", help="remove the range"
+        )
         return None
     bounds: ValueType = Int() if name.text == "int" else Float()
     if any(bounds.convert(bound, scope) is None for bound in (low, high)):
         return None
     if low.value > high.value:
-        help = f"write {high.text}..{low.text}"
+        help = f"write `{high.text}..{low.text}`"
         scope.report(codes.OUT_OF_RANGE, low.span.to(high.span), "this range is empty", help=help)
         return None
     if isinstance(low.value, int) and isinstance(high.value, int) and name.text == "int":

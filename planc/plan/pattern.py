@@ -218,11 +218,11 @@ def _brace_fault(text: str) -> Fault | None:
     for offset, character in enumerate(text):
         if character == "{":
             if opened is not None:
-                return (offset, offset + 1, "braces do not nest")
+                return (offset, offset + 1, "braces can't nest")
             opened = offset
         elif character == "}":
             if opened is None:
-                return (offset, offset + 1, "`}` closes nothing")
+                return (offset, offset + 1, "no brace is open here")
             opened = None
     return (opened, opened + 1, "this brace is never closed") if opened is not None else None
 
@@ -266,10 +266,10 @@ def _segment(text: str, start: int) -> Segment | Fault:
         return fault
     alternatives = tuple(_alternative(read + literal, taken, whole) for read, taken in options)
     if any("**" in option.text for option in alternatives):
-        return (*whole, "`**` stands alone between dots")
+        return (*whole, "`**` must be a whole part, between dots")
     exact = {option.text: option for option in alternatives}
     if len(exact) < len(alternatives):
-        return (*whole, "two choices read the same")
+        return (*whole, "two choices are the same")
     return Segment(alternatives, exact=None if any("*" in read for read in exact) else exact)
 
 
@@ -284,7 +284,11 @@ def _literal_fault(text: str, start: int) -> Fault | None:
     strange = _NOT_IN_A_NAME.search(text)
     if strange is None:
         return None
-    return (start + strange.start(), start + strange.end(), f"`{strange.group()}` is in no module's name")
+    return (
+        start + strange.start(),
+        start + strange.end(),
+        f"`{strange.group()}` can't be part of a module name",
+    )
 
 
 def _choices(body: str, start: int) -> list[Choice] | Fault:
@@ -308,17 +312,17 @@ def _choices(body: str, start: int) -> list[Choice] | Fault:
 
 def _too_long(num_numbers: int) -> str:
     count = str(num_numbers) if num_numbers < 10**12 else "over 10^12"
-    return f"this range has {count} numbers, more than {MAX_ALTERNATIVES}: `*` takes all that there are"
+    return f"this range has {count} numbers, more than {MAX_ALTERNATIVES}: use `*`"
 
 
 def _numbers(body: str, start: int) -> list[Choice] | Fault:
     end = start + len(body)
     match = _RANGE.match(body)
     if match is None:
-        return (start, end, "a range is two numbers and stands alone in its braces: {0..3}")
+        return (start, end, "a range must be two numbers, alone in its braces: `{0..3}`")
     low, high = int(match.group(1)), int(match.group(2))
     if low > high:
-        return (start, end, f"a range goes up: {{{high}..{low}}}")
+        return (start, end, f"a range must ascend: `{{{high}..{low}}}`")
     if high - low >= MAX_ALTERNATIVES:
         return (start, end, _too_long(high - low + 1))
     return [Choice(str(number), start, end, is_range=True) for number in range(low, high + 1)]

@@ -1,4 +1,4 @@
-"""A file that is made to be imported, looked at by itself."""
+"""A file that is written to be imported, checked by itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_preset(file: ast.PlanFile) -> bool:
 
 
 def preset_findings(file: ast.PlanFile) -> tuple[Diagnostic, ...]:
-    """What is wrong with a preset in itself; for a sound one, the finding that it is no plan."""
+    """The errors of a preset by itself; without any, the finding that it is not a plan."""
     fragments = [statement for statement in file.statements if isinstance(statement, ast.Block)]
     params = tuple(statement for statement in file.statements if isinstance(statement, ast.Param))
     path = PurePath(file.file).name
@@ -51,7 +51,7 @@ def _not_a_plan(fragment: ast.Block, path: str) -> Diagnostic:
     return codes.PRESET.at(
         fragment.kind.span.to(fragment.label.span),
         f"a fragment, for the `{kind}` block of a plan",
-        notes=("what can be known of it without a plan is in order",),
+        notes=("planc found no errors in the file itself",),
         help=f'write `import "{path}" as {alias}` in a plan and {use}, then check that plan',
     )
 

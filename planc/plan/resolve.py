@@ -1,4 +1,4 @@
-"""Syntax tree to plan: every key consumed or reported, every default filled in, every origin kept."""
+"""From syntax tree to plan: every key consumed or reported, every default filled in, every origin kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from planc.source import Span
 from planc.styles import Boundary
 from planc.syntax import ast
 
-PATTERN_HELP = "a part is a name, `*`, `**`, `{a,b}` or `{0..3}`"
+PATTERN_HELP = "write each part as a name, `*`, `**`, `{a,b}` or `{0..3}`"
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 """Of all patterns of a plan."""
@@ -41,9 +41,9 @@ MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 def resolve(
     file: ast.PlanFile, *, overrides: Sequence[Override] = (), links: Links | None = None
 ) -> tuple[spec.Plan | None, tuple[Diagnostic, ...]]:
-    """The plan that a file and its overrides mean, or everything that keeps them from meaning one.
+    """The plan that a file and its overrides give, or every error that prevents it.
 
-    `links` says of a linked file what its statements, gathered from several files, do not.
+    `links` adds what the statements of a linked file, gathered from several files, can't show.
     """
     links = links or Links()
     params, problems = resolve_params(file, overrides)
@@ -73,7 +73,7 @@ def resolve(
 
 
 def _report_unused(params: Mapping[str, ParamValue], used: frozenset[str], resolver: Resolver) -> None:
-    """Reports parameters that nothing reads, or whose override changes nothing."""
+    """Report parameters that are never used, or whose override has no effect."""
     for name, value in params.items():
         if name in used:
             continue
@@ -81,20 +81,20 @@ def _report_unused(params: Mapping[str, ParamValue], used: frozenset[str], resol
             text, help = f"`{name}` is never used", f"write `= {name}` in a setting, or remove `param {name}`"
             resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, text, help=help)
         elif value.via and (span := (step := value.via[-1]).span) is not None:
-            text = f"this changes nothing: what reads `{name}` is overridden or not used"
+            text = f"this has no effect: every use of `{name}` is overridden or unused"
             help = f"remove `override {name} = ...`" if step.kind == "override" else f"remove `{step.text}`"
             resolver.scope.report(codes.UNUSED_PARAM, span, text, help=help)
 
 
 def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
-    """Blocks by kind, with duplicates and strangers reported."""
+    """Blocks by kind, with duplicate and unknown blocks reported."""
     scope = resolver.scope
     written: dict[str, Written] = {}
     for statement in file.statements:
         if isinstance(statement, ast.Param):
             continue
         if not isinstance(statement, ast.Block):
-            text = "only blocks and params stand at the top level"
+            text = "only blocks and parameters are allowed at the top level"
             scope.report(codes.MISPLACED, statement.span, text, help=home(statement))
             continue
         kind = statement.kind.text
@@ -104,7 +104,9 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
             continue
         inside = nested_home(kind)
         if inside is not None:
-            scope.report(codes.MISPLACED, statement.kind.span, "not at the top level", help=inside)
+            scope.report(
+                codes.MISPLACED, statement.kind.span, f"`{kind}` is not allowed at the top level", help=inside
+            )
         elif kind not in BLOCKS:
             _unknown_block(statement, resolver)
         elif kind in written:
@@ -125,8 +127,8 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
         match statement:
             case ast.Setting(name, value, override, span):
                 if override and kind not in resolver.links.incomplete:
-                    help = "remove `override`: no base and no fragment gives this"
-                    scope.report(codes.MISPLACED, span, "a setting overrides nothing", help=help)
+                    help = "remove `override`: no base or fragment sets this"
+                    scope.report(codes.MISPLACED, span, "this `override` overrides nothing", help=help)
                 if name.text not in names:
                     found.mistyped.update(_unknown_key(statement, block, shape, scope))
                 elif name.text in found.values:
@@ -156,14 +158,21 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                 text = f"`{name.text}` is not a statement of `{kind}`"
                 scope.report(codes.MISPLACED, name.span, text, help=rule)
             case ast.Directive(name) if shape.directives:
-                scope.unknown(codes.MISPLACED, name, shape.directives, text=f"not a word of `{kind}`")
+                scope.unknown(
+                    codes.MISPLACED,
+                    name,
+                    shape.directives,
+                    text=f"`{name.text}` is not a statement of `{kind}`",
+                )
             case _:
-                scope.report(codes.MISPLACED, statement.span, f"not inside `{kind}`", help=home(statement))
+                scope.report(
+                    codes.MISPLACED, statement.span, f"not allowed in `{kind}`", help=home(statement)
+                )
     return found
 
 
 def _unknown_block(block: ast.Block, resolver: Resolver) -> None:
-    """Reports a block of another tool, or a slip; the block that was meant is not missing as well."""
+    """Report an unknown block; the block that was meant is then not reported as missing."""
     kind, known = block.kind.text, (*BLOCKS, "expect")
     text, help = f"no block `{kind}`", foreign_help(kind)
     if help is not None:
@@ -174,7 +183,7 @@ def _unknown_block(block: ast.Block, resolver: Resolver) -> None:
 
 
 def _unknown_key(setting: ast.Setting, block: ast.Block, shape: Shape, scope: Scope) -> Iterator[str]:
-    """Reports a key of another tool, of another place, or a slip; yields the key that was meant."""
+    """Report an unknown key; yield the key that was meant."""
     name, kind = setting.name, block.kind.text
     text = f"`{kind}` has no key `{name.text}`"
     taken = {one.name.text for one in block.body if isinstance(one, ast.Setting)}
@@ -190,7 +199,7 @@ def _unknown_key(setting: ast.Setting, block: ast.Block, shape: Shape, scope: Sc
 
 
 def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, *, path: str) -> None:
-    """Reads a block inside a block into `found`; or reports its name, its label, or that it is the second."""
+    """Read a nested block into `found`, or report its name, its label or that it is a duplicate."""
     scope, name, label = resolver.scope, block.kind.text, block.label
     if name not in outer.nested:
         text = f"no block `{name}` inside `{path}`"
@@ -205,12 +214,17 @@ def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, 
         return
     shape = outer.labelled(name, label.value)
     if name in outer.freely_labelled and not _LABEL.fullmatch(label.value):
-        text = "a label is up to 64 letters, digits, `_` and `-`"
-        scope.report(codes.WRONG_TYPE, label.span, text)
+        text, help = (
+            "expected up to 64 letters, digits, `_` and `-`",
+            f'write a label such as `{name} "held_out"`',
+        )
+        scope.report(codes.WRONG_TYPE, label.span, text, help=help)
         return
     if shape is None:
         written = ast.Name(label.value, label.part(0, len(label.value)))
-        scope.unknown(codes.UNKNOWN_NAME, written, tuple(shapes), text=f"no label of `{name}`")
+        scope.unknown(
+            codes.UNKNOWN_NAME, written, tuple(shapes), text=f"`{label.value}` is not a label of `{name}`"
+        )
         return
     key = (name, label.value)
     if key in found.nested:
@@ -224,8 +238,10 @@ def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, 
 
 def _no_label(block: ast.Block, scope: Scope) -> None:
     if block.label is not None:
-        help = "a block with a label is a fragment, and stands in a file that is imported"
-        scope.report(codes.MISPLACED, block.label.span, f"`{block.kind.text}` takes no label", help=help)
+        help = "remove the label, or move the block to an imported file: a labeled block is a fragment"
+        scope.report(
+            codes.MISPLACED, block.label.span, f"`{block.kind.text}` does not take a label", help=help
+        )
 
 
 def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver) -> Any:
@@ -265,12 +281,12 @@ def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver
 
 def _inner(shape: Shape, name: str, label: str) -> Shape:
     found = shape.labelled(name, label)
-    assert found is not None, "reading a block has refused other labels"
+    assert found is not None, "other labels were reported when the block was read"
     return found
 
 
 def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> Any:
-    """One setting's value, its origin and span noted; MISSING for what is not there, or after a report."""
+    """The value of a setting, its origin and span noted; MISSING if it is absent or was reported."""
     if spec_field.name not in written.values:
         if spec_field.name in written.mistyped or spec_field.metadata["default"] is MISSING:
             return MISSING
@@ -320,7 +336,7 @@ def _report_repeats(rule: ast.Rule, scope: Scope) -> None:
 
 
 def _pattern(text: ast.Text, resolver: Resolver) -> Pattern | None:
-    """The pattern, or None after a report. Past the budget the rest is left unread: one report says so."""
+    """The pattern, or None after a report. Past the budget the rest is not read, which is reported once."""
     if resolver.num_alternatives > MAX_PLAN_ALTERNATIVES:
         return None
     parsed = parse_pattern(text)
@@ -331,18 +347,18 @@ def _pattern(text: ast.Text, resolver: Resolver) -> Pattern | None:
         return None
     resolver.num_alternatives += parsed.num_alternatives
     if resolver.num_alternatives > MAX_PLAN_ALTERNATIVES:
-        reason = f"up to here the plan's patterns have more than {MAX_PLAN_ALTERNATIVES} alternatives"
-        resolver.scope.report(codes.BAD_PATTERN, text.span, reason)
+        reason = f"the patterns up to here have more than {MAX_PLAN_ALTERNATIVES} alternatives"
+        resolver.scope.report(codes.BAD_PATTERN, text.span, reason, help="use `*` in place of braces")
         return None
     return parsed
 
 
 def _as_pattern(text: ast.Text) -> tuple[str, Fix | None]:
-    """What to write for a malformed pattern, with a fix where it is another notation's."""
+    """What to write for a malformed pattern, with a fix if another notation explains it."""
     if (names := as_list(text.value)) is not None:
-        return f"names of several parts stand in a list: {names}", Fix(text.span, names, Applicability.UNSAFE)
+        return f"write a list: `{names}`", Fix(text.span, names, Applicability.UNSAFE)
     meant = as_pattern(text.value)
     if meant is None or not isinstance(parse_pattern(ast.Text(meant, text.span)), Pattern):
         return PATTERN_HELP, None
     fix = Fix(text.part(0, len(text.value)), meant, Applicability.UNSAFE)
-    return f"write `{meant}`: {PATTERN_HELP}", fix
+    return f"write `{meant}`", fix

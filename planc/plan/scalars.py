@@ -1,4 +1,4 @@
-"""The types of single values: each accepts what is written, describes itself, and renders a value back."""
+"""Types of single values: each converts what is written, describes itself and renders a value back."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Text:
 
 @record
 class Path:
-    """The path of a file or a folder, or a glob. It starts at the folder of the file that writes it."""
+    """The path of a file or a directory, or a glob, relative to the file that writes it."""
 
     def convert(self, value: ast.Value, scope: Scope) -> str | None:
         written, _ = scope.lookup(value)
@@ -164,7 +164,7 @@ class Bool:
 
 @record
 class Choice:
-    """A bare word out of a closed set. No parameter stands for it, so that its words mean one thing."""
+    """A bare word from a closed set. A parameter can't replace it, so each word means one thing."""
 
     choices: type[StrEnum]
 
@@ -185,7 +185,7 @@ class Choice:
         return None
 
     def _unknown(self, value: ast.Ref, names: tuple[StrEnum, ...], scope: Scope) -> None:
-        """Reports a word that is no choice: another language's, or a slip."""
+        """Report a word that is not a choice: another language's word, or a slip."""
         word, span = value.name.text, value.span
         text = f"expected {self.describe(mark='`')}"
         if value.param_name in scope.params:
@@ -221,7 +221,7 @@ class Quantity:
             return None
         if value.unit is None:
             help = self._with_unit(value)
-            scope.report(codes.WRONG_UNIT, value.span, "the unit is missing", secondary=labels, help=help)
+            scope.report(codes.WRONG_UNIT, value.span, "missing unit", secondary=labels, help=help)
             return None
         if value.unit.text not in self.units:
             text = f"expected {self.describe(mark='`')}"
@@ -249,7 +249,7 @@ class Quantity:
         return int(amount)
 
     def _with_unit(self, value: ast.Number) -> str:
-        """What to write for a number without a unit: with each that it can be a number of."""
+        """What to write for a number without a unit: each unit that fits."""
         fitting = [unit for unit in self._names() if self._amount(value, unit) is not None]
         if fitting:
             return f"write {' or '.join(f'`{value.text} {unit}`' for unit in fitting)}"
@@ -257,7 +257,7 @@ class Quantity:
         return f"write a whole number of {unit}, such as `{max(100, self.low)} {unit}`"
 
     def _names(self) -> tuple[str, ...]:
-        """The units, each size once: `step` is only how one of `steps` is spelt."""
+        """The units, each size once: `step` is the singular of `steps`."""
         return tuple(unit for unit, size in self.units.items() if unit == self._first(size))
 
     def _first(self, size: int) -> str:
@@ -275,7 +275,7 @@ _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def _exact(number: ast.Number) -> int | Fraction | None:
-    """The number as written, so that 0.55 h is 1,980 s; None beyond what a float holds, as 1e999 is."""
+    """The number exactly as written: 0.55 h is 1,980 s. None beyond the range of a float, such as 1e999."""
     mantissa = number.text.lower().partition("e")[0]
     if number.value == 0 and not mantissa.strip("-0_."):
         return 0
@@ -284,7 +284,7 @@ def _exact(number: ast.Number) -> int | Fraction | None:
     text = number.text.replace("_", "")
     if text.lstrip("-").isdigit():
         return int(text)
-    from fractions import Fraction  # most plans write whole numbers, and should not wait for the import
+    from fractions import Fraction  # most plans have only whole numbers and should not pay for this import
 
     return Fraction(text)
 

@@ -1,4 +1,4 @@
-"""What a value can refer to while it is being resolved, and where findings are gathered."""
+"""The parameters that a value can refer to during resolving, and the findings so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_LISTED = 20
 
 @record
 class ParamValue:
-    """A parameter with its value; `via` says what set it, outermost last (`--set tp_size=8`)."""
+    """A parameter with its value; `via` lists what set it, outermost last (`--set tp_size=8`)."""
 
     param: ast.Param
     value: ast.Value
@@ -42,11 +42,11 @@ class OriginStep:
 class Links:
     """What resolving a plan of several files has to know of them.
 
-    `origins` lead on from settings that another file's override, or a fragment, brought in. `levels` say how
-    high the layer of a rule lies, fragments below what uses them. `idle` are parameters that something left
-    out reads: a setting that was overridden, a fragment that is not used.
-    `folders` has the folder of each included file, relative to the top plan's, by file name. `incomplete`
-    are blocks that use a fragment which is not found: what they lack may be in it.
+    `origins` trace settings that another file's override, or a fragment, brought in. `levels` give the height
+    of each rule's layer, with fragments below the block that uses them. `idle` are parameters that only unused
+    statements read: a setting that was overridden, a fragment that is not used. `folders` has the directory
+    of each included file, relative to the top plan's, by file name. `incomplete` are blocks that use a
+    fragment which is not found: what they lack may be in it.
     """
 
     origins: Mapping[Span, tuple[OriginStep, ...]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Scope:
         return self.params[name].value, (Label(value.span, f"`{name}` is used here"),)
 
     def visible(self, ref: ast.Ref) -> tuple[str, ...]:
-        """The parameters that could stand in a word's place, as they are written there."""
+        """The parameters that could replace a word, as they are written there."""
         prefix = f"{ref.alias}." if ref.alias else ""
         names = (name.removeprefix(prefix) for name in self.params if name.startswith(prefix))
         return tuple(name for name in names if "." not in name)
@@ -123,11 +123,11 @@ class Scope:
         `within` is what all of them begin with, unsaid, and the name too.
         """
         written = name.text.removeprefix(within)
-        # Another number is another thing: `a100_40gb` is no slip of `h100_80gb`.
+        # Names with different numbers differ on purpose: `a100_40gb` is not a slip of `h100_80gb`.
         alike = tuple(one for one in candidates if _digits(one) == _digits(written))
         near = closest(written, alike)
         if near is not None:
-            # `adam` is no slip of `adamw`: a whole word inside another may well be meant.
+            # `adam` is not a slip of `adamw`: a whole word inside another may be intended.
             is_part = near.startswith(written) or written.startswith(near)
             is_safe = not is_part and is_slip(written, near)
             fix = Fix(name.span, within + near, Applicability.of(is_safe=is_safe))

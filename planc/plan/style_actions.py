@@ -24,10 +24,10 @@ class StyleAction:
 def _style_record(style: Style) -> type[Any]:
     """The record type of one style's call: only the options that the style takes."""
     options: dict[str, Any] = {
-        "input": key(Optional(Placement()), default=None, doc="how the input arrives"),
-        "output": key(Optional(Placement()), default=None, doc="how the output leaves"),
-        "desired": key(Optional(Placement()), default=None, doc="what the module needs"),
-        "sequence_dim": key(Int(0, 7), default=1, doc="the activation dimension that is divided"),
+        "input": key(Optional(Placement()), default=None, doc="placement of the input"),
+        "output": key(Optional(Placement()), default=None, doc="placement of the output"),
+        "desired": key(Optional(Placement()), default=None, doc="placement that the module needs"),
+        "sequence_dim": key(Int(0, 7), default=1, doc="the activation dimension to shard"),
     }
     annotations: dict[str, Any] = {
         "input": PlacementValue | None,

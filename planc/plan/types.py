@@ -1,4 +1,4 @@
-"""The types that are made of others: lists, calls, placements, and how a spec declares its keys."""
+"""Types composed of other types: lists, calls, placements; and how a spec declares its keys."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def key(
 def nested(labels: Mapping[str, type[Any]], *, doc: str, any_label: bool = False) -> Any:
     """A field for blocks inside a block, `name "label" { ... }`: the record of each label it may have.
 
-    The value is a mapping from the labels that a plan has to their records. With `any_label` a plan chooses
-    labels, as many as it likes; the one that is given here stands for all.
+    The value maps the labels that a plan has to their records. With `any_label` a plan chooses any number of
+    labels; the one that is given here represents all of them.
     """
     return field(metadata={"labels": labels, "doc": doc, "any_label": any_label})
 
@@ -79,7 +79,7 @@ def nested_blocks(record: type[Any]) -> Mapping[str, Mapping[str, type[Any]]]:
 
 
 def freely_labelled(record: type[Any]) -> tuple[str, ...]:
-    """Those of the blocks inside a block whose labels a plan chooses."""
+    """The nested blocks whose labels a plan chooses."""
     return tuple(one.name for one in fields(record) if one.metadata.get("any_label"))
 
 
@@ -142,7 +142,7 @@ def _is_zero(value: ast.Value, scope: Scope) -> bool:
 
 
 class _None:
-    """What `Optional` returns for `none`, since None says that a finding was reported."""
+    """What `Optional` returns for `none`, because None means that a finding was reported."""
 
 
 NONE = _None()
@@ -247,7 +247,7 @@ class Rest:
 
 @record
 class Placement:
-    """`Shard(1)`, `Replicate()`; `Partial()` is an intermediate that a plan does not ask for."""
+    """`Shard(1)` or `Replicate()`; `Partial()` is an intermediate state that a plan can't request."""
 
     def convert(self, value: ast.Value, scope: Scope) -> vocab.Placement | None:
         found: vocab.Placement | None = Variant(PLACEMENT_CASES).convert(value, scope)
@@ -263,7 +263,7 @@ class Placement:
 def convert_arguments(
     record: type[Any], name: ast.Name, arguments: tuple[ast.Argument, ...], scope: Scope
 ) -> Any:
-    """An instance of `record` from a call's arguments, or None after reporting all that is wrong."""
+    """An instance of `record` from a call's arguments, or None after reporting every error."""
     known = {spec_field.name: spec_field for spec_field in keys(record)}
     given, is_sound = _assign(known, name, arguments, scope)
     converted: dict[str, Any] = {}
@@ -279,7 +279,9 @@ def convert_arguments(
             help = f"add {type_of(spec_field).describe()}"
             if not spec_field.metadata["positional"]:
                 help = f"add `{spec_field.name} = {example(spec_field) or '...'}`"
-            scope.report(codes.WRONG_ARGUMENTS, name.span, f"`{spec_field.name}` is required", help=help)
+            scope.report(
+                codes.WRONG_ARGUMENTS, name.span, f"`{name.text}` needs `{spec_field.name}`", help=help
+            )
             is_sound = False
     return record(**converted) if is_sound else None
 
@@ -308,14 +310,17 @@ def _assign(
         scope.report(codes.WRONG_ARGUMENTS, argument.span, _too_many(name, known, positional))
     for written, argument in named:
         if written.text not in known:
-            text = f"`{name.text}` has no such argument" if known else f"`{name.text}` takes no arguments"
+            none = f"`{name.text}` does not take arguments"
+            text = f"`{name.text}` has no argument `{written.text}`" if known else none
             scope.unknown(codes.WRONG_ARGUMENTS, written, tuple(known), text=text)
         elif takes_rest and positional is not None and written.text == positional.name:
             help = f"write `{name.text}(...)` without `{written.text} =`"
-            scope.report(codes.WRONG_ARGUMENTS, argument.span, "this argument has no name", help=help)
+            scope.report(
+                codes.WRONG_ARGUMENTS, argument.span, f"`{written.text}` can't be passed by name", help=help
+            )
         elif written.text in given:
             help = f"remove one `{written.text} = ...`"
-            scope.report(codes.DUPLICATE, argument.span, "this argument is given twice", help=help)
+            scope.report(codes.DUPLICATE, argument.span, f"`{written.text}` is given twice", help=help)
         else:
             given[written.text] = argument.value
             continue
@@ -325,10 +330,10 @@ def _assign(
 
 def _too_many(name: ast.Name, known: Mapping[str, Field[Any]], positional: Field[Any] | None) -> str:
     if not known:
-        return f"`{name.text}` takes no arguments"
+        return f"`{name.text}` does not take arguments"
     if positional is not None:
-        return f"`{name.text}` takes one argument without a name"
-    return f"`{name.text}` takes its arguments by name: {listed(known)}"
+        return f"`{name.text}` takes only one positional argument"
+    return f"`{name.text}` takes its arguments by name: {listed(f'`{one}`' for one in known)}"
 
 
 def render_call(name: str, record: Any) -> str:
@@ -342,7 +347,7 @@ def render_call(name: str, record: Any) -> str:
 
 @record
 class ShardWritten:
-    tensor_dim: int = key(Int(-8, 7), doc="the tensor dimension that is divided", positional=True)
+    tensor_dim: int = key(Int(-8, 7), doc="the tensor dimension to shard", positional=True)
 
 
 PLACEMENT_CASES: Mapping[str, type[Any]] = {"Shard": ShardWritten, "Replicate": vocab.Replicate}

@@ -36,8 +36,8 @@ def kept_from(bound: BoundPlan, param_dtype: DType) -> frozenset[str]:
 def compute_dtypes(bound: BoundPlan) -> Mapping[Fqns, DType | None]:
     """What each unit casts its parameters to, None where they stay as they are stored.
 
-    That is where they are of the dtype already, so that FSDP would cast nothing but inputs which the model
-    means to be wider; and where transformers keeps all of them in float32.
+    They stay if they have that dtype already, because FSDP would then only cast inputs that the model keeps
+    wider on purpose; and if transformers keeps all of them in float32.
     """
     assert bound.plan.fsdp is not None, "only `fsdp` makes units"
     wanted = bound.plan.fsdp.param_dtype

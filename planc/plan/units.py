@@ -53,7 +53,7 @@ def cycles(groups: Sequence[UnitGroup]) -> Iterator[tuple[tuple[UnitGroup, str],
         if len(holding) < len(left):
             left = holding
             continue
-        # Each of these holds another of them, so that going inwards comes round.
+        # Each of these holds another of them, so following them inwards leads back.
         path = [min(left)]
         while (following := next(index for index in inner[path[-1]] if index in left)) not in path:
             path.append(following)

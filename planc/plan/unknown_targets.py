@@ -14,7 +14,7 @@ from planc.plan.scope import Scope
 from planc.plan.written import Written
 from planc.syntax import ast
 
-_TEXT = "neither a parameter nor a setting of the plan"
+_TEXT = "not a parameter or a setting of the plan"
 
 
 def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scope: Scope) -> None:
@@ -30,12 +30,12 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
     if target.text.partition(".")[0] == "expect":
         help = "change the `expect` block of the plan: an expectation can't be set"
     elif inside:
-        help = f"`{target.text}` has the settings {listed(inside, last='and')}"
+        help = f"use a setting of `{target.text}`: {listed(f'`{one}`' for one in inside)}"
     elif settings := _settings_with(key, target, written):
         _report_argument(target, key, settings, scope)
         return
     elif taken := arguments(block):
-        help = f"the calls of `{block}` take {listed(taken, last='and')}"
+        help = f"use an argument of `{block}`: {listed(f'`{one}`' for one in taken)}"
         scope.unknown(codes.UNKNOWN_TARGET, target, taken, text=_TEXT, help=help, within=f"{block}.")
         return
     elif same_key:
@@ -43,7 +43,7 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
     elif foreign := foreign_help(written_key):
         help = foreign
     elif beside:
-        help = f"`{block}` has the settings {listed(beside, last='and')}"
+        help = f"use a setting of `{block}`: {listed(f'`{one}`' for one in beside)}"
         scope.unknown(codes.UNKNOWN_TARGET, target, beside, text=_TEXT, help=help, within=f"{block}.")
         return
     else:
@@ -60,7 +60,7 @@ def _report_argument(target: ast.Name, key: str, settings: tuple[str, ...], scop
     meant = [f"{setting}.{key}" for setting in settings]
     fix = Fix(target.span, meant[0], Applicability.SAFE) if len(meant) == 1 else None
     written = listed(f"`{path}=...`" for path in meant)
-    help = f"write {written}: it changes this one argument of the call"
+    help = f"write {written} to change this argument alone"
     scope.report(codes.UNKNOWN_TARGET, target.span, _TEXT, help=help, fix=fix)
 
 

@@ -1,4 +1,4 @@
-"""What a file says of each block, before it has a meaning, and the state of one resolve."""
+"""The unresolved content of each block, and the state of one resolve."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from planc.vocab import MeshDim
 
 @dataclass(slots=True, eq=False, repr=False)
 class Written:
-    """What a plan says of one block: values by key, rules, directives, mesh dims, blocks inside it.
+    """The unresolved content of one block: values by key, rules, directives, mesh dims, nested blocks.
 
-    `span` is that of its name, `whole` of all of it.
+    `span` covers its name, `whole` all of it.
     """
 
     span: Span

@@ -1,6 +1,6 @@
 """Which statements belong to which block, and which braces are missing or too many.
 
-Where braces do not pair, indentation says what was meant, as it does to a reader. Where a text has none, the
+If braces do not pair, indentation shows the intent, as it does to a reader. If a text has none, the
 braces alone count.
 """
 
@@ -65,7 +65,7 @@ class _Open:
     is_reported: bool
     needs_brace: bool = True
     lasts_to: int = -1
-    """Up to this island it is known to go on, however little some of its lines are indented."""
+    """Up to this island it is known to continue, however little some of its lines are indented."""
 
     @property
     def indent(self) -> int:
@@ -171,7 +171,7 @@ class _Builder:
         return at > self.stack[-1].lasts_to
 
     def _closer_after(self, at: int, indent: int) -> int | None:
-        """Where a brace closes what stands at this indent, unless the head of another block comes first."""
+        """The brace that closes the block at this indent, unless the head of another block comes first."""
         start = bisect_right(self.braces, at)
         for index in self.braces[start : start + _MAX_LOOK_AHEAD]:
             if self.islands[index].indent <= indent:
@@ -179,7 +179,7 @@ class _Builder:
         return None
 
     def _close_unclosed(self, *, is_seen: bool) -> None:
-        """Ends a block without its brace. Of a faulty head the brace may be no block's, unless `is_seen`."""
+        """End a block without its brace. After a faulty head the brace may be another's, unless `is_seen`."""
         top = self.stack.pop()
         is_block = is_seen or top.node.head.start not in self.faulty
         if top.needs_brace:
@@ -211,7 +211,7 @@ class _Builder:
         self._close(island)
 
     def _is_premature(self, at: int) -> bool:
-        """Whether the block on top goes on after this brace: the text after it stands as deep as before."""
+        """Whether the block on top continues after this brace: the text after it is indented as before."""
         island, top, following = self.islands[at], self.stack[-1], self._after(at)
         if following is None or not top.is_indented:
             return False

@@ -1,4 +1,4 @@
-"""What a text must keep to before anything parses it: size, depth, length of numbers, plain characters."""
+"""Limits that a text must meet before it is parsed: size, depth, length of numbers, plain characters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from planc.syntax import codes
 
 MAX_CHARACTERS = 250_000
 MAX_TOKENS = 40_000
-"""Words, numbers, strings and signs: eight on each of 5,000 lines."""
+"""Eight on each of 5,000 lines."""
 MAX_DEPTH = 64
 MAX_DIGITS = 32
-LARGE_HELP = "make sure that this is the plan you meant"
+LARGE_HELP = "check that this is the right file"
 
 _TOKENS = re.compile(r'"[^"\n]*"|(#[^\n]*)|[A-Za-z0-9_]+|[^\s]')
 _BRACKETS = re.compile(r'"[^"\n]*"|#[^\n]*|[{}()\[\]]|\n')
@@ -27,7 +27,7 @@ _FORBIDDEN = re.compile(
 
 
 def over_budget(source: SourceFile) -> tuple[Diagnostic, ...]:
-    """What forbids parsing at all; empty for a text that may be parsed."""
+    """The errors that prevent parsing; empty for a text that can be parsed."""
     if len(source.text) > MAX_CHARACTERS:
         text = f"{len(source.text)} characters; a plan has at most {MAX_CHARACTERS}"
         return (codes.TOO_LARGE.at(source.start(), text, help=LARGE_HELP),)
@@ -35,14 +35,14 @@ def over_budget(source: SourceFile) -> tuple[Diagnostic, ...]:
         return (_forbidden(source, match.start(), match.group()),)
     for match in _DIGITS.finditer(source.text):
         if match.group()[0].isdigit():
-            text, help = f"more than {MAX_DIGITS} digits", "write it with an exponent, as in 1e12"
+            text, help = f"more than {MAX_DIGITS} digits", "write an exponent, as in `1e12`"
             span = span_at(source, match.start(), MAX_DIGITS)
             return (codes.NUMBER_TOO_LONG.at(span, text, help=help),)
     depth = 0
     for match in _BRACKETS.finditer(source.text):
         depth += (match.group() in "{([") - (match.group() in "})]")
         if depth > MAX_DEPTH:
-            text, help = f"more than {MAX_DEPTH} open brackets", "write the value flat"
+            text, help = f"more than {MAX_DEPTH} open brackets", "remove levels of nesting"
             return (codes.TOO_DEEP.at(span_at(source, match.start(), 1), text, help=help),)
     crowded = _crowded(source) if len(source.text) > MAX_TOKENS else None
     return (crowded,) if crowded else ()
@@ -53,8 +53,8 @@ def _crowded(source: SourceFile) -> Diagnostic | None:
     for match in _TOKENS.finditer(source.text):
         num_tokens += match.lastindex is None  # a comment is none
         if num_tokens > MAX_TOKENS:
-            text = f"up to here the plan has more than {MAX_TOKENS} words and signs"
-            help = "name many modules with one pattern"
+            text = f"more than {MAX_TOKENS} tokens up to here"
+            help = "match many modules with one pattern"
             return codes.TOO_MANY_TOKENS.at(span_at(source, match.start(), 1), text, help=help)
     return None
 
@@ -65,7 +65,7 @@ def _forbidden(source: SourceFile, offset: int, character: str) -> Diagnostic:
     if character == "\ufeff" and offset == 0:
         help = "save the file as UTF-8 without a byte-order mark"
     if character == "\r":
-        help = "save the file with line ends of Unix or Windows"
+        help = "save the file with Unix or Windows line endings"
     return codes.NOT_TEXT.at(span_at(source, offset, 1), text, help=help)
 
 

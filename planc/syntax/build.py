@@ -1,4 +1,4 @@
-"""Lark's tree to ours: explicit, so that no Lark type leaves this package."""
+"""From Lark's tree to planc's: explicit, to keep Lark's types inside this package."""
 
 from __future__ import annotations
 

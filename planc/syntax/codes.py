@@ -9,9 +9,9 @@ TOO_DEEP = Code("P104", "nesting-too-deep", "nesting is too deep")
 TOO_LARGE = Code("P105", "file-too-large", "the file is too large")
 NOT_TEXT = Code("P106", "not-text", "the file is not plain UTF-8 text")
 NUMBER_TOO_LONG = Code("P107", "number-too-long", "the number has too many digits")
-UNCLOSED = Code("P108", "unclosed-bracket", "a bracket is never closed")
-UNOPENED = Code("P109", "unopened-bracket", "a bracket closes nothing")
-TOO_MANY_TOKENS = Code("P110", "too-many-tokens", "the plan has too many words and signs")
+UNCLOSED = Code("P108", "unclosed-bracket", "unclosed bracket")
+UNOPENED = Code("P109", "unopened-bracket", "unmatched closing bracket")
+TOO_MANY_TOKENS = Code("P110", "too-many-tokens", "the plan has too many tokens")
 
 CODES = (
     UNEXPECTED_CHARACTER,

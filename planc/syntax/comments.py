@@ -7,13 +7,13 @@ import re
 from planc.record import record
 from planc.source import SourceFile, Span
 
-# A string comes first, so that its `#` starts no comment. One that does not end on its line is no string.
+# Strings come first, because a `#` in one does not start a comment. A string must end on its line.
 _STRING_OR_COMMENT = re.compile(r'"[^"\n]*"|#[^\n]*')
 
 
 @record
 class Comment:
-    """`text` starts with `#` and has no space at its end. `is_alone` when nothing else stands on the line."""
+    """`text` starts with `#` and has no space at its end. `is_alone` when the line has nothing else."""
 
     text: str
     span: Span

@@ -19,7 +19,7 @@ _WHEEL_COPY = "plan.lark"
 
 
 def grammar_text() -> str:
-    """`plan.lark`: beside this module in a wheel, in `grammar/` of the checkout in an editable install."""
+    """`plan.lark`: next to this module in a wheel, in `grammar/` of the checkout in an editable install."""
     # Not `importlib.resources`, which imports 3 ms of what it may need.
     packaged = Path(__file__).with_name(_WHEEL_COPY)
     if packaged.is_file():
@@ -58,7 +58,7 @@ def build_parser() -> Lark:
 
 
 def table_text() -> str:
-    """The source of `planc/syntax/table.py`: the parser's table as literals, so that nothing is unpickled."""
+    """The source of `planc/syntax/table.py`: the parser's table as literals, which need no unpickling."""
     data, memo = build_parser().memo_serialize([TerminalDef, Rule])
     data["options"]["postlex"] = None
     table = {"lark": lark.__version__, "grammar": _digest(), "data": data, "memo": memo}
@@ -67,7 +67,7 @@ def table_text() -> str:
 
 @functools.cache
 def parser() -> Lark:
-    """The parser, made once a process: from the table of an installed planc where it fits, else built anew.
+    """The parser, made once per process: from an installed table if it fits, otherwise from the grammar.
 
     The table saves 40 ms. It fits if it was made from this grammar by this version of Lark.
     """

@@ -12,7 +12,7 @@ from planc.syntax.tokens import Line, Token, lines
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 _BINDS = ("=", "->", "=>", ":", ":=", "==", "!=", "<=", ">=", "<", ">")
 _CONTINUES = ("->", "=>", "=", ",", ")", "]")
-"""What starts no statement, so that a line which starts with it belongs to the one before."""
+"""Tokens that can't start a statement: a line that starts with one belongs to the line before."""
 _MAX_LOOK_AHEAD = 200
 
 
@@ -113,7 +113,7 @@ class _Statement:
 
     @property
     def is_open(self) -> bool:
-        """Whether a list or a call goes on in the next line."""
+        """Whether a list or a call continues in the next line."""
         return bool(self.opened) and self.tokens[-1].kind != "open" and not self._opens_block(self.opened[-1])
 
     def _opens_block(self, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""What Lark says of a text, as a diagnostic."""
+"""Lark's errors as diagnostics."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from planc.syntax.habits import habit
 _MAX_WANTED = 6
 _BRACKETS = re.compile(r'"[^"\n]*"|#[^\n]*|[{}()\[\]]')
 _CHARACTER_HELP = {
-    "'": 'strings stand in double quotes: "..."',
-    "`": 'strings stand in double quotes: "..."',
-    ";": "a statement ends with its line, or with a comma",
-    "/": 'a path is a string: "..."',
-    "\\": "a list or a call may go over several lines as it is",
-    "*": 'a pattern is a string: "..."',
+    "'": 'write strings in double quotes: `"..."`',
+    "`": 'write strings in double quotes: `"..."`',
+    ";": "remove it: a statement ends with its line, or with a comma",
+    "/": 'write a path as a string: `"..."`',
+    "\\": "remove it: a list or a call can span several lines",
+    "*": 'write a pattern as a string: `"..."`',
 }
 _TOKEN_NAMES = {
     "_NEWLINE": "end of line",
@@ -63,14 +63,14 @@ def _unexpected_character(source: SourceFile, error: UnexpectedCharacters) -> Di
     line = source.lines[error.line - 1]
     if error.char == '"':
         if re.search(r'[\w.*}"]$', line[: error.column - 1]):
-            text, help = "this quote ends no string", 'a `"` is missing before it'
+            text, help = "this quote does not end a string", 'add the missing `"` before it'
         else:
-            text, help = "this string does not end on its line", 'close it with `"`'
+            text, help = "this string does not end on this line", 'close it with `"`'
         return codes.UNEXPECTED_CHARACTER.at(span, text, help=help)
     if not error.char.isascii():
-        help = "identifiers and digits are ASCII; other characters belong in strings and comments"
+        help = "use ASCII outside strings and comments"
         return codes.UNEXPECTED_CHARACTER.at(span, f"U+{ord(error.char):04X} `{error.char}`", help=help)
-    text = f"`{error.char}` has no meaning here"
+    text = f"`{error.char}` is not valid here"
     help = habit(line, column=error.column) or _CHARACTER_HELP.get(error.char, "")
     return codes.UNEXPECTED_CHARACTER.at(span, text, help=help or None)
 
@@ -99,7 +99,7 @@ def _wanted(terminals: set[str]) -> str | None:
     names = sorted({_TOKEN_NAMES.get(name, f"`{name.lower()}`") for name in terminals})
     if 0 < len(names) <= _MAX_WANTED:
         return f"expected {_or(names)}"
-    return "a setting is written `key = value`" if "EQUAL" in terminals else None
+    return "write a setting as `key = value`" if "EQUAL" in terminals else None
 
 
 def _or(names: Sequence[str]) -> str:
@@ -111,10 +111,10 @@ def _unexpected_end(source: SourceFile) -> Diagnostic:
     if opened is None:
         whole = source.whole()
         end = Span(source.name, whole.end_line, whole.end_column, whole.end_line, whole.end_column + 1)
-        return codes.UNEXPECTED_END.at(end, "a statement is unfinished")
+        return codes.UNEXPECTED_END.at(end, "the last statement is incomplete")
     span, bracket = opened
     closer = {"{": "}", "(": ")", "[": "]"}[bracket]
-    return codes.UNCLOSED.at(span, "this is never closed", help=f"close it with `{closer}`")
+    return codes.UNCLOSED.at(span, f"`{bracket}` is never closed", help=f"close it with `{closer}`")
 
 
 def _last_open(source: SourceFile) -> tuple[Span, str] | None:

@@ -22,7 +22,7 @@ from planc.syntax.islands import Island, Kind, islands
 from planc.syntax.messages import syntax_error
 
 MAX_PROBLEMS = 50
-_MORE = f"there are more: after {MAX_PROBLEMS} the rest of the file is left unread"
+_MORE = f"only the first {MAX_PROBLEMS} errors are shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +184,15 @@ def _brace_problem(source: SourceFile, fault: Fault, island: Island) -> Diagnost
         case Fault.UNOPENED:
             return codes.UNOPENED.at(span, "no block is open here", help="remove it, or add the block's `{`")
         case Fault.WRONG_BRACKET:
-            return codes.UNEXPECTED_TOKEN.at(span, found, help="a block ends with `}`")
+            return codes.UNEXPECTED_TOKEN.at(span, found, help="end the block with `}`")
         case Fault.BRACE_ON_NEXT_LINE:
-            help = "`{` stands on the line of the block's name"
+            help = "move `{` to the line of the block's name"
             return codes.UNEXPECTED_TOKEN.at(span, found, help=help)
         case Fault.STRAY_BRACE:
-            return codes.UNEXPECTED_TOKEN.at(span, found, help="a block's name stands before its `{`")
+            return codes.UNEXPECTED_TOKEN.at(span, found, help="write the block's name before `{`")
         case Fault.NO_BRACE:
             end = span_at(source, island.end, 1)
-            help = f"a block is written `{island.tokens[0].text} {{ ... }}`"
+            help = f"write the block as `{island.tokens[0].text} {{ ... }}`"
             return codes.UNEXPECTED_TOKEN.at(end, "found end of line", help=help)
         case _:
             assert_never(fault)

@@ -1,4 +1,4 @@
-"""The words and signs of a text that may not parse, line by line."""
+"""The tokens of a text that may not parse, line by line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Strings come first, so that no bracket or `#` in them counts. Quotes of other languages make strings too,
-# for what their author meant is plain. `//` starts a comment after a space only: paths hold it.
+# Strings come first, because brackets and `#` in them do not count. Quotes of other languages make strings
+# too: their intent is plain. `//` starts a comment after a space only: paths hold it.
 _TOKEN = re.compile(
     r"""(?P<string>"[^"\n]*"|'[^'"\n]*'|`[^`"\n]*`)"""
     r"""|(?P<open>"[^\n]*)"""
