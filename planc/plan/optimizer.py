@@ -65,7 +65,7 @@ class Sgd:
 class Cosine:
     """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
 
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up", example="100 steps")
     min_factor: float = key(
         Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
     )
@@ -75,7 +75,7 @@ class Cosine:
 class Linear:
     """Linear warm-up, then a line down to `min_factor` of the peak at the last step."""
 
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up", example="100 steps")
     min_factor: float = key(
         Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
     )
@@ -85,14 +85,14 @@ class Linear:
 class Constant:
     """Linear warm-up, then the peak."""
 
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up", example="100 steps")
 
 
 @record
 class WarmupStableDecay:
     """Linear warm-up, the peak, then a line down to `min_factor` of the peak at the last step (WSD)."""
 
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up")
+    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up", example="100 steps")
     decay: int = key(Quantity(STEPS, low=1), doc="steps of decay at the end", example="100 steps")
     min_factor: float = key(
         Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"

@@ -42,11 +42,11 @@ class OriginStep:
 class Links:
     """What resolving a plan of several files has to know of them.
 
-    `origins` trace settings that another file's override, or a fragment, brought in. `levels` give the height
-    of each rule's layer, with fragments below the block that uses them. `idle` are parameters that only unused
-    statements read: a setting that was overridden, a fragment that is not used. `folders` has the directory
-    of each included file, relative to the top plan's, by file name. `incomplete` are blocks that use a
-    fragment which is not found: what they lack may be in it.
+    `origins` trace settings that another file's override, or a fragment, brought in. `levels` give the
+    height of each rule's layer, with fragments below the block that uses them. `idle` are parameters that
+    only unused statements read: a setting that was overridden, a fragment that is not used.
+    `folders` has the directory of each included file, relative to the top plan's, by file name.
+    `incomplete` are blocks that use a fragment which is not found: what they lack may be in it.
     """
 
     origins: Mapping[Span, tuple[OriginStep, ...]] = field(default_factory=dict)

@@ -239,7 +239,7 @@ class Rest:
         return None if None in converted else converted
 
     def describe(self, *, mark: str = "") -> str:
-        return f"{self.of.describe(mark=mark)}, any number of times"
+        return f"{self.of.describe(mark=mark)}, or several"
 
     def render(self, value: tuple[Any, ...]) -> str:
         return ", ".join(self.of.render(item) for item in value)
@@ -250,7 +250,7 @@ class Placement:
     """`Shard(1)` or `Replicate()`; `Partial()` is an intermediate state that a plan can't request."""
 
     def convert(self, value: ast.Value, scope: Scope) -> vocab.Placement | None:
-        found: vocab.Placement | None = Variant(PLACEMENT_CASES).convert(value, scope)
+        found: vocab.Placement | None = Variant(PLACEMENT_CASES, "placement").convert(value, scope)
         return vocab.Shard(found.tensor_dim) if isinstance(found, ShardWritten) else found
 
     def describe(self, *, mark: str = "") -> str:

@@ -155,7 +155,7 @@ def test_a_fix_that_brings_a_finding_to_its_own_line_is_for_a_person_to_weigh() 
     text = text.replace("= 1.2e-2", "= 1e-4")
     (found,) = checked(text).diagnostics
     assert found.fix is not None and not found.fix.is_safe
-    assert found.notes[-1].startswith("its fix is unsafe: with it the plan would have P714")
+    assert found.notes[-1].startswith("the fix is unsafe: it would cause P714")
 
 
 def slipped(text: str, random: Random) -> str:

@@ -176,7 +176,7 @@ def test_findings_in_an_included_file_say_how_it_comes_in(tmp_path: Path) -> Non
     found = check_plan(write_plan(tmp_path, text='\nextends "b.plan"\n'))
     (problem,) = (one for one in found.diagnostics if one.code.code == "P203")
     assert problem.primary.span.file == str(tmp_path / "b.plan")
-    assert problem.notes[-1] == f"{tmp_path}/b.plan comes in at {tmp_path}/x.plan:2"
+    assert problem.notes[-1] == f"`{tmp_path}/b.plan` is included at {tmp_path}/x.plan:2"
 
 
 def test_a_comment_in_a_base_suppresses_there(tmp_path: Path) -> None:

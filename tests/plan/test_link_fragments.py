@@ -128,8 +128,8 @@ FAULTS = [
     ("fsdp on dp_shard { use p.seeded }\n", "P239 x.plan:21:24", "use it in a `data` block"),
     ("fsdp on dp_shard { use units }\n", "P237 x.plan:21:24", "use import_name.fragment_name"),
     ("fsdp on dp_shard { use p.units, use p.units }\n", "P204 x.plan:21:33", None),
-    ("", "P240 x.plan:1:1", "remove this"),
-    (FSDP + "use p.units\n", "P210 x.plan:24:1", "in a block"),
+    ("", "P240 x.plan:1:1", "remove the import"),
+    (FSDP + "use p.units\n", "P210 x.plan:24:1", "move `use` to a block"),
     (FSDP + 'import "q.plan" as p\n', "P204 x.plan:24:20", "another name"),
     (FSDP + 'import "./p.plan" as q\n', "P204 x.plan:24:8", "use it as `p`"),
 ]

@@ -108,11 +108,14 @@ def test_an_argument_of_what_a_base_gives_is_set() -> None:
     ("text", "help"),
     [
         ("optimizer.kind.momentum=0.5", "`adamw` takes lr, betas, eps, weight_decay and implementation"),
-        ("optimizer.schedule.decay=5 steps", "`cosine` takes warmup and min_factor; `decay` is of `wsd`"),
-        ("data.source.patterns=3", "`python_stdlib` takes no arguments"),
-        ("guard.loss_spike.window=9 steps", "set all of it: `guard.loss_spike = stop(...)` or "),
-        ('model.hf.revision="x"', "set all of it: `model.hf = hub(...)`"),
-        ("hardware.gpu.memory=3 GiB", "set all of it: `hardware.gpu = device(...)`"),
+        (
+            "optimizer.schedule.decay=5 steps",
+            "`cosine` takes warmup and min_factor; `decay` is an argument of `wsd`",
+        ),
+        ("data.source.patterns=3", "`python_stdlib` does not take arguments"),
+        ("guard.loss_spike.window=9 steps", "set the whole call: `guard.loss_spike = stop(...)` or "),
+        ('model.hf.revision="x"', "set the whole call: `model.hf = hub(...)`"),
+        ("hardware.gpu.memory=3 GiB", "set the whole call: `hardware.gpu = device(...)`"),
     ],
 )
 def test_what_the_call_of_the_plan_does_not_take_is_refused_at_the_argument(text: str, help: str) -> None:
@@ -125,7 +128,7 @@ def test_what_the_call_of_the_plan_does_not_take_is_refused_at_the_argument(text
 def test_the_globs_of_a_source_are_not_one_argument() -> None:
     text = edited(("source = python_stdlib()", 'source = text("a.txt", "b.txt")'))
     problem = fault(text, overrides=[setting('data.source.patterns="c.txt"')])
-    assert problem.help == "set all of it: `data.source = text(...)`"
+    assert problem.help == "set the whole call: `data.source = text(...)`"
 
 
 @pytest.mark.parametrize(

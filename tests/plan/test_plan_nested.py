@@ -43,23 +43,23 @@ def test_a_nested_block_becomes_its_record(text: str, expected: dict[str, HfExpo
 @pytest.mark.parametrize(
     ("text", "code", "place", "words", "help"),
     [
-        ('export "hff" { }', "P207", "59:9", "no label of `export`", "did you mean `hf`?"),
-        ('export "onnx" { }', "P207", "59:9", "no label of `export`", "one of: hf"),
+        ('export "hff" { }', "P207", "59:9", "is not a label of `export`", "did you mean `hf`?"),
+        ('export "onnx" { }', "P207", "59:9", "is not a label of `export`", "use `hf`"),
         ("export { }", "P209", "59:1", "`export` has no label", 'write `export "hf" {`'),
         ('export "" { }', "P209", "59:1", "`export` has no label", 'write `export "hf" {`'),
         ('exprt "hf" { }', "P201", "59:1", "no block `exprt` inside `checkpoint`", "did you mean `export`?"),
-        ('export "hf" on tp { }', "P210", "59:16", "works on no mesh dim", None),
+        ('export "hf" on tp { }', "P210", "59:16", "does not take mesh dims", None),
         ('export "hf" { dtyp = float16 }', "P202", "59:15", "`export` has no key", "did you mean `dtype`?"),
-        ('export "hf" { dtype = int8 }', "P207", "59:23", "not float64, float32, bfloat16", "one of"),
-        ('export "hf" { dtype = "float16" }', "P205", "59:23", "expected float64", "without quotes"),
+        ('export "hf" { dtype = int8 }', "P207", "59:23", "expected `float64`, `float32`", "use `float64`"),
+        ('export "hf" { dtype = "float16" }', "P205", "59:23", "expected `float64`", "without quotes"),
         ('export "hf" { when = end, when = end }', "P204", "59:27", "given twice", None),
         ('export "hf" { override when = end }', "P210", "59:15", "overrides nothing", "remove `override`"),
-        ('export "hf" { "lm_head" -> full }', "P210", "59:15", "not inside `export`", "rules stand in"),
-        ('export "hf" { auto }', "P210", "59:15", "not inside `export`", None),
-        ('export "hf" { export "hf" { } }', "P210", "59:15", "not inside `export`", "in `checkpoint`"),
-        ("mesh { tp = 2 }", "P210", "59:1", "not inside `checkpoint`", "at the top level"),
+        ('export "hf" { "lm_head" -> full }', "P210", "59:15", "not allowed in `export`", "move the rule to"),
+        ('export "hf" { auto }', "P210", "59:15", "not allowed in `export`", None),
+        ('export "hf" { export "hf" { } }', "P210", "59:15", "not allowed in `export`", "in `checkpoint`"),
+        ("mesh { tp = 2 }", "P210", "59:1", "not allowed in `checkpoint`", "to the top level"),
         ('export = "hf"', "P202", "59:1", "has no key `export`", 'write `export "hf" { ... }`'),
-        ("export", "P210", "59:1", "not inside `checkpoint`", 'write `export "hf" { ... }`'),
+        ("export", "P210", "59:1", "not allowed in `checkpoint`", 'write `export "hf" { ... }`'),
         ("when = end", "P202", "59:1", "has no key `when`", 'write `export "hf" { ... }` in `checkpoint`'),
     ],
 )
@@ -74,7 +74,7 @@ def test_a_faulty_nested_block_is_one_finding(
 
 def test_a_nested_block_at_the_top_level_is_sent_home() -> None:
     found = fault(edited(("train {", 'export "hf" { }\ntrain {')))
-    assert (found.code.code, found.primary.text) == ("P210", "not at the top level")
+    assert (found.code.code, found.primary.text) == ("P210", "`export` is not allowed at the top level")
     assert found.help == 'write `export "hf" { ... }` in `checkpoint`'
 
 
@@ -118,8 +118,8 @@ def test_the_command_line_adds_a_nested_block_as_it_does_a_block() -> None:
     [
         ("checkpoint.export.hf.dtyp=float16", "did you mean `checkpoint.export.hf.dtype`?"),
         ("export.hf.when=end", "did you mean `checkpoint.export.hf.when`?"),
-        ("checkpoint.export.hf=end", "`checkpoint.export.hf` has the settings when and dtype"),
-        ("checkpoint.export=end", "`checkpoint.export` has the settings hf.when and hf.dtype"),
+        ("checkpoint.export.hf=end", "use a setting of `checkpoint.export.hf`: `when` or `dtype`"),
+        ("checkpoint.export=end", "use a setting of `checkpoint.export`: `hf.when` or `hf.dtype`"),
         ("checkpoint.export.onnx.when=end", "did you mean `checkpoint.export.hf.when`?"),
     ],
 )

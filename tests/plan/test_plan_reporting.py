@@ -121,11 +121,15 @@ def test_a_compiled_plan_keeps_the_ops(tmp_path: Path) -> None:
     ("text", "code", "label"),
     [
         ('logging { tracker "wandb" { } }', "P209", "project"),
-        ('logging { tracker "mlflow" { } }', "P207", "no label of `tracker`"),
-        ('logging { tracker "wandb" { project = "a", mode = off } }', "P207", "not online or offline"),
+        ('logging { tracker "mlflow" { } }', "P207", "is not a label of `tracker`"),
+        (
+            'logging { tracker "wandb" { project = "a", mode = off } }',
+            "P207",
+            "expected `online` or `offline`",
+        ),
         ("profile { first_step = 3 }", "P209", "last_step"),
         ("profile { first_step = 0, last_step = 5 }", "P206", "from 1"),
-        ('tracker "wandb" { }', "P210", "not at the top level"),
+        ('tracker "wandb" { }', "P210", "is not allowed at the top level"),
     ],
 )
 def test_what_is_wrong_in_the_blocks_is_said(text: str, code: str, label: str, tmp_path: Path) -> None:
