@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
 from planc.diagnostics.suggest import closest, is_slip
-from planc.plan import codes
 from planc.record import record
 from planc.source import Span
 from planc.syntax import ast
@@ -103,8 +102,6 @@ class Scope:
         help: str | None = None,
         fix: Fix | None = None,
     ) -> None:
-        if code == codes.DUPLICATE and help is None:
-            help = "remove one of the two"
         if span not in self._unjudged:
             self.diagnostics.append(code.at(span, text, secondary=secondary, help=help, fix=fix))
 
