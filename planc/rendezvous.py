@@ -1,4 +1,4 @@
-"""Where an elastic job's nodes meet, on a machine of its own: `python -m planc.rendezvous HOST:PORT`."""
+"""Host the store of an elastic job on a machine of its own: `python -m planc.rendezvous HOST:PORT`."""
 
 from __future__ import annotations
 

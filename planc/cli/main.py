@@ -1,4 +1,4 @@
-"""`planc`: finds the command, runs it, and turns whatever happens into an exit code."""
+"""`planc`: find the command, run it, and turn the outcome into an exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import io
 import os
 import sys
-from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
@@ -15,6 +15,8 @@ from typing import NoReturn
 
 from planc import __version__
 from planc.cli.support.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
+from planc.cli.support.parser import Parser, shared_options
+from planc.cli.support.terminal import color_choice
 from planc.record import record
 from planc.secrets import redact_stream
 
@@ -27,36 +29,36 @@ class Command:
     summary: str
 
     def module(self) -> ModuleType:
-        """Imported only for the command that runs: `check` must not wait for what others need."""
+        """Import the command's module; other commands' imports must not slow `check` down."""
         return import_module(f"planc.cli.commands.{self.name.replace('-', '_')}")
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("check", "find every fault of a plan before it runs"),
-    Command("fmt", "lay out plans in the one way there is"),
+    Command("check", "find every error in a plan before it runs"),
+    Command("fmt", "format plans (one canonical style)"),
     Command("show", "show what a plan means: layout, mesh, origins, graph"),
-    Command("estimate", "say what a plan needs: memory per rank, bytes sent per step"),
-    Command("calibrate", "measure a machine by a run, for estimates of time"),
-    Command("diff", "say what a change of a plan changes"),
-    Command("review", "say what a branch changes in all plans: a comment for its reviewers"),
-    Command("compile", "write a plan's execution graph as a file that runs"),
-    Command("explain", "explain a code, an op, a block or a style"),
-    Command("inventory", "show or save what planc knows of a model"),
-    Command("schema", "print the JSON Schema of what planc writes"),
-    Command("git-setup", "teach a repository's git to show changes of plans"),
-    Command("completions", "print a script that completes command lines in a shell"),
-    Command("doctor", "say what this machine has, against what plans need"),
-    Command("verify", "show that a plan computes what one device computes"),
-    Command("checkpoint", "list, verify, compare and export checkpoints"),
-    Command("launch", "print what starts a plan: torchrun, accelerate, Slurm, Kubernetes"),
-    Command("run", "run a plan on this process, or on this rank under torchrun"),
+    Command("estimate", "estimate memory per rank, communication and FLOPs"),
+    Command("calibrate", "measure a machine's efficiency from a run, for step-time estimates"),
+    Command("diff", "show what changed between two plans, and what it affects"),
+    Command("review", "summarize a branch's plan changes for code review"),
+    Command("compile", "compile a plan to an artifact or a PyTorch script"),
+    Command("explain", "explain an error code, an op, a block or a style"),
+    Command("inventory", "show or save a model's structure"),
+    Command("schema", "print the JSON Schema of an output"),
+    Command("git-setup", "set up git to diff plans by meaning"),
+    Command("completions", "print a shell completion script"),
+    Command("doctor", "check this machine's hardware and software, for a plan or in general"),
+    Command("verify", "run a small version of a plan and compare it with one process"),
+    Command("checkpoint", "list, verify, compare, export and convert checkpoints"),
+    Command("launch", "print launch commands: torchrun, accelerate, Slurm, Kubernetes"),
+    Command("run", "run a plan on this rank; start all ranks with torchrun"),
 )
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 _DESCRIPTION = """\
-Declarative plans for distributed training of Hugging Face models: checked, compared and compiled
-before an accelerator is booked, then run as they were shown."""
+Declarative plans for distributed training of Hugging Face models: check, compare and compile them
+before you book an accelerator, then run exactly what was checked."""
 
 _EPILOG = """\
 examples:
@@ -65,13 +67,18 @@ examples:
   planc diff git:main:llama.plan llama.plan
   planc explain P402
 
-exit codes: 0 clean; 1 findings, or a difference with diff --exit-code; 2 could not run.
-TP_SIZE, DP_SIZE and CP_SIZE in the environment set mesh.tp, mesh.dp_shard and mesh.cp; --set wins."""
+`planc help COMMAND` shows a command's help.
+
+exit codes: 0 clean; 1 errors found, or a difference with diff --exit-code; 2 could not run.
+The environment variables TP_SIZE, DP_SIZE and CP_SIZE set mesh.tp, mesh.dp_shard and mesh.cp; --set wins."""
+
+_HELP = "help"
+"""`planc help COMMAND`, as in git and cargo; it has no module of its own."""
 
 
 def entry() -> NoReturn:
-    """Runs the command that the process was started for."""
-    # A command is over before garbage would matter; looking for it costs a tenth of a check.
+    """Run the command of this process."""
+    # A command ends before garbage matters; collecting it takes a tenth of a check.
     gc.disable()
     _open_closed_streams()
     _import_lark()
@@ -79,9 +86,9 @@ def entry() -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process, without taking apart all that it made where nobody would notice.
+    """End the process, without the interpreter's teardown unless torch needs it.
 
-    Doing so costs a sixth of a check. What torch started has to end in order.
+    Teardown takes a sixth of a check.
     """
     try:
         sys.stdout.flush()
@@ -98,7 +105,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _forget_output() -> None:
-    """The interpreter flushes stdout once more at exit, and would fail there again."""
+    """Discard stdout: the interpreter flushes it once more at exit, and would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -108,7 +115,7 @@ def _report_full(error: OSError) -> int:
 
 
 def _open_closed_streams() -> None:
-    """What is written to a stream that the process was started without goes nowhere."""
+    """Replace streams that the process was started without by ones that discard output."""
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", newline="\n")
     if sys.stderr is None:
@@ -116,9 +123,9 @@ def _open_closed_streams() -> None:
 
 
 def _import_lark() -> None:
-    """Imports Lark without `regex` and `interegular`, 15 ms that it spends where it finds them.
+    """Import Lark without `regex` and `interegular`, which take 15 ms if installed.
 
-    Our options never use them. Only for a process that is ours: whoever imports planc may want them together.
+    Our options never use them. Only for planc's own process: a program that imports planc may use both.
     """
     hidden = [name for name in ("regex", "interegular") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
@@ -130,7 +137,7 @@ def _import_lark() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of one command line; `argv` is `sys.argv` without the program's name by default."""
+    """Run one command line and return its exit code; `argv` defaults to `sys.argv[1:]`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _never_fail_to_encode(sys.stdout)
     _never_fail_to_encode(sys.stderr)
@@ -144,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return READER_GONE
     except OSError as error:
-        # A file that a command cannot use is a UsageError: what is left is the output's own.
+        # Unusable files raise UsageError, so these are errors of the output.
         if error.errno not in _NO_ROOM or error.filename is not None:
             return _report_bug(error, is_debug="--debug" in arguments)
         _forget_output()
@@ -154,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report_missing(error: Exception, arguments: Sequence[str]) -> int:
-    """COULD_NOT_RUN after saying which library of the extra `run` a command lacked; 0 for other errors."""
+    """COULD_NOT_RUN after naming the library of the extra `run` that a command needs; 0 for other errors."""
     from planc.cli.support.libraries import missing_library, needs  # no command that works needs it
 
     name = missing_library(error)
@@ -167,11 +174,13 @@ def _report_missing(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    chosen = next((word for word in argv if not word.startswith("-")), None)
+    argv = _without_help(argv)
+    place = _command_place(argv)
+    chosen = argv[place] if place is not None else None
     command = next((command for command in COMMANDS if command.name == chosen), None)
     module = command.module() if command else None
-    # What stands before a command may ask for the list of all; making their parsers takes 3 ms.
-    listed = (command,) if command is not None and argv[0] == command.name else COMMANDS
+    # Options before a command may print the list of all; building their parsers takes 3 ms.
+    listed = (command,) if command is not None and place == 0 else COMMANDS
     try:
         namespace = _parser(command, module, listed=listed).parse_args(argv)
     except SystemExit as stop:  # argparse has printed help, a version or a usage error
@@ -180,29 +189,42 @@ def _run(argv: Sequence[str]) -> int:
         _parser(None, None, listed=COMMANDS).print_help()
         return COULD_NOT_RUN
     try:
-        code: int = module.run(namespace)
-        sys.stdout.flush()
+        with color_choice(getattr(namespace, "color", "auto")):
+            code: int = module.run(namespace)
+            sys.stdout.flush()
     except UsageError as error:
         print(f"planc: error: {error}", file=sys.stderr)
         return COULD_NOT_RUN
     return code
 
 
+def _without_help(argv: Sequence[str]) -> list[str]:
+    """`help check` as `check --help`."""
+    if argv and argv[0] == _HELP:
+        return [*argv[1:], "--help"]
+    return list(argv)
+
+
+def _command_place(argv: Sequence[str]) -> int | None:
+    """The index of the command's name in `argv`; None if there are only options."""
+    is_value = False
+    for place, word in enumerate(argv):
+        if not is_value and not word.startswith("-"):
+            return place
+        is_value = word == "--color"
+    return None
+
+
 def _parser(
     command: Command | None, module: ModuleType | None, *, listed: Sequence[Command]
 ) -> ArgumentParser:
-    """The parser of the listed commands, of which only the chosen one has its arguments."""
-    debug = _debug_parser()
-    parser = ArgumentParser(
-        "planc",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=_formatter,
-        parents=[debug],
-        allow_abbrev=False,
+    """The parser of the listed commands; only the chosen one has its arguments."""
+    shared = shared_options()
+    parser = Parser("planc", description=_DESCRIPTION, epilog=_EPILOG, parents=[shared])
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"planc {__version__}", help="print planc's version"
     )
-    parser.add_argument("--version", action="version", version=f"planc {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for one in listed:
         is_chosen = one is command and module is not None
         subparser = subparsers.add_parser(
@@ -210,9 +232,7 @@ def _parser(
             help=one.summary,
             description=module.DESCRIPTION if is_chosen and module else None,
             epilog=module.EPILOG if is_chosen and module else None,
-            formatter_class=_formatter,
-            parents=[debug],
-            allow_abbrev=False,
+            parents=[shared],
         )
         if is_chosen and module:
             module.add_arguments(subparser)
@@ -220,38 +240,28 @@ def _parser(
 
 
 def command_parsers() -> Iterator[tuple[Command, ArgumentParser]]:
-    """Every command with a parser of its arguments, for what describes them all."""
+    """Yield every command with a parser of its arguments, for documents and completions."""
     for command in COMMANDS:
-        parser = ArgumentParser(f"planc {command.name}", parents=[_debug_parser()], allow_abbrev=False)
+        parser = Parser(f"planc {command.name}", parents=[shared_options()])
         command.module().add_arguments(parser)
         yield command, parser
 
 
-def _debug_parser() -> ArgumentParser:
-    debug = ArgumentParser(add_help=False, argument_default=SUPPRESS)
-    debug.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
-    return debug
-
-
-def _formatter(prog: str) -> RawDescriptionHelpFormatter:
-    return RawDescriptionHelpFormatter(prog, max_help_position=28)
-
-
 def _never_fail_to_encode(stream: object) -> None:
-    """A plan may quote characters that the terminal's encoding lacks; they are escaped, not a crash."""
+    """Escape characters that the stream's encoding lacks, instead of failing."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
 
 
 def _keep_secrets() -> None:
-    """What is echoed or raised may hold a key: one given as an argument, or in an address."""
+    """Redact keys from all output: one may be in an argument or an address."""
     for stream in (sys.stdout, sys.stderr):
         redact_stream(stream, environment=os.environ)
 
 
 def _report_bug(error: Exception, *, is_debug: bool) -> int:
     if is_debug or os.environ.get("PLANC_DEBUG"):
-        import traceback  # slow to import, and rarely wanted
+        import traceback  # slow to import, and rarely needed
 
         traceback.print_exception(error)
     first_line = str(error).partition("\n")[0]

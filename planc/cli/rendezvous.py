@@ -1,7 +1,7 @@
-"""`python -m planc.rendezvous`: hosts the store of a job's torchrun agents, so no node of the job has to.
+"""`python -m planc.rendezvous`: host the store of a job's torchrun agents, so no node of the job has to.
 
-An agent that hosts it takes the whole job with it when its node is lost: those that are left have nowhere to
-agree on how to go on.
+If an agent hosts the store, losing its node ends the whole job, because the other agents can't reach the
+store to agree on a restart.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import NoReturn
 from planc.launchers.job import Endpoint, read_endpoint
 
 _DESCRIPTION = """\
-Host the store where the nodes of an elastic job meet, until told to end (SIGTERM, Ctrl-C). It listens at the
-address of HOST alone, not on every interface as torchrun's own does. Whoever reaches it can join the job."""
+Host the store where the nodes of an elastic job meet, until SIGTERM or Ctrl-C. It listens on the address of
+HOST only; torchrun's own store listens on every interface. Anyone who can reach it can join the job."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -28,12 +28,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("endpoint", type=read_endpoint, metavar="HOST:PORT", help="where to listen")
+    parser.add_argument("endpoint", type=read_endpoint, metavar="HOST:PORT", help="address to listen on")
     endpoint = parser.parse_args(argv).endpoint
     try:
         listener = _listen(endpoint)
     except OSError as error:
-        print(f"planc: error: cannot listen at {endpoint}: {error.strerror}", file=sys.stderr)
+        print(f"planc: error: cannot listen on {endpoint}: {error.strerror}", file=sys.stderr)
         sys.exit(6)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
@@ -41,21 +41,21 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _listen(endpoint: Endpoint) -> socket.socket:
-    """A socket that listens at the endpoint's own address."""
+    """A socket that listens on the endpoint's address."""
     host = endpoint.host.strip("[]")
     family, _, _, _, address = socket.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)[0]
     return socket.create_server(address[:2], family=family)
 
 
 def _host(endpoint: Endpoint, listener: socket.socket) -> NoReturn:
-    # Imported once the port is known to be free: it takes seconds.
+    # Imported after the port is known to be free, since it takes seconds.
     from planc.runtime.torch.parallel.loopback import host_store
 
     store = host_store(endpoint.host.strip("[]"), endpoint.port, listener=listener)
     print(f"planc: nodes can meet at {endpoint}", flush=True)
     while store is not None:
         threading.Event().wait()
-    raise AssertionError("a store that is hosted is there")
+    raise AssertionError("the store is hosted")
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -1,58 +1,44 @@
-"""Codes of what is wrong with a machine, or with how a process was started on it."""
+"""Codes of problems with a machine or a launch."""
 
 from planc.diagnostics import Code, Severity
 
-OUTSIDE_RANGE = Code(
-    "P910", "package-outside-range", "an installed package is outside the range that planc works with"
-)
-MISSING = Code("P911", "package-missing", "a package that this needs is not installed")
-UNTESTED = Code(
-    "P912", "package-untested", "a package is newer than the one that planc is tested with", Severity.NOTE
-)
-BROKEN = Code("P913", "package-broken", "PyTorch is installed and cannot be imported")
-MALFORMED_LAUNCH = Code(
-    "P914", "malformed-launch", "the launcher's environment variables are incomplete or malformed"
-)
-MALFORMED_VARIABLE = Code(
-    "P915", "malformed-variable", "an environment variable has a value that nothing can use"
-)
-IDLE_VARIABLE = Code(
-    "P916", "idle-variable", "an environment variable has no effect, or an old name", Severity.WARNING
-)
+OUTSIDE_RANGE = Code("P910", "package-outside-range", "unsupported version of a package")
+MISSING = Code("P911", "package-missing", "required package is not installed")
+UNTESTED = Code("P912", "package-untested", "package newer than the tested version", Severity.NOTE)
+BROKEN = Code("P913", "package-broken", "PyTorch can't be imported")
+MALFORMED_LAUNCH = Code("P914", "malformed-launch", "incomplete or malformed launch variables")
+MALFORMED_VARIABLE = Code("P915", "malformed-variable", "malformed environment variable")
+IDLE_VARIABLE = Code("P916", "idle-variable", "environment variable without effect", Severity.WARNING)
 HARMFUL_VARIABLE = Code(
     "P917",
     "harmful-variable",
-    "an environment variable slows a run down or hides its failures",
+    "environment variable harms the run",
     Severity.WARNING,
 )
-PORT_TAKEN = Code("P918", "port-taken", "rank 0 cannot listen on the port where ranks are to meet")
-TOO_FEW_DEVICES = Code("P919", "too-few-devices", "this machine has fewer devices than it should")
-NO_BACKEND = Code("P920", "backend-unavailable", "the plan's backend does not work on this machine")
+PORT_TAKEN = Code("P918", "port-taken", "rank 0 can't listen on the rendezvous port")
+TOO_FEW_DEVICES = Code("P919", "too-few-devices", "too few devices on this machine")
+NO_BACKEND = Code("P920", "backend-unavailable", "the plan's backend is unavailable on this machine")
 EMULATED_DTYPE = Code(
-    "P921", "dtype-emulated", "the device has no arithmetic of its own for a dtype", Severity.WARNING
+    "P921", "dtype-emulated", "the device has no native arithmetic for a dtype", Severity.WARNING
 )
 UNEQUAL_DEVICES = Code(
-    "P922", "unequal-devices", "the devices of this machine do not work well together", Severity.WARNING
+    "P922", "unequal-devices", "this machine's devices are unequal or sliced", Severity.WARNING
 )
-DISK_TOO_SMALL = Code("P923", "disk-too-small", "the run's folder has no room for what the plan saves")
-UNWRITABLE = Code("P924", "run-folder-unwritable", "the run's folder cannot be written")
-LOCAL_FOLDER = Code(
-    "P925", "run-folder-local", "the run's folder is on a disk of this machine alone", Severity.WARNING
-)
-LOW_LIMIT = Code("P926", "low-limit", "the system allows less than the run may need", Severity.WARNING)
-CLOCK_OFF = Code("P927", "clock-off", "this machine's clock is wrong", Severity.WARNING)
-UNRESOLVED = Code(
-    "P928", "address-unresolved", "the address where ranks are to meet is unknown here", Severity.WARNING
-)
+DISK_TOO_SMALL = Code("P923", "disk-too-small", "too little disk space for the plan's checkpoints")
+UNWRITABLE = Code("P924", "run-folder-unwritable", "the run directory is not writable")
+LOCAL_FOLDER = Code("P925", "run-folder-local", "the run directory is on a local disk", Severity.WARNING)
+LOW_LIMIT = Code("P926", "low-limit", "system limit is too low for the run", Severity.WARNING)
+CLOCK_OFF = Code("P927", "clock-off", "the system clock is wrong", Severity.WARNING)
+UNRESOLVED = Code("P928", "address-unresolved", "the rendezvous address can't be resolved", Severity.WARNING)
 OTHER_DEVICE = Code(
     "P929",
     "other-device",
-    "the devices are smaller than the one that the plan is meant for",
+    "devices have less memory than the plan's device",
     Severity.WARNING,
 )
 NO_COMPILER = Code("P930", "compiler-missing", "torch.compile finds no compiler on this machine")
-NO_INPUT = Code("P931", "input-missing", "files that a run reads are not on this machine")
-BLOCKED = Code("P945", "run-folder-blocked", "an entry of the run folder would stop the run from saving")
+NO_INPUT = Code("P931", "input-missing", "input files are missing on this machine")
+BLOCKED = Code("P945", "run-folder-blocked", "an entry in the run directory blocks saving")
 
 CODES: tuple[Code, ...] = (
     OUTSIDE_RANGE,

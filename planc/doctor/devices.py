@@ -1,4 +1,4 @@
-"""Devices, backends and dtypes: what PyTorch can use here, against what a plan wants."""
+"""Checks of devices, backends and dtypes: what PyTorch can use here, against what a plan needs."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from planc.doctor.machine import Machine, TorchFacts
 from planc.doctor.needs import Needs
 from planc.runtime.process import names_devices
 from planc.source import SourceFile
-from planc.tables import format_bytes
+from planc.tables import format_bytes, plural
 from planc.vocab import DType
 
 _SAME_SHARE = 0.98
-"""Of a device's memory: what drivers of the same device report differs by less."""
+"""Share of a device's memory; reports of different drivers for one device differ by less."""
 _BFLOAT16_CAPABILITY = (8, 0)
-"""Of the first devices that compute in bfloat16 (CUDA C++ Programming Guide, arithmetic instructions)."""
+"""The first compute capability with bfloat16 (CUDA C++ Programming Guide, arithmetic instructions)."""
 
 
 def device_checks(
     machine: Machine, environment: Mapping[str, str], *, needs: Needs | None
 ) -> Iterator[Check]:
-    """What runs can compute on; PyTorch must have been asked."""
-    yield Check(Section.DEVICES, SourceFile("os", machine.os), "", "nccl runs on Linux alone")
+    """Check what runs can compute on; `machine` must hold PyTorch's facts."""
+    yield Check(Section.DEVICES, SourceFile("os", machine.os), "", "nccl runs only on Linux")
     yield Check(Section.DEVICES, SourceFile("processors", str(machine.num_cpus)))
     torch = machine.torch
     if torch is None:
-        text = "unknown: PyTorch, which finds them, is not installed"
+        text = "unknown, because PyTorch is not installed"
         yield Check(Section.DEVICES, SourceFile("CUDA devices", text))
         return
     if torch.problem is not None:
         observed = SourceFile("import torch", torch.problem)
-        help = "install PyTorch again: pip install --force-reinstall torch"
-        problem = codes.BROKEN.at(observed.whole(), "`import torch` ends so", help=help)
+        help = "reinstall PyTorch: `pip install --force-reinstall torch`"
+        problem = codes.BROKEN.at(observed.whole(), "`import torch` fails with this error", help=help)
         yield Check(Section.DEVICES, observed, problems=(problem,))
         return
     yield _built_for(torch, machine)
@@ -45,7 +45,7 @@ def device_checks(
 
 
 def uses_cuda(torch: TorchFacts | None, needs: Needs | None) -> bool:
-    """Whether a run of the plan, or of a plan that leaves it open, computes on CUDA devices here."""
+    """Whether a run of the plan, or of one with `backend = auto`, computes on CUDA devices here."""
     has_devices = torch is not None and bool(torch.devices)
     return has_devices and (needs is None or needs.backend != "gloo")
 
@@ -73,7 +73,7 @@ def _built_for(torch: TorchFacts, machine: Machine) -> Check:
     observed = SourceFile("torch build", ", ".join(parts))
     if torch.cuda_problem is None:
         return Check(Section.DEVICES, observed)
-    help = "update NVIDIA's driver, or install the PyTorch that is built for it (pytorch.org)"
+    help = "update NVIDIA's driver, or install a PyTorch built for it (pytorch.org)"
     problem = codes.TOO_FEW_DEVICES.at(observed.whole(), torch.cuda_problem, help=help)
     return Check(Section.DEVICES, observed, problems=(problem,))
 
@@ -91,37 +91,37 @@ def _devices(torch: TorchFacts, environment: Mapping[str, str], *, needs: Needs 
         required = f"{here} for {needs.world_size} ranks" if here else ""
         problems += _too_few(torch, here, observed, needs=needs)
         problems += _smaller(torch, observed, needs=needs)
-    return Check(Section.DEVICES, observed, required, "one rank a device", tuple(problems))
+    return Check(Section.DEVICES, observed, required, "one rank per device", tuple(problems))
 
 
 def _hidden(torch: TorchFacts, environment: Mapping[str, str], observed: SourceFile) -> Iterator[Diagnostic]:
-    """CUDA_VISIBLE_DEVICES names devices that are not there."""
+    """CUDA_VISIBLE_DEVICES names missing devices."""
     if not names_devices(environment):
         return
     value = environment["CUDA_VISIBLE_DEVICES"]
     named = len(value.split(","))
     if named > len(torch.devices):
-        text = f"CUDA_VISIBLE_DEVICES={value} names {named}, PyTorch sees {len(torch.devices)}"
+        text = f"CUDA_VISIBLE_DEVICES={value} names {named} devices, but PyTorch sees {len(torch.devices)}"
         help = "unset CUDA_VISIBLE_DEVICES, or name devices that `nvidia-smi` lists"
         yield codes.TOO_FEW_DEVICES.at(observed.whole(), text, help=help)
 
 
 def _unlike(torch: TorchFacts, observed: SourceFile) -> Iterator[Diagnostic]:
     if any(device.is_mig for device in torch.devices):
-        text = "a slice of a device (MIG) has no peer-to-peer transfer to other slices"
-        help = "use whole devices for plans of several ranks: nvidia-smi -mig 0"
+        text = "slices of a device (MIG) have no peer-to-peer transfers between them"
+        help = "use whole devices for plans with several ranks: `nvidia-smi -mig 0`"
         yield codes.UNEQUAL_DEVICES.at(observed.whole(), text, help=help)
     elif len({(device.name, device.memory_bytes) for device in torch.devices}) > 1:
-        text = "all ranks do equal work, so that the slowest and the smallest device decide"
-        help = "choose equal ones with CUDA_VISIBLE_DEVICES"
+        text = "all ranks do equal work, so the slowest and the smallest device limit the run"
+        help = "select equal devices with CUDA_VISIBLE_DEVICES"
         yield codes.UNEQUAL_DEVICES.at(observed.whole(), text, help=help)
 
 
 def _too_few(torch: TorchFacts, here: int, observed: SourceFile, *, needs: Needs) -> Iterator[Diagnostic]:
     found = len(torch.devices)
     if found == 0 or here <= found:
-        return  # without any, the backend is what is wrong
-    text = f"{here} ranks on this machine, which has {found}"
+        return  # without devices, the backend check reports it
+    text = f"{here} ranks on this machine, which has {plural(found, 'device')}"
     help = f"set mesh.devices_per_node = {found}, or start {found} processes on each machine"
     labels = (Label(observed.whole(), ""),)
     yield codes.TOO_FEW_DEVICES.at(needs.mesh, text, secondary=labels, help=help)
@@ -132,8 +132,8 @@ def _smaller(torch: TorchFacts, observed: SourceFile, *, needs: Needs) -> Iterat
     smallest = min((device.memory_bytes for device in torch.devices), default=None)
     if meant is None or smallest is None or smallest >= _SAME_SHARE * meant.memory_bytes:
         return
-    text = f"{meant.name} has {format_bytes(meant.memory_bytes)}, a device here {format_bytes(smallest)}"
-    help = "what fits there may not fit here: name this device, and check the plan again"
+    text = f"{meant.name} has {format_bytes(meant.memory_bytes)}, a device here has {format_bytes(smallest)}"
+    help = "set `hardware.gpu` to this machine's device, and check again whether the plan fits"
     labels = (Label(observed.whole(), ""),)
     yield codes.OTHER_DEVICE.at(meant.span, text, secondary=labels, help=help)
 
@@ -142,17 +142,19 @@ def _backends(torch: TorchFacts, machine: Machine, *, needs: Needs | None) -> Ch
     usable = [name for name in torch.backends if name != "nccl" or torch.devices]
     observed = SourceFile("backends", ", ".join(usable) or "none")
     if needs is None:
-        return Check(Section.DEVICES, observed, "", "gloo for processors, nccl for CUDA devices")
+        return Check(Section.DEVICES, observed, "", "gloo for CPUs, nccl for CUDA devices")
     wanted = {"auto": "nccl" if torch.devices else "gloo"}.get(needs.backend, needs.backend)
-    # Checkpoints and metrics move tensors of processors, whatever the backend of the mesh.
+    # Checkpoints and metrics move CPU tensors, whatever the backend of the mesh.
     missing = [name for name in dict.fromkeys((wanted, "gloo")) if name not in usable]
     problems = []
     for name in missing:
-        reason = f"{name} is not in this PyTorch" if name not in torch.backends else "it sees no CUDA device"
+        reason = (
+            f"this PyTorch has no {name}" if name not in torch.backends else "PyTorch sees no CUDA device"
+        )
         if not machine.os.startswith("Linux") and name == "nccl":
-            reason = f"nccl runs on Linux, this is {machine.os}"
-        other = "set mesh.backend = gloo, or " if name == "nccl" else ""
-        help = f"{other}install a PyTorch that has {name} on a machine that can use it"
+            reason = f"nccl runs only on Linux, and this is {machine.os}"
+        other = "set `mesh.backend = gloo`, or " if name == "nccl" else ""
+        help = f"{other}use a machine and a PyTorch with {name}"
         problems.append(codes.NO_BACKEND.at(needs.mesh, reason, help=help))
     return Check(Section.DEVICES, observed, wanted, "carries collectives", tuple(problems))
 
@@ -162,9 +164,9 @@ def _dtypes(torch: TorchFacts, needs: Needs) -> Check:
     old = [device for device in torch.devices if device.capability < _BFLOAT16_CAPABILITY]
     observed = SourceFile("dtypes", wanted)
     if DType.BFLOAT16 not in needs.dtypes or not (old and uses_cuda(torch, needs)):
-        return Check(Section.DEVICES, observed, wanted, "what the plan stores and computes in")
+        return Check(Section.DEVICES, observed, wanted, "the plan's storage and compute dtypes")
     major, minor = old[0].capability
-    text = f"bfloat16 on {old[0].name}, compute capability {major}.{minor}: it starts at 8.0"
-    help = "use float32 here, or devices from Ampere on"
+    text = f"bfloat16 needs compute capability 8.0, and {old[0].name} has {major}.{minor}"
+    help = "use float32, or devices from Ampere on"
     problem = codes.EMULATED_DTYPE.at(needs.model, text, help=help)
-    return Check(Section.DEVICES, observed, wanted, "what the plan stores and computes in", (problem,))
+    return Check(Section.DEVICES, observed, wanted, "the plan's storage and compute dtypes", (problem,))

@@ -1,4 +1,4 @@
-"""A check of the machine as data: what was found, what is required and why, and what is wrong with it."""
+"""Checks of a machine as data: what was found, what is required and why, and problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Status(StrEnum):
 
 
 class Section(StrEnum):
-    """What a check is about, in the order of a report."""
+    """The subject of a check, in the order of a report."""
 
     PACKAGES = "packages"
     DEVICES = "devices"
@@ -29,7 +29,7 @@ class Section(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at. `observed` is its name and what was found, as a text that findings point into."""
+    """One check. `observed` is its name and what was found, as a text that findings point into."""
 
     section: Section
     observed: SourceFile
@@ -39,7 +39,7 @@ class Check:
 
     @property
     def status(self) -> Status:
-        """That of the worst problem; a note is none."""
+        """The status of the worst problem; notes do not count."""
         severities = {problem.severity for problem in self.problems}
         if Severity.ERROR in severities:
             return Status.ERROR
@@ -58,10 +58,10 @@ class Report:
 
     @property
     def sources(self) -> Mapping[str, SourceFile]:
-        """What findings point into, by name; a plan's own text is not in it."""
+        """The texts that findings point into, by name, without the plan's own."""
         return {check.observed.name: check.observed for check in self.checks}
 
     @property
     def ok(self) -> bool:
-        """Whether nothing forbids a run."""
+        """Whether no check has an error."""
         return all(check.status is not Status.ERROR for check in self.checks)

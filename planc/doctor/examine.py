@@ -1,4 +1,4 @@
-"""Everything that is known of a machine, and of how a process was started on it, as one report."""
+"""Combine all checks of a machine and a launch into one report."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from planc.runtime.run_directory.obstacles import Obstacle
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was read before anything is judged.
+    """Facts to check.
 
-    `malformed` are planc's own complaints about variables, `unread` the names of variables that look like
-    planc's and that nothing reads. `num_kept` checkpoints lie in the run's folder already, and `obstacles`
-    would stop it from saving there.
+    `malformed` are planc's errors about its own variables, `unread` unknown variables with the prefix PLANC_.
+    The run directory has `num_kept` checkpoints already, and `obstacles` that would keep the run from saving.
     """
 
     environment: Mapping[str, str]
@@ -39,7 +38,7 @@ class Found:
 
 
 def examine(found: Found, *, needs: Needs | None = None) -> Report:
-    """The report on a machine, against what a plan needs where there is one."""
+    """The report on a machine, checked against a plan's needs if there is a plan."""
     return Report(tuple(_checks(found, needs)))
 
 

@@ -1,4 +1,4 @@
-"""What a run reads where it runs, and a check leaves closed: the files of its weights and of its data."""
+"""The weight and data files of a run, which `planc check` does not open."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from planc.tables import format_bytes, plural
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Files that a run reads: `found` says what is there, or why there is nothing that it could read.
+    """Files that a run reads: `found` describes them, or why they can't be read.
 
-    `help` says what to do, and is empty where nothing is wrong. `span` is where the plan asks for it.
+    `help` is empty if they can be read. `span` is the place in the plan.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Input:
 
 
 def read_inputs(graph: Graph, *, base: Path) -> tuple[Input, ...]:
-    """What a graph reads from files, with paths from `base`. Nothing is fetched, or read whole."""
+    """The files that a graph reads, with paths from `base`. Downloads nothing and reads no file whole."""
     return tuple(_inputs(graph, base))
 
 
@@ -56,9 +56,9 @@ def _weights(op: LoadWeights, base: Path) -> Input:
     try:
         files = weight_files(model_folder(op.path, base=base))
     except RunError as error:
-        return Input("weights", error.message, op.span, error.help or "complete the folder")
+        return Input("weights", error.message, op.span, error.help or "add the missing files")
     paths = {files} if isinstance(files, Path) else set(files.values())
-    return Input("weights", _told(paths), op.span)
+    return Input("weights", _summary(paths), op.span)
 
 
 def _data(name: str, op: OpenData | OpenEvaluation, base: Path) -> Input:
@@ -66,16 +66,16 @@ def _data(name: str, op: OpenData | OpenEvaluation, base: Path) -> Input:
         files = matched_files(op.patterns, base=base)
     except DataError as error:
         return Input(name, error.message, op.span, error.help)
-    return Input(name, _told({base / file for file in files}), op.span)
+    return Input(name, _summary({base / file for file in files}), op.span)
 
 
-def _told(paths: set[Path]) -> str:
-    """What the report says of files that are there."""
+def _summary(paths: set[Path]) -> str:
+    """The number and total size of files."""
     return f"{plural(len(paths), 'file')}, {format_bytes(sum(path.stat().st_size for path in paths))}"
 
 
 def input_checks(inputs: Sequence[Input]) -> Iterator[Check]:
-    """Whether all that a run reads is there."""
+    """Check that all files of a run exist."""
     for one in inputs:
         observed = SourceFile(one.name, "absent" if one.help else one.found)
         if not one.help:
@@ -84,4 +84,4 @@ def input_checks(inputs: Sequence[Input]) -> Iterator[Check]:
         label = Label(observed.whole(), "")
         at = one.span or observed.whole()
         problem = codes.NO_INPUT.at(at, one.found, secondary=(label,) if one.span else (), help=one.help)
-        yield Check(Section.STORAGE, observed, "there when a run starts", problems=(problem,))
+        yield Check(Section.STORAGE, observed, "readable when the run starts", problems=(problem,))

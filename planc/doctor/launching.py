@@ -1,4 +1,4 @@
-"""How this process was started: the launcher's variables and the place where ranks are to meet."""
+"""Checks of how this process was started: the launcher's variables and the rendezvous address."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from planc.source import SourceFile, Span
 
 
 def launch_checks(environment: Mapping[str, str]) -> Iterator[Check]:
-    """The launch that the environment describes, and whether rank 0 can listen where it has to."""
+    """Check the launch that the environment describes, and whether rank 0 can listen on its port."""
     given = [f"{name}={environment[name]}" for name in VARIABLES if name in environment]
-    observed = SourceFile("launcher", "\n".join(given) or "none: one process")
+    observed = SourceFile("launcher", "\n".join(given) or "none (a single process)")
     try:
         launch = read_launch(environment)
     except RunError as error:
         span = _line_of(observed, error.message)
         problem = codes.MALFORMED_LAUNCH.at(span, error.message, help=error.help)
-        yield Check(Section.LAUNCH, observed, "", "torchrun sets these", (problem,))
+        yield Check(Section.LAUNCH, observed, "", "torchrun sets these variables", (problem,))
         return
-    yield Check(Section.LAUNCH, observed, "", "torchrun sets these")
+    yield Check(Section.LAUNCH, observed, "", "torchrun sets these variables")
     if launch.address is not None:
         yield _port(launch)
         yield _address(launch.address)
@@ -58,8 +58,8 @@ def _address(address: str) -> Check:
     try:
         socket.getaddrinfo(address, None)
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no host name"
-        help = "set MASTER_ADDR to a name or number of rank 0's machine that this one can reach"
-        problem = codes.UNRESOLVED.at(observed.whole(), f"{reason}", help=help)
+        reason = error.strerror if isinstance(error, OSError) else "it is not a host name"
+        help = "set MASTER_ADDR to a host name or IP address of rank 0's machine that this machine can reach"
+        problem = codes.UNRESOLVED.at(observed.whole(), reason or "unknown host", help=help)
         return Check(Section.LAUNCH, observed, "a known host", "ranks connect to it", (problem,))
     return Check(Section.LAUNCH, observed, "a known host", "ranks connect to it")

@@ -1,4 +1,4 @@
-"""What this machine is and has. Reading it changes nothing and imports no PyTorch into this process."""
+"""Facts about this machine. Reading them changes nothing and does not import PyTorch into this process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
-    """What the installed PyTorch was built for and sees. `problem` says why it could not be imported."""
+    """The build of the installed PyTorch and its devices. `problem` is the error of an import that failed."""
 
     version: str = ""
     cuda: str | None = None
@@ -51,14 +51,14 @@ class TorchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The parts of a machine that a run may fail on. `torch` is None where it is not installed."""
+    """Facts of a machine that can make a run fail. `torch` is None if it is not installed."""
 
     os: str
     torch: TorchFacts | None
     driver: str | None
     num_cpus: int
     num_open_files: int | None
-    """What a process may open at a time; None where the system sets no such limit."""
+    """The limit of open files per process; None on systems without one."""
     shared_memory_bytes: int | None
     interfaces: tuple[str, ...]
     now: float
@@ -66,9 +66,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A folder that may not exist yet, by the nearest folder above it that does.
+    """A directory that may not exist yet, and its nearest existing parent.
 
-    `refusal` says why nothing can be written there. `clock_skew_seconds` is how far the file system's clock
+    `refusal` is the reason why it can't be written. `clock_skew_seconds` is how far the file system's clock
     is ahead of the machine's.
     """
 
@@ -81,7 +81,7 @@ class Storage:
 
 
 def read_machine(environment: Mapping[str, str], *, has_torch: bool) -> Machine:
-    """This machine, as a process with this environment sees it. Takes the seconds of an import of PyTorch."""
+    """Read this machine as a process with this environment sees it. Importing PyTorch takes seconds."""
     try:
         shared_memory: int | None = shutil.disk_usage("/dev/shm").total
     except OSError:  # a system without one
@@ -100,7 +100,7 @@ def read_machine(environment: Mapping[str, str], *, has_torch: bool) -> Machine:
 
 def _num_open_files() -> int | None:
     try:
-        import resource  # Windows has none, and no such limit
+        import resource  # missing on Windows, which has no such limit
     except ModuleNotFoundError:
         return None
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -112,13 +112,13 @@ def interfaces() -> tuple[str, ...]:
 
 
 def read_storage(path: Path) -> Storage:
-    """What is known of a folder before anything is written there. Leaves nothing behind."""
+    """Examine a directory before anything is written there. Leaves no file behind."""
     existing = path.absolute()
     while not os.path.lexists(existing):
         existing = existing.parent
     try:
         free = shutil.disk_usage(existing).free
-        # Without a name, so that nobody ever sees it; only a write shows quotas and read-only mounts.
+        # An unnamed file, which nobody sees; only a write reveals quotas and read-only mounts.
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"planc")
             file.flush()
@@ -132,7 +132,7 @@ def read_storage(path: Path) -> Storage:
 def _torch_facts(environment: Mapping[str, str]) -> TorchFacts:
     probe = Path(__file__).with_name("torch_probe.py")
     try:
-        # -P: the probe's own folder must not hide what PyTorch imports.
+        # -P: modules in the probe's directory must not shadow PyTorch's imports.
         done = subprocess.run(
             [sys.executable, "-P", str(probe)],
             env=dict(environment),
@@ -180,7 +180,7 @@ def _driver() -> str | None:
 
 
 def _file_system(folder: Path) -> str | None:
-    """The type of the file system that a folder is on; None where the system does not tell."""
+    """The type of a directory's file system; None if the system does not report it."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What a plan needs of the machines that run it."""
+"""A plan's requirements for its machines."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from planc.vocab import DType
 
 @dataclass(frozen=True, slots=True)
 class Saves:
-    """What a run leaves on disk: bytes of one checkpoint, how many lie there at once, bytes of an export.
+    """The disk space of a run: bytes of one checkpoint, how many exist at once, bytes of an export.
 
-    `span` is where the plan asks for it.
+    `span` is the place in the plan.
     """
 
     num_bytes: int
@@ -36,7 +36,7 @@ class Saves:
 
 @dataclass(frozen=True, slots=True)
 class MeantFor:
-    """The device that a plan is meant for. `span` is where the plan says so."""
+    """The device in a plan's `hardware` block. `span` is the place in the plan."""
 
     name: str
     memory_bytes: int
@@ -45,10 +45,10 @@ class MeantFor:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """A plan's demands, each with where the plan makes it.
+    """A plan's requirements, each with its place in the plan.
 
-    `backend` is as the plan writes it: auto, gloo or nccl. `dtypes` are those that it stores or computes in.
-    `devices_per_node` and `device` are None where the plan leaves them open, `saves` where nothing is saved.
+    `backend` is auto, gloo or nccl, as in the plan. `dtypes` are its storage and compute dtypes.
+    `devices_per_node` and `device` are None if the plan does not set them, `saves` if it saves nothing.
     """
 
     world_size: int
@@ -60,14 +60,14 @@ class Needs:
     devices_per_node: int | None = None
     saves: Saves | None = None
     compiler: Span | None = None
-    """Where modules are compiled by a backend that calls the system's own compiler."""
+    """The place in the plan that compiles modules with a backend that needs a system compiler."""
     device: MeantFor | None = None
     trackers: tuple[str, ...] = ()
-    """Whom rank 0 tells of the run."""
+    """Trackers that rank 0 logs to."""
 
 
 def trackers_of(graph: Graph) -> tuple[str, ...]:
-    """The names of the trackers that a run tells."""
+    """The names of the trackers that a run logs to."""
     return tuple(one.kind for op in graph.setup if isinstance(op, OpenLog) for one in op.trackers)
 
 
@@ -78,7 +78,7 @@ def needs_of(
     devices_per_node: int | None = None,
     device: MeantFor | None = None,
 ) -> Needs:
-    """The needs of a graph that was compiled here, with its spans; the inventory must be of its model."""
+    """The needs of a graph compiled here, which has spans; the inventory must be of its model."""
     init = next(op for op in graph.setup if isinstance(op, InitMesh))
     build = next(op for op in graph.setup if isinstance(op, BuildModel))
     units = [op for op in graph.setup if isinstance(op, FullyShard)]
@@ -118,12 +118,12 @@ def _saves(graph: Graph, inventory: Inventory) -> Saves | None:
 
 
 def _at_once(op: SaveCheckpoint, num_steps: int) -> int:
-    """How many checkpoints lie on disk at once: the new one is committed before the oldest goes."""
+    """How many checkpoints exist at once: a new one is committed before the oldest is deleted."""
     every = num_steps // op.every_steps if op.every_steps else 0
     is_extra = op.at_end and (op.every_steps is None or num_steps % op.every_steps != 0)
     return min(op.keep_last + 1, every + is_extra)
 
 
 def _span(op: Op) -> Span:
-    assert op.span is not None, "only a loaded artifact has ops without a place"
+    assert op.span is not None, "only ops of a loaded artifact have no span"
     return op.span

@@ -1,4 +1,4 @@
-"""The packages that planc works with: their ranges, the reason of each, and what is installed."""
+"""Packages that planc needs: supported ranges, reasons, and installed versions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from planc.source import SourceFile
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package with the range of its releases that planc works with, as pyproject.toml has it.
+    """A package with its supported range of releases, as in pyproject.toml.
 
-    `newest` is the one that the whole test suite runs with. `reason` is what the floor is for.
+    `newest` is the release that the full test suite runs with. `reason` is the reason for the floor.
     """
 
     name: str
@@ -26,11 +26,11 @@ class Package:
     newest: str
     reason: str
     below: str | None = None
-    """The first release that is refused."""
+    """The first unsupported release."""
     is_for_runs: bool = True
-    """Whether checking plans does without it."""
+    """Whether only runs need it, not checks."""
     extra: str | None = None
-    """The extra of planc that brings it, where only some plans need it."""
+    """The extra of planc that installs it, if only some plans need it."""
 
     @property
     def required(self) -> str:
@@ -44,7 +44,7 @@ PACKAGES: tuple[Package, ...] = (
         "pydantic",
         "2.9",
         "2.14.3",
-        "compiled plans, checkpoint manifests",
+        "validates compiled plans and checkpoint manifests",
         "3",
         is_for_runs=False,
     ),
@@ -59,7 +59,7 @@ PACKAGES: tuple[Package, ...] = (
         "transformers",
         "5.23",
         "5.23.0",
-        "models, their own TP plans: older ones leave the embeddings out",
+        "models and their TP plans; older releases leave out the embeddings",
     ),
     Package("safetensors", "0.6", "0.8.0", "weights and checkpoints, without pickle"),
     Package("tokenizers", "0.22", "0.23.3", "tokenizer.json: data.tokenizer = file(...)"),
@@ -70,36 +70,38 @@ TRACKERS: tuple[Package, ...] = (
     Package("tensorboard", "2.17", "2.21.0", "the plan's logging block names it", extra="tensorboard"),
     Package("wandb", "0.19", "0.31.0", "the plan's logging block names it", extra="wandb"),
 )
-"""Packages that a plan asks for by the tracker's name."""
+"""Packages that a plan's trackers need."""
 
 
 def installed_versions() -> dict[str, str | None]:
-    """The version of every package named here; None for one that is not installed. Imports none of them."""
+    """The version of every package above; None if not installed. Imports none of them."""
     return {package.name: _installed(package.name) for package in (*PACKAGES, *TRACKERS)}
 
 
 def package_checks(
     versions: Mapping[str, str | None], *, is_for_run: bool, trackers: Sequence[str] = ()
 ) -> Iterator[Check]:
-    """A check a package. One that only runs need may be missing unless this is for a run."""
+    """Check each package. One that only runs need may be missing unless `is_for_run`."""
     yield Check(
         Section.PACKAGES,
         SourceFile("python", platform.python_version()),
         f"{PYTHON_FLOOR} or newer",
-        "what planc itself is written in",
+        "the language of planc itself",
     )
     for package in (*PACKAGES, *(one for one in TRACKERS if one.name in trackers)):
         version = versions[package.name]
-        text = version or ("not installed" if not package.is_for_runs else "not installed, only runs need it")
+        text = version or (
+            "not installed" if not package.is_for_runs else "not installed (only runs need it)"
+        )
         observed = SourceFile(package.name, text)
         problems = tuple(_problems(package, version, observed, is_for_run=is_for_run))
         yield Check(Section.PACKAGES, observed, package.required, package.reason, problems)
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The numbers of a version: (2, 11) of 2.11.0a0+git. Empty for what does not start with one.
+    """The numbers of a version: (2, 11) for 2.11.0a0+git. Empty if it does not start with a number.
 
-    Vendors ship pre-releases of what became the release; they count as it.
+    Vendors ship pre-releases, which count as the release.
     """
     match = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     numbers = [int(number) for number in match[0].split(".")] if match else []
@@ -128,9 +130,9 @@ def _problems(
     numbers = release(version)
     wanted = f"{package.name}>={package.floor}" + (f",<{package.below}" if package.below else "")
     if numbers < release(package.floor) or (package.below and numbers >= release(package.below)):
-        text = f"{package.name} {version}, where planc needs {package.required}: {package.reason}"
+        text = f"planc needs {package.name} {package.required}, found {version}: {package.reason}"
         yield codes.OUTSIDE_RANGE.at(span, text, help=f"pip install '{wanted}'")
     elif numbers[:2] > release(package.newest)[:2]:
         text = f"planc is tested with {package.name} {package.newest}"
-        help = f"if something fails that should not, try {package.name}=={package.newest}"
+        help = f"if you see unexpected failures, try {package.name}=={package.newest}"
         yield codes.UNTESTED.at(span, text, help=help)

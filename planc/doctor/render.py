@@ -1,4 +1,4 @@
-"""A report for people and for programs. What is wrong in it is rendered as other findings are."""
+"""Render a report for people and for programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def report_text(report: Report) -> str:
 
 
 def report_data(report: Report, machine: Machine) -> dict[str, Any]:
-    """The report as JSON takes it."""
+    """The report as JSON data."""
     usable = machine.torch.backends if machine.torch else ()
     findings = json.loads(render_json(report.diagnostics))
     return {

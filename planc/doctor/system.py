@@ -1,4 +1,4 @@
-"""Limits of the system, and its clock."""
+"""Checks of system limits, the compiler and the clock."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from planc.source import SourceFile, Span
 from planc.tables import format_bytes
 
 _OWN_FILES = 256
-"""Files that a process opens beside its connections: libraries, shards, logs."""
+"""Files that a process opens in addition to its connections: libraries, shards, logs."""
 _FILES_A_RANK = 4
-"""Connections to each other rank: gloo connects all pairs of a group, and a rank is in a few large ones."""
+"""Connections to each other rank: gloo connects all pairs of a group, and a rank is in a few large groups."""
 _SHARED_MEMORY_BYTES = 2**30
-"""What NVIDIA tells containers to have for NCCL; Docker's default is 64 MiB."""
+"""NVIDIA's recommendation for containers with NCCL; Docker's default is 64 MiB."""
 _RELEASED = time.mktime((2026, 1, 1, 0, 0, 0, 0, 0, 0))
-"""No clock that is right shows an earlier time: planc is younger."""
+"""planc was released later, so an earlier clock is wrong."""
 
 
 def system_checks(
     machine: Machine, environment: Mapping[str, str], *, needs: Needs | None, has_devices: bool
 ) -> Iterator[Check]:
-    """Open files, shared memory, the compiler of a plan that needs one, clock."""
+    """Check open files, shared memory, the compiler of a plan that needs one, and the clock."""
     if machine.num_open_files is not None:
         yield _open_files(machine.num_open_files, num_ranks=needs.world_size if needs else 1)
     if machine.shared_memory_bytes is not None:
@@ -44,8 +44,8 @@ def _open_files(found: int, *, num_ranks: int) -> Check:
     # -1: no limit.
     if found < 0 or found >= wanted:
         return Check(Section.SYSTEM, observed, required, reason)
-    text = f"{num_ranks} ranks take about {wanted}"
-    help = f"ulimit -n {wanted}, or LimitNOFILE of the service that starts ranks"
+    text = f"{num_ranks} ranks need about {wanted}"
+    help = f"run `ulimit -n {wanted}`, or set LimitNOFILE of the service that starts the ranks"
     problem = codes.LOW_LIMIT.at(observed.whole(), text, help=help)
     return Check(Section.SYSTEM, observed, required, reason, (problem,))
 
@@ -54,17 +54,20 @@ def _shared_memory(found: int, *, is_needed: bool) -> Check:
     observed = SourceFile("/dev/shm", format_bytes(found))
     if not is_needed:
         return Check(Section.SYSTEM, observed)
-    required, reason = format_bytes(_SHARED_MEMORY_BYTES), "nccl's ranks of one machine exchange data there"
+    required, reason = (
+        format_bytes(_SHARED_MEMORY_BYTES),
+        "nccl exchanges data between ranks of a machine there",
+    )
     if found >= _SHARED_MEMORY_BYTES:
         return Check(Section.SYSTEM, observed, required, reason)
     help = "start the container with --shm-size=1g or more, or --ipc=host"
-    problem = codes.LOW_LIMIT.at(observed.whole(), "nccl may fail or slow down", help=help)
+    problem = codes.LOW_LIMIT.at(observed.whole(), "nccl may fail or be slow", help=help)
     return Check(Section.SYSTEM, observed, required, reason, (problem,))
 
 
 def _compiler(environment: Mapping[str, str], *, device: str, plan: Span) -> Check:
     observed = SourceFile("compiler", find_compiler(device, environment) or "none found")
-    required, reason = "one that inductor can call", "torch.compile has its kernels built here"
+    required, reason = "one that inductor can call", "torch.compile builds its kernels on this machine"
     missing = missing_compiler(device, environment)
     if missing is None:
         return Check(Section.SYSTEM, observed, required, reason)
@@ -79,6 +82,8 @@ def _clock(now: float) -> Check:
     if now >= _RELEASED:
         return Check(Section.SYSTEM, observed)
     problem = codes.CLOCK_OFF.at(
-        observed.whole(), "planc is younger than this", help="start a time service (chrony, ntpd)"
+        observed.whole(),
+        "the system clock is earlier than planc's release date",
+        help="start a time service (chrony, ntpd)",
     )
     return Check(Section.SYSTEM, observed, problems=(problem,))

@@ -1,6 +1,6 @@
-"""What PyTorch says of itself and of the devices that it sees, as one line of JSON on stdout.
+"""Print facts of PyTorch and its devices, as one line of JSON on stdout.
 
-A program of its own: PyTorch takes seconds to import, and a broken one can end the process that tries.
+It is a separate program because PyTorch takes seconds to import, and a broken one can end the process.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def facts() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         has_cuda = torch.cuda.is_available()
-    # Such as a driver that is too old; a machine without one is not warned about.
-    told = [str(warning.message).splitlines()[0] for warning in caught if str(warning.message)]
+    # For example a driver that is too old. A machine without a driver gets no warning.
+    messages = [str(warning.message).splitlines()[0] for warning in caught if str(warning.message)]
     nccl: tuple[int, ...] = ()
     if has_cuda and dist.is_nccl_available():
         nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ def facts() -> dict[str, Any]:
             {"name": one.name, "memory_bytes": one.total_memory, "capability": [one.major, one.minor]}
             for one in properties
         ],
-        "cuda_problem": next((text for text in told if text.startswith("CUDA initialization")), None),
+        "cuda_problem": next((text for text in messages if text.startswith("CUDA initialization")), None),
     }
 
 

@@ -1,1 +1,1 @@
-"""The text that starts a plan's ranks: command lines of launchers, a batch script, a manifest. Pure."""
+"""Generate what starts a plan's ranks: command lines, a batch script, a manifest. Pure functions."""

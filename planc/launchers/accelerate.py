@@ -1,4 +1,4 @@
-"""accelerate's command lines. It starts torchrun's agent, so that a run is the same."""
+"""accelerate's command lines. It starts torchrun's agent, so runs are the same as with torchrun."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from planc.launchers.errors import LaunchError
 from planc.launchers.job import Endpoint, Job, require_endpoint
 
-# Said rather than left to the configuration file that accelerate would read them from.
+# Explicit, or else accelerate would read them from its configuration file.
 _EXPLICIT = ("--mixed_precision", "no", "--dynamo_backend", "no")
 
 
@@ -18,9 +18,9 @@ def accelerate_lines(job: Job, *, endpoint: Endpoint | None) -> tuple[str, ...]:
     world_size = num_nodes * job.nodes.ranks_per_node
     if world_size == 1:
         raise LaunchError(
-            "accelerate sets no rank for a single process", help="python -m planc.run starts one"
+            "accelerate sets no rank for a single process", help="run `python -m planc.run PLAN`"
         )
-    # Its own default is one port for all; 0 finds a free one, which only a single node can.
+    # Its default is one fixed port; 0 finds a free one, which works for a single node only.
     meets: tuple[str, ...] = ("--main_process_port", "0")
     if endpoint is not None:
         host = endpoint.host.strip("[]")

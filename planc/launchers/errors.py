@@ -1,10 +1,10 @@
-"""The error of a launch that cannot be written."""
+"""The error of an impossible launch."""
 
 from __future__ import annotations
 
 
 class LaunchError(ValueError):
-    """Why no text can start the plan as asked; `help` says what to change."""
+    """The plan can't be launched as requested; `help` is what to change."""
 
     def __init__(self, message: str, *, help: str) -> None:
         super().__init__(message)

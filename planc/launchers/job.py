@@ -1,4 +1,4 @@
-"""What is to be started, whatever starts it."""
+"""A run to start, for any launcher."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from planc.launchers.nodes import Nodes
 from planc.record import record
 
 GRACE_SECONDS = 600
-"""More than a save takes. Launchers wait for nothing but the ranks, so that a long time costs none."""
+"""Longer than a save takes. Launchers wait only until the ranks exit, so a long limit costs nothing."""
 KILL_SECONDS = 30
-"""How much longer a scheduler waits than torchrun, which has still to end what is left and to say so."""
+"""How much longer a scheduler waits than torchrun, which ends the remaining ranks and reports."""
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\]"
 _ENDPOINT = re.compile(rf"(?P<host>{_HOST}):(?P<port>[1-9][0-9]{{0,4}})", re.ASCII)
 
 
 @record
 class Shrinking:
-    """What an elastic run may do: go on with as few as `min_nodes`, be started again `max_restarts` times."""
+    """The elasticity of a run: it needs at least `min_nodes` and may restart `max_restarts` times."""
 
     min_nodes: int
     max_restarts: int
@@ -27,17 +27,17 @@ class Shrinking:
 
 @record
 class Job:
-    """A run on nodes. `run` is what follows `-m planc.run`: the plan and its options, unquoted."""
+    """A run on nodes. `run` are the words after `-m planc.run`: the plan and its options, unquoted."""
 
     name: str
     nodes: Nodes
     run: tuple[str, ...]
     shrinking: Shrinking | None = None
-    """None for a run whose every rank is needed."""
+    """None for a run that needs all of its ranks."""
     grace_seconds: int = GRACE_SECONDS
-    """How long ranks have to end in, once they are told to."""
+    """How long ranks may take to exit after a signal."""
     meets_elsewhere: bool = False
-    """The place where nodes meet is on no node of the job."""
+    """Whether the rendezvous is outside the job's nodes."""
 
     @property
     def module(self) -> tuple[str, ...]:
@@ -71,12 +71,10 @@ def job_of(
     shrinking: Shrinking | None = None,
     grace_seconds: int = GRACE_SECONDS,
 ) -> Job:
-    """The job; LaunchError for arguments that no text can hold."""
+    """The job; LaunchError for arguments with unprintable characters."""
     for argument in run:
         if not argument.isprintable():
-            raise LaunchError(
-                f"{argument!r} has characters that cannot be printed", help="give the file another name"
-            )
+            raise LaunchError(f"{argument!r} has unprintable characters", help="rename the file")
     return Job(name, nodes, tuple(run), shrinking, grace_seconds)
 
 
@@ -87,9 +85,9 @@ def run_arguments(plan: str, *, settings: Sequence[str], run_dir: str | None) ->
 
 
 def require_endpoint(job: Job, endpoint: Endpoint | None) -> None:
-    """LaunchError for several nodes that do not know where to meet."""
+    """LaunchError for several nodes without an endpoint."""
     if endpoint is None and job.nodes.num_nodes > 1:
         raise LaunchError(
-            f"{job.nodes.num_nodes} nodes have to know where to meet",
-            help="give --rdzv-endpoint HOST:PORT: the first node's name, and a port that is free there",
+            f"{job.nodes.num_nodes} nodes need a rendezvous endpoint",
+            help="pass --rdzv-endpoint HOST:PORT with the first node's name and a free port on it",
         )

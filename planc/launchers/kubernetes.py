@@ -1,4 +1,4 @@
-"""A manifest for Kubernetes: an Indexed Job, a pod a node, and the headless Service that names the pods."""
+"""A Kubernetes manifest: an Indexed Job with a pod per node, and the headless Service that names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VOLUME = re.compile(r"(?P<claim>[a-z0-9]([-.a-z0-9]*[a-z0-9])?):(?P<mount>/[^:]
 _RESOURCE = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?", re.ASCII)
 _MAX_LABEL = 63
 PORT = 29500
-"""Of the first pod, whose network is its own."""
+"""A port on the first pod, which has its own network."""
 
 _MANIFEST = """\
 apiVersion: v1
@@ -25,7 +25,7 @@ metadata:
   name: {name}
 spec:
   clusterIP: None
-  # The pods look for the first one before it is ready.
+  # The pods resolve the first pod before it is ready.
   publishNotReadyAddresses: true
   selector:
     job-name: {name}
@@ -38,13 +38,13 @@ spec:
   completionMode: Indexed
   completions: {num_nodes}
   parallelism: {num_nodes}
-  # Ranks cannot go on without those of a lost pod. Delete the Job and apply this again: a run resumes.
+  # Ranks can't continue without a lost pod. Delete the Job and apply this file again: the run resumes.
   backoffLimit: 0
   template:
     spec:
       subdomain: {name}
       restartPolicy: Never
-      # A pod that is told to go has this long to save.
+      # A terminated pod has this long to save.
       terminationGracePeriodSeconds: {grace_seconds}
       containers:
         - name: ranks
@@ -58,7 +58,7 @@ spec:
 
 @record
 class Volume:
-    """A claim of storage that all pods share, and where they see it."""
+    """A PersistentVolumeClaim that all pods share, and its mount path."""
 
     claim: str
     mount: str
@@ -66,9 +66,9 @@ class Volume:
 
 @record
 class KubernetesOptions:
-    """What a plan cannot know of a cluster. `gpu_resource` is None for a run on processors.
+    """Facts of a cluster that are not in a plan. `gpu_resource` is None for a run on CPUs.
 
-    `cpus_per_node` are for all ranks of a pod together; None asks for none in particular.
+    `cpus_per_node` are for all ranks of a pod together; None requests none.
     """
 
     image: str
@@ -78,7 +78,7 @@ class KubernetesOptions:
 
 
 def read_volume(text: str) -> Volume:
-    """CLAIM:/PATH; ValueError for anything else."""
+    """Read CLAIM:/PATH; ValueError for anything else."""
     found = _VOLUME.fullmatch(text)
     if found is None or not text.isprintable():
         raise ValueError(text)
@@ -86,21 +86,21 @@ def read_volume(text: str) -> Volume:
 
 
 def read_resource(text: str) -> str:
-    """`nvidia.com/gpu`; ValueError for what is no name of a resource."""
+    """Read a resource name like `nvidia.com/gpu`; ValueError for anything else."""
     if not _RESOURCE.fullmatch(text):
         raise ValueError(text)
     return text
 
 
 def kubernetes_manifest(job: Job, options: KubernetesOptions) -> str:
-    """The whole manifest, as YAML. LaunchError for a name that Kubernetes does not take."""
+    """The whole manifest as YAML. LaunchError for a name that Kubernetes rejects."""
     _require_name(job)
     arguments = (
         *("--nnodes", str(job.nodes.num_nodes), "--node-rank", "$(JOB_COMPLETION_INDEX)"),
         *("--nproc-per-node", str(job.nodes.ranks_per_node)),
         *("--shutdown-timeout", str(job.grace_seconds)),
         *("--rdzv-endpoint", f"{job.name}-0.{job.name}:{PORT}"),
-        # Kubernetes fills in $(NAME), and reads $$ as $.
+        # Kubernetes expands $(NAME), and reads $$ as $.
         *(text.replace("$", "$$") for text in job.module),
     )
     return _MANIFEST.format(
@@ -114,17 +114,17 @@ def kubernetes_manifest(job: Job, options: KubernetesOptions) -> str:
 
 
 def require_kept(run_dir: str | None, *, volume: Volume | None) -> None:
-    """LaunchError unless what a run saves outlives its pods, where all of them see it."""
+    """LaunchError unless a run saves to a volume that all pods share and that outlives them."""
     if volume is None:
         raise LaunchError(
-            "the plan saves checkpoints, and a pod's own disk goes with the pod",
-            help="give --volume CLAIM:/PATH, storage that all pods share, and a --run-dir below it",
+            "the plan saves checkpoints, but a pod's disk is lost with the pod",
+            help="pass --volume CLAIM:/PATH with storage that all pods share, and a --run-dir below /PATH",
         )
     if run_dir is None or not PurePosixPath(run_dir).is_relative_to(volume.mount):
-        where = f"--run-dir {run_dir}" if run_dir else "the run's folder"
+        where = f"--run-dir {run_dir}" if run_dir else "the run directory"
         raise LaunchError(
-            f"the plan saves checkpoints, but {where} is not below {volume.mount}, which the pods share",
-            help=f"give --run-dir {PurePosixPath(volume.mount) / 'NAME'}",
+            f"the plan saves checkpoints, but {where} is not below {volume.mount}, which all pods share",
+            help=f"pass --run-dir {PurePosixPath(volume.mount) / 'NAME'}",
         )
 
 
@@ -135,9 +135,9 @@ def _require_name(job: Job) -> None:
     room = _MAX_LABEL - len(longest) + len(job.name)
     near = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).lstrip("-0123456789")[:room].strip("-")
     raise LaunchError(
-        f"{job.name!r} is no name for a Service of Kubernetes: "
-        f"lower-case letters, digits and -, from a letter on, at most {room} characters",
-        help=f"give --name {near or 'NAME'}",
+        f"`{job.name}` is not a valid name for a Kubernetes Service: it must start with a letter, and "
+        f"have at most {room} lower-case letters, digits and hyphens",
+        help=f"pass --name {near or 'NAME'}",
     )
 
 
@@ -163,7 +163,7 @@ def _rest(job: Job, options: KubernetesOptions) -> Iterator[str]:
         yield "            - name: storage"
         yield f"              mountPath: {_text(options.volume.mount)}"
     yield "      volumes:"
-    yield "        # Ranks of a pod exchange data through it; a container's own is 64 MB."
+    yield "        # Ranks of a pod exchange data through it; the default is 64 MB."
     yield "        - name: shared-memory"
     yield "          emptyDir:"
     yield "            medium: Memory"
@@ -174,7 +174,7 @@ def _rest(job: Job, options: KubernetesOptions) -> Iterator[str]:
 
 
 def _text(value: str) -> str:
-    """A string in YAML's double quotes, ASCII alone: JSON's form, except that YAML has no surrogates."""
+    """A double-quoted YAML string in ASCII: as in JSON, but YAML has no surrogates."""
     return "".join(
         json.dumps(one)[1:-1] if ord(one) < 0x10000 else f"\\U{ord(one):08x}" for one in value
     ).join('""')

@@ -1,4 +1,4 @@
-"""How a mesh's ranks lie on nodes."""
+"""Placement of a mesh's ranks on nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.record import record
 
 @record
 class Nodes:
-    """Equal nodes, each with as many ranks."""
+    """Nodes with an equal number of ranks each."""
 
     num_nodes: int
     ranks_per_node: int
@@ -18,45 +18,45 @@ class Nodes:
 def place(
     world_size: int, *, devices_per_node: int | None, device: Device | None, num_nodes: int | None
 ) -> Nodes:
-    """The nodes of `world_size` ranks. `devices_per_node` is the mesh's, and settles how many there are.
+    """The nodes of `world_size` ranks. The mesh's `devices_per_node` determines their number if it is set.
 
-    Where the mesh leaves it open, `num_nodes` decides, and else as few nodes as the device comes in.
-    LaunchError where nothing says how many, and where ranks and nodes do not fit each other.
+    Otherwise `num_nodes` does, or else the device's usual number per node. LaunchError if the number is
+    unknown, or if the ranks do not fill whole nodes.
     """
     if devices_per_node is not None:
-        return _told(world_size, devices_per_node=devices_per_node, num_nodes=num_nodes)
+        return _from_mesh(world_size, devices_per_node=devices_per_node, num_nodes=num_nodes)
     most = device.devices_per_node if device else None
     if num_nodes is None:
         if most is None:
             raise LaunchError(
-                f"nothing says how many of the {world_size} ranks one node has",
-                help="give --nodes, or set mesh.devices_per_node",
+                f"the number of ranks per node is unknown ({world_size} ranks in total)",
+                help="pass --nodes N, or set `mesh.devices_per_node`",
             )
         num_nodes = -(-world_size // most)
     if world_size % num_nodes:
         raise LaunchError(
-            f"the ranks do not fill whole nodes: {world_size} ranks on {num_nodes} nodes [P305]",
-            help=f"{world_size} ranks lie on {_divisors_near(world_size, num_nodes)} nodes",
+            f"{world_size} ranks do not fill {num_nodes} nodes evenly [P305]",
+            help=f"use {_divisors_near(world_size, num_nodes)} nodes",
         )
     ranks = world_size // num_nodes
     if most is not None and ranks > most:
         raise LaunchError(
-            f"{_nodes(num_nodes)} of {ranks} ranks each, but hardware.gpu comes with {most} devices a node",
-            help="give more --nodes, or set mesh.devices_per_node if yours have more",
+            f"{_nodes(num_nodes)} with {ranks} ranks each, but `hardware.gpu` has {most} devices per node",
+            help="pass a larger --nodes, or set `mesh.devices_per_node` if your nodes have more",
         )
     return Nodes(num_nodes, ranks)
 
 
-def _told(world_size: int, *, devices_per_node: int, num_nodes: int | None) -> Nodes:
-    """The nodes of a mesh that says how many devices one has; a plan that checks clean fills them (P305)."""
-    told = -(-world_size // devices_per_node)
-    if num_nodes not in (None, told):
+def _from_mesh(world_size: int, *, devices_per_node: int, num_nodes: int | None) -> Nodes:
+    """The nodes of a mesh with `devices_per_node`; a plan that passes the check fills them (P305)."""
+    needed = -(-world_size // devices_per_node)
+    if num_nodes not in (None, needed):
         raise LaunchError(
-            f"{world_size} ranks on nodes of {devices_per_node} devices take {_nodes(told)}, "
+            f"{world_size} ranks on nodes with {devices_per_node} devices need {_nodes(needed)}, "
             f"not {num_nodes} [P305]",
-            help="leave --nodes out, or change mesh.devices_per_node",
+            help="leave out --nodes, or change `mesh.devices_per_node`",
         )
-    return Nodes(told, world_size // told)
+    return Nodes(needed, world_size // needed)
 
 
 def _nodes(number: int) -> str:
@@ -64,7 +64,7 @@ def _nodes(number: int) -> str:
 
 
 def _divisors_near(world_size: int, num_nodes: int) -> str:
-    """`2 or 4`: the numbers of whole nodes on either side of `num_nodes`."""
+    """The nearest numbers of nodes that divide `world_size`, as in `2 or 4`."""
     divisors = [number for number in range(1, world_size + 1) if world_size % number == 0]
     below = [number for number in divisors if number < num_nodes][-1:]
     above = [number for number in divisors if number > num_nodes][:1]

@@ -19,11 +19,11 @@ _SCRIPT = """\
 set -euo pipefail
 
 head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
-# Two jobs may share a node: each has a port of its own.
+# Two jobs may share a node, so each has its own port.
 port=$((20000 + SLURM_JOB_ID % 10000))
 export OMP_NUM_THREADS={num_threads}
 
-# An agent a node. Only there is the node's number known, so the shell there fills it in.
+# One agent per node. Only the node knows its number, so its shell fills it in.
 srun --cpus-per-task={cpus_per_node} --kill-on-bad-exit=1 \\
     bash -c 'exec torchrun --node-rank "$SLURM_NODEID" "$@"' torchrun \\
     --nnodes {num_nodes} --nproc-per-node {ranks_per_node} --rdzv-endpoint "$head_node:$port" \\
@@ -34,9 +34,9 @@ srun --cpus-per-task={cpus_per_node} --kill-on-bad-exit=1 \\
 
 @record
 class SlurmOptions:
-    """What a plan cannot know of a cluster. `cpus_per_node` are for all ranks of a node together.
+    """Facts of a cluster that are not in a plan. `cpus_per_node` are for all ranks of a node together.
 
-    `directives` are options of sbatch, NAME=VALUE: time, partition, account.
+    `directives` are sbatch options as NAME=VALUE: time, partition, account.
     """
 
     cpus_per_node: int
@@ -44,10 +44,11 @@ class SlurmOptions:
 
 
 def slurm_script(job: Job, options: SlurmOptions, *, uses_devices: bool) -> str:
-    """The whole script. LaunchError for a name or a directive that sbatch would read as something else."""
+    """The whole script. LaunchError for a name or a directive that sbatch would misread."""
     if not _NAME.fullmatch(job.name):
         raise LaunchError(
-            f"{job.name!r} is no name for a job of Slurm", help="give --name with letters, digits, . _ or -"
+            f"`{job.name}` is not a valid name for a Slurm job",
+            help="pass --name with letters, digits, . _ or -",
         )
     nodes = job.nodes
     return _SCRIPT.format(
@@ -63,11 +64,11 @@ def slurm_script(job: Job, options: SlurmOptions, *, uses_devices: bool) -> str:
 
 def _directives(job: Job, options: SlurmOptions, uses_devices: bool) -> tuple[str, ...]:
     nodes = job.nodes
-    # Before the time limit, to the steps of the job rather than to its shell: the ranks are in a step. After
-    # `scancel` and at preemption the cluster's KillWait and GraceTime decide.
+    # Slurm sends this signal before the time limit, to the job's steps, which have the ranks. After `scancel`
+    # and at preemption the cluster's KillWait and GraceTime apply.
     given = tuple(_directive(text) for text in options.directives)
-    is_told = any(one.startswith("signal=") for one in given)
-    told = () if is_told else (f"signal=TERM@{job.grace_seconds + KILL_SECONDS}",)
+    has_signal = any(one.startswith("signal=") for one in given)
+    signal = () if has_signal else (f"signal=TERM@{job.grace_seconds + KILL_SECONDS}",)
     gpus = (f"gpus-per-node={nodes.ranks_per_node}",) if uses_devices else ()
     return (
         f"job-name={job.name}",
@@ -75,7 +76,7 @@ def _directives(job: Job, options: SlurmOptions, uses_devices: bool) -> tuple[st
         "ntasks-per-node=1",
         *gpus,
         f"cpus-per-task={options.cpus_per_node}",
-        *told,
+        *signal,
         *given,
     )
 
@@ -83,7 +84,10 @@ def _directives(job: Job, options: SlurmOptions, uses_devices: bool) -> tuple[st
 def _directive(text: str) -> str:
     found = _OPTION.fullmatch(text)
     if found is None:
-        raise LaunchError(f"--sbatch {text!r} is not NAME=VALUE", help="write it as --sbatch time=24:00:00")
+        raise LaunchError(
+            f"--sbatch {text!r} does not have the form NAME=VALUE",
+            help="write it like --sbatch time=24:00:00",
+        )
     if found["name"] in _OWN:
-        raise LaunchError(f"--sbatch {text} is the plan's to say", help="leave it out")
+        raise LaunchError(f"--sbatch {text} is set from the plan", help="leave it out")
     return text

@@ -8,8 +8,8 @@ from planc.launchers.job import Endpoint, Job, Shrinking, require_endpoint
 from planc.launchers.nodes import Nodes
 
 _FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
-"""Gives every start of the ranks a store of its own. In the agent's, ranks look for each other under the
-number of restarts, which a node that comes back has not counted."""
+"""Gives every start of the ranks a new store. In the agent's store ranks find each other by the number of
+restarts, which a node that comes back has not counted."""
 
 
 def torchrun_lines(job: Job, *, endpoint: Endpoint | None) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ def torchrun_lines(job: Job, *, endpoint: Endpoint | None) -> tuple[str, ...]:
 
 
 def on_one_node(num_ranks: int, run: tuple[str, ...], *, more: tuple[str, ...] = ()) -> str:
-    """The command for a single machine. `--standalone` finds a free port, so that runs side by side do.
+    """The command for a single machine. `--standalone` finds a free port, so several runs can share it.
 
     `more` are other options of torchrun.
     """
@@ -35,21 +35,20 @@ def on_one_node(num_ranks: int, run: tuple[str, ...], *, more: tuple[str, ...] =
 
 
 def on_every_node(nodes: Nodes, run: tuple[str, ...]) -> str:
-    """What all nodes' commands have in common, with NODE and HOST:PORT where they differ or are not known."""
+    """The command of every node, with NODE and HOST:PORT as placeholders."""
     return shlex.join(_words(Job("", nodes, run), "HOST:PORT", "NODE"))
 
 
 def _words(job: Job, endpoint: str, node: str, *, more: tuple[str, ...] = ()) -> tuple[str, ...]:
-    # Node ranks are fixed rather than agreed upon, so that neighbours of a mesh dim share a node, and the
-    # first node is the one that the endpoint names.
+    # Fixed node ranks keep neighbors of a mesh dim on one node, and make the endpoint's node the first.
     nodes = ("--nnodes", str(job.nodes.num_nodes), "--node-rank", node)
     ranks = ("--nproc-per-node", str(job.nodes.ranks_per_node))
     return ("torchrun", *nodes, *ranks, *more, "--rdzv-endpoint", endpoint, *job.module)
 
 
 def _elastic_words(job: Job, shrinking: Shrinking, endpoint: str) -> tuple[str, ...]:
-    # Nodes that come and go agree on their ranks themselves: a fixed node rank would wait for its node. A
-    # node's own ranks are neighbours all the same.
+    # Elastic nodes agree on their ranks: a fixed node rank would wait for its node. Ranks of a node are still
+    # neighbors.
     nodes = ("--nnodes", f"{shrinking.min_nodes}:{job.nodes.num_nodes}")
     ranks = ("--nproc-per-node", str(job.nodes.ranks_per_node))
     meet = ("--rdzv-backend", "c10d", "--rdzv-id", job.name, "--rdzv-endpoint", endpoint)
@@ -58,7 +57,7 @@ def _elastic_words(job: Job, shrinking: Shrinking, endpoint: str) -> tuple[str, 
 
 
 def _store_line(endpoint: Endpoint) -> str:
-    """The command of the machine that hosts the store, which no node does."""
+    """The command of the machine that hosts the store, outside the job's nodes."""
     return shlex.join(("python", "-m", "planc.rendezvous", str(endpoint)))
 
 

@@ -1,5 +1,7 @@
-"""What scripts are put together from. planc reads this file, and never imports it: it is checked as code, and
-copied as text. A definition that stands in a script brings along the others that it names."""
+"""The definitions that scripts are generated from. planc copies them as text and never imports this file.
+
+A definition in a script brings along the definitions that it uses.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 
 class PrepareInput(ParallelStyle):
-    """Redistributes the hidden states that a module is given, by position or by name, before it runs."""
+    """Redistributes a module's hidden states, passed by position or by name, before it runs."""
 
     def __init__(self, arriving: Placement, desired: Placement) -> None:
         super().__init__()
@@ -50,8 +52,10 @@ class PrepareInput(ParallelStyle):
 
 
 def shard_fully(targets: Sequence[Any], **options: Any) -> None:
-    """FSDP2 units, each a module or some that are gathered together. Gradients are summed, never averaged:
-    the loss is divided by the tokens of all ranks."""
+    """Shard FSDP2 units, each one module or several that are gathered together.
+
+    Gradients are summed, not averaged, because the loss is divided by the tokens of all ranks.
+    """
     for target in targets:
         fully_shard(target, **options)
         for module in target if isinstance(target, list) else [target]:
@@ -61,7 +65,7 @@ def shard_fully(targets: Sequence[Any], **options: Any) -> None:
 
 
 def register_attention(compute: Callable[..., Tensor]) -> str:
-    """The name of an attention that is causal over the whole sequence; it refuses what is more than that."""
+    """Register an attention that is only causal, over the whole sequence; return its name."""
 
     def attend(
         module: Any,
@@ -76,10 +80,10 @@ def register_attention(compute: Callable[..., Tensor]) -> str:
         s_aux: Tensor | None = None,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        asked = {"a mask": attention_mask, "a sliding window": sliding_window, "capped scores": softcap}
-        for what, given in (asked | {"dropout": dropout or None, "sinks": s_aux}).items():
+        options = {"a mask": attention_mask, "a sliding window": sliding_window, "capped scores": softcap}
+        for what, given in (options | {"dropout": dropout or None, "sinks": s_aux}).items():
             if given is not None:
-                raise ValueError(f"this script's attention has no words for {what}")
+                raise ValueError(f"this script's attention does not support {what}")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return compute(query, key, value, scale).transpose(1, 2).contiguous(), None
 
@@ -94,7 +98,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) ->
 
 
 def ulysses_attention(mesh: DeviceMesh) -> Callable[..., Tensor]:
-    """Causal attention of a divided sequence: ranks exchange it for a share of the heads, and back."""
+    """Causal attention on a sharded sequence: ranks exchange it for shards of the heads, and back."""
     size, group = mesh.size(), mesh.get_group()
 
     def exchange(tensor: Tensor, given: int, taken: int) -> Tensor:
@@ -113,13 +117,13 @@ def ulysses_attention(mesh: DeviceMesh) -> Callable[..., Tensor]:
 
 
 def derived_seed(*parts: object) -> int:
-    """A 63-bit seed from what it is for."""
+    """Derive a 63-bit seed from its purpose."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def keep_in_float32(model: nn.Module, names: Sequence[str]) -> None:
-    """Casts tensors on meta."""
+    """Cast tensors on the meta device."""
     for name in names:
         fqn, _, own = name.rpartition(".")
         module = model.get_submodule(fqn)
@@ -128,9 +132,11 @@ def keep_in_float32(model: nn.Module, names: Sequence[str]) -> None:
 
 
 def drawn(model: Any, fqns: Sequence[str], *, seed: int) -> Iterator[tuple[str, Tensor]]:
-    """The named modules' own tensors, whole, as the model's initialisation draws them: each module from a
-    seed of its own name, so that no mesh changes them."""
-    # Cast as a whole, what the model's code makes in float32, as rotary frequencies, would be rounded.
+    """Draw the full tensors of the named modules by the model's own initialization.
+
+    Each module's seed is derived from its name, so the mesh does not change the tensors.
+    """
+    # Casting the whole model would round tensors that its code creates in float32, as rotary frequencies.
     with torch.device("meta"):
         named = dict(type(model)._from_config(model.config).named_modules())
     for fqn in fqns:
@@ -155,7 +161,7 @@ def drawn(model: Any, fqns: Sequence[str], *, seed: int) -> Iterator[tuple[str, 
 
 
 def fill_buffers(model: Any, *, seed: int) -> None:
-    """What no file holds, the frequencies of rotary embeddings, is computed anew."""
+    """Recompute tensors that no file has, such as the frequencies of rotary embeddings."""
     buffers = dict(model.named_buffers())
     with_buffers = [fqn for fqn, module in model.named_modules() if module._buffers]
     for name, tensor in drawn(model, with_buffers, seed=seed):
@@ -164,7 +170,7 @@ def fill_buffers(model: Any, *, seed: int) -> None:
 
 
 def fill_parameters(model: nn.Module, read: Callable[[], dict[str, Tensor]]) -> None:
-    """Brings every rank its part of the parameters, which rank 0 alone reads, whole."""
+    """Distribute the parameters' shards to all ranks; only rank 0 reads the full tensors."""
     whole: dict[str, Any] = {**read()} if dist.get_rank() == 0 else {}
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, whole, options=options)
@@ -178,14 +184,14 @@ def drawn_parameters(model: nn.Module, *, seed: int) -> dict[str, Tensor]:
 
 
 def stored_parameters(folder: Path) -> dict[str, Tensor]:
-    """Every parameter by its name, from all files of weights in a folder."""
+    """Every parameter by its name, from all weight files in a directory."""
     return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
 def learning_rate_factor(
     step: int, *, kind: str, warmup_steps: int, decay_steps: int, min_factor: float, num_steps: int
 ) -> float:
-    """The share of the peak at a step, counted from 1: up to it, then down to `min_factor` in the last."""
+    """The share of the peak rate at a step, counted from 1: warmup, then decay to `min_factor`."""
     if step <= warmup_steps:
         return step / warmup_steps
     if kind == "constant":
@@ -196,7 +202,7 @@ def learning_rate_factor(
 
 
 def by_mesh(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups, each apart for every mesh that its parameters lie on: no kernel takes them together."""
+    """Split each group by its parameters' meshes, because no kernel takes parameters of several meshes."""
     apart: list[dict[str, Any]] = []
     for group in groups:
         found: dict[Any, list[nn.Parameter]] = {}
@@ -212,7 +218,7 @@ def set_learning_rate(optimizer: Optimizer, factor: float) -> None:
 
 
 def text_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """The files that patterns name, pattern by pattern, sorted within one, each once."""
+    """The files that match the patterns, in the patterns' order, sorted for each, without duplicates."""
     found: dict[Path, None] = {}
     for pattern in patterns:
         paths = [folder / name for name in sorted(glob.glob(pattern, root_dir=folder, recursive=True))]
@@ -221,14 +227,14 @@ def text_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def bytes_of(paths: Sequence[Path]) -> Tensor:
-    """All documents end to end: a token is a byte, and 256 ends a document."""
+    """Concatenate all documents: a token is a byte, and 256 ends a document."""
     end = np.array([256], dtype=np.int16)
     parts = [np.frombuffer(path.read_bytes(), dtype=np.uint8).astype(np.int16) for path in paths]
     return torch.from_numpy(np.concatenate([part for document in parts for part in (document, end)]))
 
 
 def sample_ids(step: int, *, num_sequences: int, global_batch: int, seed: int) -> Tensor:
-    """The sequences of a step over all ranks: shuffled epochs, end to end."""
+    """The sequence ids of a step over all ranks, from concatenated shuffled epochs."""
     positions = np.arange((step - 1) * global_batch, step * global_batch)
     epochs = {
         epoch: np.argsort(
@@ -241,7 +247,7 @@ def sample_ids(step: int, *, num_sequences: int, global_batch: int, seed: int) -
 
 
 def all_reduce_gradients(model: nn.Module, mesh: DeviceMesh, *, blocks: Sequence[str]) -> None:
-    """Sums every gradient over the mesh: those of a layer of the blocks in one message, the rest in one."""
+    """All-reduce every gradient over the mesh: one message per layer of the blocks, one for the rest."""
     together: dict[tuple[str, ...], list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is None:
@@ -259,7 +265,7 @@ def all_reduce_gradients(model: nn.Module, mesh: DeviceMesh, *, blocks: Sequence
 
 
 def sum_partial_gradients(model: nn.Module) -> None:
-    """Makes gradients whole that ranks of tp have summands of."""
+    """Reduce gradients that are partial sums over tp."""
     for parameter in model.parameters():
         gradient = parameter.grad
         if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
@@ -268,7 +274,7 @@ def sum_partial_gradients(model: nn.Module) -> None:
 
 @torch.no_grad()
 def clip_gradients(model: nn.Module, *, max_norm: float) -> float:
-    """The norm over every distinct element of all gradients, which are then scaled to at most `max_norm`."""
+    """Clip gradients to a global norm of `max_norm`; return the norm before clipping."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     squares: dict[tuple[Any, ...], Tensor] = {}
     for gradient in gradients:
@@ -291,8 +297,8 @@ def clip_gradients(model: nn.Module, *, max_norm: float) -> float:
     return norm
 
 
-def divided_vocabulary(logits: Tensor, mesh: DeviceMesh, *, vocab_size: int) -> DTensor:
-    """Logits of which each rank has a part of the vocabulary, as loss_parallel wants them."""
+def sharded_vocabulary(logits: Tensor, mesh: DeviceMesh, *, vocab_size: int) -> DTensor:
+    """Logits sharded over the vocabulary, as loss_parallel needs them."""
     shape = torch.Size((*logits.shape[:-1], vocab_size))
     stride = (shape[1] * shape[2], shape[2], 1)
     return DTensor.from_local(logits, mesh, (Shard(-1),), run_check=False, shape=shape, stride=stride)

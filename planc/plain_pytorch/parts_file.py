@@ -1,4 +1,4 @@
-"""The definitions that a script needs, out of the file that holds them all."""
+"""Select the definitions that a script needs from `parts.py`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from torch.optim import SGD, AdamW
 from transformers import AutoConfig, AutoModelForCausalLM
 from functools import partial
 """
-"""What only `main` imports."""
+"""Imports that only `main` needs."""
 
 
 def copied(body: str) -> str:
-    """Imports and definitions that `body` names, directly or through one another, then `body` itself."""
+    """The imports and definitions that `body` uses, directly or indirectly, then `body` itself."""
     source = _PARTS.read_text(encoding="utf-8")
     tree = ast.parse(source)
     lines = source.splitlines()
@@ -65,7 +65,7 @@ def _words(text: str) -> set[str]:
 
 
 def _imports(tree: ast.Module) -> Iterable[tuple[str, str, str | None]]:
-    """(module, name, its other name) of each import; the name is empty where the whole module is taken."""
+    """(module, name, alias) of each import; the name is empty for an import of the whole module."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             yield from ((alias.name, "", alias.asname) for alias in node.names)
@@ -74,7 +74,7 @@ def _imports(tree: ast.Module) -> Iterable[tuple[str, str, str | None]]:
 
 
 def _import_lines(imports: Iterable[tuple[str, str, str | None]], names: set[str]) -> str:
-    """Those of the imports that are named, Python's own first."""
+    """The imports in use, the standard library's first."""
     whole: set[str] = set()
     of: dict[str, set[str]] = {}
     for module, name, other in imports:

@@ -1,4 +1,4 @@
-"""What a script is made of, and what cannot stand in one."""
+"""The parts of a script, and the error for ops without a plain PyTorch form."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from planc.vocab import DType, MeshDim
 
 
 class NotInScript(ValueError):
-    """Each line names an op, where the plan asks for it, and what of it has no form in a script."""
+    """Each line has an op, its place in the plan, and the part without a plain PyTorch form."""
 
 
 def refuse(op: Op, reason: str) -> NotInScript:
-    """What is said of an op that a script cannot have."""
+    """The error for an op without a plain PyTorch form."""
     where = f"{op.span.file}:{op.span.line}:{op.span.column}: " if op.span else ""
     return NotInScript(f"{where}{op.name}: {reason}")
 
@@ -24,7 +24,7 @@ def quoted(text: str) -> str:
 
 
 def in_one_line(name: str) -> str:
-    """A file's name, which may hold anything, as comments and docstrings can hold it."""
+    """Escape a file's name, which may have any character, for comments and docstrings."""
     return " ".join(name.splitlines()).replace('"', "'").replace("\\", "/")
 
 
@@ -39,7 +39,7 @@ def one_dim(over: tuple[MeshDim, ...]) -> str:
 
 
 def listed(names: Iterable[str]) -> Iterator[str]:
-    """`names` as members of a Python list, in one those that differ in the number of a layer."""
+    """`names` as members of a Python list; names that differ only in a layer's number are combined."""
     numbers: dict[tuple[str, str], list[int]] = {}
     for name in names:
         head, number, tail = _around_number(name)
@@ -55,7 +55,7 @@ def listed(names: Iterable[str]) -> Iterator[str]:
 
 
 def _in_braces(text: str) -> str:
-    """A text as f-strings hold it."""
+    """Escape a text for an f-string."""
     return text.replace("{", "{{").replace("}", "}}")
 
 

@@ -46,7 +46,7 @@ def init_mesh(op: InitMesh, graph: Graph) -> Iterator[str]:
 
 def build_model(op: BuildModel, graph: Graph) -> Iterator[str]:
     if is_hub(op.path):
-        raise refuse(op, "a script takes its model from a folder, not from the hub")
+        raise refuse(op, "a script needs a local model directory, not a Hub model")
     yield f"config = AutoConfig.from_pretrained(BASE / {quoted(op.path)}, local_files_only=True)"
     yield from (f"config.{name} = 0.0" for name in op.zeroed)
     yield 'with torch.device("meta"):'
@@ -62,7 +62,7 @@ def build_model(op: BuildModel, graph: Graph) -> Iterator[str]:
 
 def attach_attention(op: AttachAttention, graph: Graph) -> Iterator[str]:
     if op.isolates or op.balance != "none":
-        raise refuse(op, "isolated documents and balanced sequences have no form in a script")
+        raise refuse(op, "isolated documents and load-balanced sequences have no plain PyTorch form")
     match op.kind:
         case "eager":
             yield "# The model's own attention."
@@ -72,22 +72,22 @@ def attach_attention(op: AttachAttention, graph: Graph) -> Iterator[str]:
             compute = f"ulysses_attention({one_dim(op.over)})"
             yield f"model.config._attn_implementation = register_attention({compute})"
         case kind:
-            raise refuse(op, f"{kind} attention has no form in a script; ulysses has")
+            raise refuse(op, f"{kind} attention has no plain PyTorch form; use ulysses")
 
 
 def shard_tensor_parallel(op: ShardTensorParallel, graph: Graph) -> Iterator[str]:
     style = _style(op.use)
     if style is None:
-        raise refuse(op, f"the style {op.use.style} has no form in a script")
+        raise refuse(op, f"the style {op.use.style} has no plain PyTorch form")
     if not op.over:
-        raise refuse(op, "there is no mesh dim to divide over")
+        raise refuse(op, "the mesh has no dim to shard over")
     yield f"style = {style}"
     names = ", ".join(listed(op.modules))
     yield f"parallelize_module(model, {one_dim(op.over)}, dict.fromkeys([{names}], style))"
 
 
 def _style(use: StyleUse) -> str | None:
-    """PyTorch's style, as a call; None for what it has none for."""
+    """The call that creates PyTorch's style; None if PyTorch has none."""
     layouts = f"input_layouts={_placement(use.input)}, output_layouts={_placement(use.output)}"
     match use.style:
         case "colwise" | "colwise_gather_output" | "embedding_colwise":
@@ -109,16 +109,16 @@ def _placement(of: vocab.Placement) -> str:
         case vocab.Shard() | vocab.Replicate() | vocab.Partial():
             return str(of)
         case vocab.StridedShard():
-            raise AssertionError("no style with a form in a script packs its features")
+            raise AssertionError("no style with a plain PyTorch form packs its features")
         case _:
             assert_never(of)
 
 
 def fully_shard(op: FullyShard, graph: Graph) -> Iterator[str]:
     if op.cpu_offload:
-        raise refuse(op, "offloading has no form in a script")
+        raise refuse(op, "CPU offloading has no plain PyTorch form")
     if len(op.replicate_over) > 1 or (op.replicate_over and len(op.shard_over) > 1):
-        raise refuse(op, "replicas beside several sharded mesh dims have no form in a script")
+        raise refuse(op, "replicas with several sharded mesh dims have no plain PyTorch form")
     dtypes = f"param_dtype={_maybe(op.param_dtype)}, reduce_dtype={_maybe(op.reduce_dtype)}"
     options = [
         f"mesh={_fsdp_mesh(op)}",
@@ -138,7 +138,7 @@ def _fsdp_mesh(op: FullyShard) -> str:
 
 
 def _targets(groups: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Lists of what is gathered together, as expressions; alike modules in one list."""
+    """Lists of modules that are gathered together, as expressions; similar modules share a list."""
     alone = [group[0] for group in groups if len(group) == 1]
     if alone:
         yield f"[model.get_submodule(name) for name in [{', '.join(listed(alone))}]]"
@@ -168,7 +168,7 @@ def init_weights(op: InitWeights, graph: Graph) -> Iterator[str]:
 
 def load_weights(op: LoadWeights, graph: Graph) -> Iterator[str]:
     if is_hub(op.path):
-        raise refuse(op, "a script takes its weights from a folder, not from the hub")
+        raise refuse(op, "a script needs local weights, not a Hub model")
     yield f"fill_buffers(model, seed={op.seed})"
     yield f"fill_parameters(model, lambda: stored_parameters(BASE / {quoted(op.path)}))"
 
@@ -214,7 +214,7 @@ def build_schedule(op: BuildSchedule, graph: Graph) -> Iterator[str]:
 
 def open_data(op: OpenData, graph: Graph) -> Iterator[str]:
     if op.source != "text" or op.tokenizer != "bytes" or op.packing != "attend":
-        raise refuse(op, "only text() with tokenizer = bytes and packing = attend has a form in a script")
+        raise refuse(op, "only text() with tokenizer = bytes and packing = attend has a plain PyTorch form")
     shard_size = graph.size(MeshDim.DP_SHARD)
     yield f"tokens = bytes_of(text_files(BASE, [{', '.join(map(quoted, op.patterns))}]))"
     yield f"num_sequences = (len(tokens) - 1) // {op.sequence_length}"

@@ -34,7 +34,7 @@ def next_batch(op: NextBatch, graph: Graph) -> Iterator[str]:
     yield f"    step, num_sequences=num_sequences, global_batch={data.global_batch}, seed={data.shuffle_seed}"
     yield ")"
     yield f"own_ids = ids.view({times}, {graph.dp_size}, {data.micro_batch})[:, dp_rank]"
-    yield "# Every token is a label, so that all ranks know how many there are."
+    yield "# Every token is a label, so all ranks know their number."
     yield f"num_tokens = {data.global_batch * data.sequence_length}"
     yield "step_loss = torch.zeros((), dtype=torch.float64, device=device)"
 
@@ -46,9 +46,9 @@ def accumulate(op: Accumulate, graph: Graph) -> Iterator[str]:
 def shard_context(op: ShardContext, graph: Graph) -> Iterator[str]:
     data = _data(graph)
     if op.balance != "none":
-        raise refuse(op, "balanced sequences have no form in a script: load_balancer = none has")
+        raise refuse(op, "load-balanced sequences have no plain PyTorch form; set `load_balancer = none`")
     if op.first_position is not None or op.uncounted_token is not None:
-        raise refuse(op, "positions of the model's own have no form in a script")
+        raise refuse(op, "position ids computed by the model have no plain PyTorch form")
     yield f"places = torch.arange({data.sequence_length})"
     for mesh_dim in op.over:
         submesh = one_dim((mesh_dim,))
@@ -68,7 +68,7 @@ def compute_loss(op: ComputeLoss, graph: Graph) -> Iterator[str]:
     yield "logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()"
     if op.vocab_over:
         mesh = one_dim(op.vocab_over)
-        yield f"logits = divided_vocabulary(logits, {mesh}, vocab_size=model.config.vocab_size)"
+        yield f"logits = sharded_vocabulary(logits, {mesh}, vocab_size=model.config.vocab_size)"
     yield f"with {_context(graph)}:"
     yield '    total = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")'
     yield "loss = total / num_tokens"
@@ -120,7 +120,7 @@ def log(op: Log, graph: Graph) -> Iterator[str]:
 
 
 def _context(graph: Graph) -> str:
-    """What the cross entropy of a divided vocabulary is computed in, forward and backward."""
+    """The context of the cross entropy over a sharded vocabulary, forward and backward."""
     loss = next(op for op in graph.ops() if isinstance(op, ComputeLoss))
     return "loss_parallel()" if loss.vocab_over else "contextlib.nullcontext()"
 

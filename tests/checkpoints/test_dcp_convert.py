@@ -55,7 +55,7 @@ def test_objects_that_are_no_tensors_are_left_out_and_named(
     plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert convert(plain, "--planc", tmp_path / "root", "--unpickle", "--step", 7) == 0
-    assert "left out, as they are no tensors: optimizer.lr" in capsys.readouterr().err
+    assert "left out because they are not tensors: optimizer.lr" in capsys.readouterr().err
 
 
 def test_dcp_of_two_ranks_becomes_whole_tensors(tmp_path: Path) -> None:
@@ -113,14 +113,14 @@ def test_names_that_would_become_one_are_refused(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "say what to write"),
-        (("--planc", "root"), "nothing of it has been read"),
+        ((), "one of the arguments --dcp --planc is required"),
+        (("--planc", "root"), "planc has not read it"),
         (("--planc", "root", "--unpickle"), "does not record its step"),
-        (("--planc", "root", "--unpickle", "--step", "-1"), "--step is 0 or more"),
-        (("--planc", "root", "--unpickle", "--model", "x"), "--model goes with --step"),
+        (("--planc", "root", "--unpickle", "--step", "-1"), "--step must be 0 or more"),
+        (("--planc", "root", "--unpickle", "--model", "x"), "--model needs --step"),
         (("--planc", "root", "--unpickle", "--step", "1", "--model", "x"), "config.json"),
-        (("--planc", "root", "--unpickle", "--step", "1", "--rename", "x"), "--rename is OLD=NEW"),
-        (("--dcp", "out"), "is no checkpoint"),
+        (("--planc", "root", "--unpickle", "--step", "1", "--rename", "x"), "--rename must be OLD=NEW"),
+        (("--dcp", "out"), "no checkpoint found in"),
     ],
 )
 def test_what_is_missing_is_asked_for(

@@ -23,7 +23,7 @@ def graph_of(path: Path) -> Graph:
 def test_it_says_where_ranks_meet_and_the_place_of_each() -> None:
     launch = Launch(0, 4, 0, address="10.0.0.7", port=29500, local_world_size=2)
     lines = said(graph_of(QUICKSTART), launch)
-    assert lines[2] == "  meet at    10.0.0.7:29500, 2 on this machine"
+    assert lines[2] == "  rendezvous 10.0.0.7:29500, 2 on this machine"
     table = [line.split() for line in lines[3:8]]
     assert table == [
         ["rank", "dp_shard", "tp"],
@@ -43,5 +43,5 @@ def test_large_meshes_have_no_table() -> None:
     graph = graph_of(PLANS / "llama-3.1-405b-512-gpus.plan")
     launch = Launch(0, graph.world_size, 0, address="head", port=29500)
     lines = said(graph, launch)
-    assert "  meet at    head:29500" in lines
+    assert "  rendezvous head:29500" in lines
     assert len(lines) < 10

@@ -1,4 +1,4 @@
-"""`planc checkpoint`: what lies in a run's folder, whether it is sound, and how two checkpoints differ."""
+"""`planc checkpoint`: list, verify and compare checkpoints, and reject wrong usage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_ls_shows_steps_in_order_and_what_a_dead_save_left(
     assert [(row["step"], row["samples"], row["mesh"], row["state"]) for row in found] == [
         (9, 72, "dp_shard 2", "committed"),
         (10, 80, "dp_shard 2", "committed"),
-        ("", "", "", "left by a save that died"),
+        ("", "", "", "left by an interrupted save"),
     ]
 
 
@@ -57,7 +57,7 @@ def test_ls_shows_a_link_that_is_named_like_a_checkpoint(
 ) -> None:
     (run_dir / "checkpoints" / "step-60").symlink_to("step-9")
     assert main(["checkpoint", "ls", str(run_dir), "--output-format=json"]) == 0
-    assert as_json(capsys)[-1]["state"] == "not a checkpoint: it is a symbolic link"
+    assert as_json(capsys)[-1]["state"] == "not a checkpoint: symbolic link"
 
 
 def test_ls_shows_that_a_file_is_gone(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,14 +68,14 @@ def test_ls_shows_that_a_file_is_gone(run_dir: Path, capsys: pytest.CaptureFixtu
 
 def test_verify_reads_all_checkpoints_of_a_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoint", "verify", str(run_dir)]) == 0
-    assert capsys.readouterr().out.count("sound, every byte as it was saved") == 2
+    assert capsys.readouterr().out.count("passed, every byte as saved") == 2
 
 
 def test_a_step_that_is_not_there_is_answered_with_those_that_are(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["checkpoint", "verify", str(run_dir / "checkpoints" / "step-11")]) == 2
-    assert "is not there: there are step-9, step-10" in capsys.readouterr().err
+    assert "; found step-9, step-10" in capsys.readouterr().err
 
 
 def test_verify_finds_one_flipped_bit(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_values_are_compared_bit_by_bit(run_dir: Path, capsys: pytest.CaptureFix
     [apart] = as_json(capsys)["values"]
     assert apart["name"] == "model.weight" and apart["largest"] > 0
     assert main(["checkpoint", "diff", steps[0], steps[0], "--values"]) == 0
-    assert "1 equal in every bit, 0 apart" in capsys.readouterr().out
+    assert "1 bitwise equal, 0 different" in capsys.readouterr().out
 
 
 def test_values_of_a_damaged_checkpoint_are_not_compared(
@@ -123,9 +123,9 @@ def test_values_of_a_damaged_checkpoint_are_not_compared(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ls", "absent"], "absent is no checkpoint, and no run's folder with one"),
-        (["diff", "absent"], "compares two checkpoints"),
-        (["ls", "absent", "--values"], "--values is for `planc checkpoint diff`"),
+        (["ls", "absent"], "no checkpoint found in `absent`: pass a `step-N` directory or a run directory"),
+        (["diff", "absent"], "planc checkpoint diff: error: the following arguments are required: NEW"),
+        (["ls", "absent", "--values"], "planc checkpoint ls: error: unknown option `--values`"),
     ],
 )
 def test_wrong_use_is_said_in_words(
@@ -139,3 +139,25 @@ def test_looking_at_checkpoints_imports_no_torch(run_dir: Path) -> None:
     code = "import sys; from planc.cli.main import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
     command = [sys.executable, "-c", code, "checkpoint", "verify", str(run_dir)]
     subprocess.run(command, check=True, capture_output=True, env=os.environ, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["ls", "verify", "diff", "export", "convert"])
+def test_every_subcommand_has_help_with_its_own_options(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: planc checkpoint {name} ")
+    assert f"  planc checkpoint {name} runs/" in out
+    assert ("--values" in out) is (name == "diff")
+    assert ("--hf" in out) is (name == "export")
+    assert ("--dcp" in out) is (name == "convert")
+
+
+def test_a_quiet_verify_prints_problems_only(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoint", "verify", str(run_dir), "-q"]) == 0
+    assert capsys.readouterr().out == ""
+    (run_dir / "checkpoints" / "step-9" / SHARD).unlink()
+    assert main(["checkpoint", "verify", str(run_dir), "-q"]) == 1
+    out = capsys.readouterr().out
+    assert "step-9: 1 problem" in out and "step-10" not in out

@@ -39,7 +39,12 @@ def complete(script: Path, *words: str) -> list[str]:
     ("words", "offered"),
     [
         (("ch",), ["check", "checkpoint"]),
-        (("",), [command.name for command in COMMANDS]),
+        (("",), [*(command.name for command in COMMANDS), "help"]),
+        (("checkpoint", "v"), ["verify"]),
+        (("checkpoint", "verify", "--q"), ["--quiet"]),
+        (("checkpoint", "ls", "--values"), []),
+        (("checkpoint", "export", "x", "--dtype", "bf"), ["bfloat16"]),
+        (("help", "che"), ["check", "checkpoint"]),
         (("check", "--output-f"), ["--output-format"]),
         (("check", "--output-format", "sa"), ["sarif"]),
         (("diff", "a.plan", "b.plan", "--fail-on", "me"), ["memory"]),

@@ -173,4 +173,4 @@ def test_sides_that_cannot_be_read_are_two(tmp_path: Path, capsys: pytest.Captur
     assert main(["diff", plan, str(tmp_path / "none.plan")]) == 2
     assert "P100" in _out(capsys)[1]
     assert main(["diff", str(tmp_path), plan]) == 2
-    assert "the folder keeps no plan" in _out(capsys)[1]
+    assert "has no readable plan" in _out(capsys)[1]

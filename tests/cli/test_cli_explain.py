@@ -14,7 +14,7 @@ from planc.cli.main import main
         ("peak_memory", "expect { ... }"),
         ("wandb", "logging { ... }"),
         ("logging.wandb", "logging { ... }"),
-        ("launch", "planc launch: print what starts a plan: torchrun, accelerate, Slurm, Kubernetes"),
+        ("launch", "planc launch: print launch commands: torchrun, accelerate, Slurm, Kubernetes"),
     ],
 )
 def test_a_key_a_value_or_a_command_is_explained(
@@ -27,4 +27,4 @@ def test_a_key_a_value_or_a_command_is_explained(
 @pytest.mark.parametrize("topic", ["mesh.steps", "nothing.of.this", "mesh."])
 def test_a_key_of_another_block_is_not(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", topic]) == 2
-    assert f"nothing is called `{topic}`" in capsys.readouterr().err
+    assert f"unknown topic `{topic}`" in capsys.readouterr().err

@@ -166,7 +166,7 @@ def test_difftool_says_where_several_revisions_could_be_meant(extended: Path) ->
     git("commit", "-qm", "the same plan of another base")
     (extended / "y.plan").write_text('extends "x.plan"\noverride lr = 9e-3\n')
     shown = git("difftool", "--no-prompt", "-t", "planc", "HEAD~1", "--", "plans/y.plan")
-    assert "several revisions have this text; what it includes is read as it is staged" in shown
+    assert "several revisions have this text; included files are read from the index" in shown
 
 
 def test_difftool_of_a_base_shows_the_plans_that_did_not_change_themselves(extended: Path) -> None:
@@ -200,7 +200,7 @@ def test_difftool_of_a_part_shows_the_plans_that_include_it(
     git("commit", "-qm", "nobody needs it")
     part.write_text(part.read_text().replace("2e-3", "4e-3"))
     shown = git("difftool", "--no-prompt", "-t", "planc")
-    assert "plans/part.plan  is included by no plan that is otherwise unchanged" in shown
+    assert "plans/part.plan  is not included by any unchanged plan" in shown
 
 
 def test_a_version_that_no_revision_has_is_read_with_what_is_here(repository: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_version_that_no_revision_has_is_read_with_what_is_here(repository: Pa
         text=True,
         timeout=60,
     )
-    assert "(plans/y.plan: what it includes is read as it is here now)" in done.stdout
+    assert "(plans/y.plan: included files are read from the working tree)" in done.stdout
     assert "train.steps  90 -> 99" in done.stdout
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from planc.cli.main import main
-from planc.cli.support import plans
+from planc.cli.support import terminal
 from planc.diagnostics.formats import FORMATS
 from tests.plans import TINY, write_plan
 
@@ -176,29 +176,29 @@ class Screen(io.TextIOWrapper):
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "colour"),
+    ("variable", "value", "color"),
     [("NO_COLOR", "1", False), ("NO_COLOR", "", True), ("TERM", "dumb", False), ("TERM", "xterm", True)],
 )
-def test_colour_is_for_terminals_whose_owner_wants_it(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, colour: bool
+def test_color_is_for_terminals_whose_owner_wants_it(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, color: bool
 ) -> None:
     monkeypatch.setenv(variable, value)
-    assert plans.wants_colour(Screen()) is colour
-    assert plans.wants_colour(Screen(is_terminal=False)) is False
+    assert terminal.wants_color(Screen()) is color
+    assert terminal.wants_color(Screen(is_terminal=False)) is False
 
 
 @pytest.mark.parametrize(("columns", "width"), [("60", 60), ("", None), ("0", None), ("x", None)])
 def test_width_is_the_terminals(monkeypatch: pytest.MonkeyPatch, columns: str, width: int | None) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert plans.terminal_width(Screen()) == width
-    assert plans.terminal_width(Screen(is_terminal=False)) is None
+    assert terminal.terminal_width(Screen()) == width
+    assert terminal.terminal_width(Screen(is_terminal=False)) is None
 
 
 def test_width_of_a_real_terminal_is_what_it_says() -> None:
     primary, secondary = os.openpty()
     with os.fdopen(primary, "rb", buffering=0), os.fdopen(secondary, "w") as stream:
         subprocess.run(["stty", "cols", "72", "rows", "20"], stdin=stream, check=True)
-        assert plans.terminal_width(stream) == 72
+        assert terminal.terminal_width(stream) == 72
 
 
 BASE = TINY.replace("param size: int = 2\n", "").replace("dp_shard = size", "dp_shard = 2")

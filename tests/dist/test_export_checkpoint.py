@@ -124,7 +124,7 @@ def test_what_cannot_be_exported_is_refused(
     said = {
         "another model": "does not match the model in checkpoint",
         "flipped": "is damaged",
-        "no checkpoint": "no run's folder with one",
+        "no checkpoint": "no checkpoint found in",
         "someone else's folder": "is not an export of a run",
     }[damage]
     if damage == "flipped":
@@ -148,7 +148,7 @@ def test_a_checkpoint_away_from_its_run_needs_the_models_folder(
     copy = tmp_path / "a" / "b" / "c" / f"step-{NUM_STEPS}"
     shutil.copytree(tied_run[0] / "checkpoints" / copy.name, copy)
     assert main(["checkpoint", "export", str(copy), "--hf", str(tmp_path / "hf")]) == COULD_NOT_RUN
-    assert "--model FOLDER" in capsys.readouterr().err
+    assert "--model DIR" in capsys.readouterr().err
 
 
 def test_a_run_from_the_hubs_cache_is_exported_as_its_plan_says(workspace: Path, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_light_installation_is_fine_until_a_plan_is_to_run(light: Path) -> Non
     assert code == 0
     assert found["backends"] == {"gloo": False, "nccl": False}
     (devices,) = (check for check in found["checks"] if check["name"] == "CUDA devices")
-    assert devices["found"] == "unknown: PyTorch, which finds them, is not installed"
+    assert devices["found"] == "unknown, because PyTorch is not installed"
     code, found = report(str(QUICKSTART), path=(light,), is_bare=True)
     assert code == 1
     assert {one["code"] for one in found["diagnostics"]} == {"P911"}
@@ -123,7 +123,7 @@ def test_old_releases_are_errors_with_what_is_found_and_required(tmp_path: Path,
     assert code == 1
     old, new = found["diagnostics"]
     assert (old["code"], new["code"]) == ("P910", "P912")
-    assert old["text"] == "lark 1.1.9, where planc needs 1.2 or newer, below 2: parses plans: strict LALR(1)"
+    assert old["text"] == "planc needs lark 1.2 or newer, below 2, found 1.1.9: parses plans: strict LALR(1)"
 
 
 def test_a_pytorch_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:

@@ -58,23 +58,23 @@ def test_nccl_without_devices_is_refused_and_nothing_put_in_its_place(
     found = report(WITHOUT, needs=replace(NEEDS, backend=backend))
     assert codes(found) == expected
     if expected:
-        assert found.diagnostics[0].primary.text == "nccl is not in this PyTorch"
+        assert found.diagnostics[0].primary.text == "this PyTorch has no nccl"
 
 
 def test_nccl_outside_linux_is_refused_by_name() -> None:
     found = report(WITHOUT, needs=replace(NEEDS, backend="nccl"), machine=replace(MACHINE, os="Darwin 25"))
-    assert found.diagnostics[0].primary.text == "nccl runs on Linux, this is Darwin 25"
+    assert found.diagnostics[0].primary.text == "nccl runs only on Linux, and this is Darwin 25"
 
 
 def test_a_pytorch_without_gloo_is_refused() -> None:
     found = report(replace(WITH_CUDA, backends=("nccl",)))
-    assert [one.primary.text for one in found.diagnostics] == ["gloo is not in this PyTorch"]
+    assert [one.primary.text for one in found.diagnostics] == ["this PyTorch has no gloo"]
 
 
 def test_more_ranks_than_devices_on_a_machine_are_refused() -> None:
     found = report(replace(WITH_CUDA, devices=(H200,) * 2), needs=replace(NEEDS, devices_per_node=8))
     assert codes(found) == ["P919"]
-    assert found.diagnostics[0].primary.text == "8 ranks on this machine, which has 2"
+    assert found.diagnostics[0].primary.text == "8 ranks on this machine, which has 2 devices"
 
 
 def test_torchruns_count_of_local_ranks_comes_before_the_plans() -> None:
@@ -89,7 +89,9 @@ def test_visible_devices_that_are_not_there_are_an_error() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "0,1,9"}
     found = report(replace(WITH_CUDA, devices=(H200,) * 2), needs=None, environment=environment)
     assert codes(found) == ["P919"]
-    assert found.diagnostics[0].primary.text == "CUDA_VISIBLE_DEVICES=0,1,9 names 3, PyTorch sees 2"
+    assert (
+        found.diagnostics[0].primary.text == "CUDA_VISIBLE_DEVICES=0,1,9 names 3 devices, but PyTorch sees 2"
+    )
 
 
 def test_a_driver_that_pytorch_cannot_use_is_an_error() -> None:
@@ -128,7 +130,7 @@ def test_a_pytorch_that_cannot_be_imported_shows_its_last_line() -> None:
 
 def test_without_pytorch_devices_are_said_to_be_unknown() -> None:
     texts = [check.observed.text for check in device_checks(replace(MACHINE, torch=None), {}, needs=None)]
-    assert texts[-1] == "unknown: PyTorch, which finds them, is not installed"
+    assert texts[-1] == "unknown, because PyTorch is not installed"
 
 
 def test_a_docker_default_of_shared_memory_is_too_little_for_nccl_alone() -> None:

@@ -204,7 +204,7 @@ def test_a_run_of_another_plan_calibrates_nothing(tmp_path: Path, capsys: pytest
     other = ["--set", "optimizer.clip_grad_norm=2.0"]
     command = ["calibrate", str(plan), str(folder), *other, "--gpu", "h100", "--machine", "a"]
     assert main([*command, "-o", str(output)]) == 2
-    assert "give the --set of the run" in capsys.readouterr().err
+    assert "pass the run's --set" in capsys.readouterr().err
     assert not output.exists()
 
 

@@ -264,7 +264,7 @@ def test_a_start_is_left_at_once(what: str, scene: Scene, tmp_path: Path) -> Non
     folder = tmp_path / "run"
     [ending] = run(scene.plans["one"], folder, world_size=1, slow=Slow(what, 60.0, 0))
     assert (ending.code, ending.seconds < LEAVES_SECONDS) == (PREEMPTED, True), said(folder)
-    assert "SIGTERM before the end of the first step: nothing was trained" in said(folder)
+    assert "stopped by SIGTERM before the end of the first step" in said(folder)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -53,7 +53,7 @@ def test_one_process_goes_on_exactly(told_stage: Stage, tmp_path: Path) -> None:
     plan, run_folder = told_stage.plans["one"], tmp_path / "run"
     found = run(plan, run_folder, world_size=1, told=Told(("SIGINT",), (0,), "backward"))
     assert list(preemption_problems(run_folder, found, steps=(2,))) == []
-    assert "told to end (SIGINT); the same command goes on from there" in said(run_folder)
+    assert "stopped by SIGINT; the same command resumes" in said(run_folder)
     [again] = run(plan, run_folder, world_size=1)
     assert again.code == 0
     assert exactness_problem(run_folder, told_stage.undisturbed[1]) == ""
@@ -86,7 +86,7 @@ def test_a_plan_that_saves_nothing_says_so(told_stage: Stage, tmp_path: Path) ->
     )
     assert ending.code == PREEMPTED
     assert (status(run_folder)["step"], status(run_folder)["saved_step"]) == (2, None)
-    assert "nothing is saved: the plan has no checkpoint block" in said(run_folder)
+    assert "nothing is saved: the plan has no `checkpoint` block" in said(run_folder)
 
 
 def test_a_second_interrupt_ends_at_once_and_names_the_step(told_stage: Stage, tmp_path: Path) -> None:

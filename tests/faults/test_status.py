@@ -157,7 +157,7 @@ def test_a_run_that_gets_too_few_threads_says_so_before_it_starts(workspace: Pat
         preexec_fn=limited(resource.RLIMIT_AS, 2**30),
     )
     assert done.returncode == ExitCode.MEMORY, done.stderr
-    assert "of the 4012 that a run starts: can't start new thread" in done.stderr
+    assert "of the 4012 that a run needs: can't start new thread" in done.stderr
     assert "ulimit -u" in done.stderr
     assert "Traceback" not in done.stderr
     assert (status(folder)["state"], status(folder)["exit_code"]) == ("failed", ExitCode.MEMORY)

@@ -52,7 +52,7 @@ def test_ranks_that_fill_no_mesh_stand_by_until_the_run_is_done(workspace: Path,
     plan = elastic_plan(workspace, replicas=2, tp=2, num_steps=6)
     outcome = torchrun(3, str(plan), "--run-dir", str(tmp_path / "run"))
     assert outcome.code == 0, outcome.stderr
-    assert "rank 2 stands by: the mesh tp=2 has no place for it" in outcome.stderr
+    assert "rank 2 waits as a spare: the mesh tp=2 needs no more ranks" in outcome.stderr
     assert "(2 ranks, cpu, gloo)" in outcome.stdout
     assert len(losses(tmp_path / "run")) == 6
 

@@ -168,12 +168,12 @@ def test_nodes_of_an_elastic_plan_can_meet_on_a_machine_that_is_none_of_them(
     *nodes, store = launch(str(plan), *meet).splitlines()
     assert store == "python -m planc.rendezvous store0:29500"
     assert all("--rdzv-conf is_host=0" in line for line in nodes)
-    assert "for elastic plans" in refusal(TWO_NODES, *meet)
+    assert "needs an elastic plan" in refusal(TWO_NODES, *meet)
 
 
 def test_a_store_that_anyone_can_reach_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "plans/quickstart.plan", "--nodes", "1"]) == 0
-    assert "listens on every interface" in capsys.readouterr().err
+    assert "listens on all network interfaces" in capsys.readouterr().err
 
 
 def test_processors_are_asked_for_no_devices(launch: Callable[..., str]) -> None:
@@ -256,37 +256,37 @@ def test_a_manifest_holds_the_words_as_they_are() -> None:
 
 def test_words_that_no_text_can_hold_are_refused() -> None:
     for word in ("a\nb", "a\x7fb", os.fsdecode(b"a\xffb")):
-        with pytest.raises(LaunchError, match="cannot be printed"):
+        with pytest.raises(LaunchError, match="unprintable characters"):
             job(word)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("plans/quickstart.plan",), "nothing says how many of the 4 ranks one node has\nhelp: give --nodes"),
+        (("plans/quickstart.plan",), "per node is unknown (4 ranks in total)\nhelp: pass --nodes N"),
         (
             ("plans/quickstart.plan", "--nodes", "3"),
-            "the ranks do not fill whole nodes: 4 ranks on 3 nodes [P305]\nhelp: 4 ranks lie on 2 or 4 nodes",
+            "4 ranks do not fill 3 nodes evenly [P305]\nhelp: use 2 or 4 nodes",
         ),
-        ((TWO_NODES,), "2 nodes have to know where to meet\nhelp: give --rdzv-endpoint HOST:PORT"),
-        ((TWO_NODES, "--nodes", "4"), "4 ranks on nodes of 2 devices take 2 nodes, not 4 [P305]"),
+        ((TWO_NODES,), "2 nodes need a rendezvous endpoint\nhelp: pass --rdzv-endpoint HOST:PORT"),
+        ((TWO_NODES, "--nodes", "4"), "4 ranks on nodes with 2 devices need 2 nodes, not 4 [P305]"),
         (
             ("plans/launch-fsdp4.plan", *PAIRS, "--nodes", "1"),
-            "1 node of 4 ranks each, but hardware.gpu comes with 2 devices a node",
+            "1 node with 4 ranks each, but `hardware.gpu` has 2 devices per node",
         ),
-        ((TWO_NODES, "--form", "slurm"), "give --cpus-per-node N"),
-        ((TWO_NODES, *SLURM), "leaves open whether it runs on devices or on processors"),
-        ((TWO_NODES, *SLURM, "--set", "mesh.backend=gloo", "--sbatch", "a b=c"), "is not NAME=VALUE"),
-        ((TWO_NODES, *SLURM, "--set", "mesh.backend=gloo", "--sbatch", "nodes=3"), "is the plan's to say"),
-        ((TWO_NODES, *SLURM, "--gpu", "h100", "--name", "a b"), "'a b' is no name for a job of Slurm"),
-        ((TWO_NODES, *SLURM, "--image", "x"), "--image is for --form kubernetes"),
-        ((TWO_NODES, *SLURM, "--rdzv-endpoint", "h:1"), "is for --form torchrun or accelerate"),
-        ((TWO_NODES, "--form", "kubernetes"), "give --image IMAGE"),
-        ((*SAVING, *KUBERNETES), "a pod's own disk goes with the pod\nhelp: give --volume CLAIM:/PATH"),
-        ((*SAVING, *KUBERNETES, *STORAGE[:2]), "is not below /shared, which the pods share"),
+        ((TWO_NODES, "--form", "slurm"), "pass --cpus-per-node N"),
+        ((TWO_NODES, *SLURM), "does not set whether it runs on devices or CPUs"),
+        ((TWO_NODES, *SLURM, "--set", "mesh.backend=gloo", "--sbatch", "a b=c"), "does not have the form NAME=VALUE"),
+        ((TWO_NODES, *SLURM, "--set", "mesh.backend=gloo", "--sbatch", "nodes=3"), "is set from the plan"),
+        ((TWO_NODES, *SLURM, "--gpu", "h100", "--name", "a b"), "`a b` is not a valid name for a Slurm job"),
+        ((TWO_NODES, *SLURM, "--image", "x"), "--image needs --form kubernetes"),
+        ((TWO_NODES, *SLURM, "--rdzv-endpoint", "h:1"), "needs --form torchrun or accelerate"),
+        ((TWO_NODES, "--form", "kubernetes"), "pass --image IMAGE"),
+        ((*SAVING, *KUBERNETES), "a pod's disk is lost with the pod\nhelp: pass --volume CLAIM:/PATH"),
+        ((*SAVING, *KUBERNETES, *STORAGE[:2]), "is not below /shared, which all pods share"),
         (
             (TWO_NODES, *KUBERNETES, *STORAGE, "--set", "mesh.backend=nccl"),
-            "does not say whose devices it runs on\nhelp: give --gpu-resource nvidia.com/gpu",
+            "does not name its device, so the Kubernetes resource is unknown\nhelp: pass --gpu-resource nvidia.com/gpu",
         ),
         (
             (TWO_NODES, *KUBERNETES[:4], *STORAGE, "--gpu", "h100", "--name", "Llama-3.1"),

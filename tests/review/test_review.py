@@ -80,8 +80,9 @@ def test_a_preset_that_is_gone_brings_up_the_plans_that_use_it(
 ) -> None:
     (plans / "presets" / "common.plan").unlink()
     assert main(["review", "main"]) == 1
-    assert "plans/uses.plan | is too broken to compare (through plans/presets/common.plan) | 1 error" in out(
-        capsys
+    assert (
+        "plans/uses.plan | has errors that prevent a comparison (through plans/presets/common.plan) | 1 error"
+        in out(capsys)
     )
 
 
@@ -119,14 +120,14 @@ def test_fail_on_watches_a_group_of_all_plans(plans: Path) -> None:
 @pytest.mark.parametrize("base", ["none", "--output=x", "HEAD:plans"])
 def test_a_base_that_is_no_commit_is_two(plans: Path, capsys: pytest.CaptureFixture[str], base: str) -> None:
     assert main(["review", "--", base]) == 2
-    assert f"planc: error: {base} is not a commit here" in capsys.readouterr().err
+    assert f"planc: error: {base} is not a commit in this clone" in capsys.readouterr().err
 
 
 def test_histories_without_a_common_commit_are_two(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
     git("switch", "-q", "--orphan", "alone")
     git("commit", "-q", "--allow-empty", "-m", "x")
     assert main(["review", "main"]) == 2
-    assert "fetch the whole history" in capsys.readouterr().err
+    assert "fetch the full history" in capsys.readouterr().err
 
 
 def test_text_of_plans_cannot_write_markdown() -> None:

@@ -96,7 +96,7 @@ def test_all_that_has_no_form_in_a_script_is_named_with_its_line(
     error = capsys.readouterr().err
     assert f"{plan}:{_line(plan, 'source')}:3: data.open: " in error
     assert f"{plan}:{_line(plan, 'checkpoint {')}:" in error
-    assert "checkpoint.save: this op has no form in a script" in error
+    assert "checkpoint.save: this op has no plain PyTorch form" in error
     assert not output.exists()
 
 

@@ -10,6 +10,12 @@ from pathlib import Path
 
 from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli.support import plans
+from planc.cli.support.arguments import (
+    add_gpu_argument,
+    add_output_argument,
+    add_plan_argument,
+    add_set_argument,
+)
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.estimate.calibration import Calibration, dumps, loads, step_seconds
 from planc.estimate.estimate import estimate
@@ -21,11 +27,11 @@ from planc.runtime.run_directory.run_files import MAX_PLAN_BYTES, METRICS_NAME, 
 from planc.strict_json import loads as loads_json
 
 DESCRIPTION = """\
-Measure a machine by a run: what share of its peaks a plan reached, for `planc estimate --calibration`.
+Measure what share of a machine's peak FLOP/s or bandwidth a run reached, for `planc estimate --calibration`.
 
-Takes the median of `seconds` in the run's metrics.jsonl, without the first steps. A run that computes
-longer than it sends gives the gemm efficiency, one that sends longer the bus efficiency: two runs give both,
-the second written into the first one's file. Says on which machine and device, and on which day."""
+planc takes the median of `seconds` in the run's metrics.jsonl, without the first steps. A compute-bound run
+gives the GEMM efficiency, a communication-bound run the bus efficiency. To get both, calibrate with two runs
+and the same output file. The file also records the machine, the device and the date."""
 
 EPILOG = """\
 examples:
@@ -34,12 +40,12 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN", help="the plan that ran")
-    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    plans.add_set_argument(parser)
-    plans.add_gpu_argument(parser)
-    parser.add_argument("--machine", required=True, metavar="NAME", help="what you call the machine")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    add_plan_argument(parser, help="the plan that ran")
+    parser.add_argument("run", type=Path, metavar="DIR", help="run directory")
+    add_set_argument(parser)
+    add_gpu_argument(parser)
+    parser.add_argument("--machine", required=True, metavar="NAME", help="your name for the machine")
+    add_output_argument(parser, help="calibration file to write")
 
 
 def run(arguments: Namespace) -> int:
@@ -51,13 +57,15 @@ def run(arguments: Namespace) -> int:
     graph, plan, inventory = checked.draft(), checked.plan, checked.inventory
     assert graph is not None and plan is not None and inventory is not None, "a sound plan has all three"
     if plan.hardware is None:
-        raise UsageError("name the run's device with --gpu, or in a `hardware` block")
+        raise UsageError("set the run's device with --gpu, or in a `hardware` block")
     device, folder = plan.hardware.gpu, arguments.run
     _require_same(folder, plan_hash(graph))
     found = estimate(graph, inventory)
     bound = roofline(found, graph, device, devices_per_node=plan.mesh.devices_per_node)
     if bound is None:
-        raise UsageError(f"{device.name} does not say its peaks, so that a run reaches no share of them")
+        raise UsageError(
+            f"no peak FLOP/s or bandwidth is known for {device.name}, so utilization can't be computed"
+        )
     metrics = folder / METRICS_NAME
     try:
         lines = _logged(metrics)
@@ -68,12 +76,12 @@ def run(arguments: Namespace) -> int:
         arguments.output.write_text(dumps(measured), encoding="utf-8", newline="\n")
     except (OSError, ValueError) as error:
         raise UsageError(f"{metrics}: {error}") from None
-    sys.stdout.write(f"{arguments.output}: {measured.source}, from {seconds:.4g} s a step\n")
+    sys.stdout.write(f"{arguments.output}: {measured.source}, from {seconds:.4g} s per step\n")
     return CLEAN
 
 
 def _logged(metrics: Path) -> list[str]:
-    """The lines of a run's metrics; ValueError for a damaged one, OSError for what is not a plain file."""
+    """The lines of a run's metrics; ValueError for a damaged line, OSError unless it is a regular file."""
     lines = []
     for number, line in enumerate(read_lines(metrics), 1):
         if line is None:
@@ -83,24 +91,24 @@ def _logged(metrics: Path) -> list[str]:
 
 
 def _require_same(folder: Path, digest: str) -> None:
-    """UsageError unless the folder is of a run of this very plan."""
+    """UsageError unless the directory is of a run of this exact plan."""
     try:
         ran = loads_json(read_utf8(folder / PLAN_NAME, max_bytes=MAX_PLAN_BYTES))["plan_hash"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise UsageError(f"{folder} is no run's folder: it has no plan.json of one") from None
+        raise UsageError(f"`{folder}` is not a run directory: plan.json is missing or invalid") from None
     if ran != digest:
         raise UsageError(
-            f"{folder} ran {str(ran)[:12]}, the plan is {digest[:12]}: give the --set of the run"
+            f"`{folder}` ran plan_hash {str(ran)[:12]}, this plan is {digest[:12]}: pass the run's --set"
         )
 
 
 def _with_earlier(measured: Calibration, path: Path) -> Calibration:
-    """The scalar that this run does not give is kept from an earlier run on the same machine."""
+    """The measurement, with the other efficiency kept from an earlier run on the same machine."""
     if not path.exists():
         return measured
     earlier = loads(path.read_text(encoding="utf-8"))
     if (earlier.machine, earlier.device) != (measured.machine, measured.device):
-        raise ValueError(f"{path} is of {earlier.machine}, {earlier.device}: choose another file")
+        raise ValueError(f"{path} is for {earlier.machine}, {earlier.device}: choose another file")
     return replace(
         measured,
         gemm_efficiency=measured.gemm_efficiency or earlier.gemm_efficiency,

@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING
 
 from planc.api import Checked
 from planc.cli.support import plans
+from planc.cli.support.arguments import (
+    STDIN,
+    add_gpu_argument,
+    add_output_format_argument,
+    add_plans_argument,
+    add_quiet_argument,
+    add_set_argument,
+    add_world_size_argument,
+)
 from planc.cli.support.check_scope import unread
 from planc.cli.support.exits import FINDINGS, UsageError
+from planc.cli.support.plan_files import PlanFile, included_by, is_part, plan_files
+from planc.cli.support.terminal import wants_color
+from planc.cli.support.views import write_fitted, write_view
 from planc.diagnostics.formats import FORMATS
 from planc.diagnostics.report import PlanFindings, Report
 from planc.graph.graph import plan_hash
@@ -22,24 +34,25 @@ from planc.plan.elastic_meshes import smaller_plans
 from planc.record import record
 from planc.show.overview import essence
 from planc.source import SourceFile
-from planc.tables import Row, render_table
+from planc.tables import Row, plural, render_table
 
 if TYPE_CHECKING:
     from planc.cli.support.fixing import FixedPlan
 
 DESCRIPTION = """\
-Find every fault of a plan before it runs: syntax, names, types, and all rules against the model's
-structure. Reads no weights and needs no torch where the model's inventory is at hand.
+Find every error in a plan before it runs: syntax, names, types, and all rules against the model's
+structure. Reads no weights, and needs no torch if the model's inventory is cached.
 
---deep also rehearses the plan: the run's own code on tensors without values, in a fake world of the plan's
-size, for every rank that differs. It takes seconds, and is remembered.
+--deep also rehearses the plan: it runs the training code on fake tensors in a fake process group of the
+plan's size, once for each distinct rank. It takes seconds; results are cached.
 
-A comment `# planc: ignore[P802] reason` at the end of a line, or alone above it, keeps a warning from
-being reported there. Errors cannot be suppressed."""
+A comment `# planc: ignore[P802] reason` at the end of a line, or on the line above it, suppresses a warning.
+Errors can't be suppressed."""
 
 EPILOG = """\
 examples:
   planc check llama.plan
+  planc check plans                            (every plan in a directory)
   planc check plans/*.plan --output-format concise
   planc check llama.plan --set mesh.tp=4 --world-size 64
   planc check llama.plan --gpu h100
@@ -51,28 +64,27 @@ FULL = "full"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("plans", nargs="+", metavar="PLAN")
-    plans.add_set_argument(parser)
-    plans.add_gpu_argument(parser)
-    plans.add_world_size_argument(parser)
-    names = (FULL, *(listed.name for listed in FORMATS))
-    parser.add_argument(
-        "--output-format", choices=names, default=FULL, metavar="FORMAT", help=f"{', '.join(names)}"
+    add_plans_argument(
+        parser,
+        help="a .plan file, a directory of them, or - for stdin (paths start at the current directory)",
     )
+    add_set_argument(parser)
+    add_gpu_argument(parser)
+    add_world_size_argument(parser)
+    add_output_format_argument(parser, (FULL, *(listed.name for listed in FORMATS)))
+    add_quiet_argument(parser, help="print findings only, and nothing for plans that pass")
+    parser.add_argument("--deep", action="store_true", help="also rehearse the plan; needs torch")
     parser.add_argument(
-        "--fix",
-        action="store_true",
-        help="write safe fixes into the plans and what they include; report what remains",
+        "--fix", action="store_true", help="apply safe fixes to the plans and the files that they include"
     )
-    parser.add_argument("--deep", action="store_true", help="rehearse the plan too; needs torch")
-    parser.add_argument("--diff", action="store_true", help="print the fixes as a diff and write nothing")
+    parser.add_argument("--diff", action="store_true", help="print the fixes as a diff; write nothing")
     parser.add_argument(
-        "--unsafe-fixes", action="store_true", help="with --fix or --diff: the unsafe ones too"
+        "--unsafe-fixes", action="store_true", help="with --fix or --diff: include unsafe fixes"
     )
 
 
 @record
-class _Found:
+class _Result:
     """A plan as it is after any fixes."""
 
     path: str
@@ -83,34 +95,56 @@ class _Found:
 
 
 def run(arguments: Namespace) -> int:
-    """0 for clean plans, 1 for errors in any or a diff, 2 where one could not be read."""
-    if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
-        raise UsageError("--unsafe-fixes goes with --fix or --diff")
-    if arguments.deep and arguments.diff:
-        raise UsageError("--diff prints a diff, and so goes without --deep")
-    if arguments.diff and arguments.output_format != FULL:
-        raise UsageError("--diff prints a diff, and so goes without --output-format")
+    """0 for clean plans, 1 for errors in any or a diff, 2 if one could not be read."""
+    _require_consistent(arguments)
+    files = plan_files(arguments.plans)
     settings = plans.settings(arguments)
-    found: list[_Found] = []
-    for path in arguments.plans:
-        found.append(_check(path, arguments, settings))
-        if arguments.diff:
-            _print_diff(found[-1])
-        elif arguments.output_format == FULL:
-            _print_full(found[-1])
+    has_directory = any(file.is_listed for file in files)
+    results: list[_Result] = []
+    for file in files:
+        results.append(_check(file.path, arguments, settings))
+        # Which files of a directory are parts of others is known once all have been read.
+        if not has_directory:
+            _print(results[-1], arguments, is_alone=len(files) == 1)
+    num_parts = 0
+    if has_directory:
+        results, num_parts = _without_parts(files, results)
+        for result in results:
+            _print(result, arguments, is_alone=False)
+    if arguments.output_format == FULL and len(files) > 1 and not (arguments.quiet or arguments.diff):
+        sys.stdout.write(_total(results, num_parts=num_parts))
     for renderer in FORMATS:
         if renderer.name == arguments.output_format:
-            sys.stdout.write(renderer.render(_report(found, settings)))
-    code = plans.exit_code([diagnostic for one in found for diagnostic in one.checked.diagnostics])
-    has_diff = arguments.diff and any(one.fixed and one.fixed.is_changed for one in found)
+            sys.stdout.write(renderer.render(_report(results, settings)))
+    code = plans.exit_code([diagnostic for one in results for diagnostic in one.checked.diagnostics])
+    has_diff = arguments.diff and any(one.fixed and one.fixed.is_changed for one in results)
     return max(code, FINDINGS) if has_diff else code
 
 
-def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _Found:
+def _require_consistent(arguments: Namespace) -> None:
+    """UsageError for arguments that exclude each other."""
+    if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
+        raise UsageError("--unsafe-fixes needs --fix or --diff")
+    if arguments.deep and arguments.diff:
+        raise UsageError("--diff can't be combined with --deep")
+    if arguments.diff and arguments.output_format != FULL:
+        raise UsageError("--diff can't be combined with --output-format")
+    if STDIN in arguments.plans and (arguments.fix or arguments.diff or arguments.deep):
+        raise UsageError("`-` (stdin) can't be combined with --fix, --diff or --deep")
+
+
+def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _Result:
     started = time.perf_counter()
+    if path == STDIN:
+        checked = plans.check_stdin(
+            settings=settings, world_size=arguments.world_size, is_quiet=arguments.quiet
+        )
+        return _Result(plans.STDIN_NAME, checked, time.perf_counter() - started)
     if not (arguments.fix or arguments.diff):
-        checked = plans.check(path, settings=settings, world_size=arguments.world_size)
-        return _rehearsed(_Found(path, checked, time.perf_counter() - started), arguments, settings)
+        checked = plans.check(
+            path, settings=settings, world_size=arguments.world_size, is_quiet=arguments.quiet
+        )
+        return _rehearsed(_Result(path, checked, time.perf_counter() - started), arguments, settings)
     from planc.cli.support import fixing
 
     fixed = fixing.fix_plan(
@@ -118,65 +152,98 @@ def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _
     )
     if not arguments.diff:
         fixing.write(fixed)
-    _say_fixed(fixed, is_written=not arguments.diff)
-    return _rehearsed(_Found(path, fixed.checked, time.perf_counter() - started, fixed), arguments, settings)
+    _report_fixes(fixed, arguments)
+    return _rehearsed(_Result(path, fixed.checked, time.perf_counter() - started, fixed), arguments, settings)
 
 
-def _rehearsed(found: _Found, arguments: Namespace, settings: Sequence[SourceFile]) -> _Found:
+def _without_parts(files: Sequence[PlanFile], results: Sequence[_Result]) -> tuple[list[_Result], int]:
+    """The results without the presets and bases of listed directories, and the number of those."""
+    included = included_by(one.checked for one in results)
+    kept = [
+        one
+        for file, one in zip(files, results, strict=True)
+        if not (file.is_listed and is_part(one.checked, one.path, included=included))
+    ]
+    return kept, len(results) - len(kept)
+
+
+def _rehearsed(result: _Result, arguments: Namespace, settings: Sequence[SourceFile]) -> _Result:
     if not arguments.deep:
-        return found
+        return result
     from planc.cli.support.deep import rehearse, with_smaller  # a plain check should not wait for the import
 
     started = time.perf_counter()
-    checked, rows = rehearse(found.path, found.checked, stream=sys.stderr)
+    checked, rows = rehearse(result.path, result.checked, stream=sys.stderr)
     if checked.plan is not None and checked.graph is not None:
         smaller = [plan.mesh.world_size for plan in smaller_plans(checked.plan)]
-        plain = (plans.check(found.path, settings=settings, world_size=size) for size in smaller)
-        checked = with_smaller(checked, (rehearse(found.path, one, stream=sys.stderr)[0] for one in plain))
-    seconds = found.seconds + time.perf_counter() - started
-    return replace(found, checked=checked, seconds=seconds, rehearsed=rows)
+        plain = (plans.check(result.path, settings=settings, world_size=size) for size in smaller)
+        checked = with_smaller(checked, (rehearse(result.path, one, stream=sys.stderr)[0] for one in plain))
+    seconds = result.seconds + time.perf_counter() - started
+    return replace(result, checked=checked, seconds=seconds, rehearsed=rows)
 
 
-def _say_fixed(fixed: FixedPlan, *, is_written: bool) -> None:
-    for file in fixed.files:
-        said = []
-        if file.num_fixed:
-            said.append(f"{'fixed' if is_written else 'would fix'} {plans.findings(file.num_fixed)}")
-        if num_undone := fixed.num_undone(file):
-            said.append(f"not applied: the fix of {plans.findings(num_undone)}, which would bring another")
-        if num_unsafe := fixed.num_unsafe(file):
-            said.append(f"{plans.findings(num_unsafe)} left with an unsafe fix: see --unsafe-fixes --diff")
-        if said:
-            print(f"planc: {file.path}: {'; '.join(said)}", file=sys.stderr)
-
-
-def _print_diff(found: _Found) -> None:
-    assert found.fixed is not None, "a diff needs fixes"
-    sys.stdout.write(found.fixed.diff())
-    sys.stderr.write(plans.render_findings(found.checked, stream=sys.stderr))
-
-
-def _print_full(found: _Found) -> None:
-    checked = found.checked
-    sys.stdout.write(plans.render_findings(checked, stream=sys.stdout))
-    if checked.bound is None or checked.graph is None:
+def _report_fixes(fixed: FixedPlan, arguments: Namespace) -> None:
+    if arguments.quiet:
         return
-    rows = [*essence(checked.bound, checked.graph), *found.rehearsed]
+    for file in fixed.files:
+        notes = []
+        if file.num_fixed:
+            notes.append(f"{'would fix' if arguments.diff else 'fixed'} {plans.findings(file.num_fixed)}")
+        if num_undone := fixed.num_undone(file):
+            notes.append(f"{_fixes(num_undone)} not applied, because another finding would follow")
+        if num_unsafe := fixed.num_unsafe(file):
+            notes.append(f"{_fixes(num_unsafe, kind='unsafe ')} left: see --unsafe-fixes --diff")
+        if notes:
+            print(f"planc: {file.path}: {'; '.join(notes)}", file=sys.stderr)
+
+
+def _fixes(number: int, *, kind: str = "") -> str:
+    return f"{number} {kind}fix{'es' if number != 1 else ''}"
+
+
+def _print(result: _Result, arguments: Namespace, *, is_alone: bool) -> None:
+    """The findings, and for a plan that passed a summary, or one line among several plans."""
+    if arguments.diff:
+        assert result.fixed is not None, "a diff needs fixes"
+        sys.stdout.write(result.fixed.diff())
+        sys.stderr.write(plans.render_findings(result.checked, stream=sys.stderr))
+        return
+    if arguments.output_format != FULL:
+        return
+    checked = result.checked
+    sys.stdout.write(plans.render_findings(checked, stream=sys.stdout))
+    if checked.graph is None or arguments.quiet:
+        return
+    digest = plan_hash(checked.graph)[:12]
+    sys.stdout.write(f"{result.path} passed, plan_hash {digest}, in {result.seconds:.2f} s\n")
+    if is_alone:
+        _print_summary(result)
+
+
+def _print_summary(result: _Result) -> None:
+    checked = result.checked
+    assert checked.bound is not None and checked.graph is not None, "the plan passed"
+    rows = [*essence(checked.bound, checked.graph), *result.rehearsed]
     if checked.overrides:
         rows.append(("settings", ", ".join(checked.overrides)))
-    digest = plan_hash(checked.graph)[:12]
-    sys.stdout.write(f"{found.path} is sound, plan_hash {digest}, in {found.seconds:.2f} s\n")
-    base, is_deep = Path(found.path).parent, bool(found.rehearsed)
+    base, is_deep = Path(result.path).parent, bool(result.rehearsed)
     rows.append(unread(checked.bound.plan, checked.graph, base=base, is_deep=is_deep))
     *lines, last = render_table(rows, indent="  ").splitlines()
-    if plans.wants_colour(sys.stdout):
-        last = f"\033[2m{last}\033[0m"
-    sys.stdout.write("\n".join((*lines, last, "")))
+    write_view("\n".join(lines), stream=sys.stdout)
+    write_fitted(f"\033[2m{last}\033[0m" if wants_color(sys.stdout) else last, stream=sys.stdout)
 
 
-def _report(found: Sequence[_Found], settings: Sequence[SourceFile]) -> Report:
+def _total(results: Sequence[_Result], *, num_parts: int) -> str:
+    """`All 43 plans passed`, `41 of 43 plans passed`."""
+    num_plans, num_passed = len(results), sum(one.checked.graph is not None for one in results)
+    head = "All " if num_passed == num_plans > 1 else "" if num_passed == num_plans else f"{num_passed} of "
+    parts = f"; {plural(num_parts, 'file')} skipped as presets and bases" if num_parts else ""
+    return f"{head}{plural(num_plans, 'plan')} passed{parts}\n"
+
+
+def _report(results: Sequence[_Result], settings: Sequence[SourceFile]) -> Report:
     names = tuple(setting.name for setting in settings)
     return Report(
-        tuple(PlanFindings(one.path, one.checked.diagnostics, one.checked.sources, names) for one in found),
+        tuple(PlanFindings(one.path, one.checked.diagnostics, one.checked.sources, names) for one in results),
         root=os.getcwd(),
     )

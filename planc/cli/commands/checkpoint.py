@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from planc.cli.support import converting
+from planc.cli.support.arguments import add_output_format_argument, add_quiet_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.export import export
 from planc.cli.support.libraries import require_libraries
+from planc.cli.support.parser import shared_options
+from planc.cli.support.views import write_view
 from planc.runtime.checkpoint_format.compare import comparable, differences
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import (
@@ -30,72 +33,110 @@ from planc.runtime.run_directory.run_files import PLAN_NAME
 from planc.tables import format_bytes, plural, render_table
 from planc.vocab import DType
 
-DESCRIPTION = """\
-Look at checkpoints, without starting a run. `ls` lists those of a run's folder. `verify` reads every byte
-of one and compares it with what was saved: sizes, SHA-256, headers, and that every element of every tensor
-is there once. `diff` says how two differ: steps, data, mesh, versions, tensors. What changed between the
-plans that saved them, `planc diff` says. `export` writes one as a folder that transformers loads: weights
-under transformers' names, config and tokenizer; one process does it, whatever mesh the checkpoint was saved
-on, with one tensor in memory at a time, after it has verified all. `convert` makes plain DCP of one, for
-torch.distributed.checkpoint and what reads it, or one of planc's of plain DCP. What plain DCP says of its
-tensors is a pickle: a program that may do anything to who reads it, so that is read only with --unpickle, by
-a process without files, sockets and environment, which refuses every name but those of DCP's metadata."""
+DESCRIPTION = "Inspect, export and convert checkpoints, without starting a run."
 
 EPILOG = """\
 examples:
   planc checkpoint ls runs/llama
-  planc checkpoint verify runs/llama                         (all of the run's)
-  planc checkpoint verify runs/llama/checkpoints/step-500
-  planc checkpoint diff runs/a runs/b --values               (the last of each; every value is compared)
+  planc checkpoint verify runs/llama
+  planc checkpoint diff runs/a runs/b --values
   planc checkpoint export runs/llama --hf models/llama-tuned --dtype bfloat16
   planc checkpoint convert runs/llama --dcp exports/llama-dcp
-  planc checkpoint convert exports/llama-dcp --planc converted --unpickle"""
+
+`planc checkpoint COMMAND --help` shows the options of a command."""
+
+_LS = """\
+List a run's checkpoints, and directories that an interrupted save left behind."""
+
+_VERIFY = """\
+Read every byte of a checkpoint, or of all checkpoints of a run, and compare it with what was saved: file
+sizes, SHA-256, headers, and that every element of every tensor is stored exactly once."""
+
+_DIFF = """\
+Compare two checkpoints: steps, data, mesh, versions and tensors. To compare the plans that saved them, use
+`planc diff`."""
+
+_EXPORT = """\
+Write a checkpoint as a directory that transformers loads: weights under transformers' names, config and
+tokenizer. It verifies the whole checkpoint first. One process is enough for a checkpoint saved on any mesh;
+it holds one tensor in memory at a time."""
+
+_CONVERT = """\
+Convert a checkpoint to plain DCP, for torch.distributed.checkpoint and tools that read it, or plain DCP to a
+planc checkpoint.
+
+Plain DCP stores its metadata as a pickle, which can execute arbitrary code when loaded. planc reads it only
+with --unpickle, in a process without files, sockets or environment variables that allows DCP's metadata
+classes alone."""
+
+_EXAMPLES = {
+    "ls": "  planc checkpoint ls runs/llama",
+    "verify": "  planc checkpoint verify runs/llama                         (every checkpoint of the run)\n"
+    "  planc checkpoint verify runs/llama/checkpoints/step-500",
+    "diff": "  planc checkpoint diff runs/a runs/b --values               (compares the newest of each)",
+    "export": "  planc checkpoint export runs/llama --hf models/llama-tuned --dtype bfloat16",
+    "convert": "  planc checkpoint convert runs/llama --dcp exports/llama-dcp\n"
+    "  planc checkpoint convert exports/llama-dcp --planc converted --unpickle",
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "action", choices=tuple(_ACTIONS), metavar="ACTION", help="ls, verify, diff, export or convert"
-    )
-    parser.add_argument(
-        "checkpoints", nargs="+", metavar="CHECKPOINT", help="a checkpoint's folder, or a run's"
-    )
-    parser.add_argument(
-        "--values", action="store_true", help="diff: compare the values too, which needs torch"
-    )
-    parser.add_argument("--hf", metavar="FOLDER", help="export: the folder to write")
-    parser.add_argument(
+    commands = parser.add_subparsers(dest="action", metavar="COMMAND", required=True, title="commands")
+    ls = _add(commands, "ls", "list a run's checkpoints", _LS)
+    _add_checkpoints(ls)
+    verify_parser = _add(commands, "verify", "check every byte of checkpoints", _VERIFY)
+    _add_checkpoints(verify_parser)
+    compare = _add(commands, "diff", "compare two checkpoints", _DIFF)
+    compare.add_argument("old", metavar="OLD", help=_CHECKPOINT)
+    compare.add_argument("new", metavar="NEW", help="as OLD")
+    compare.add_argument("--values", action="store_true", help="also compare tensor values; needs torch")
+    for one in (ls, verify_parser, compare):
+        add_output_format_argument(one)
+    add_quiet_argument(verify_parser, help="print problems only")
+    exporting = _add(commands, "export", "write a checkpoint for transformers", _EXPORT)
+    exporting.add_argument("checkpoint", metavar="CHECKPOINT", help=_CHECKPOINT)
+    exporting.add_argument("--hf", required=True, metavar="DIR", help="directory to write")
+    exporting.add_argument(
         "--dtype",
         choices=[dtype.value for dtype in DType],
-        help="export: of parameters (default: the checkpoint's own)",
+        metavar="DTYPE",
+        help=f"dtype of parameters: {', '.join(DType)} (default: as saved)",
     )
-    parser.add_argument(
-        "--model",
-        metavar="FOLDER",
-        help="export, convert: the model's folder (export's default: where the run's plan says)",
+    exporting.add_argument(
+        "--model", metavar="DIR", help="the model's directory (default: as in the run's plan)"
     )
-    converting.add_arguments(parser)
-    parser.add_argument("--output-format", choices=("text", "json"), default="text")
+    add_quiet_argument(exporting, help="print errors only")
+    convert = _add(commands, "convert", "convert between planc's format and plain DCP", _CONVERT)
+    convert.add_argument("checkpoint", metavar="CHECKPOINT", help=f"{_CHECKPOINT}, or a plain DCP directory")
+    converting.add_arguments(convert)
+    add_quiet_argument(convert, help="print errors only")
+
+
+_CHECKPOINT = "a checkpoint (`step-N`) or run directory"
+
+
+def _add(commands: Any, name: str, summary: str, description: str) -> ArgumentParser:
+    parser: ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"examples:\n{_EXAMPLES[name]}",
+        parents=[shared_options()],
+    )
+    return parser
+
+
+def _add_checkpoints(parser: ArgumentParser) -> None:
+    parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help=_CHECKPOINT)
 
 
 def run(arguments: Namespace) -> int:
-    """0, or 1 where `verify` finds damage; UsageError for what is no checkpoint."""
-    for option, actions in _OPTIONS.items():
-        if getattr(arguments, option) not in (None, False) and arguments.action not in actions:
-            raise UsageError(f"--{option} is for `planc checkpoint {' or '.join(actions)}`")
+    """0, or 1 if `verify` finds damage; UsageError for a path without a checkpoint."""
     try:
         code: int = _ACTIONS[arguments.action](arguments)
     except CheckpointError as error:
         raise UsageError(f"{error.message}\n{error.help}") from error
     return code
-
-
-_OPTIONS = {
-    "values": ("diff",),
-    "hf": ("export",),
-    "dtype": ("export",),
-    "model": ("export", "convert"),
-    **dict.fromkeys(converting.OPTIONS, ("convert",)),
-}
 
 
 def _ls(arguments: Namespace) -> int:
@@ -106,7 +147,7 @@ def _ls(arguments: Namespace) -> int:
         cells = [
             [str(row[name]) if name != "size_bytes" else _size(row) for name in _COLUMNS] for row in found
         ]
-        sys.stdout.write(render_table(cells, header=tuple(_COLUMNS.values()), right=(1, 2, 3)))
+        write_view(render_table(cells, header=tuple(_COLUMNS.values()), right=(1, 2, 3)), stream=sys.stdout)
     return CLEAN
 
 
@@ -126,7 +167,7 @@ def _size(row: Mapping[str, Any]) -> str:
 
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """What `ls` says of a folder's checkpoints, lowest step first, and of what dead saves have left."""
+    """Rows of `ls`: a directory's checkpoints, lowest step first, then leftovers of interrupted saves."""
     for checkpoint in _checkpoints(folder):
         try:
             yield _row(checkpoint, read_manifest(checkpoint))
@@ -138,9 +179,9 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
             }
     if step_of(folder.resolve()) is None:
         for path in leftovers(_root(folder)):
-            yield _empty_row(path, "left by a save that died")
+            yield _empty_row(path, "left by an interrupted save")
         for path, kind in strange_steps(_root(folder)):
-            yield _empty_row(path, f"not a checkpoint: it is a {kind}")
+            yield _empty_row(path, f"not a checkpoint: {kind}")
 
 
 def _empty_row(path: Path, state: str) -> dict[str, Any]:
@@ -156,18 +197,20 @@ def _row(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
         "size_bytes": sum(file.size_bytes for _, file in _files(manifest)),
         "mesh": mesh or "1 rank",
         "plan_hash": manifest.plan_hash[:12],
-        "state": "committed" if _is_whole(checkpoint, manifest) else "incomplete: `verify` says what is gone",
+        "state": "committed"
+        if _is_whole(checkpoint, manifest)
+        else "incomplete: run `planc checkpoint verify`",
     }
 
 
 def _is_whole(checkpoint: Path, manifest: Manifest) -> bool:
-    """Whether every file is there with its size; what is in them is for `verify`."""
+    """Whether every file exists with its size; `verify` reads their contents."""
     files = ((checkpoint / name, file.size_bytes) for name, file in _files(manifest))
     return all(kind_of(path) == "file" and path.stat().st_size == size_bytes for path, size_bytes in files)
 
 
 def _files(manifest: Manifest) -> tuple[tuple[str, FileEntry], ...]:
-    """Every file that a manifest names, and what it says of it."""
+    """Every file that a manifest lists, with its entry."""
     plan = ((PLAN_NAME, manifest.plan),) if manifest.plan is not None else ()
     return (*manifest.files.items(), *plan)
 
@@ -183,19 +226,17 @@ def _verify(arguments: Namespace) -> int:
         print(json.dumps(found, indent=2))
     else:
         for path, listed in problems.items():
-            print(
-                f"{path}: {plural(len(listed), 'problem') if listed else 'sound, every byte as it was saved'}"
-            )
+            if listed or not arguments.quiet:
+                verdict = plural(len(listed), "problem") if listed else "passed, every byte as saved"
+                print(f"{path}: {verdict}")
             for problem in listed:
                 print(f"  {problem}")
     return FINDINGS if any(problems.values()) else CLEAN
 
 
 def _diff(arguments: Namespace) -> int:
-    if len(arguments.checkpoints) != 2:
-        raise UsageError("`planc checkpoint diff` compares two checkpoints")
     (first, before), (second, after) = (
-        (path, read_manifest(path)) for path in map(_one, arguments.checkpoints)
+        (path, read_manifest(path)) for path in map(_one, (arguments.old, arguments.new))
     )
     facts = differences(before, after)
     names = comparable(before, after)
@@ -205,7 +246,7 @@ def _diff(arguments: Namespace) -> int:
         print(json.dumps(found, indent=2))
         return CLEAN
     sys.stdout.write(render_table([(one.name, one.before or "-", "->", one.after or "-") for one in facts]))
-    print(f"{plural(len(names), 'tensor')} in both, of one shape and dtype")
+    print(f"{plural(len(names), 'tensor')} in both with the same shape and dtype")
     if values is not None:
         _print_values(values)
     return CLEAN
@@ -220,13 +261,15 @@ def _distances(
 
     for path, _ in (first, second):
         if problems := verify(path):
-            raise UsageError(f"{path} is damaged: {problems[0]}\n`planc checkpoint verify {path}` says all")
+            raise UsageError(
+                f"{path} is damaged: {problems[0]}\n`planc checkpoint verify {path}` lists all problems"
+            )
     return (asdict(distance) for distance in distances(names, first, second))
 
 
 def _print_values(values: list[dict[str, Any]]) -> None:
     apart = sorted((one for one in values if one["largest"]), key=lambda one: -one["largest"])
-    print(f"{len(values) - len(apart)} equal in every bit, {len(apart)} apart")
+    print(f"{len(values) - len(apart)} bitwise equal, {len(apart)} different")
     rows = [(one["name"], f"{one['largest']:.3e}") for one in apart[:_MAX_LISTED]]
     sys.stdout.write(render_table(rows, right=(1,), indent="  "))
     if len(apart) > _MAX_LISTED:
@@ -237,27 +280,30 @@ _MAX_LISTED = 20
 
 
 def _export(arguments: Namespace) -> int:
-    if len(arguments.checkpoints) != 1 or not arguments.hf:
-        raise UsageError("`planc checkpoint export` takes one checkpoint, and `--hf FOLDER` to write")
-    checkpoint = _one(arguments.checkpoints[0])
-    return export(checkpoint, folder=arguments.hf, model=arguments.model, dtype=arguments.dtype)
+    checkpoint = _one(arguments.checkpoint)
+    note = export(checkpoint, folder=arguments.hf, model=arguments.model, dtype=arguments.dtype)
+    return _written(note, arguments)
 
 
 def _convert(arguments: Namespace) -> int:
-    if len(arguments.checkpoints) != 1:
-        raise UsageError("`planc checkpoint convert` takes one checkpoint")
     if arguments.dcp:
-        return converting.to_plain(_one(arguments.checkpoints[0]), arguments)
-    return converting.from_plain(Path(arguments.checkpoints[0]), arguments)
+        return _written(converting.to_plain(_one(arguments.checkpoint), arguments), arguments)
+    return _written(converting.from_plain(Path(arguments.checkpoint), arguments), arguments)
+
+
+def _written(note: str, arguments: Namespace) -> int:
+    if not arguments.quiet:
+        print(note, file=sys.stderr)
+    return CLEAN
 
 
 def _root(folder: Path) -> Path:
-    """The folder of steps: a run's, or the one named itself."""
+    """The directory of steps: a run's `checkpoints`, or `folder` itself."""
     return folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
 
 
 def _checkpoints(folder: Path) -> tuple[Path, ...]:
-    """The checkpoint named, or all of the run's folder that is named; UsageError where there is none."""
+    """The named checkpoint, or all checkpoints of the named run; UsageError if there is none."""
     if step_of(folder.resolve()) is not None:
         if not folder.is_dir():
             raise UsageError(_absent(folder))
@@ -265,20 +311,18 @@ def _checkpoints(folder: Path) -> tuple[Path, ...]:
     root = _root(folder)
     found = tuple(step_directory(root, step=step) for step in committed_steps(root))
     if not found:
-        raise UsageError(f"{folder} is no checkpoint, and no run's folder with one: name a `step-N`")
+        raise UsageError(f"no checkpoint found in `{folder}`: pass a `step-N` directory or a run directory")
     return found
 
 
 def _absent(folder: Path) -> str:
     steps = committed_steps(folder.resolve().parent)
-    there = (
-        f"there are {', '.join(f'step-{step}' for step in steps[-_MAX_LISTED:])}" if steps else "nor others"
-    )
-    return f"{folder} is not there: {there}"
+    others = ", ".join(f"step-{step}" for step in steps[-_MAX_LISTED:])
+    return f"no checkpoint `{folder}`; {f'found {others}' if steps else 'the directory has none'}"
 
 
 def _one(name: str) -> Path:
-    """The checkpoint named, or the last of the run's folder."""
+    """The named checkpoint, or the newest of the named run."""
     return _checkpoints(Path(name))[-1]
 
 

@@ -7,6 +7,13 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from planc.cli.support import plans
+from planc.cli.support.arguments import (
+    add_output_argument,
+    add_plan_argument,
+    add_quiet_argument,
+    add_set_argument,
+    add_world_size_argument,
+)
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.graph.artifact import base_between, dump
 from planc.graph.graph import Graph, plan_hash
@@ -15,29 +22,30 @@ from planc.plain_pytorch.emit import script
 from planc.plain_pytorch.script import NotInScript
 
 DESCRIPTION = """\
-Write a plan's execution graph as JSON that a run executes without the plan, or with --script as a
-script of PyTorch's own calls that torchrun executes without planc.
+Compile a plan to a JSON artifact that `planc run` executes without the plan, or with --script to a plain
+PyTorch script that torchrun executes without planc.
 
-Relative paths stand in it as the plan writes them. The artifact's `base` says where they start: the
-plan's folder, seen from the artifact's. So the same files are found wherever both are moved together,
-and plan_hash does not depend on where the artifact lies."""
+Relative paths stay as written in the plan. They start at the artifact's `base`: the path from the artifact's
+directory to the plan's. So you can move both together, and plan_hash does not depend on where the artifact
+is stored."""
 
 EPILOG = """\
-example:
+examples:
   planc compile llama.plan -o llama.json --set mesh.tp=4
   planc compile llama.plan --script -o train.py"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the artifact to write")
+    add_plan_argument(parser)
+    add_output_argument(parser, help="file to write")
     parser.add_argument(
         "--script",
         action="store_true",
-        help="write a script of torch and transformers alone; an op that has no form in one is an error",
+        help="write a plain PyTorch script; an op without a plain PyTorch form is an error",
     )
-    plans.add_set_argument(parser)
-    plans.add_world_size_argument(parser)
+    add_set_argument(parser)
+    add_world_size_argument(parser)
+    add_quiet_argument(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -48,7 +56,7 @@ def run(arguments: Namespace) -> int:
     if failure is not None:
         return failure
     assert checked.graph is not None, "a plan without errors has a graph"
-    output = _output(Path(arguments.output), plan=Path(arguments.plan))
+    output = _output(arguments.output, plan=Path(arguments.plan))
     base = base_between(output.parent, plan_folder=Path(arguments.plan).parent)
     if arguments.script:
         assert checked.inventory is not None, "a graph is of a model"
@@ -59,12 +67,13 @@ def run(arguments: Namespace) -> int:
         write_atomically(output, text=text)
     except OSError as error:
         raise UsageError(f"{arguments.output} cannot be written: {error.strerror}") from error
-    print(f"{arguments.output}: plan_hash {plan_hash(checked.graph)[:12]}", file=sys.stderr)
+    if not arguments.quiet:
+        print(f"{arguments.output}: plan_hash {plan_hash(checked.graph)[:12]}", file=sys.stderr)
     return CLEAN
 
 
 def _script(graph: Graph, *, base: str, ties: tuple[tuple[str, ...], ...]) -> str:
-    """UsageError with a line for each op that has no form in a script."""
+    """The script; UsageError with a line for each op that has no plain PyTorch form."""
     try:
         return script(graph, base=base, ties=ties)
     except NotInScript as error:
@@ -72,8 +81,10 @@ def _script(graph: Graph, *, base: str, ties: tuple[tuple[str, ...], ...]) -> st
 
 
 def _output(path: Path, *, plan: Path) -> Path:
-    """Where to write, links resolved. UsageError for the plan itself and for what is no file: a rename onto
-    /dev/stdout would replace the device."""
+    """The file to write, links resolved. UsageError for the plan itself, and unless it is a regular file.
+
+    A rename onto /dev/stdout would replace the device.
+    """
     try:
         output = path.resolve()
         is_replaceable = output.is_file() or not output.exists()

@@ -9,8 +9,11 @@ from functools import partial
 
 from planc.checks.run.expectation_broken import CODE as BROKEN
 from planc.cli.support import plans
+from planc.cli.support.arguments import add_output_format_argument, add_set_argument, add_world_size_argument
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
 from planc.cli.support.settings import settings_from
+from planc.cli.support.terminal import wants_color
+from planc.cli.support.views import write_fitted
 from planc.cli.versions.difftool import Pair, pairs
 from planc.cli.versions.revisions import checkpoint_in, read_side, resuming
 from planc.diagnostics import has_errors
@@ -23,42 +26,41 @@ from planc.diff.text import render_text
 from planc.tables import printable
 
 DESCRIPTION = """\
-Say what a change of a plan changes, grouped by consequence: layout, memory, communication, checkpoint,
-batch, numerics, run. OLD and NEW are plans, compiled artifacts, git:REVISION:PATH, run folders or
-checkpoints; a model is always the one that is here now. Memory and bytes are those of `planc estimate`.
-Comments, order, layout and parameters make no semantic change.
+Show what changed between two plans, grouped by consequence: layout, memory, communication, checkpoint,
+batch, numerics, run. OLD and NEW are plans, compiled artifacts, git:REVISION:PATH, run directories or
+checkpoints; models are read as they are now. Memory and bytes are those of `planc estimate`. Comments,
+order, formatting and parameters change no meaning.
 
-Where OLD is a checkpoint or a run folder, it also prints whether a run of NEW would resume, by the verdict
-that the run itself acts on, and the --allow-change that would lift a refusal."""
+If OLD is a checkpoint or a run directory, the output also tells whether a run of NEW would resume from it
+(the run decides in the same way), and which --allow-change would permit it."""
 
 EPILOG = """\
 examples:
   planc diff git:main:plans/llama.plan plans/llama.plan
-  planc diff llama.plan llama.plan --set mesh.tp=8     (what would the setting change?)
-  planc diff runs/x/checkpoints/step-500 llama.plan   (would it resume?)
+  planc diff llama.plan llama.plan --set mesh.tp=8     (what would this setting change?)
+  planc diff runs/x/checkpoints/step-500 llama.plan    (would it resume?)
   planc diff old.plan new.plan --output-format markdown --fail-on checkpoint --fail-on expect
 
---set works on NEW alone. TP_SIZE and its like are not read: a difference is between what is written."""
-
+--set applies to NEW only. TP_SIZE, DP_SIZE and CP_SIZE are ignored: a diff compares plans as written."""
 
 EXPECT = "expect"
-"""What `--fail-on` calls broken expectations, beside the groups."""
+"""The name of broken expectations in `--fail-on`, next to the groups."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("old", metavar="OLD")
-    parser.add_argument("new", metavar="NEW")
-    parser.add_argument("--output-format", choices=("text", "markdown", "json"), default="text")
-    parser.add_argument("--exit-code", action="store_true", help="exit with 1 where the meaning differs")
+    parser.add_argument("old", metavar="OLD", help="a plan, artifact, git:REVISION:PATH, run or checkpoint")
+    parser.add_argument("new", metavar="NEW", help="as OLD")
+    add_output_format_argument(parser, ("text", "markdown", "json"))
+    parser.add_argument("--exit-code", action="store_true", help="exit with 1 if the meaning differs")
     add_fail_on_argument(parser)
     parser.add_argument(
         "--path",
         metavar="PLAN",
-        help="OLD and NEW are files that hold versions of PLAN, as `git difftool` passes them; what PLAN "
-        "includes is read from the revision that has such a version",
+        help="OLD and NEW are temporary files with versions of PLAN, as `git difftool` passes them; files "
+        "that PLAN includes are read from the matching revision",
     )
-    plans.add_set_argument(parser)
-    plans.add_world_size_argument(parser)
+    add_set_argument(parser)
+    add_world_size_argument(parser)
 
 
 def add_fail_on_argument(parser: ArgumentParser) -> None:
@@ -68,12 +70,12 @@ def add_fail_on_argument(parser: ArgumentParser) -> None:
         choices=(*map(str, Group), EXPECT),
         default=[],
         metavar="GROUP",
-        help=f"exit with 1 where this group differs: {', '.join((*map(str, Group), EXPECT))}; again for more",
+        help=f"exit with 1 if this group differs: {', '.join((*map(str, Group), EXPECT))}; can be repeated",
     )
 
 
 def run(arguments: Namespace) -> int:
-    """0; 1 where NEW has errors, or differs under --exit-code or --fail-on; 2 where a side cannot be read."""
+    """0; 1 if NEW has errors, or differs under --exit-code or --fail-on; 2 if a side can't be read."""
     if arguments.path is None:
         old, new = arguments.old, arguments.new
         return _compare(Pair(old, new, partial(read_side, old), partial(read_side, new)), arguments)
@@ -87,31 +89,31 @@ def run(arguments: Namespace) -> int:
 
 
 def _compare(pair: Pair, arguments: Namespace) -> int:
-    """Shows the difference of a plan's two versions."""
+    """Print the difference between two versions of a plan."""
     settings, _ = settings_from(arguments.set, {})
     old, old_checked = pair.read_old(settings=(), world_size=None)
     if old is None:
         sys.stderr.write(plans.render_findings(old_checked, stream=sys.stderr))
-        print(f"planc: error: {pair.old_name} is too broken to compare", file=sys.stderr)
+        print(f"planc: error: {pair.old_name} has errors that prevent a comparison", file=sys.stderr)
         return COULD_NOT_RUN
     new, new_checked = pair.read_new(settings=settings, world_size=arguments.world_size)
     if new is None:
         sys.stderr.write(plans.render_findings(new_checked, stream=sys.stderr))
-        print(f"planc: error: {pair.new_name} is too broken to compare", file=sys.stderr)
+        print(f"planc: error: {pair.new_name} has errors that prevent a comparison", file=sys.stderr)
         return plans.exit_code(new_checked.diagnostics)
     checkpoint = checkpoint_in(arguments.old) if arguments.path is None else None
     found = diff(old, new, resume=resuming(checkpoint, new) if checkpoint else None)
     if pair.because and arguments.output_format != "json":
         print(f"{printable(pair.new_name)} includes {printable(pair.because)}, which changed:")
-    sys.stdout.write(_render(found, arguments.output_format))
+    _write(found, arguments.output_format)
     is_failure = has_errors(new.diagnostics) or (arguments.exit_code and not found.same_meaning)
     return FINDINGS if is_failure or fails(found, arguments.fail_on) else CLEAN
 
 
 def fails(found: PlanDiff, groups: Sequence[str]) -> bool:
-    """Whether any of the groups that the caller watches differs. `expect` is every broken expectation.
+    """Whether any of the groups differs; `expect` means any broken expectation.
 
-    UsageError for a group that could not be compared: it must not pass for unchanged.
+    UsageError for a group that could not be compared, since it may have changed.
     """
     if EXPECT in groups and any(finding.code.code == BROKEN.code for finding in found.diagnostics):
         return True
@@ -122,11 +124,11 @@ def fails(found: PlanDiff, groups: Sequence[str]) -> bool:
     return any(found.differs_in(group) for group in Group if group in groups)
 
 
-def _render(found: PlanDiff, output_format: str) -> str:
+def _write(found: PlanDiff, output_format: str) -> None:
     match output_format:
         case "markdown":
-            return render_markdown(found)
+            sys.stdout.write(render_markdown(found))
         case "json":
-            return render_diff_json(found)
+            sys.stdout.write(render_diff_json(found))
         case _:
-            return render_text(found, colour=plans.wants_colour(sys.stdout))
+            write_fitted(render_text(found, colour=wants_color(sys.stdout)), stream=sys.stdout)

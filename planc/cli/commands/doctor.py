@@ -10,8 +10,16 @@ from pathlib import Path
 
 from planc.api import Checked
 from planc.cli.support import plans
+from planc.cli.support.arguments import (
+    add_output_format_argument,
+    add_run_dir_argument,
+    add_set_argument,
+    add_world_size_argument,
+)
 from planc.cli.support.exits import CLEAN, FINDINGS
 from planc.cli.support.settings import settings_from, unknown_variables
+from planc.cli.support.terminal import terminal_width, wants_color
+from planc.cli.support.views import write_view
 from planc.diagnostics.human import HumanRenderer
 from planc.doctor.examination import Report
 from planc.doctor.examine import Found, examine
@@ -25,10 +33,11 @@ from planc.runtime.process import read_launch
 from planc.runtime.run_directory.obstacles import Obstacle, num_kept, obstacles
 
 DESCRIPTION = """\
-Say what this machine has, and what is wrong with it: versions, devices and backends, the launcher's
-variables, the run's folder, limits of the system. With a plan: whether this machine can run it.
+Report this machine's hardware and software, and problems with them: versions, devices and backends, the
+launcher's environment variables, the run directory, system limits. With a plan, also check whether this
+machine can run it.
 
-Run it where the plan is to run, under the same launcher and in the same container. Secrets are not shown."""
+Run it where the plan will run, under the same launcher and in the same container. It prints no secrets."""
 
 EPILOG = """\
 examples:
@@ -37,19 +46,19 @@ examples:
   srun --ntasks-per-node 1 planc doctor llama.plan --world-size 64
   planc doctor --output-format json
 
-exit codes: 0 nothing forbids a run, 1 an error, 2 could not run."""
+exit codes: 0 no errors, 1 errors that would stop a run, 2 could not run."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("plan", nargs="?", metavar="PLAN")
-    plans.add_set_argument(parser)
-    plans.add_world_size_argument(parser)
-    parser.add_argument("--run-dir", type=Path, metavar="D", help="the run's folder (default: runs/<name>)")
-    parser.add_argument("--output-format", choices=("text", "json"), default="text")
+    parser.add_argument("plan", nargs="?", metavar="PLAN", help="a .plan file to check the machine against")
+    add_set_argument(parser)
+    add_world_size_argument(parser)
+    add_run_dir_argument(parser)
+    add_output_format_argument(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """0 where nothing forbids a run, 1 for an error; as `check` for a plan with errors."""
+    """0 without errors, 1 for an error that would stop a run; as `check` for a plan with errors."""
     checked = _checked(arguments)
     if checked is not None:
         failure = plans.require_sound(checked)
@@ -60,13 +69,15 @@ def run(arguments: Namespace) -> int:
     if arguments.output_format == "json":
         sys.stdout.write(json.dumps(report_data(report, found.machine), indent=2) + "\n")
     else:
-        sys.stdout.write(_text(report, checked))
+        _write(report, checked)
     return CLEAN if report.ok else FINDINGS
 
 
 def _checked(arguments: Namespace) -> Checked | None:
-    """The plan, under the launch that is asked for or that this process is part of; malformed variables are
-    the report's to name."""
+    """The plan, checked against `--world-size` or this process's launch.
+
+    Malformed variables are left to the report.
+    """
     if arguments.plan is None:
         return None
     settings, _ = settings_from(arguments.set, os.environ)
@@ -76,10 +87,10 @@ def _checked(arguments: Namespace) -> Checked | None:
 
 
 def _launched_ranks() -> int | None:
-    """The ranks of the launch that this process is part of; None for a process on its own."""
+    """The number of ranks in this process's launch; None for a single process."""
     try:
         world_size = read_launch(os.environ).world_size
-    except RunError:  # the report says what is wrong with it
+    except RunError:  # the report has a finding for it
         return None
     return world_size if world_size > 1 else None
 
@@ -116,36 +127,38 @@ def _found(arguments: Namespace, checked: Checked | None) -> Found:
 
 
 def _inputs(arguments: Namespace, checked: Checked | None) -> tuple[Input, ...]:
-    """What the plan's run reads on this machine."""
+    """The files on this machine that a run of the plan reads."""
     if checked is None or checked.graph is None:
         return ()
     return read_inputs(checked.graph, base=Path(arguments.plan).parent)
 
 
 def _num_kept(storage: Storage | None) -> int:
-    """The checkpoints in the run's folder."""
+    """The number of checkpoints in the run directory."""
     if storage is None or storage.refusal is not None:
         return 0
     return num_kept(storage.path)
 
 
 def _obstacles(storage: Storage | None, checked: Checked | None) -> tuple[Obstacle, ...]:
-    """What would stop the plan's run from saving in its folder."""
+    """Entries that would keep a run of the plan from saving in its directory."""
     if storage is None or storage.refusal is not None or checked is None or checked.graph is None:
         return ()
     return obstacles(storage.path, checked.graph)
 
 
-def _text(report: Report, checked: Checked | None) -> str:
-    """The table, then what is wrong in it."""
+def _write(report: Report, checked: Checked | None) -> None:
+    """Print the table, then the problems found."""
     sources = {**(checked.sources if checked else {}), **report.sources}
     stream = sys.stdout
     renderer = HumanRenderer(
         sources,
-        colour=plans.wants_colour(stream),
-        width=plans.terminal_width(stream),
+        colour=wants_color(stream),
+        width=terminal_width(stream),
         encoding=stream.encoding,
         observed=report.sources,
     )
     findings = renderer.render(report.diagnostics)
-    return f"{report_text(report)}\n{findings or 'nothing wrong found'}".rstrip("\n") + "\n"
+    write_view(report_text(report), stream=stream)
+    text = findings or "no problems found"
+    stream.write("\n" + text.rstrip("\n") + "\n")

@@ -9,6 +9,12 @@ from pathlib import Path
 
 from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli.support import plans
+from planc.cli.support.arguments import (
+    add_gpu_argument,
+    add_output_format_argument,
+    add_plan_argument,
+    add_set_argument,
+)
 from planc.cli.support.exits import UsageError
 from planc.cli.support.views import write_view
 from planc.estimate.calibration import Calibration, loads
@@ -20,13 +26,14 @@ from planc.plan.spec import Plan
 from planc.show.estimate import estimate_data, estimate_text
 
 DESCRIPTION = """\
-Say what a plan needs: memory per rank, what each rank sends in a step, by mesh dim, and FLOPs.
+Estimate what a plan needs: memory per rank, bytes that each rank sends per step and mesh dim, and FLOPs.
 
-A closed form from the execution graph and the model's structure. Parameters, gradients, optimizer state
-and collectives are exact; activations, transients and the peak are not calibrated to any machine.
+The estimate is a closed form of the execution graph and the model's structure. Parameters, gradients,
+optimizer state and collectives are exact; activations, temporary tensors and the peak are not calibrated to
+any machine.
 
-For a device, named by the plan's `hardware` block or by --gpu, also whether the peak fits, and a lower bound
-of a step's time. Calibrate that with `planc calibrate` before you believe it."""
+If the plan's `hardware` block or --gpu names a device, planc also reports whether the peak fits, and a lower
+bound on the step time. Calibrate with `planc calibrate` before you rely on it."""
 
 EPILOG = """\
 examples:
@@ -34,19 +41,21 @@ examples:
   planc estimate llama.plan --gpu h100 --calibration h100.json
   planc estimate llama.plan --set mesh.tp=8 --output-format json
 
-An `expect` block can hold a plan to it: peak_memory < 60 GiB, tp_bytes_per_step < 300 GiB, fits == true."""
+An `expect` block can enforce limits: peak_memory < 60 GiB, tp_bytes_per_step < 300 GiB, fits == true."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN")
-    plans.add_set_argument(parser)
-    plans.add_gpu_argument(parser)
-    parser.add_argument("--calibration", type=Path, metavar="FILE", help="from `planc calibrate`")
-    parser.add_argument("--output-format", choices=("text", "json"), default="text")
+    add_plan_argument(parser)
+    add_set_argument(parser)
+    add_gpu_argument(parser)
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="efficiencies measured by `planc calibrate`"
+    )
+    add_output_format_argument(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """As `check`. Of a plan whose only error is that it does not fit, the estimate is shown all the same."""
+    """As `check`; a plan whose only error is that it does not fit still gets its estimate."""
     calibration = _calibration(arguments.calibration)
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
     failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
@@ -68,7 +77,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _calibration(path: Path | None) -> Calibration | None:
-    """The file's content; UsageError for one that cannot be used."""
+    """Read a calibration file; UsageError for an invalid one."""
     if path is None:
         return None
     try:
@@ -78,10 +87,10 @@ def _calibration(path: Path | None) -> Calibration | None:
 
 
 def _bound(found: Estimate, graph: Graph, plan: Plan, calibration: Calibration | None) -> Roofline | None:
-    """The step's time on the plan's device; None without one. UsageError for another's calibration."""
+    """The step time on the plan's device; None without one. UsageError for another device's calibration."""
     if plan.hardware is None:
         if calibration is not None:
-            raise UsageError("--calibration is of a device: name it with --gpu, or in a `hardware` block")
+            raise UsageError("--calibration needs a device: set it with --gpu, or in a `hardware` block")
         return None
     node = plan.mesh.devices_per_node
     try:

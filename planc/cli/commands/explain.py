@@ -7,8 +7,8 @@ from argparse import ArgumentParser, Namespace
 from typing import TextIO
 
 from planc.cli.main import COMMANDS
-from planc.cli.support import plans
 from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.terminal import terminal_width, wants_color
 from planc.cli.support.views import write_view
 from planc.diagnostics import pages
 from planc.diagnostics.suggest import nearest
@@ -17,13 +17,13 @@ from planc.plan.scalars import listed
 from planc.show import reference
 
 DESCRIPTION = """\
-Explain a code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), a key or value of one
-(logging.tracker, wandb), an op of the graph (fsdp.shard) or a style (colwise). Without a topic: list all
-but keys and values."""
+Explain an error code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), a key or value of
+a block (logging.tracker, wandb), an op of the graph (fsdp.shard) or a style (colwise). Without a topic, list
+all topics except keys and values."""
 
 _MAX_NEAR = 6
 _PAGE_CELLS = 100
-"""Longer lines of prose are hard to read."""
+"""The greatest width of rendered prose."""
 
 EPILOG = """\
 examples:
@@ -33,13 +33,13 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("topic", nargs="?", metavar="CODE | OP | BLOCK | STYLE")
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="a code, an op, a block, a key or a style")
 
 
 def run(arguments: Namespace) -> int:
-    """0 once explained; UsageError for a word that nothing has."""
+    """0 once explained; UsageError for an unknown topic."""
     if arguments.topic is None:
-        sys.stdout.write(_index())
+        write_view(_index(), stream=sys.stdout)
         return CLEAN
     text = _page(arguments.topic)
     if text is None:
@@ -49,21 +49,21 @@ def run(arguments: Namespace) -> int:
 
 
 def _write_page(text: str, *, stream: TextIO) -> None:
-    """Markdown as it is into a pipe, rendered on a terminal; a reference page in lines that fit there."""
+    """Write a page: Markdown is rendered if colors are wanted, reference pages are fitted to a terminal."""
     if not text.startswith("# "):
         write_view(text, stream=stream)
         return
-    if not plans.wants_colour(stream):
+    if not wants_color(stream):
         stream.write(text if text.endswith("\n") else f"{text}\n")
         return
-    # Only a terminal needs them, and a pipe should not wait for the import.
+    # Slow to import, and not needed for a pipe.
     from rich.console import Console
     from rich.markdown import Markdown
 
-    width = plans.terminal_width(stream)
-    Console(file=stream, width=min(width or _PAGE_CELLS, _PAGE_CELLS)).print(
-        Markdown(text, code_theme="ansi_dark")
-    )
+    width = terminal_width(stream)
+    cells = min(width or _PAGE_CELLS, _PAGE_CELLS)
+    console = Console(file=stream, width=cells, force_terminal=True, color_system="standard")
+    console.print(Markdown(text, code_theme="ansi_dark"))
 
 
 def _page(topic: str) -> str | None:
@@ -78,11 +78,11 @@ def _page(topic: str) -> str | None:
 
 def _command(topic: str) -> str | None:
     summary = next((command.summary for command in COMMANDS if command.name == topic), None)
-    return f"planc {topic}: {summary}\n`planc {topic} --help` says more" if summary else None
+    return f"planc {topic}: {summary}\n`planc {topic} --help` shows its options" if summary else None
 
 
 def _home(topic: str) -> str | None:
-    """The page of the one block that has a key, or a value of this name; `logging.tracker` names both."""
+    """The page of the only block with a key or value of this name, such as `tracker` or `logging.tracker`."""
     named, _, key = topic.rpartition(".")
     blocks = [block for block in reference.blocks_with(key) if named in ("", block)]
     if key and not blocks:
@@ -96,9 +96,9 @@ def _index() -> str:
 
 
 def _unknown(topic: str) -> str:
-    """What is called nearly so, or has the word as a key; else where all topics are listed."""
+    """The error for an unknown topic: similar names, blocks with such a key, or where topics are listed."""
     names = [name for group in reference.topics().values() for name in group]
     near = nearest(topic, [*names, *pages.pages(), *pages.names()], limit=_MAX_NEAR)
-    homes = [f"`planc explain {block}` has it" for block in reference.blocks_with(topic)]
+    homes = [f"`planc explain {block}` has a key of this name" for block in reference.blocks_with(topic)]
     meant = [f"did you mean {listed(f'`{name}`' for name in near)}?"] if near else []
-    return f"nothing is called `{topic}`: {'; '.join((*homes, *meant)) or '`planc explain` lists all topics'}"
+    return f"unknown topic `{topic}`: {'; '.join((*homes, *meant)) or '`planc explain` lists all topics'}"

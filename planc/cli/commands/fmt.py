@@ -12,7 +12,9 @@ from pathlib import Path
 
 from planc.api import Checked, read_source
 from planc.cli.support import plans
+from planc.cli.support.arguments import STDIN, add_plans_argument, add_quiet_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.plan_files import plan_files
 from planc.diagnostics import Diagnostic
 from planc.diagnostics.visible import visible
 from planc.fmt.format import format_source
@@ -20,22 +22,21 @@ from planc.source import SourceFile
 from planc.syntax.codes import NOT_TEXT
 
 DESCRIPTION = """\
-Lay out plans in the one way there is, in place. Comments stay, and so does the meaning: the same
-plan_hash. A file that does not parse is left as it is. Without options for style."""
+Format plans in place, in one canonical style without options. Keeps comments and meaning (the plan_hash stays
+the same). A file that does not parse is left unchanged."""
 
 EPILOG = """\
 examples:
-  planc fmt plans/*.plan
-  planc fmt plans/*.plan --check     (in CI: names what would change; exit code 1 if anything would)
+  planc fmt llama.plan
+  planc fmt plans                    (every .plan file in a directory)
+  planc fmt plans --check            (in CI: lists files that would change; exit code 1 if there are any)
   planc fmt llama.plan --diff
   planc fmt - < llama.plan           (to stdout)"""
-
-STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """A plan's bytes before and after; `after` is None where diagnostics say why it has no format."""
+    """A plan's bytes before and after; `after` is None for a plan with syntax errors."""
 
     source: SourceFile
     before: bytes
@@ -48,28 +49,27 @@ class Formatted:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("plans", nargs="+", metavar="PLAN", help="a file, or - for stdin to stdout")
-    parser.add_argument("--check", action="store_true", help="write nothing; name what would change")
-    parser.add_argument("--diff", action="store_true", help="write nothing; show what would change")
+    add_plans_argument(parser, help="a .plan file, a directory of them, or - for stdin to stdout")
+    parser.add_argument("--check", action="store_true", help="write nothing; list files that would change")
+    parser.add_argument("--diff", action="store_true", help="write nothing; print changes as a diff")
+    add_quiet_argument(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """0 once formatted; 1 for a plan that does not parse, or that --check or --diff changes; 2 unread."""
-    if STDIN in arguments.plans and len(arguments.plans) > 1:
-        raise UsageError("- (stdin) goes with no other file")
+    """0 if formatted; 1 for syntax errors, or changes under --check or --diff; 2 for an unreadable file."""
     is_dry = arguments.check or arguments.diff
     codes = [CLEAN]
-    for path in arguments.plans:
+    for path in (file.path for file in plan_files(arguments.plans)):
         formatted = _format_stdin() if path == STDIN else _format_file(Path(path))
         if formatted.diagnostics:
             found = Checked({formatted.source.name: formatted.source}, formatted.diagnostics)
             sys.stderr.write(plans.render_findings(found, stream=sys.stderr))
             codes.append(plans.exit_code(formatted.diagnostics))
         if is_dry and formatted.would_change:
-            _show(formatted, diff=arguments.diff)
+            _show(formatted, arguments)
             codes.append(FINDINGS)
         elif not is_dry and formatted.after is not None:
-            _write(path, formatted)
+            _write(path, formatted, is_quiet=arguments.quiet)
     return max(codes)
 
 
@@ -79,7 +79,7 @@ def _format_stdin() -> Formatted:
         source = SourceFile("<stdin>", before.decode("utf-8"))
     except UnicodeDecodeError as error:
         source = SourceFile("<stdin>", "")
-        problem = NOT_TEXT.at(source.start(), f"byte {error.start} is no UTF-8", help="save it as UTF-8")
+        problem = NOT_TEXT.at(source.start(), f"byte {error.start} is not UTF-8", help="save it as UTF-8")
         return Formatted(source, before, None, (problem,))
     return _formatted(source, before)
 
@@ -97,10 +97,11 @@ def _formatted(source: SourceFile, before: bytes) -> Formatted:
     return Formatted(source, before, None if text is None else text.encode("utf-8"), problems)
 
 
-def _show(formatted: Formatted, *, diff: bool) -> None:
+def _show(formatted: Formatted, arguments: Namespace) -> None:
     name = visible(formatted.source.name)
-    if not diff:
-        print(f"would reformat {name}")
+    if not arguments.diff:
+        if not arguments.quiet:
+            print(f"would reformat {name}")
         return
     assert formatted.after is not None, "only what has a format would change"
     before, after = (
@@ -111,7 +112,7 @@ def _show(formatted: Formatted, *, diff: bool) -> None:
     _print_bytes("".join(ended).encode("utf-8"))
 
 
-def _write(path: str, formatted: Formatted) -> None:
+def _write(path: str, formatted: Formatted, *, is_quiet: bool) -> None:
     """The text to stdout for stdin; else into the file, if that changes it."""
     assert formatted.after is not None, "the caller has seen to it"
     if path == STDIN:
@@ -121,7 +122,8 @@ def _write(path: str, formatted: Formatted) -> None:
             _replace(Path(path).resolve(), content=formatted.after)
         except OSError as error:
             raise UsageError(f"{visible(path)} cannot be written: {error.strerror}") from error
-        print(f"reformatted {visible(path)}", file=sys.stderr)
+        if not is_quiet:
+            print(f"reformatted {visible(path)}", file=sys.stderr)
 
 
 def _print_bytes(content: bytes) -> None:

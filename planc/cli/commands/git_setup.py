@@ -13,13 +13,12 @@ from planc.cli.versions.git import git, git_config, top_folder
 from planc.diagnostics.visible import visible
 
 DESCRIPTION = """\
-Teach git to show changes of plans: `git diff` names the block that a hunk stands in, and
-`git difftool -t planc` shows what the change means. Writes .gitattributes at the top of the repository
-that it is run in, and that repository's own configuration; with --global, your own instead. Says what it
-wrote; a second time, nothing is left to do.
+Set up git for plans: `git diff` shows the block that contains a hunk, and `git difftool -t planc` shows what
+a change means. It writes .gitattributes at the top of this repository, and the repository's own git
+configuration, or yours with --global. It prints what it wrote; running it again changes nothing.
 
-`git diff` goes on to show the text as it was written: a textconv would hide comments and line numbers, and
-git gives it no way to read what a plan of another revision includes."""
+`git diff` still shows plain text: a textconv would hide comments and line numbers, and could not read the
+files that a plan of another revision includes."""
 
 EPILOG = """\
 examples:
@@ -30,7 +29,7 @@ examples:
 ATTRIBUTES = ".gitattributes"
 ATTRIBUTE = "*.plan diff=planc"
 
-# A block's head, whole but for its brace. It starts its line: a brace within a block opens no function.
+# The head of a block, without its brace. Only braces at the start of a line open a block.
 _BLOCK_HEAD = r"^([A-Za-z_][^={#]*)\{"
 
 CONFIGURATION: tuple[tuple[str, str], ...] = (
@@ -38,12 +37,12 @@ CONFIGURATION: tuple[tuple[str, str], ...] = (
     # Git sets the variables; MERGED is the plan's path in the repository, where its paths start.
     ("difftool.planc.cmd", 'planc diff --path "$MERGED" "$LOCAL" "$REMOTE"'),
 )
-"""Names and values of what is set."""
+"""Names and values of the git settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A thing to write. `done` where it is there already."""
+    """A setting to write; `done` if it exists already."""
 
     text: str
     done: bool
@@ -51,15 +50,15 @@ class Step:
 
 def add_arguments(parser: ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group()
-    scope.add_argument("--local", action="store_true", help="configure this repository alone (the default)")
+    scope.add_argument("--local", action="store_true", help="configure this repository only (default)")
     scope.add_argument(
         "--global", dest="is_global", action="store_true", help="configure all your repositories"
     )
-    parser.add_argument("--print", action="store_true", help="show what would be written, and write nothing")
+    parser.add_argument("--print", action="store_true", help="print the settings; write nothing")
 
 
 def run(arguments: Namespace) -> int:
-    """0 once all is there. UsageError outside a repository, and where *.plan has another diff driver."""
+    """0 once all is written. UsageError outside a repository, or if *.plan has another diff driver."""
     scope = "--global" if arguments.is_global else "--local"
     top = top_folder()
     file = top / ATTRIBUTES

@@ -7,9 +7,11 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from planc.api import cache_dir
-from planc.cli.running.fetching import say
+from planc.cli.running.fetching import print_progress
+from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.plans import announce_probe
+from planc.cli.support.views import write_view
 from planc.hub.names import is_hub, parse_hub
 from planc.inventory.codec import dumps
 from planc.inventory.load import (
@@ -24,34 +26,32 @@ from planc.runtime.fetch import require_model
 from planc.show.inventory import inventory_text
 
 DESCRIPTION = """\
-Show what planc knows of a model: modules, parameters, attention, the model's own tensor-parallel plan.
-A folder's inventory.json is read if it is there; else one is made from config.json, which needs torch
-and transformers, and is kept in the cache. No weights are read. Of a model of the Hugging Face hub the
-config.json and the tokenizer are fetched, at one commit, unless they are here; with HF_HUB_OFFLINE=1
-nothing is."""
+Show a model's structure: modules, parameters, attention, the model's own tensor-parallel plan.
+
+planc reads inventory.json if the directory has one. Otherwise it builds the inventory from config.json, which
+needs torch and transformers, and caches it. It reads no weights. For a Hugging Face Hub model it downloads
+config.json and the tokenizer at the given commit unless they are cached; HF_HUB_OFFLINE=1 prevents that."""
 
 EPILOG = """\
 examples:
   planc inventory models/llama-3.1-8b
-  planc inventory models/llama-3.1-8b --save      (so that checks elsewhere need no torch)
+  planc inventory models/llama-3.1-8b --save      (checks then need no torch)
   planc inventory hf://org/name@0123456789abcdef0123456789abcdef01234567"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL_DIR", help="a folder with a config.json, or hf://org/name@commit"
+        "model", metavar="MODEL", help="a directory with a config.json, or hf://org/name@commit"
     )
-    parser.add_argument("--save", action="store_true", help="write a fresh inventory.json into the folder")
-    parser.add_argument("--output-format", choices=("text", "json"), default="text")
+    parser.add_argument("--save", action="store_true", help="write a new inventory.json into the directory")
+    add_output_format_argument(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """0 once shown or saved; UsageError for a folder that no inventory can be had of."""
+    """0 once shown or saved; UsageError for a model without an inventory."""
     folder = _fetched(arguments.model) if is_hub(arguments.model) else Path(arguments.model)
     if arguments.save and is_hub(arguments.model):
-        raise UsageError(
-            "--save is for folders of your own; of the hub's models planc keeps inventories itself"
-        )
+        raise UsageError("--save needs a local directory; inventories of Hub models are cached anyway")
     try:
         if arguments.save:
             print(f"wrote {_save(folder)}", file=sys.stderr)
@@ -61,26 +61,26 @@ def run(arguments: Namespace) -> int:
     if arguments.output_format == "json":
         sys.stdout.write(dumps(loaded.inventory))
     else:
-        sys.stdout.write(inventory_text(loaded.inventory))
+        write_view(inventory_text(loaded.inventory), stream=sys.stdout)
         print(f"{loaded.origin}: {loaded.path}", file=sys.stderr)
     return CLEAN
 
 
 def _save(folder: Path) -> str:
-    """The file that is written, and where it is from if no probe could be made."""
+    """Write the inventory; return the file's path, with a note if it comes from the cache."""
     try:
         return str(save_inventory(folder))
     except LibraryMissing:
         path = save_cached_inventory(folder, cache_dir=cache_dir())
         if path is None:
             raise
-        return f"{path} from the cache, without a fresh probe: torch or transformers is not installed"
+        return f"{path} from the cache (torch or transformers is not installed)"
 
 
 def _fetched(name: str) -> Path:
-    """The folder with the config.json of a model of the hub; UsageError where it cannot be had."""
+    """The directory with a Hub model's config.json; UsageError if it can't be downloaded."""
     try:
-        return require_model(parse_hub(name), with_weights=False, say=say)
+        return require_model(parse_hub(name), with_weights=False, say=print_progress)
     except ValueError as error:
         raise UsageError(str(error)) from error
     except RunError as error:

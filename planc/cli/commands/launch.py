@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import TypeVar, assert_never
 
 from planc.cli.support import plans
+from planc.cli.support.arguments import (
+    add_gpu_argument,
+    add_plan_argument,
+    add_run_dir_argument,
+    add_set_argument,
+)
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.devices.hardware import Device
 from planc.graph.artifact import ArtifactError, graph_of, load
@@ -35,9 +41,9 @@ from planc.runtime.process import needs_shared_folder
 from planc.source import SourceFile
 
 DESCRIPTION = """\
-Print what starts a plan on its nodes: the command of each node, first node first, for torchrun or
-accelerate; a batch script for Slurm; a manifest for Kubernetes. The plan is checked first, and says how
-many ranks there are, how many of them a node has, and whether they have devices. Nothing is started."""
+Print what starts a plan: for torchrun or accelerate a command per node, first node first; for Slurm a batch
+script; for Kubernetes a manifest. planc checks the plan first, and takes from it the number of ranks, the
+ranks per node, and whether they use devices. It starts nothing."""
 
 EPILOG = """\
 examples:
@@ -48,8 +54,8 @@ examples:
     --volume shared:/shared --run-dir /shared/runs/llama > llama.yaml"""
 
 _OPEN_STORE = """\
-note: the store of torchrun's first agent listens on every interface of its machine and asks for no password:
-keep its port inside a network that you trust"""
+note: torchrun's store on the first node listens on all network interfaces, without authentication:
+keep its port inside a trusted network"""
 _Value = TypeVar("_Value")
 
 
@@ -71,14 +77,14 @@ _ONLY_FOR = {
     "volume": (Form.KUBERNETES,),
     "gpu_resource": (Form.KUBERNETES,),
 }
-"""Options that mean nothing to the other forms."""
+"""Options that only some forms read."""
 _VENDORS = {"mi": "amd.com/gpu"}
-"""Devices by the start of their name; the table's others are NVIDIA's."""
+"""Kubernetes resources by the start of a device's name; all other known devices are NVIDIA's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What a plan says of its launch; all but the graph are None for a compiled plan."""
+    """A plan's launch requirements; all but the graph are None for a compiled plan."""
 
     graph: Graph
     plan: Plan | None = None
@@ -87,66 +93,76 @@ class _Planned:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN", help="a .plan file, or an artifact of `planc compile`")
+    add_plan_argument(parser, help="a .plan file, or an artifact from `planc compile`")
     forms = [form.value for form in Form]
-    parser.add_argument("--form", choices=forms, default=Form.TORCHRUN.value, help="default: torchrun")
     parser.add_argument(
-        "--nodes", type=_number, metavar="N", help="where the plan does not say how many devices a node has"
+        "--form",
+        choices=forms,
+        default=Form.TORCHRUN.value,
+        metavar="FORM",
+        help=f"{', '.join(forms)} (default: torchrun)",
     )
     parser.add_argument(
-        "--run-dir", type=_folder, metavar="FOLDER", help="where results go, as for `planc run`"
+        "--nodes",
+        type=_number,
+        metavar="N",
+        help="number of nodes, if the plan does not set mesh.devices_per_node",
     )
-    plans.add_set_argument(parser)
-    plans.add_gpu_argument(parser)
+    add_run_dir_argument(parser)
+    add_set_argument(parser)
+    add_gpu_argument(parser)
     parser.add_argument(
         "--rdzv-endpoint",
         type=_read(read_endpoint, "HOST:PORT"),
         metavar="HOST:PORT",
-        help="torchrun, accelerate: where the first node listens; with several nodes required",
+        help="torchrun, accelerate: address where the first node listens; required for several nodes",
     )
     parser.add_argument(
         "--meet-elsewhere",
         action="store_true",
-        help="torchrun, elastic plans: --rdzv-endpoint is on no node of the job, so any node can be lost; "
-        "the last line printed is the command for its machine",
+        help="torchrun, elastic plans: --rdzv-endpoint is outside the job's nodes, so any node can fail; "
+        "the last line printed is the command for that machine",
     )
     parser.add_argument(
         "--grace-seconds",
         type=_number,
         default=GRACE_SECONDS,
         metavar="N",
-        help=f"how long ranks have to save and end after a signal (default: {GRACE_SECONDS})",
+        help=f"time that ranks get to save and exit after a signal (default: {GRACE_SECONDS})",
     )
-    parser.add_argument("--name", help="slurm, kubernetes: the job's name (default: the plan's)")
+    parser.add_argument("--name", metavar="NAME", help="slurm, kubernetes: job name (default: the plan's)")
     parser.add_argument(
         "--cpus-per-node",
         type=_number,
         metavar="N",
-        help="slurm (required), kubernetes: processors",
+        help="slurm (required), kubernetes: CPUs to request per node",
     )
     parser.add_argument(
         "--sbatch",
         action="append",
         metavar="NAME=VALUE",
-        help="slurm: another option of sbatch; again for more",
+        help="slurm: an sbatch option, such as time=24:00:00; can be repeated",
     )
-    parser.add_argument("--image", help="kubernetes (required): has planc, the plan and what it reads")
+    parser.add_argument(
+        "--image", metavar="IMAGE", help="kubernetes (required): image with planc, the plan and its inputs"
+    )
     parser.add_argument(
         "--volume",
         type=_read(read_volume, "CLAIM:/PATH"),
         metavar="CLAIM:/PATH",
-        help="kubernetes: a claim of storage that all pods share; required where the plan saves checkpoints",
+        help="kubernetes: a PersistentVolumeClaim that all pods share, and where to mount it; required if "
+        "the plan saves checkpoints",
     )
     parser.add_argument(
         "--gpu-resource",
         type=_read(read_resource, "a resource"),
         metavar="NAME",
-        help="kubernetes: what a device is called, where the plan does not say whose it is (nvidia.com/gpu)",
+        help="kubernetes: resource name to request (default: that of the plan's device, as nvidia.com/gpu)",
     )
 
 
 def run(arguments: Namespace) -> int:
-    """0 once printed; as `check` for a plan with errors, which go to stderr; 2 for what cannot be started."""
+    """0 once printed; as `check` for a plan with errors, which go to stderr; 2 for an impossible launch."""
     form = Form(arguments.form)
     _require_fitting(arguments, form)
     settings = plans.settings(arguments)
@@ -184,7 +200,7 @@ def _text(form: Form, arguments: Namespace, *, planned: _Planned, settings: Sequ
         num_nodes=arguments.nodes,
     )
     texts = [source.text for source in settings]
-    run = run_arguments(arguments.plan, settings=texts, run_dir=arguments.run_dir)
+    run = run_arguments(arguments.plan, settings=texts, run_dir=_run_dir(arguments))
     shrinking = _shrinking(planned, nodes, form)
     grace = arguments.grace_seconds
     name = arguments.name or graph.name
@@ -198,7 +214,9 @@ def _text(form: Form, arguments: Namespace, *, planned: _Planned, settings: Sequ
         case Form.ACCELERATE:
             return _lines(accelerate_lines(job, endpoint=arguments.rdzv_endpoint))
         case Form.SLURM:
-            cpus = _required(arguments.cpus_per_node, "--cpus-per-node N: Slurm gives a task one otherwise")
+            cpus = _required(
+                arguments.cpus_per_node, "--cpus-per-node N; otherwise Slurm gives each task one CPU"
+            )
             options = SlurmOptions(cpus, tuple(arguments.sbatch or ()))
             return slurm_script(job, options, uses_devices=_uses_devices(planned))
         case Form.KUBERNETES:
@@ -207,43 +225,49 @@ def _text(form: Form, arguments: Namespace, *, planned: _Planned, settings: Sequ
 
 
 def _require_elastic(job: Job, endpoint: Endpoint | None) -> None:
-    """LaunchError for a job that ends with any of its nodes, wherever they meet."""
+    """LaunchError for a job that can't survive the loss of a node."""
     if job.shrinking is None or endpoint is None:
         raise LaunchError(
-            "--meet-elsewhere is for elastic plans on several nodes, started by torchrun",
-            help="leave it out: a run that needs all of its nodes gains nothing by it",
+            "--meet-elsewhere needs an elastic plan on several nodes, and --form torchrun",
+            help="leave it out: this run needs all of its nodes anyway",
         )
 
 
 def _shrinking(planned: _Planned, nodes: Nodes, form: Form) -> Shrinking | None:
-    """What an elastic plan lets torchrun do. The other forms start all nodes or none, and are told so."""
+    """The elasticity for torchrun; None with a note on stderr for forms that start all nodes or none."""
     plan = planned.plan
     if plan is None or plan.elastic is None:
         return None
     if form is not Form.TORCHRUN:
-        text = f"--form {form} starts all {nodes.num_nodes} nodes or none: the elastic block changes nothing"
+        text = (
+            f"--form {form} starts all {nodes.num_nodes} nodes or none, so the `elastic` block has no effect"
+        )
         print(f"planc: {text}", file=sys.stderr)
         return None
     fewest = min(smaller.mesh.world_size for smaller in smaller_plans(plan))
     return Shrinking(-(-fewest // nodes.ranks_per_node), plan.elastic.max_restarts)
 
 
+def _run_dir(arguments: Namespace) -> str | None:
+    return str(arguments.run_dir) if arguments.run_dir else None
+
+
 def _manifest(job: Job, arguments: Namespace, *, planned: _Planned) -> str:
-    image = _required(arguments.image, "--image IMAGE: one that has planc, the plan and what it reads")
+    image = _required(arguments.image, "--image IMAGE, with planc, the plan and its inputs")
     if needs_shared_folder(planned.graph):
-        require_kept(arguments.run_dir, volume=arguments.volume)
+        require_kept(_run_dir(arguments), volume=arguments.volume)
     resource = _gpu_resource(arguments.gpu_resource, planned.device) if _uses_devices(planned) else None
     options = KubernetesOptions(image, resource, arguments.volume, arguments.cpus_per_node)
     return kubernetes_manifest(job, options)
 
 
 def _uses_devices(planned: _Planned) -> bool:
-    """Whether ranks have devices. LaunchError where that is left to what the machine turns out to have."""
+    """Whether ranks use devices. LaunchError if the plan leaves that to the machine."""
     backend = planned.graph.init_mesh.backend
     if backend == "auto" and planned.device is None:
         raise LaunchError(
-            "the plan leaves open whether it runs on devices or on processors",
-            help="set mesh.backend = nccl or gloo, or name the device with --gpu",
+            "the plan does not set whether it runs on devices or CPUs",
+            help="set `mesh.backend` to `nccl` or `gloo`, or pass --gpu NAME",
         )
     return backend != "gloo"
 
@@ -253,16 +277,16 @@ def _gpu_resource(given: str | None, device: Device | None) -> str:
         return given
     if device is None or device.name == "device":
         raise LaunchError(
-            "the plan does not say whose devices it runs on",
-            help="give --gpu-resource nvidia.com/gpu or amd.com/gpu, or name the device with --gpu",
+            "the plan does not name its device, so the Kubernetes resource is unknown",
+            help="pass --gpu-resource nvidia.com/gpu or amd.com/gpu, or --gpu NAME",
         )
     return next((name for start, name in _VENDORS.items() if device.name.startswith(start)), "nvidia.com/gpu")
 
 
 def _compiled(path: str, settings: Sequence[SourceFile]) -> Graph:
-    """The graph of an artifact, which takes no more settings."""
+    """The graph of an artifact; UsageError for settings, which it can't take."""
     if settings:
-        raise UsageError("a compiled plan takes no settings: compile it again with them")
+        raise UsageError("a compiled plan takes no settings: compile the plan again with them")
     try:
         return graph_of(load(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
@@ -272,15 +296,15 @@ def _compiled(path: str, settings: Sequence[SourceFile]) -> Graph:
 
 
 def _require_fitting(arguments: Namespace, form: Form) -> None:
-    """UsageError for an option that the form would not read."""
+    """UsageError for an option of another form."""
     for name, forms in _ONLY_FOR.items():
         if getattr(arguments, name) is not None and form not in forms:
-            raise UsageError(f"--{name.replace('_', '-')} is for --form {' or '.join(forms)}")
+            raise UsageError(f"--{name.replace('_', '-')} needs --form {' or '.join(forms)}")
 
 
 def _required(value: _Value | None, meaning: str) -> _Value:
     if value is None:
-        raise LaunchError("the plan cannot know what the cluster has", help=f"give {meaning}")
+        raise LaunchError("the plan does not describe the cluster", help=f"pass {meaning}")
     return value
 
 
@@ -288,15 +312,9 @@ def _lines(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _folder(text: str) -> str:
-    if not text:
-        raise ArgumentTypeError("no folder is named")
-    return text
-
-
 def _number(text: str) -> int:
     if not re.fullmatch("[1-9][0-9]{0,5}", text, re.ASCII):
-        raise ArgumentTypeError(f"{text!r} is not a number from 1 up")
+        raise ArgumentTypeError(f"`{text}` is not a positive integer")
     return int(text)
 
 
@@ -305,6 +323,6 @@ def _read(reader: Callable[[str], _Value], meaning: str) -> Callable[[str], _Val
         try:
             return reader(text)
         except ValueError:
-            raise ArgumentTypeError(f"{text!r} is not {meaning}") from None
+            raise ArgumentTypeError(f"`{text}` is not {meaning}") from None
 
     return read

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from planc.api import Checked
 from planc.cli.commands.diff import add_fail_on_argument, fails
+from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, FINDINGS
 from planc.cli.versions.changes import ChangedPlan, changed_plans, fork_point, from_here
 from planc.cli.versions.git import top_folder
@@ -22,9 +23,9 @@ from planc.diff.differ import diff
 from planc.diff.review import Reviewed, render_review
 
 DESCRIPTION = """\
-Say what the change of a branch changes in every plan of the repository: those whose text differs from where
-the branch left BASE, and those that include a file that differs. The plans are the working tree's. As
-Markdown, a comment for the reviewers; as github, annotations of the plans' lines."""
+Summarize a branch's changes to every plan of the repository for code review: plans whose text differs from
+where the branch left BASE, and plans that include a changed file. It reads the working tree. The markdown
+format is a comment for reviewers; the github format annotates lines of the plans."""
 
 EPILOG = """\
 examples:
@@ -32,7 +33,7 @@ examples:
   planc review origin/main --output-format github
   planc review main --fail-on checkpoint
 
-TP_SIZE and its like are not read: a difference is between what is written."""
+TP_SIZE, DP_SIZE and CP_SIZE are ignored: a review compares plans as written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,13 @@ class _Plan:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("base", metavar="BASE", help="a git revision: the branch that the change is for")
-    parser.add_argument("--output-format", choices=("markdown", "github"), default="markdown")
+    parser.add_argument("base", metavar="BASE", help="the git branch or revision to merge into")
+    add_output_format_argument(parser, ("markdown", "github"))
     add_fail_on_argument(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """0; 1 where a plan has errors or differs under --fail-on; 2 where git or a file cannot be read."""
+    """0; 1 if a plan has errors or differs under --fail-on; 2 if git or a file can't be read."""
     revision = fork_point(arguments.base)
     plans = list(_review(revision))
     if arguments.output_format == "github":
@@ -64,26 +65,26 @@ def _review(revision: str) -> Iterator[_Plan]:
     top = top_folder()
     for change in changed_plans(revision):
         if change.new is None:
-            yield _Plan(Reviewed(change.path, what="is gone"), Checked({}, ()))
+            yield _Plan(Reviewed(change.path, what="is deleted"), Checked({}, ()))
             continue
         plan = _compare(change, revision=revision, top=top)
-        # What stands beside a broken part are the plans that include it, with the same errors.
+        # The plans that include a broken part are listed too, with the same errors.
         if plan.reviewed.found or not change.is_included:
             yield plan
 
 
 def _compare(change: ChangedPlan, *, revision: str, top: Path) -> _Plan:
-    """The difference; for a new plan, or one that cannot be compared, its findings."""
+    """The difference; for a new plan, or one that can't be compared, its findings."""
     name = from_here(change.path, top=top)
     new, checked = read_side(name, settings=(), world_size=None)
     reviewed = Reviewed(name, because=change.because, diagnostics=checked.diagnostics)
     if change.old is None:
         return _Plan(replace(reviewed, what="is new"), checked)
     if new is None:
-        return _Plan(replace(reviewed, what="is too broken to compare"), checked)
+        return _Plan(replace(reviewed, what="has errors that prevent a comparison"), checked)
     old, _ = read_side(f"{GIT_PREFIX}{revision}:{change.old}", settings=(), world_size=None)
     if old is None:
-        return _Plan(replace(reviewed, what=f"was too broken at {revision} to compare"), checked)
+        return _Plan(replace(reviewed, what=f"had errors at {revision} that prevent a comparison"), checked)
     named = replace(old, name=from_here(change.old, top=top))
     found = diff(named, new)
     return _Plan(replace(reviewed, found=found, diagnostics=found.diagnostics), checked)

@@ -1,6 +1,6 @@
-"""`planc run`: a plan, or an artifact of one, on this rank.
+"""`planc run`: run a plan, or an artifact of one, on this rank.
 
-Every rank compiles the plan itself; ranks compare the graph's hash before they do anything together.
+Every rank compiles the plan itself; ranks compare the graph's hash before the first collective.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from planc.cli.running.resuming import changes_since_saved, refuse_old_checkpoin
 from planc.cli.running.run_errors import record, report
 from planc.cli.running.starting import start_with
 from planc.cli.running.watching import Listener, listen
+from planc.cli.support.arguments import add_plan_argument, add_run_dir_argument, add_set_argument
+from planc.cli.support.parser import Parser
 from planc.cli.support.streams import outlive_reader
 from planc.graph.graph import Graph, plan_hash
 from planc.runtime import interpreter
@@ -58,35 +60,34 @@ if TYPE_CHECKING:
     from planc.cli.running.progress import RunDisplay
     from planc.runtime.torch.session import Session
 
-DESCRIPTION = "Run a plan, or a compiled plan, on this process's rank."
+DESCRIPTION = "Run a plan, or a compiled plan, on this rank. Start all ranks with torchrun."
 EPILOG = """examples:
   torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan
   python -m planc.run plans/quickstart.plan --set mesh.dp_shard=1 --set mesh.tp=1
 
 exit codes: 0 done, 2 bad input, 4 storage, 5 numerics, 6 communication, 7 corrupt checkpoint,
-8 out of memory or threads,
-75 told to end (SIGTERM, Ctrl-C, SIGHUP, SIGUSR1), and saved: the same command goes on from there.
-They are also in the run folder's status.json, since torchrun returns 1 for every failure."""
+8 out of memory or threads, 75 stopped by a signal (SIGTERM, Ctrl-C, SIGHUP, SIGUSR1) after saving: the same
+command resumes. status.json in the run directory has the code too, because torchrun returns 1 for every
+failure."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=Path, help="a .plan file, or an artifact of `planc compile`")
+    add_plan_argument(parser, help="a .plan file, or an artifact from `planc compile`", type=Path)
+    add_set_argument(parser)
+    add_run_dir_argument(parser)
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="override a param or a setting"
-    )
-    parser.add_argument("--run-dir", type=_folder, help="where results go (default: runs/<plan's name>)")
-    parser.add_argument(
-        "--stop-after", type=_step, metavar="STEP", help="end early, after this step; save as the plan says"
+        "--stop-after", type=_step, metavar="STEP", help="stop after this step; save as the plan says"
     )
     parser.add_argument(
-        "--sample-ids", action="store_true", help="write each step's sample ids into metrics.jsonl"
+        "--sample-ids", action="store_true", help="write the sample ids of each step to metrics.jsonl"
     )
     parser.add_argument(
         "--allow-change",
         action="append",
         default=[],
         metavar="NAME",
-        help="go on from a checkpoint though the plan changes what is trained, as the refusal names it",
+        help="resume even though NAME differs from the checkpoint's plan (NAME as printed in the error); "
+        "can be repeated",
     )
 
 
@@ -96,23 +97,11 @@ def _step(text: str) -> int:
     return int(text)
 
 
-def _folder(text: str) -> Path:
-    if not text:
-        raise ValueError(text)
-    return Path(text)
-
-
-_folder.__name__ = "folder"
 _step.__name__ = "step"  # argparse names the type by it: invalid step value
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    parser = argparse.ArgumentParser(
-        prog="planc.run",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("planc.run", description=DESCRIPTION, epilog=EPILOG)
     add_arguments(parser)
     for stream in (sys.stdout, sys.stderr):
         redact_stream(stream, environment=os.environ)
@@ -120,10 +109,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def run(arguments: argparse.Namespace) -> NoReturn:
-    """Runs a plan and ends the process with the run's exit code."""
+    """Run a plan and end the process with the run's exit code."""
     for stream in (sys.stdout, sys.stderr):
         outlive_reader(stream)
-    # Imports leave no garbage, and looking for it is a fifth of their time. `_execute` turns it on again.
+    # Imports leave no garbage, and collection takes a fifth of their time. `_execute` turns it on again.
     gc.disable()
     _leave(_run(arguments))
 
@@ -134,11 +123,11 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"planc: error: {refusal}", file=sys.stderr)
         return ExitCode.INPUT
     launch = Launch(rank=_rank_hint())
-    # Known before the plan is: a refused launch shows in the folder of the run that it was to go on with.
+    # Known before the plan is read, so a rejected launch is recorded in the directory of the run to resume.
     directory = RunDirectory(arguments.run_dir) if arguments.run_dir else None
     try:
         listener = listen(launch, directory)
-    except RuntimeError as error:  # no thread is to be had
+    except RuntimeError as error:  # no thread can be started
         return _unforeseen(error, launch, directory)
     try:
         listener.launch = launch = read_launch(os.environ)
@@ -155,7 +144,7 @@ def _run(arguments: argparse.Namespace) -> int:
         line = start_with(arguments, world_size=graph.world_size, devices_per_node=compiled.devices_per_node)
         require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=line)
         require_trackers(graph, launch, os.environ)
-        # Before what takes time: the other process of this rank, if there is one, is to hear of it.
+        # First, so another process with this rank finds out early.
         claim = Claim(launch)
         require_free_port(launch)
         _require_step(arguments.stop_after, graph)
@@ -183,9 +172,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _unforeseen(error: Exception, launch: Launch, directory: RunDirectory | None) -> int:
-    """What the system refuses outside of any op, in a sentence; or a bug of planc's own, with its traceback.
+    """Report an error of the system outside of any op, or a bug in planc with its traceback.
 
-    Neither must leave the process to the interpreter's end, which may hang, nor the run without a status.
+    Either way the run gets a status, and the process ends before the interpreter's shutdown, which may hang.
     """
     code = exit_code(error)
     help = memory_help(error) if code is ExitCode.MEMORY else None
@@ -199,10 +188,10 @@ def _unforeseen(error: Exception, launch: Launch, directory: RunDirectory | None
 
 
 def _stand_by(launch: Launch, graph: Graph) -> ExitCode:
-    # A spare alone needs it, and imports torch.
+    # Only a spare needs it, and it imports torch.
     from planc.runtime.torch.parallel.spares import stand_by
 
-    text = f"rank {launch.rank} stands by: the mesh {mesh_text(graph)} has no place for it"
+    text = f"rank {launch.rank} waits as a spare: the mesh {mesh_text(graph)} needs no more ranks"
     print(f"planc: {text}", file=sys.stderr)
     return stand_by(launch) if graph.world_size > 1 else ExitCode.DONE
 
@@ -215,8 +204,8 @@ def _execute(
     listener: Listener,
     claim: Claim,
 ) -> None:
-    """Runs the graph on the torch backend."""
-    # Imported here, after everything that can be refused without seconds of imports has been.
+    """Run the graph on the torch backend."""
+    # Imported here because it takes seconds; errors that need no torch have been raised.
     import torch.distributed as dist
 
     from planc.runtime.torch.agreement.shared_folder import require_shared_folder
@@ -227,7 +216,7 @@ def _execute(
     from planc.runtime.torch.reporting.profile import require_traceable
     from planc.runtime.torch.session import Paths, Session
 
-    # Training needs it; what was imported stays, and no search has to go through it.
+    # Training needs garbage collection; imported objects stay, so it can skip them.
     gc.freeze()
     gc.enable()
     graph = compiled.graph
@@ -262,7 +251,7 @@ def _execute(
         if display is not None:
             display.close()
         # A failing rank must not wait for the others, which may hang in a collective without it. It keeps its
-        # folder to the end: another rank could write over how it failed.
+        # claim on the run directory to the end, so no other rank overwrites how it failed.
         if sys.exc_info()[0] is None:
             if compiled.num_spares and launch.rank == 0:
                 dismiss(store, num_spares=compiled.num_spares)
@@ -270,8 +259,8 @@ def _execute(
 
 
 def _meet(compiled: Compiled, launch: Launch, *, device: torch.device, claim: Claim) -> Store:
-    """The store where all ranks have met, once they have shown that they run the same, in the same way."""
-    # Reached lazily, as all of torch is.
+    """The store where all ranks have met, after checking that they run the same plan in the same way."""
+    # Imported lazily, as all of torch is.
     from planc.runtime.torch.agreement.surroundings import note_surroundings
     from planc.runtime.torch.parallel.mesh import connect
 
@@ -283,7 +272,7 @@ def _meet(compiled: Compiled, launch: Launch, *, device: torch.device, claim: Cl
 
 
 def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tuple[str, ...]:
-    """Makes the run's folder this run's; one line for each entry that had to be set aside."""
+    """Claim the run directory; return one line for each entry that had to be set aside."""
     notes = directory.free_lock()
     listener.claimed = directory.claim()
     notes += directory.repair()
@@ -292,8 +281,7 @@ def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tu
 
 
 def _watch_others(session: Session, store: Store, listener: Listener, directory: RunDirectory) -> None:
-    """Lets this rank know of the others: where they are, whether they are lost, and whether they are told to
-    end."""
+    """Watch the other ranks: where they are, whether they are lost, and whether they received a signal."""
     launch, init = session.launch, session.graph.init_mesh
     session.watch = Watch(session.graph, launch, store=store, run_folder=directory.path)
     points = session.stop_points = StopPoints(
@@ -303,30 +291,30 @@ def _watch_others(session: Session, store: Store, listener: Listener, directory:
         world_size=launch.world_size,
         timeout_seconds=init.timeout_seconds,
     )
-    say = partial(report, launch=launch, directory=directory)
+    report_error = partial(report, launch=launch, directory=directory)
     has_nccl = session.device.type == "cuda"
-    listener.keep_watch(session.watch, points, init, report=say, has_nccl=has_nccl)
+    listener.keep_watch(session.watch, points, init, report=report_error, has_nccl=has_nccl)
 
 
 def _conclude(
     session: Session, display: RunDisplay | None, directory: RunDirectory, *, last_step: int
 ) -> None:
-    """Ends a run that went well, or was told to end."""
+    """End a run that finished, or that a signal stopped."""
     session.notice.is_over = True
     if session.watch is not None:
         session.watch.close()
     if display is not None:
         _close(display, directory, last_step=last_step, session=session)
     if session.notice.is_agreed:
-        # Reached lazily, as all of torch is.
+        # Imported lazily, as all of torch is.
         import torch.distributed as dist
 
-        # torchrun ends all ranks when the first one leaves, which may be before this one has.
+        # torchrun ends all ranks when the first one exits, which may be before this one does.
         dist.barrier()
 
 
 def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, session: Session) -> None:
-    """Rank 0's last words."""
+    """Write the final status and print the closing lines, on rank 0."""
     display.close()
     graph, notice, digest = session.graph, session.notice, session.plan_hash
     if notice.is_agreed:
@@ -339,7 +327,7 @@ def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, sess
         directory.write_status(
             "preempted", code=ExitCode.PREEMPTED, step=last_step, plan_hash=digest, **saved
         )
-        print(preempted(graph, last_step=last_step, heard=notice.signal_name), flush=True)
+        print(preempted(graph, last_step=last_step, signal_name=notice.signal_name), flush=True)
     else:
         state = "done" if last_step >= graph.num_steps else "stopped"
         directory.write_status(state, code=ExitCode.DONE, step=last_step, plan_hash=digest)
@@ -356,13 +344,13 @@ def _display(
     *,
     device: str,
 ) -> RunDisplay:
-    """Rank 0's display, after its first lines and what there is to note."""
+    """Rank 0's display, after printing the banner and notes."""
     # Imported here: the other ranks need no display.
     from planc.cli.running.progress import RunDisplay
 
     display = RunDisplay(directory, stop_after=arguments.stop_after)
     if arguments.stop_after is not None and not compiled.graph.save:
-        display.noted("nothing will be saved: the plan has no checkpoint block")
+        display.noted("nothing will be saved: the plan has no `checkpoint` block")
     text = banner(
         compiled.graph, launch, device=device, run_folder=directory.path, overrides=compiled.overrides
     )
@@ -373,25 +361,25 @@ def _display(
 
 
 def _require_step(stop_after: int | None, graph: Graph) -> None:
-    """RunError for a step that the plan does not have."""
+    """RunError for a step past the end of the plan."""
     if stop_after is not None and stop_after > graph.num_steps:
         raise RunError(
-            f"--stop-after {stop_after} is past the plan's last step, {graph.num_steps}",
+            f"--stop-after {stop_after} is past the plan's last step ({graph.num_steps})",
             help="leave it out to train to the end",
         )
 
 
 def _rank_hint() -> int:
-    """The rank for deciding who reports, before the environment has been read strictly."""
+    """The rank that decides who reports, before the environment has been validated."""
     text = os.environ.get("RANK", "0")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process at once, past the interpreter's own end.
+    """End the process at once, without the interpreter's shutdown.
 
-    A broken process group's threads could keep a failed rank alive. And a thread of a sound one that frees a
-    tensor while the interpreter ends aborts the process: on a busy machine, one finished run in ten.
+    Threads of a broken process group could keep a failed rank alive. A thread of an intact one that frees a
+    tensor during shutdown aborts the process: on a busy machine, in one of ten finished runs.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -15,9 +15,9 @@ from planc.doctor.render import report_schema
 from planc.graph.artifact import artifact_schema
 
 DESCRIPTION = """\
-Print the JSON Schema of a compiled plan (compile), of findings (check --output-format json), of a
-difference (diff --output-format json) or of a machine (doctor --output-format json). Each document has a
-format_version; a schema is of one version."""
+Print the JSON Schema of an output: of a compiled plan (compile), findings (check --output-format json), a
+difference (diff --output-format json) or a machine (doctor --output-format json). Each document has a
+format_version; a schema describes one version."""
 
 EPILOG = """\
 examples:
@@ -33,7 +33,7 @@ SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("document", choices=tuple(SCHEMAS))
+    parser.add_argument("document", choices=tuple(SCHEMAS), metavar="DOCUMENT", help=", ".join(SCHEMAS))
 
 
 def run(arguments: Namespace) -> int:

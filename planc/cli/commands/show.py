@@ -10,6 +10,12 @@ from typing import Any
 
 from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli.support import plans
+from planc.cli.support.arguments import (
+    add_gpu_argument,
+    add_output_format_argument,
+    add_plan_argument,
+    add_set_argument,
+)
 from planc.cli.support.exits import UsageError
 from planc.cli.support.views import write_view
 from planc.estimate.estimate import estimate
@@ -26,7 +32,7 @@ from planc.show.overview import overview
 from planc.show.resolved import resolved_text
 from planc.tables import render_table
 
-DESCRIPTION = "Show what a plan means, from the graph that a run executes. Without an option: an overview."
+DESCRIPTION = "Show what a plan means, as read from the execution graph. Without a view, show an overview."
 
 EPILOG = """\
 examples:
@@ -38,32 +44,30 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN")
+    add_plan_argument(parser)
     view = parser.add_mutually_exclusive_group()
     for name, text in (
-        ("resolved", "the plan with every default filled in: itself a plan, of the same plan_hash"),
-        ("layout", "every parameter's placements, local shape and bytes"),
-        ("memory", "what a rank holds, by what it is for, and its peak"),
-        ("collectives", "what a rank sends in a step"),
-        ("mesh", "which rank stands where"),
-        ("origin", "where each value comes from"),
+        ("resolved", "the plan with all defaults filled in; a valid plan with the same plan_hash"),
+        ("layout", "placements, local shape and bytes of every parameter"),
+        ("memory", "memory per rank by purpose, and its peak"),
+        ("collectives", "collectives per rank and step, with bytes"),
+        ("mesh", "mesh coordinates of every rank"),
+        ("origin", "the file and line that each value comes from"),
     ):
         view.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=text)
     view.add_argument(
         "--graph",
         choices=("text", "mermaid", "json"),
-        metavar="FORM",
-        help="the execution graph: text, mermaid, json",
+        metavar="FORMAT",
+        help="the execution graph as text, mermaid or json",
     )
-    plans.add_set_argument(parser)
-    plans.add_gpu_argument(parser)
-    parser.add_argument(
-        "--output-format", choices=("text", "json"), default="text", help="json for all but --resolved"
-    )
+    add_set_argument(parser)
+    add_gpu_argument(parser)
+    add_output_format_argument(parser, note="; --resolved has text only")
 
 
 def run(arguments: Namespace) -> int:
-    """As `check`. A plan whose only error is that it does not fit is shown all the same."""
+    """As `check`; a plan whose only error is that it does not fit is still shown."""
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
     failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
     if failure is not None:
@@ -129,7 +133,7 @@ def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
         case "origin":
             document["settings"] = origin_data(bound.plan)
         case "resolved":
-            raise UsageError("--resolved is a plan, which has no JSON form; see --origin and --graph json")
+            raise UsageError("--resolved prints a plan, which has no JSON form; use --origin or --graph json")
         case _:
             document["overview"] = dict(overview(bound, graph))
     return json.dumps(document, indent=2) + "\n"

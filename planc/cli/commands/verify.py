@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from planc.cli.support import plans
+from planc.cli.support.arguments import add_output_format_argument, add_plan_argument, add_set_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.libraries import require_libraries
 from planc.runtime.cpus import unsupported_system
@@ -18,14 +19,16 @@ from planc.runtime.errors import RunError
 from planc.vocab import DType
 
 DESCRIPTION = """\
-Show that a plan computes what one device computes: run it, small, against one process.
+Verify that a plan computes the same as a single device: run a small version of it, and compare with one
+process.
 
-The plan's own graph runs for three steps on CPU ranks, through the same code as a launch, on a tiny model of
-the same architecture: every kind of layer, the same heads a group, ties, windows, norms and experts; every
-mesh dim of more than one rank has two; the sequence and its windows are short in proportion. One process
-trains the same with transformers and torch alone. Compared are initial weights, sample ids, each step's
-loss, gradient norm and learning rate, the gradient of every parameter, replicas across ranks, the parameters
-after the last step, and a resume on another mesh. Neither weights nor data of the plan are read."""
+The plan's own graph runs for three steps on CPU ranks, through the same code as a real run, on a tiny model
+of the same architecture: every kind of layer, with the same heads per group, ties, windows, norms and
+experts. Mesh dims with more than one rank get two, and sequences and windows are shortened in proportion.
+One process trains the same model with only transformers and torch. planc compares initial weights, sample
+ids, the loss, gradient norm and learning rate of each step, the gradient of every parameter, replicas across
+ranks, the parameters after the last step, and a resume on another mesh. It reads neither the plan's weights
+nor its data."""
 
 EPILOG = """\
 examples:
@@ -33,25 +36,27 @@ examples:
   planc verify llama.plan --set mesh.tp=4
   planc verify llama.plan --output-format json
 
-Arithmetic is in full precision, whatever dtypes the plan asks for: rounding would hide what is looked for.
-Mesh dims of two stand for larger ones. exit codes: 0 all equal, 1 something differs, 2 could not run."""
+Arithmetic is in full precision, whatever dtypes the plan sets, because rounding would hide differences.
+
+exit codes: 0 all equal, 1 something differs, 2 could not run."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN")
-    plans.add_set_argument(parser)
+    add_plan_argument(parser)
+    add_set_argument(parser)
     parser.add_argument(
         "--dtype",
         type=DType,
         choices=(DType.FLOAT32, DType.FLOAT64),
         default=DType.FLOAT32,
-        help="the dtype of all arithmetic",
+        metavar="DTYPE",
+        help="dtype of all arithmetic: float32 (default) or float64",
     )
-    parser.add_argument("--output-format", choices=("text", "json"), default="text")
+    add_output_format_argument(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Verifies a plan without errors; findings of one with errors go to stderr."""
+    """0 if all is equal, 1 if something differs; as `check` for a plan with errors, which go to stderr."""
     require_libraries("verify", "torch", "transformers")
     refusal = unsupported_system("verify")
     if refusal:
@@ -61,9 +66,9 @@ def run(arguments: Namespace) -> int:
     if failure is not None:
         return failure
     assert checked.bound is not None and checked.graph is not None, "a sound plan has both"
-    # Off for the short commands (planc.cli.main); training needs it.
+    # Off for short commands (planc.cli.main); training needs it.
     gc.enable()
-    # Imported here: what cannot run should not wait for torch to say so.
+    # Imported here because torch takes seconds; errors that need no torch have been raised.
     from planc.verify.text import report_text
     from planc.verify.twin import CannotShrink
     from planc.verify.verify import verify

@@ -1,4 +1,4 @@
-"""The lines around a run: what is about to run, and what came of it."""
+"""The lines before and after a run: its setup and its outcome."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from planc.show.mesh import mesh_rows, range_text
 from planc.tables import render_table
 
 _MAX_RANK_ROWS = 8
-"""More are for `planc show --mesh`."""
+"""`planc show --mesh` prints more."""
 _LABEL_WIDTH = 13
 
 
 def banner(graph: Graph, launch: Launch, *, device: str, run_folder: Path, overrides: Sequence[str]) -> str:
-    """What is about to run, before it runs: mesh, layout, folder, and where overriding values came from."""
+    """The lines before a run: mesh, layout, run directory, and the source of each override."""
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     ranks = of_plan.world_size(graph).text
     lines = [
@@ -27,14 +27,14 @@ def banner(graph: Graph, launch: Launch, *, device: str, run_folder: Path, overr
         f"  mesh       {mesh_text(graph)}  ({ranks}, {device}, {backend})",
         *_ranks(graph, launch),
         *_layout(graph),
-        f"  run folder {run_folder}",
+        f"  run dir    {run_folder}",
         *(f"  override   {text}" for text in overrides),
     ]
     return "\n".join(lines)
 
 
 def closing(directory: RunDirectory, *, checkpoint: Path | None, last_step: int, num_steps: int) -> str:
-    """Where everything is, and how far the loss has come since the run's first step."""
+    """The lines after a run: the loss of its first and last step, and where its files are."""
     if last_step > num_steps:
         lines = [f"nothing to do: step {last_step} is saved, and the plan ends after step {num_steps}"]
     else:
@@ -49,18 +49,18 @@ def closing(directory: RunDirectory, *, checkpoint: Path | None, last_step: int,
     return "\n".join(lines)
 
 
-def preempted(graph: Graph, *, last_step: int, heard: str) -> str:
-    """Why a run ends early, and how it goes on. `heard` is empty where other ranks alone were told."""
+def preempted(graph: Graph, *, last_step: int, signal_name: str) -> str:
+    """Why a run ends early, and how to resume. `signal_name` is empty if only other ranks got a signal."""
     resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
     if not any(isinstance(op, SaveCheckpoint) for op in graph.save):
-        came_of_it = "nothing is saved: the plan has no checkpoint block"
+        outcome = "nothing is saved: the plan has no `checkpoint` block"
     elif last_step == 0:
-        came_of_it = "nothing was trained"
+        outcome = "no step was trained"
     elif resumes:
-        came_of_it = "the same command goes on from there"
+        outcome = "the same command resumes"
     else:
-        came_of_it = "set checkpoint.resume = latest to go on from there"
-    return f"told to end ({heard or 'on another rank'}); {came_of_it}"
+        outcome = "set `checkpoint.resume = latest` to resume"
+    return f"stopped by {signal_name or 'a signal on another rank'}; {outcome}"
 
 
 def mesh_text(graph: Graph) -> str:
@@ -69,19 +69,19 @@ def mesh_text(graph: Graph) -> str:
 
 
 def _ranks(graph: Graph, launch: Launch) -> list[str]:
-    """Where ranks meet, and the place of each in the mesh."""
+    """Where ranks meet, and the mesh coordinates of each."""
     if graph.world_size == 1:
         return []
     here = f", {launch.local_world_size} on this machine" if launch.local_world_size else ""
-    lines = [f"  meet at    {launch.address}:{launch.port}{here}"]
+    lines = [f"  rendezvous {launch.address}:{launch.port}{here}"]
     rows = mesh_rows([size for _, size in graph.mesh])
     if len(rows) > _MAX_RANK_ROWS:
         return lines
-    divided = [index for index, (_, size) in enumerate(graph.mesh) if size > 1]
-    header = ("rank", *(str(graph.mesh[index][0]) for index in divided))
+    sharded = [index for index, (_, size) in enumerate(graph.mesh) if size > 1]
+    header = ("rank", *(str(graph.mesh[index][0]) for index in sharded))
     cells = []
     for row in rows:
-        ranges = ((row.first_rank, row.last_rank), *(row.coordinates[index] for index in divided))
+        ranges = ((row.first_rank, row.last_rank), *(row.coordinates[index] for index in sharded))
         cells.append([range_text(*one) for one in ranges])
     table = render_table(cells, header=header, right=range(len(header)), indent=" " * _LABEL_WIDTH)
     return [*lines, *table.splitlines()]

@@ -1,4 +1,4 @@
-"""What `planc run` runs: a plan compiled here, or an artifact compiled before."""
+"""The input of `planc run`: a plan compiled here, or an artifact."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What is run: the graph, where its relative paths start, and what it was made from."""
+    """A graph to run, where its relative paths start, and what it was compiled from."""
 
     graph: Graph
     base: Path
     sources: tuple[tuple[str, str], ...]
     overrides: tuple[str, ...]
     inventory: Inventory | None = None
-    """The model's, where the plan was compiled here."""
+    """The model's inventory, if the plan was compiled here."""
     peak_flops: float | None = None
-    """Of the device that the plan names."""
+    """Peak FLOP/s of the plan's device."""
     devices_per_node: int | None = None
-    """As the plan's mesh says."""
+    """As set in the plan's mesh."""
     num_spares: int = 0
-    """The ranks that a launch has beyond the smaller mesh of an elastic plan, its last ones."""
+    """The number of ranks beyond the smaller mesh of an elastic plan; they are the last ranks."""
 
     def artifact(self, folder: Path) -> str:
         """The artifact's text for a file in `folder`."""
@@ -53,7 +53,7 @@ class Compiled:
         return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
 
     def reads(self) -> Reads:
-        """What this rank has read so far, for comparison with what others have."""
+        """What this rank has read so far, to compare across ranks."""
         reads = Reads()
         reads.add("graph", "compiled plan", plan_hash(self.graph))
         for name, digest in self.sources:
@@ -66,10 +66,10 @@ class Compiled:
 
 
 def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
-    """The plan compiled; rank 0 prints its warnings. PlanRefused if it has errors."""
+    """Compile the plan; rank 0 prints its warnings. PlanRefused if it has errors."""
     if arguments.plan.suffix == ".json":
         return _load(arguments.plan, arguments.set)
-    # Reached lazily: a compiled artifact runs without the front end.
+    # Imported lazily: a compiled artifact runs without the front end.
     from planc.api import check_plan
     from planc.checks.mesh.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
     from planc.cli.support.plans import announce_probe, render_errors
@@ -88,7 +88,7 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
         errors_found = {one.code for one in checked.diagnostics if one.severity is Severity.ERROR}
-        # Started so, a plan with any other error would only be refused again.
+        # A plan with any other error would still be rejected.
         if checked.plan is not None and errors_found == {WORLD_SIZE_MISMATCH}:
             mesh = checked.plan.mesh
             line = start_with(arguments, world_size=mesh.world_size, devices_per_node=mesh.devices_per_node)
@@ -113,7 +113,7 @@ def _peak_flops(plan: Plan | None) -> float | None:
 
 
 def work_of(compiled: Compiled) -> Work | None:
-    """What a step computes; None for a compiled plan, which comes without its model's inventory."""
+    """The work of a step; None for a compiled plan, which has no inventory of its model."""
     if compiled.inventory is None:
         return None
     per_step = flops(rank_work(compiled.graph, compiled.inventory)).per_step
@@ -121,7 +121,7 @@ def work_of(compiled: Compiled) -> Work | None:
 
 
 def _load(path: Path, settings: Sequence[str]) -> Compiled:
-    """A compiled artifact, which takes no more settings."""
+    """Load a compiled artifact; RunError for settings, which it can't take."""
     if settings:
         raise RunError("a compiled plan takes no --set", help="compile the plan again with the setting")
     try:

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, fetched before a run begins."""
+"""Download Hugging Face Hub models before a run starts."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 def with_model(check: Callable[[], Checked]) -> Checked:
-    """What `check` finds, with the config.json of a model of the hub fetched first where it is not here.
+    """Run `check`, and again after downloading a Hub model's config.json if that was missing.
 
-    RunError where it cannot be had.
+    RunError if the download fails.
     """
     checked = check()
     if checked.plan is None or checked.inventory is not None or not is_hub(checked.plan.model.hf):
         return checked
-    require_model(parse_hub(checked.plan.model.hf), with_weights=False, say=say)
+    require_model(parse_hub(checked.plan.model.hf), with_weights=False, say=print_progress)
     return check()
 
 
 def require_models(graph: Graph) -> None:
-    """Fetches what a run reads of a model of the hub, and is not here. RunError where it cannot be had."""
+    """Download the missing files of a Hub model that a run reads. RunError if that fails."""
     paths = {op.path for op in graph.setup if isinstance(op, BuildModel | LoadWeights) and is_hub(op.path)}
     with_weights = any(isinstance(op, LoadWeights) for op in graph.setup)
     for path in sorted(paths):
-        require_model(parse_hub(path), with_weights=with_weights, say=say)
+        require_model(parse_hub(path), with_weights=with_weights, say=print_progress)
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(f"planc: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What a run can know to be wrong with its machine before it imports PyTorch."""
+"""Checks of the machine that a run makes before it imports PyTorch."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from planc.runtime.process import Launch
 from planc.runtime.run_directory.obstacles import num_kept, obstacles
 
 _THREADS = 12
-"""Of planc, gloo and the data, besides those that compute."""
+"""Threads of planc, gloo and data loading, in addition to compute threads."""
 
 
 def require_packages() -> None:
-    """RunError unless everything that runs import is installed, in a release that planc works with."""
+    """RunError unless all packages of a run are installed, in supported releases."""
     _require(_problems(package_checks(installed_versions(), is_for_run=True)))
 
 
 def require_trackers(graph: Graph, launch: Launch, environment: Mapping[str, str]) -> None:
-    """RunError if rank 0 could not tell the plan's trackers of the run: no package, or no key for W&B."""
+    """RunError if rank 0 can't use the plan's trackers: a missing package, or no W&B API key."""
     trackers = trackers_of(graph)
     if launch.rank != 0 or not trackers:
         return
@@ -45,7 +45,7 @@ def require_trackers(graph: Graph, launch: Launch, environment: Mapping[str, str
         for one in op.trackers if isinstance(op, OpenLog) else ():
             if one.kind == "wandb" and one.mode == "online" and not has_wandb_key(environment):
                 raise RunError(
-                    "W&B is to be told of the run, but has no key: it would ask for one, and nobody answers",
+                    "no W&B API key is set; wandb would wait for one to be typed in",
                     help="run `wandb login`, set WANDB_API_KEY, or set logging.tracker.wandb.mode = offline",
                     span=op.span,
                     is_shared=False,
@@ -53,7 +53,7 @@ def require_trackers(graph: Graph, launch: Launch, environment: Mapping[str, str
 
 
 def has_wandb_key(environment: Mapping[str, str]) -> bool:
-    """Whether the environment or the netrc file of `wandb login` names a key for W&B's server."""
+    """Whether the environment or the netrc file of `wandb login` has a key for W&B's server."""
     if environment.get("WANDB_API_KEY"):
         return True
     server = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname
@@ -67,7 +67,7 @@ def has_wandb_key(environment: Mapping[str, str]) -> bool:
 def require_threads(environment: Mapping[str, str]) -> None:
     """RunError unless this process can start as many threads as a run does.
 
-    A library that is refused one may end the process without a word, so they are tried here first.
+    A library that can't start a thread may end the process without an error message, so planc tries first.
     """
     text = environment.get("OMP_NUM_THREADS", "")
     wanted = _THREADS + (int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else num_cpus())
@@ -80,7 +80,7 @@ def require_threads(environment: Mapping[str, str]) -> None:
             started.append(thread)
     except RuntimeError as error:
         raise RunError(
-            f"the system refuses thread {len(started) + 1} of the {wanted} that a run starts: {error}",
+            f"the system can't start thread {len(started) + 1} of the {wanted} that a run needs: {error}",
             code=ExitCode.MEMORY,
             help=THREADS_HELP,
             is_shared=False,
@@ -92,15 +92,15 @@ def require_threads(environment: Mapping[str, str]) -> None:
 
 
 def require_interface(launch: Launch, environment: Mapping[str, str]) -> None:
-    """RunError if gloo is told to use a network interface that is not there."""
+    """RunError if GLOO_SOCKET_IFNAME names a missing network interface."""
     problem = interface_problem(environment, interfaces()) if launch.world_size > 1 else None
     _require([problem] if problem else [], is_shared=False)
 
 
 def require_storage(folder: Path, *, launch: Launch, graph: Graph, inventory: Inventory | None) -> None:
-    """RunError if rank 0 can't write the run's folder, or would find no place or room to save there.
+    """RunError if rank 0 can't write the run directory, or could not save checkpoints there.
 
-    A compiled plan comes without an inventory, and how large its checkpoints are is not known yet.
+    A compiled plan has no inventory, so the size of its checkpoints is not known yet.
     """
     if launch.rank != 0:
         return
@@ -127,7 +127,7 @@ def _problems(checks: Iterable[Check]) -> list[Diagnostic]:
 def _require(
     problems: Iterable[Diagnostic], *, code: ExitCode = ExitCode.INPUT, is_shared: bool = True
 ) -> None:
-    """RunError with all errors among the problems."""
+    """RunError with all problems that are errors."""
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if not errors:
         return

@@ -1,4 +1,4 @@
-"""What a run shows on rank 0: one redrawn line on a terminal, plain lines anywhere else."""
+"""A run's display on rank 0: one redrawn line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from planc.runtime.run_directory.directory import RunDirectory
 
 _BAR_CELLS = 12
 _TIME_CELLS = 9
-"""`0:12:34`, and a space before it and before the bar."""
+"""The width of `0:12:34`, a space before it, and one before the bar."""
 _STATUS_SECONDS = 1.0
-"""How old the step in status.json may be while steps are shorter."""
+"""How often status.json is updated, at most."""
 
 
 class RunDisplay:
-    """Observes a run: metrics go to the run's folder and to the terminal."""
+    """Writes a run's metrics to its directory and to the terminal."""
 
     def __init__(
         self, directory: RunDirectory, *, stop_after: int | None = None, stream: TextIO = sys.stdout
@@ -43,13 +43,13 @@ class RunDisplay:
 
     def started(self, *, first_step: int, num_steps: int) -> None:
         if earlier := self.directory.truncate_metrics(last_step=first_step - 1):
-            self.noted(f"the metrics of an earlier run in this folder are now in {earlier}")
+            self.noted(f"moved the metrics of an earlier run to {earlier}")
         self.directory.write_status("running", step=first_step - 1)
         self.first_step, self.num_steps, self.began = first_step, num_steps, time.monotonic()
         self.last_step = min(num_steps, self.stop_after or num_steps)
         if first_step > num_steps:
-            self.noted(f"all {num_steps} steps are done already: nothing to train")
-        elif self.console.is_terminal:
+            self.noted(f"all {num_steps} steps are done already")
+        elif self.console.file.isatty():  # FORCE_COLOR colors a log, but must not animate it
             text = TextColumn("{task.description}", table_column=Column(no_wrap=True), markup=False)
             columns = (text, BarColumn(_BAR_CELLS), TimeRemainingColumn())
             self.progress = Progress(*columns, console=self.console)
@@ -89,7 +89,7 @@ class RunDisplay:
             self.progress = None
 
     def _write_status(self, step: int) -> None:
-        """Replaces status.json, which waits for the disk, so that quick steps do it once in a while."""
+        """Replace status.json, but not at every short step: each write waits for the disk."""
         now = time.monotonic()
         if now - self.status_written >= _STATUS_SECONDS:
             self.directory.write_status("running", step=step)
@@ -97,7 +97,7 @@ class RunDisplay:
 
     def _print(self, text: str) -> None:
         if not self.console.is_terminal:
-            # As Rich would, in a fraction of its time.
+            # The same output as Rich's, in a fraction of its time.
             print(text, file=self.console.file, flush=True)
             return
         console = self.progress.console if self.progress is not None else self.console
@@ -116,14 +116,14 @@ def evaluation_line(found: Evaluation, *, step: int) -> str:
 
 @record
 class StepPart:
-    """A figure of a step as it is shown; of the smallest `weight` is what a narrow terminal lacks first."""
+    """A figure of a step's line; a narrow terminal drops the smallest `weight` first."""
 
     text: str
     weight: int
 
 
 def step_parts(metrics: StepMetrics, *, num_steps: int) -> tuple[StepPart, ...]:
-    """`step 12/60`, `loss 2.3456` and so on, in the order in which they are shown."""
+    """`step 12/60`, `loss 2.3456` and so on, in display order."""
     width = len(str(num_steps))
     parts = [
         StepPart(f"step {metrics.step:>{width}}/{num_steps}", 7),
@@ -141,7 +141,7 @@ def step_parts(metrics: StepMetrics, *, num_steps: int) -> tuple[StepPart, ...]:
 
 
 def fit_step(parts: Sequence[StepPart], *, cells: int) -> str:
-    """The parts in a line of at most `cells`, without those of least weight that it has no room for."""
+    """Join the parts to a line of at most `cells`, without the parts of least weight that do not fit."""
     kept = list(parts)
     while len(kept) > 1 and len("  ".join(part.text for part in kept)) > cells:
         kept.remove(min(kept, key=lambda part: part.weight))

@@ -1,4 +1,4 @@
-"""What differs from the plan that saved a checkpoint: in words, and refused where it changes training."""
+"""Differences from the plan that saved a checkpoint; those that change training are rejected."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from planc.runtime.run_directory.run_files import CHECKPOINTS
 
 
 def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str]) -> tuple[str, ...]:
-    """One line a difference from the plan that saved what this run goes on from; none for the same plan.
+    """One line for each difference from the plan that saved the checkpoint to resume; none for the same plan.
 
-    RunError where what is trained would change, unless the change is among `allowed`.
+    RunError for a change of training that is not `allowed`.
     """
     _require_names(allowed)
     try:
@@ -30,11 +30,13 @@ def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str])
         try:
             old = graph_of(saved_plan(directory, manifest).artifact)
         except NoSavedPlanError as error:
-            return (f"the plan that saved it, {manifest.plan_hash[:12]}, {error}: what differs is not known",)
+            return (
+                f"the plan that saved it, {manifest.plan_hash[:12]}, {error}, so differences are unknown",
+            )
     except CheckpointError:
-        # To resume is refused for it, by whoever reads the whole checkpoint.
+        # Reading the whole checkpoint reports it.
         return ()
-    # Reached lazily: a run that goes on with its own plan needs no front end.
+    # Imported lazily: a run that resumes with the same plan needs no front end.
     from planc.diff.difference import State
     from planc.diff.verdict import verdict
 
@@ -45,11 +47,11 @@ def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str])
 
 
 def refuse_old_checkpoints(graph: Graph, checkpoints: Path) -> None:
-    """RunError if a run that starts anew would meet an earlier run's checkpoints."""
+    """RunError if a run that does not resume finds checkpoints of an earlier run."""
     resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
     if resumes or not committed_steps(checkpoints):
         return
-    # Reached lazily, as above.
+    # Imported lazily, as above.
     from planc.diff.difference import State
     from planc.diff.verdict import without_resuming
 
@@ -61,17 +63,17 @@ def refuse_old_checkpoints(graph: Graph, checkpoints: Path) -> None:
 def _require_names(allowed: Collection[str]) -> None:
     if not allowed:
         return
-    # Reached lazily: without it, a run needs no front end to go on.
+    # Imported lazily: without --allow-change a run needs no front end to resume.
     from planc.diff.resume import CHANGES_TO_ALLOW
 
     for name in allowed:
         if name not in CHANGES_TO_ALLOW:
             names = ", ".join(CHANGES_TO_ALLOW)
-            raise RunError(f"--allow-change {name!r} names no change", help=f"there are: {names}")
+            raise RunError(f"unknown change in --allow-change: `{name}`", help=f"write one of {names}")
 
 
 def _saved(graph: Graph, checkpoints: Path) -> tuple[Path, Manifest | None]:
-    """The newest checkpoint and its manifest; None where nothing is to be compared."""
+    """The newest checkpoint and its manifest; None if the run resumes from none."""
     if not any(isinstance(op, ResumeCheckpoint) for op in graph.setup):
         return checkpoints, None
     step = latest(checkpoints)

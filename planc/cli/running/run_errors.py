@@ -1,4 +1,4 @@
-"""How a run that fails says so: on stderr, in the run's folder, and to torchrun."""
+"""Reports of a failed run: on stderr, in the run directory, and to torchrun."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from planc.secrets import redactor
 _FIRST_WORD_SECONDS = 2.0
 """How long other ranks wait for rank 0 to report an error that all of them have."""
 _TURN_SECONDS = 0.5
-"""How much longer each further rank of a node waits, so that one of them speaks."""
+"""How much longer each further rank of a node waits, so only one of them reports."""
 
 
 class PlanRefused(RunError):
-    """The plan has errors; the message is all of them, rendered."""
+    """The plan has errors; the message has all of them, rendered."""
 
 
 def report(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
-    """One error for a person: from rank 0 where all ranks fail alike, else from the rank that failed."""
+    """Report an error once: from rank 0 if all ranks have it, else from the rank that failed."""
     record(error, launch, directory)
     if error.is_shared and launch.rank != 0:
-        # torchrun ends all ranks when the first one leaves, so this one lets rank 0 speak. If it is still
-        # there after that, rank 0 has not failed, and nobody else will say why.
+        # torchrun ends all ranks when the first one exits, so this one lets rank 0 report. If this rank still
+        # runs after that, rank 0 has not failed, and no other rank will report.
         time.sleep(_FIRST_WORD_SECONDS + _TURN_SECONDS * launch.local_rank)
     text = _error_text(error)
     print(text, file=sys.stderr)
@@ -41,10 +41,10 @@ def report(error: RunError, launch: Launch, directory: RunDirectory | None) -> N
 
 
 def record(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
-    """Puts a failure into the run folder's status.json."""
+    """Record a failure in the run directory's status.json."""
     if isinstance(error, FolderInUseError) or directory is None or not directory.path.is_dir():
         return
-    # A full disk may be the very failure; it must not hide behind a second one.
+    # The failure may be a full disk; a second error must not hide it.
     with contextlib.suppress(OSError):
         if launch.rank == 0:
             directory.write_status("failed", code=error.code, error=error.message, **error.record)
@@ -53,9 +53,9 @@ def record(error: RunError, launch: Launch, directory: RunDirectory | None) -> N
 
 
 def _record_for_rank_0(error: RunError, launch: Launch, directory: RunDirectory) -> None:
-    """The status of a run whose rank 0 has died: by the first of the ranks that are left.
+    """Write the status of a run whose rank 0 has died, from the first of the other ranks.
 
-    The folder is rank 0's until its process ends; then the system lets go of it, and one rank gets it.
+    Rank 0 holds the directory's lock until its process ends; then one of the other ranks gets it.
     """
     try:
         claimed = directory.claim()
@@ -77,7 +77,7 @@ def _error_text(error: RunError) -> str:
 
 
 def _tell_torchrun(text: str) -> None:
-    """Puts an error where torchrun looks for it, so that its summary ends with the reason."""
+    """Write an error where torchrun looks for it, so its summary ends with the reason."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         # The format of torch.distributed.elastic.multiprocessing.errors.ErrorHandler.

@@ -1,4 +1,4 @@
-"""The command that a run should have been started with."""
+"""The command that starts a run with the right number of ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.launchers.torchrun import on_every_node, on_one_node
 
 
 def start_with(arguments: Namespace, *, world_size: int, devices_per_node: int | None) -> str:
-    """One line for a shell that starts the very run of `arguments` on all of its ranks."""
+    """One shell line that starts the run of `arguments` on all of its ranks."""
     folder = str(arguments.run_dir) if arguments.run_dir else None
     run = run_arguments(str(arguments.plan), settings=arguments.set, run_dir=folder)
     stop = ("--stop-after", str(arguments.stop_after)) if arguments.stop_after is not None else ()

@@ -1,4 +1,4 @@
-"""What a rank does when it is told to end: it says so, and the run ends; or which other rank was lost."""
+"""A rank's reaction to signals: it acknowledges one and stops the run, or reports a lost rank."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ from planc.runtime.stopping.stop_points import StopPoints
 _NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 # Windows, where this is imported and nothing runs, lacks two.
 SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-"""What schedulers, torchrun and people send to a run that is to end."""
+"""Signals that schedulers, torchrun and people send to stop a run."""
 _AT_ONCE = (signal.SIGTERM, signal.SIGINT)
-"""Of these a second one is not waited for."""
+"""Signals that end the process at once when they come a second time."""
 _ECHO_SECONDS = 1.0
-"""A SIGTERM sent to all processes comes twice: torchrun passes on its own."""
+"""A SIGTERM sent to all processes arrives twice, because torchrun forwards its own."""
 _START_SECONDS = 10.0
-"""How long ranks that are told to end as they start may take to meet; nothing is lost if they do not."""
+"""How long ranks that get a signal at startup may take to meet; nothing is lost if they do not."""
 _LOOK_SECONDS = 0.5
 _LOST_SECONDS = 3.0
-"""How long a store or a file may take to tell which rank was lost."""
+"""How long the store or a file may take to name the lost rank."""
 _WORD_SECONDS = 15.0
-"""How long a process may take to say what it was about to say: it finds out which rank was lost, and closes
-its trackers. torchrun waits twice as long."""
+"""How long a failing process may take to report: it finds the lost rank and closes its trackers. torchrun
+waits twice as long."""
 
 
 def listen(launch: Launch, directory: RunDirectory | None) -> Listener:
-    """Begins to hear signals. Those that were ignored, as under nohup, stay so.
+    """Start to handle signals. Ignored ones, as under nohup, stay ignored.
 
-    They are read from a pipe by a thread of its own, since no Python runs in a main thread that waits inside
-    a collective.
+    A thread reads them from a pipe, since the main thread runs no Python while it waits in a collective.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -53,16 +52,16 @@ def listen(launch: Launch, directory: RunDirectory | None) -> Listener:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, listener.note)
-            # No call of a library is to fail because of one.
+            # A signal must not make a library's system call fail.
             signal.siginterrupt(number, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    # A forked process would tell this one of the signals that it gets itself.
-    os.register_at_fork(after_in_child=_hear_no_more)
+    # A forked process would write its own signals to this process's pipe.
+    os.register_at_fork(after_in_child=_stop_listening)
     threading.Thread(target=listener.run, name="planc-signals", daemon=True).start()
     return listener
 
 
-def _hear_no_more() -> None:
+def _stop_listening() -> None:
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -70,21 +69,21 @@ def _hear_no_more() -> None:
 
 
 class Listener:
-    """Hears what tells this process to end. The run fills in what it is to know: folder, watch and hash."""
+    """Handles this process's signals. The run sets its directory, watch and plan hash when it knows them."""
 
     def __init__(self, reader: int, launch: Launch, directory: RunDirectory | None) -> None:
         self.reader, self.launch, self.directory = reader, launch, directory
         self.notice = Notice()
         self.plan_hash = ""
         self.claimed: TextIO | None = None
-        """What makes the folder this run's."""
+        """The lock on the run directory."""
         self.watch: Watch | None = None
         self.stands_by = False
-        """This rank has no place in the mesh, and waits for one."""
-        self.say: Callable[[str], None] | None = None
-        self._heard_at: float | None = None
+        """Whether this rank is a spare, which waits for a place in the mesh."""
+        self.report_lost: Callable[[str], None] | None = None
+        self._signaled_at: float | None = None
         self._pressed_at: float | None = None
-        """When the first of the signals came that are not waited for twice."""
+        """When the first of the `_AT_ONCE` signals came."""
         self._was_lost = False
 
     def keep_watch(
@@ -96,46 +95,46 @@ class Listener:
         report: Callable[[RunError], None],
         has_nccl: bool,
     ) -> None:
-        """Lets this rank tell where it is, and which it lost when it is told to end or waits too long.
+        """Publish this rank's progress, and report a lost rank after a signal or a timeout.
 
-        From now on it also learns of it if another rank is told to end.
+        From now on this rank also learns of signals on other ranks.
         """
 
-        def say(lost: str) -> None:
-            text = "another rank ended or stopped answering, and this one cannot go on without it"
+        def report_lost(lost: str) -> None:
+            text = "another rank exited or stopped responding, and this rank can't continue without it"
             report(RunError(text, code=ExitCode.COMMUNICATION, help=lost, is_shared=False))
 
         points.start(on_first_request=self.acknowledge if self.launch.rank else lambda name: None)
-        watch.start(timeout_seconds=init.timeout_seconds, overdue=say if has_nccl else None)
-        self.say, self.watch = say, watch
+        watch.start(timeout_seconds=init.timeout_seconds, overdue=report_lost if has_nccl else None)
+        self.report_lost, self.watch = report_lost, watch
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler, in the main thread: tells the run. All else is for the listener's own thread."""
+        """The signal handler, in the main thread: notify the run. The listener's thread does the rest."""
         self.notice.request(signal.Signals(number).name)
 
     def run(self) -> None:
-        """Hears until the process ends."""
+        """Handle signals until the process ends."""
         while True:
             for number in self._signals():
-                self._hear(number)
-            told_at = self._heard_at or self.notice.requested_at
-            if told_at is not None:
-                self._look(told_at=told_at)
+                self._handle(number)
+            signaled_at = self._signaled_at or self.notice.requested_at
+            if signaled_at is not None:
+                self._look(signaled_at=signaled_at)
 
     def _signals(self) -> list[signal.Signals]:
-        """The next ones; none after a while: another rank may be told to end, or may be lost."""
+        """The next signals; none after a while, so the caller can check on the other ranks."""
         ready, _, _ = select.select([self.reader], [], [], _LOOK_SECONDS)
         return [signal.Signals(one) for one in os.read(self.reader, 64) if one in SIGNALS] if ready else []
 
-    def _hear(self, number: signal.Signals) -> None:
+    def _handle(self, number: signal.Signals) -> None:
         notice, now = self.notice, time.monotonic()
         if notice.is_over:
-            # What there is to say is being said. A run that ended well is not hurried.
+            # A report is being written. A run that ended well may take its time.
             if number in _AT_ONCE and notice.has_failed:
                 self._await_word()
             return
         if self.stands_by and number not in _AT_ONCE:
-            # The ranks that train save for it; a node that loses a rank would end them before they have.
+            # The training ranks save; torchrun would end a node's ranks early if a spare exited.
             return
         if number in _AT_ONCE and self._pressed_at is not None:
             if number != signal.SIGTERM or now - self._pressed_at > _ECHO_SECONDS:
@@ -143,9 +142,9 @@ class Listener:
             return
         if number in _AT_ONCE:
             self._pressed_at = now
-        if self._heard_at is not None:
+        if self._signaled_at is not None:
             return
-        self._heard_at = now
+        self._signaled_at = now
         notice.request(number.name)
         if notice.step is None and self.watch is None:
             self._end_untrained()
@@ -153,49 +152,49 @@ class Listener:
             self.acknowledge(number.name)
 
     def acknowledge(self, name: str) -> None:
-        """Says that a signal was heard: what is under way may take a while to leave."""
-        again = "; once more to end at once" if name in {number.name for number in _AT_ONCE} else ""
-        text = f"{name} received on rank {self.launch.rank}: saves what is new and ends{again}"
+        """Print that a signal was received, since the run may take a while to stop."""
+        again = "; send it again to exit at once" if name in {number.name for number in _AT_ONCE} else ""
+        text = f"{name} received on rank {self.launch.rank}: saving, then exiting{again}"
         print(f"planc: {text}", file=sys.stderr, flush=True)
 
-    def _look(self, *, told_at: float) -> None:
-        """Ends the process if the run cannot come to a place where it could end well."""
+    def _look(self, *, signaled_at: float) -> None:
+        """End the process if the run can't reach a point where it could stop cleanly."""
         watch, notice = self.watch, self.notice
         if notice.is_agreed or notice.is_over:
             return
-        if not notice.has_trained and time.monotonic() - told_at > _START_SECONDS:
+        if not notice.has_trained and time.monotonic() - signaled_at > _START_SECONDS:
             self._end_untrained()
         if watch is None:
             return
         if watch.is_claimed:
             self._await_word()
         lost = _within(_LOST_SECONDS, watch.known_lost)
-        # A rank that is told to go on and to end, in this order, may be seen in between.
+        # A rank may be seen between an agreement to continue and one to stop, so look twice.
         if lost and self._was_lost and watch.claim():
             watch.give_up()
-            if self.say is not None:
-                _within(_LOST_SECONDS, lambda: self.say and self.say(lost))
+            if self.report_lost is not None:
+                _within(_LOST_SECONDS, lambda: self.report_lost and self.report_lost(lost))
             _leave(ExitCode.TERMINATED)
         self._was_lost = bool(lost)
 
     def _await_word(self) -> NoReturn:
-        """Another thread says why this rank ends, and ends the process when it has."""
+        """Wait for another thread, which reports the error and ends the process."""
         time.sleep(_WORD_SECONDS)
         _leave(ExitCode.TERMINATED)
 
     def _end_untrained(self) -> NoReturn:
-        """Before the end of the first step there is nothing to save, and no step to agree upon."""
+        """End the process before the first step is complete: there is nothing to save."""
         self._give_up()
-        heard = self.notice.signal_name
-        self._write("preempted", ExitCode.PREEMPTED, step=self._saved_step(), signal=heard or None)
-        self._tell(f"{heard or 'told to end'} before the end of the first step: nothing was trained")
+        signal_name = self.notice.signal_name
+        self._write("preempted", ExitCode.PREEMPTED, step=self._saved_step(), signal=signal_name or None)
+        self._tell(f"stopped by {signal_name or 'a signal on another rank'} before the end of the first step")
         _leave(ExitCode.PREEMPTED)
 
     def _end_at_once(self, number: signal.Signals) -> NoReturn:
-        """What was trained since the last save is lost."""
+        """End the process at once; steps since the last save are lost."""
         interrupted = number == signal.SIGINT
         code = ExitCode.INTERRUPTED if interrupted else ExitCode.TERMINATED
-        word = "interrupted" if interrupted else "told to end again"
+        word = "interrupted" if interrupted else f"second {number.name}"
         self._give_up()
         step = self.notice.step or 0
         self._write("failed", code, error=word, step=step)
@@ -215,7 +214,7 @@ class Listener:
 
     def _write(self, state: str, code: ExitCode, **details: object) -> None:
         if self.launch.rank == 0 and self.directory is not None and self.directory.path.is_dir():
-            # The main thread may be writing the same file, a disk may be full, the folder another run's.
+            # The main thread may be writing the file, the disk may be full, the directory another run's.
             with contextlib.suppress(OSError, RunError):
                 claimed = self.claimed or self.directory.claim()
                 self.directory.write_status(state, code=code, **details, plan_hash=self.plan_hash or None)
@@ -227,7 +226,7 @@ class Listener:
 
 
 def _within(seconds: float, function: Callable[[], str | None]) -> str | None:
-    """What a function returns in time. What is known lies in files, or in a store that may not answer."""
+    """A function's result if it returns in time; files and the store may not respond."""
     found: list[str | None] = []
     thread = threading.Thread(target=lambda: found.append(function()), daemon=True)
     thread.start()
@@ -236,5 +235,5 @@ def _within(seconds: float, function: Callable[[], str | None]) -> str | None:
 
 
 def _leave(code: ExitCode) -> NoReturn:
-    """Ends the process past the interpreter's own end: the main thread may be waiting in a collective."""
+    """End the process without the interpreter's shutdown: the main thread may be waiting in a collective."""
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What a check did not look at."""
+"""What a check did not read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from planc.tables import Row
 
 
 def unread(plan: Plan, graph: Graph, *, base: Path, is_deep: bool) -> Row:
-    """`not read  weights, data; --deep also rehearses the run`: what only a run opens, and what can be done.
+    """A row with the inputs that only a run opens: `not read  weights, data; --deep also rehearses the run`.
 
-    Where its files are not on this machine, which need not be the run's, that is said. A tokenizer's file
-    that lies where the plan says was read, to count its ids.
+    It notes inputs with files missing on this machine, which may not be the run's. A tokenizer's file is read
+    if it exists, to count its ids.
     """
     rest = "" if is_deep else "; --deep also rehearses the run"
     return "not read", f"{', '.join(_unread(plan, graph, base))}{rest}"
@@ -29,15 +29,15 @@ def unread(plan: Plan, graph: Graph, *, base: Path, is_deep: bool) -> Row:
 def _unread(plan: Plan, graph: Graph, base: Path) -> Iterator[str]:
     absent = {kind for op in graph.setup if (kind := _absent(op, base)) is not None}
     if plan.model.weights is Weights.PRETRAINED:
-        yield "weights (its files are not here)" if "weights" in absent else "weights"
-    yield "data (not all of its files are here)" if "data" in absent else "data"
+        yield "weights (files not found)" if "weights" in absent else "weights"
+    yield "data (some files not found)" if "data" in absent else "data"
     tokenizer = plan.data.tokenizer
     if isinstance(tokenizer, FileTokenizer) and not (base / tokenizer.path).exists():
-        yield "tokenizer (its file is not here)"
+        yield "tokenizer (file not found)"
 
 
 def _absent(op: Op, base: Path) -> str | None:
-    """What of an op's lies in files of which there are none; `planc doctor` says which, and more."""
+    """The kind of an op's input if its files are missing; `planc doctor` reports which files."""
     match op:
         case LoadWeights():
             folder = model_folder(op.path, base=base)

@@ -1,4 +1,4 @@
-"""The rehearsal behind `planc check --deep`."""
+"""The rehearsal of `planc check --deep`."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from planc.tables import Row
 
 
 def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, tuple[Row, ...]]:
-    """The plan with the rehearsal's findings among its own, and the lines that `check` says of it.
+    """The plan with the rehearsal's findings added, and the rows that `check` prints about it.
 
-    On a terminal, `stream` shows what is being done. A plan with errors is left as it is: it has no graph.
-    UsageError where torch or transformers are missing, or the model cannot be built.
+    A terminal as `stream` shows progress. A plan with errors is returned unchanged, because it has no graph.
+    UsageError if torch or transformers is missing, or the model can't be built.
     """
     require_libraries("--deep", "torch", "transformers")
     if checked.graph is None or checked.inventory is None:
         return checked, ()
     source = checked.sources[path]
     try:
-        with progress(path, stream=stream) as said:
+        with progress(path, stream=stream) as show_progress:
             deep = check_deep(
                 checked.graph,
                 base=Path(path).parent,
                 estimate=estimate(checked.graph, checked.inventory),
                 cache_dir=cache_dir(),
                 nowhere=source.start(),
-                said=said,
+                said=show_progress,
             )
     except RunError as error:
         raise UsageError(error.message) from error
@@ -52,7 +52,7 @@ def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, t
 
 
 def with_smaller(checked: Checked, smaller: Iterable[Checked]) -> Checked:
-    """An elastic plan with what the rehearsal finds on the smaller meshes, each finding once."""
+    """An elastic plan with the rehearsal's findings on its smaller meshes, each once."""
     found = list(checked.diagnostics)
     for one in smaller:
         assert one.plan is not None, "it has checked clean before"
@@ -68,14 +68,14 @@ def with_smaller(checked: Checked, smaller: Iterable[Checked]) -> Checked:
 
 @contextlib.contextmanager
 def progress(path: str, *, stream: TextIO) -> Iterator[Callable[[str], None]]:
-    """A function that shows on a terminal what comes next, in one line that is gone at the end.
+    """Yield a function that shows progress on a terminal, in one line that is cleared at the end.
 
-    Nothing is shown in a pipe, nor where continuous integration lends a terminal and keeps what it prints.
+    Nothing is shown in a pipe, nor in CI, whose terminals record all output.
     """
     if not stream.isatty() or os.environ.get("CI") or os.environ.get("TERM") == "dumb":
         yield lambda text: None
         return
-    # Only a terminal needs it, and a pipe should not wait for the import.
+    # Slow to import, and not needed for a pipe.
     from rich.console import Console
     from rich.markup import escape
 
@@ -84,7 +84,7 @@ def progress(path: str, *, stream: TextIO) -> Iterator[Callable[[str], None]]:
 
 
 def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:
-    """Whether the device holds what was rehearsed, where the estimate has not said so already."""
+    """The finding that the rehearsed plan does not fit, unless the estimate has it already."""
     measured = deep.rehearsal.measured
     plan = None if checked.bound is None else checked.bound.plan
     codes = (does_not_fit.CODE, does_not_fit.TIGHT)
@@ -93,7 +93,7 @@ def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:
     if any(finding.code in codes for finding in checked.diagnostics):
         return
     if plan.fsdp is not None and plan.fsdp.cpu_offload:
-        # The rehearsal counts what lies in the host's memory too.
+        # The rehearsal counts host memory too.
         return
     parts = tuple(sorted(measured.peak.parts, key=lambda part: -part[1]))
     found = Demand(plan.hardware.gpu, measured.reserved_bytes, measured.peak.segment, parts)

@@ -1,4 +1,4 @@
-"""Exit codes, and the error that asks for one."""
+"""Exit codes, and the error for wrong usage."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ FINDINGS = 1
 COULD_NOT_RUN = 2
 """Wrong usage, an unreadable file, a bug."""
 READER_GONE = 1
-"""Whatever read stdout stopped reading."""
+"""The reader of stdout closed it."""
 INTERRUPTED = 130
 
 
 class UsageError(ValueError):
-    """What keeps a command from running, for the user to put right. `main` prints it and exits with 2."""
+    """An error that the user can correct. `main` prints it and exits with 2."""

@@ -1,11 +1,10 @@
-"""`planc checkpoint export`: a checkpoint as a folder that transformers loads."""
+"""`planc checkpoint export`: a checkpoint as a directory that transformers loads."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.exits import UsageError
 from planc.cli.support.libraries import require_libraries
 from planc.cli.versions.saved_plans import NoSavedPlanError, saved_plan
 from planc.graph.artifact import graph_of
@@ -17,14 +16,13 @@ from planc.runtime.errors import RunError
 from planc.vocab import DType
 
 
-def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | None) -> int:
-    """0 once `folder` is written; UsageError for what cannot be read or written.
+def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | None) -> str:
+    """Write `folder` and return a note of it; UsageError for files that can't be read or written.
 
-    Without a model's folder it is where the plan says that saved the checkpoint; without a dtype parameters
-    keep theirs.
+    The default model is that of the plan that saved the checkpoint; the default dtype is the saved one.
     """
     require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
-    # It imports torch, which takes seconds: what can be refused without it has been.
+    # It imports torch, which takes seconds; errors that need no torch have been raised.
     from planc.runtime.torch.weights.export_checkpoint import export_checkpoint
 
     try:
@@ -34,8 +32,7 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
         )
     except RunError as error:
         raise UsageError(f"{error.message}\n{error.help}" if error.help else error.message) from error
-    print(f"wrote {folder}, of {checkpoint}{replaced}", file=sys.stderr)
-    return CLEAN
+    return f"wrote {folder} from {checkpoint}{replaced}"
 
 
 def _named(model: str) -> Path:
@@ -46,8 +43,8 @@ def _named(model: str) -> Path:
 
 
 def _model(checkpoint: Path) -> Path:
-    """The model's folder, as the plan that saved a checkpoint names it."""
-    remedy = "name the model's folder: --model FOLDER"
+    """The model's directory, as named by the plan that saved a checkpoint."""
+    remedy = "pass the model's directory: --model DIR"
     try:
         saved = saved_plan(checkpoint, read_manifest(checkpoint))
     except CheckpointError as error:
@@ -57,6 +54,6 @@ def _model(checkpoint: Path) -> Path:
     built = next(op for op in graph_of(saved.artifact).setup if isinstance(op, BuildModel))
     found = model_folder(built.path, base=saved.folder / saved.artifact.base)
     if not found.is_dir():
-        # A copied checkpoint does not lie where its plan's relative paths start.
-        raise UsageError(f"{checkpoint}: the model's folder of its plan is not there: {found}\n{remedy}")
+        # Relative paths of the plan start elsewhere if the checkpoint was copied.
+        raise UsageError(f"{checkpoint}: the model directory of its plan is missing: {found}\n{remedy}")
     return found

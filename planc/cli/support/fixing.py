@@ -1,4 +1,4 @@
-"""Fixing plans: check, apply, check again, until nothing is left to apply."""
+"""Fix plans: check, apply fixes and check again, until no fixes are left."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from planc.plan.include import Load
 from planc.source import SourceFile, Span
 
 MAX_ROUNDS = 10
-"""One fix can uncover the next, as a block's right name uncovers its keys. Fixes that undo each other end
-here."""
+"""One fix can reveal the next, as a block's correct name reveals its keys. The limit stops fixes that undo
+each other."""
 
 
 @dataclass(slots=True)
 class FixedFile:
-    """A file before and after its fixes, and how many there are."""
+    """A file before and after its fixes, and their number."""
 
     path: str
     before: str
@@ -39,7 +39,7 @@ class FixedFile:
         return self.before != self.after
 
     def diff(self) -> str:
-        """The change as a unified diff; empty where nothing changes."""
+        """The change as a unified diff; empty without changes."""
         name = visible(self.path)
         lines = unified_diff(_lines(self.before), _lines(self.after), name, name)
         return "".join(
@@ -49,9 +49,9 @@ class FixedFile:
 
 @dataclass(frozen=True, slots=True)
 class FixedPlan:
-    """A plan and the files that it includes, with their fixes, and what is found on them then.
+    """A plan and the files that it includes, with their fixes, and the findings that remain.
 
-    Nothing is written yet. `files` has the plan first, then included files that have fixes.
+    Nothing is written yet. `files` has the plan first, then included files with fixes.
     """
 
     files: tuple[FixedFile, ...]
@@ -62,7 +62,7 @@ class FixedPlan:
         return any(file.is_changed for file in self.files)
 
     def num_unsafe(self, file: FixedFile) -> int:
-        """Findings left that an unsafe fix in the file would put right."""
+        """The number of remaining findings that an unsafe fix in the file would resolve."""
         return sum(
             found.fix is not None
             and found.fix.applicability is Applicability.UNSAFE
@@ -71,23 +71,23 @@ class FixedPlan:
         )
 
     def num_undone(self, file: FixedFile) -> int:
-        """Those among them whose fix was tried, and left out since the plan would check worse with it."""
+        """The number of fixes in the file that were tried and undone because they lead to another finding."""
         return sum(
             is_undone(found) and found.fix is not None and found.fix.span.file == file.path
             for found in self.checked.diagnostics
         )
 
     def diff(self) -> str:
-        """The changes as a unified diff; empty where nothing changes."""
+        """The changes as a unified diff; empty without changes."""
         return "".join(file.diff() for file in self.files)
 
 
 def fix_plan(
     path: str, *, settings: Sequence[SourceFile], world_size: int | None, with_unsafe: bool
 ) -> FixedPlan:
-    """The plan at `path` with its fixes, and those of the files that it includes, all below its folder.
+    """Fix the plan at `path` and the files that it includes, which are all below its directory.
 
-    Line ends stay as they are. UsageError when a file changes meanwhile.
+    Line endings are kept. UsageError if a file changes meanwhile.
     """
     source, problems = read_source(Path(path))
     if source is None:
@@ -105,14 +105,14 @@ def fix_plan(
 
 
 def write(fixed: FixedPlan) -> None:
-    """Replaces each changed file, whole or not at all, its permissions kept and links followed.
+    """Replace each changed file atomically; permissions are kept and links followed.
 
-    UsageError when one cannot be written, or is no longer what was read.
+    UsageError if a file can't be written, or has changed since it was read.
     """
     changed = [file for file in fixed.files if file.is_changed]
     for file in changed:
         if _read(Path(file.path)) != file.before:
-            raise UsageError(f"{file.path} changed while it was checked; nothing was fixed")
+            raise UsageError(f"{file.path} changed during the check; nothing was fixed")
     for file in changed:
         path = Path(file.path).resolve()
         try:
@@ -126,7 +126,7 @@ def write(fixed: FixedPlan) -> None:
 def _check(
     files: dict[str, FixedFile], *, plan: str, settings: Sequence[SourceFile], world_size: int | None
 ) -> Checked:
-    """What is found with the fixes so far."""
+    """Check the plan with the fixes so far."""
     base = Path(plan).parent
     load = _fixed(local_files(base, plan=plan), files)
     source = SourceFile(plan, _unified(files[plan].after))
@@ -136,7 +136,7 @@ def _check(
 
 
 def _fixed(load: Load, files: dict[str, FixedFile]) -> Load:
-    """Reads included files as their fixes leave them."""
+    """Read included files with their fixes."""
 
     def read(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
         source, problems = load(path, span)
@@ -154,7 +154,7 @@ def _included_with_fixes(checked: Checked) -> list[str]:
 
 
 def _apply(files: dict[str, FixedFile], diagnostics: Sequence[Diagnostic], *, with_unsafe: bool) -> bool:
-    """Puts into each file the fixes that lie in it; whether there were any."""
+    """Apply to each file its fixes; return whether there were any."""
     num_applied = 0
     for file in files.values():
         fixed = apply_fixes(SourceFile(file.path, file.after), diagnostics, with_unsafe=with_unsafe)
@@ -165,7 +165,7 @@ def _apply(files: dict[str, FixedFile], diagnostics: Sequence[Diagnostic], *, wi
 
 
 def _read_again(source: SourceFile) -> FixedFile:
-    """A file that was read, its line ends as they are."""
+    """Read a file again, with its own line endings."""
     text = _read(Path(source.name))
     if _unified(text) != source.text:
         raise UsageError(f"{source.name} changed while it was read; nothing was fixed")
@@ -173,7 +173,7 @@ def _read_again(source: SourceFile) -> FixedFile:
 
 
 def _read(path: Path) -> str:
-    """The text with its line ends as they are."""
+    """The text with its own line endings."""
     try:
         return path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -186,5 +186,5 @@ def _unified(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their ends; only `\\n` ends one, as everywhere in planc."""
+    """Lines with their endings; only `\\n` ends a line, as everywhere in planc."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)

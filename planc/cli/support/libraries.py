@@ -1,4 +1,4 @@
-"""The libraries that only some commands need: `pip install 'planc[run]'` brings them."""
+"""Libraries that only some commands need, from `pip install 'planc[run]'`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LIBRARIES = (
     *("torch", "transformers", "safetensors", "tokenizers", "datasets", "jinja2", "numpy"),
     *("huggingface_hub", "filelock"),
 )
-"""By the names that they are imported by."""
+"""Import names."""
 
 
 def require_libraries(what: str, *names: str) -> None:
@@ -21,17 +21,17 @@ def require_libraries(what: str, *names: str) -> None:
 
 
 def missing_library(error: BaseException) -> str | None:
-    """The library of the extra `run` for whose absence an import failed, here or in another library."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, ModuleNotFoundError) and found.name is not None:
-            name = found.name.partition(".")[0]
+    """The library of the extra `run` whose import failed, in planc or in another library."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ModuleNotFoundError) and cause.name is not None:
+            name = cause.name.partition(".")[0]
             if name in LIBRARIES:
                 return name
-        found = found.__cause__ or found.__context__
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
 def needs(what: str, missing: list[str]) -> str:
-    """The sentence that says what is missing, and how to get it."""
+    """The error for missing libraries, with the command that installs them."""
     return f"{what} needs {' and '.join(missing)}: pip install 'planc[run]'"

@@ -1,93 +1,92 @@
-"""What the commands share: the arguments that name a plan, and how findings reach the terminal."""
+"""What the commands share: checking a plan with the command line's settings, and printing its findings."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from planc.api import NO_FILE, Checked, check_plan
+from planc.api import NO_FILE, Checked, check_plan, check_source
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
 from planc.cli.support.settings import SIZE_VARIABLES, settings_from, unknown_variables
+from planc.cli.support.terminal import terminal_width, wants_color
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.diagnostics.human import HumanRenderer
 from planc.diagnostics.machine import render_concise
 from planc.source import SourceFile
+from planc.syntax.codes import NOT_TEXT
 
-
-def add_set_argument(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="give a parameter, a setting (mesh.tp=4) or one argument of a setting's call "
-        "(optimizer.kind.lr=2e-3) another value; can be repeated",
-    )
-
-
-def add_gpu_argument(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--gpu",
-        dest="set",
-        action="append",
-        type=lambda name: f"hardware.gpu={name}",
-        metavar="NAME",
-        help="the device to hold the plan against, h100 say: short for --set hardware.gpu=NAME",
-    )
-
-
-def add_world_size_argument(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--world-size", type=_world_size, metavar="N", help="check against a launch on N ranks"
-    )
-
-
-def _world_size(text: str) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise ArgumentTypeError(f"{text!r} is not a number of ranks")
-    return int(text)
+STDIN_NAME = "<stdin>"
+"""How findings name a plan read from stdin."""
 
 
 def settings(arguments: Namespace) -> tuple[SourceFile, ...]:
-    """The sources of `--set` and of the environment, said on stderr. UsageError for a malformed size."""
+    """The sources of `--set` and of the environment; UsageError for a malformed size.
+
+    Values from the environment are noted on stderr.
+    """
     for name in unknown_variables(os.environ):
-        print(f"planc: warning: nothing reads the environment variable {name}", file=sys.stderr)
+        print(f"planc: warning: unknown environment variable {name} (planc ignores it)", file=sys.stderr)
     sources, errors = settings_from(arguments.set, os.environ)
     if errors:
         raise UsageError("; ".join(errors))
     for source in sources:
-        if source.name in dict(SIZE_VARIABLES):
+        if source.name in dict(SIZE_VARIABLES) and not getattr(arguments, "quiet", False):
             print(f"planc: {source.name} in the environment sets {source.text}", file=sys.stderr)
     return sources
 
 
-def check(path: str, *, settings: Sequence[SourceFile], world_size: int | None = None) -> Checked:
-    """The plan at `path`, checked with the settings of the command line."""
-    return check_plan(Path(path), settings=settings, world_size=world_size, on_probe=announce_probe)
+def check(
+    path: str, *, settings: Sequence[SourceFile], world_size: int | None = None, is_quiet: bool = False
+) -> Checked:
+    """Check the plan at `path` with the settings of the command line."""
+    on_probe = None if is_quiet else announce_probe
+    return check_plan(Path(path), settings=settings, world_size=world_size, on_probe=on_probe)
+
+
+def check_stdin(*, settings: Sequence[SourceFile], world_size: int | None, is_quiet: bool) -> Checked:
+    """Check the plan on stdin; its relative paths start at the current directory."""
+    source, problems = read_stdin()
+    if source is None:
+        return Checked({}, problems)
+    on_probe = None if is_quiet else announce_probe
+    return check_source(source, base=Path(), settings=settings, world_size=world_size, on_probe=on_probe)
+
+
+def read_stdin() -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
+    """The text on stdin as a source named `<stdin>`, or why it can't be read."""
+    content = sys.stdin.buffer.read()
+    try:
+        return SourceFile(STDIN_NAME, content.decode("utf-8").replace("\r\n", "\n")), ()
+    except UnicodeDecodeError as error:
+        nowhere = SourceFile(STDIN_NAME, "").start()
+        return None, (NOT_TEXT.at(nowhere, f"byte {error.start} is not UTF-8", help="save it as UTF-8"),)
 
 
 def announce_probe(model_dir: Path) -> None:
-    """Prints what is being waited for, as a model is read for the first time."""
-    print(f"planc: reading the structure of {model_dir}: once, then it is kept", file=sys.stderr, flush=True)
+    """Print what is being waited for, as a model is read for the first time."""
+    print(
+        f"planc: reading the structure of {model_dir} (once; the result is cached)",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> int | None:
     """None for a plan without errors other than `but`; else the exit code.
 
-    Errors go to stderr in full, all else in a line each: `check` is where warnings are read.
+    Errors go to stderr in full, other findings in one line each; `check` prints those in full.
     """
     sys.stderr.write(render_errors(checked, stream=sys.stderr))
     return exit_code(one for one in checked.diagnostics if one.code not in but) or None
 
 
 def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
-    """2 where a file could not be read, 1 for errors, else 0."""
+    """2 if a file could not be read, 1 for errors, else 0."""
     errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity is Severity.ERROR]
     if any(diagnostic.code is NO_FILE for diagnostic in errors):
         return COULD_NOT_RUN
@@ -95,12 +94,12 @@ def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
 
 
 def render_findings(checked: Checked, *, stream: TextIO) -> str:
-    """The findings as a person reads them on `stream`, a blank line at the end; empty without any."""
+    """Render findings for people, as `stream` can show them, with a blank line at the end; empty if none."""
     if not checked.diagnostics:
         return ""
     renderer = HumanRenderer(
         checked.sources,
-        colour=wants_colour(stream),
+        colour=wants_color(stream),
         width=terminal_width(stream),
         encoding=stream.encoding,
     )
@@ -108,7 +107,7 @@ def render_findings(checked: Checked, *, stream: TextIO) -> str:
 
 
 def render_errors(checked: Checked, *, stream: TextIO) -> str:
-    """As `render_findings`, with a line alone for each finding that is not an error."""
+    """As `render_findings`, with one line for each finding that is not an error."""
     errors = tuple(one for one in checked.diagnostics if one.severity is Severity.ERROR)
     others = [one for one in checked.diagnostics if one.severity is not Severity.ERROR]
     text = render_findings(replace(checked, diagnostics=errors), stream=stream) if errors else ""
@@ -118,22 +117,3 @@ def render_errors(checked: Checked, *, stream: TextIO) -> str:
 def findings(number: int) -> str:
     """`1 finding`, `2 findings`."""
     return f"{number} finding{'s' if number != 1 else ''}"
-
-
-def terminal_width(stream: TextIO) -> int | None:
-    """The cells of a terminal's line: `$COLUMNS`, else what it says itself. None for what is no terminal."""
-    if not stream.isatty():
-        return None
-    columns = os.environ.get("COLUMNS", "")
-    if re.fullmatch("[1-9][0-9]{0,4}", columns):
-        return int(columns)
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or None
-    except OSError:  # a terminal that does not know
-        return None
-
-
-def wants_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that can show colour and whose owner has not declined it
-    (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

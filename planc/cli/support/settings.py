@@ -12,21 +12,21 @@ SIZE_VARIABLES: tuple[tuple[str, str], ...] = (
     ("DP_SIZE", "mesh.dp_shard"),
     ("CP_SIZE", "mesh.cp"),
 )
-"""Environment variables and the settings that they stand for."""
+"""Environment variables and the settings that they override."""
 
 KNOWN_VARIABLES = ("PLANC_CACHE", "PLANC_DEBUG")
-"""Every variable with planc's prefix that something reads."""
+"""Every variable with the prefix PLANC_ that planc reads."""
 
-# `int()` would take " 2 ", "+2", "2_0" and other scripts' digits, which nobody means in a job script.
+# `int()` would accept " 2 ", "+2", "2_0" and non-ASCII digits, which are mistakes in a job script.
 _SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 def settings_from(
     set_arguments: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
-    """One source a value, strongest last: TP_SIZE, DP_SIZE, CP_SIZE, then each `--set`; and what is wrong.
+    """The sources of overrides, strongest last (TP_SIZE, DP_SIZE, CP_SIZE, then each `--set`), and errors.
 
-    A source holds one `path=value` and is named for where it comes from, so that a finding can point there.
+    A source holds one `path=value` and is named for its origin, so a finding can point there.
     """
     sources: list[SourceFile] = []
     errors: list[str] = []
@@ -37,14 +37,14 @@ def settings_from(
         if _SIZE.fullmatch(value):
             sources.append(SourceFile(variable, f"{target}={value}"))
         else:
-            errors.append(f"{variable}={value!r} is not a size: write digits only, from 1 up")
+            errors.append(f"{variable}={value!r} is not a positive integer")
     for number, text in enumerate(set_arguments, 1):
         sources.append(SourceFile("--set" if number == 1 else f"--set[{number}]", text))
     return tuple(sources), tuple(errors)
 
 
 def unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables that look like planc's and that nothing reads, sorted."""
+    """Variables with the prefix PLANC_ that planc does not read, sorted."""
     return tuple(
         sorted(name for name in environment if name.startswith("PLANC_") and name not in KNOWN_VARIABLES)
     )

@@ -1,4 +1,4 @@
-"""A run's output when nobody can take it any more."""
+"""A run's output after its reader is gone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, TextIO
 
 
 def outlive_reader(stream: TextIO | None) -> None:
-    """From its first failed write on, a stream takes what it is given and shows none of it.
+    """Make a stream discard all writes after its first failed one.
 
-    A run saves and ends with its own code though its terminal is gone, though `tee` was told to end with it,
-    and though the disk of its log is full.
+    A run still saves and exits with its own code if its terminal is gone, if a signal ended its `tee`, or if
+    the disk of its log is full.
     """
     if stream is None:
         return

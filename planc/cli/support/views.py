@@ -1,6 +1,6 @@
-"""Text of a view as a terminal shows it: in lines that fit, with headings that stand out.
+"""Text for a terminal: lines that fit its width, and colored headings.
 
-A pipe gets the text as it is: there a row of a table stays one line.
+A pipe gets the text unchanged, with one line per row of a table.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterator
 from typing import TextIO
 
-from planc.cli.support import plans
+from planc.cli.support.terminal import terminal_width, wants_color
 from planc.diagnostics.visible import num_cells
 from planc.diagnostics.wrap import wrap
 
 _MIN_LAST_CELLS = 24
-"""What the last column of a table has, or else continues on lines of its own."""
+"""The least width of a table's last column; a narrower one gets its own lines."""
 _HANGING = 4
+_CODE = re.compile(r"\033\[[0-9;]*m")
 _HEADING = re.compile(r"[A-Z]{4,}[A-Z ,]*\b")
 _ROW = re.compile(r"(  )(\S+(?: \S+)*)(  .*)")
 _VERDICTS = {"fits": "32", "may run out": "33", "does not fit": "31"}
@@ -23,31 +24,36 @@ _VERDICT = re.compile(rf"  on [^:]+: ({'|'.join(_VERDICTS)})\b")
 
 
 def write_view(text: str, *, stream: TextIO) -> None:
-    """Writes a view with aligned columns to a stream, fitted and colored where that is a terminal."""
-    width, color = plans.terminal_width(stream), plans.wants_colour(stream)
+    """Write a view with aligned columns to a stream, fitted to a terminal and colored if wanted."""
+    lines = text.splitlines()
+    if wants_color(stream):
+        lines = [_painted(line) for line in lines]
+    write_fitted("\n".join(lines), stream=stream)
+
+
+def write_fitted(text: str, *, stream: TextIO) -> None:
+    """Write text to a stream, broken into lines that fit if that is a terminal."""
+    width = terminal_width(stream)
     lines: Iterator[str] = iter(text.splitlines())
     if width is not None:
         lines = (part for line in lines for part in fitted(line, width=width))
-    if color:
-        lines = map(_painted, lines)
     stream.write("".join(f"{line}\n" for line in lines))
 
 
 def fitted(line: str, *, width: int) -> Iterator[str]:
-    """The line in parts of at most `width` cells: what stands in its last column continues below itself.
+    """Break a line into parts of at most `width` cells; its last column continues below itself.
 
-    Where too little room is left for that column, it has lines of its own. A word that is longer is not
-    broken.
+    A last column with too little room gets its own lines. A word that is too long is not broken.
     """
-    if num_cells(line) <= width:
+    if _num_cells(line) <= width:
         yield line
         return
     indent = len(line) - len(line.lstrip(" "))
     start = indent + line[indent:].rfind("  ") + 2
     if "  " not in line[indent:]:  # prose
         start, hanging, before = indent, indent + (_HANGING if indent else 0), line[:indent]
-    elif width - start >= _MIN_LAST_CELLS:
-        hanging, before = start, line[:start]
+    elif width - _num_cells(line[:start]) >= _MIN_LAST_CELLS:
+        hanging, before = _num_cells(line[:start]), line[:start]
     else:
         yield from fitted(line[:start].rstrip(), width=width)
         hanging = indent + _HANGING
@@ -58,7 +64,7 @@ def fitted(line: str, *, width: int) -> Iterator[str]:
 
 
 def _painted(line: str) -> str:
-    """Headings bold, the first cell of a row cyan, a verdict in its own color."""
+    """Color a line: a heading bold, the first cell of a row cyan, a verdict by its meaning."""
     if heading := _HEADING.match(line):
         return _colored(heading[0], "1") + line[heading.end() :]
     if verdict := _VERDICT.match(line):
@@ -67,6 +73,10 @@ def _painted(line: str) -> str:
     if row := _ROW.fullmatch(line):
         return f"{row[1]}{_colored(row[2], '36')}{row[3]}"
     return line
+
+
+def _num_cells(line: str) -> int:
+    return num_cells(_CODE.sub("", line))
 
 
 def _colored(text: str, code: str) -> str:

@@ -1,4 +1,4 @@
-"""Which plans of a repository differ from a revision, in their own text or in what they include."""
+"""Plans of a repository that differ from a revision, in their own text or in included files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from planc.api import local_files, read_source
 from planc.cli.support.exits import UsageError
 from planc.cli.versions.git import git, git_paths, top_folder
-from planc.cli.versions.trees import PLANS, asked_for, is_part
+from planc.cli.versions.trees import PLANS, includes_of, is_part
 from planc.source import SourceFile
 from planc.syntax import ast
 from planc.syntax.parse import parse
@@ -18,10 +18,10 @@ from planc.syntax.parse import parse
 
 @dataclass(frozen=True, slots=True)
 class ChangedPlan:
-    """A plan that a change concerns. Paths start at the top of the repository.
+    """A plan that a change affects. Paths start at the top of the repository.
 
-    `old` is None for a new plan, `new` for one that is gone. `because` are changed files that it includes;
-    `is_included` says that another plan includes it: it may be no plan of its own.
+    `old` is None for a new plan, `new` for a deleted one. `because` are changed files that it includes.
+    `is_included` is true if another plan includes it, so it may not be a complete plan.
     """
 
     old: str | None
@@ -35,12 +35,12 @@ class ChangedPlan:
 
 
 def fork_point(base: str) -> str:
-    """The short name of the commit at which HEAD left `base`: what came there later is no change of HEAD."""
+    """The short name of the merge base of `base` and HEAD; later commits of `base` do not count."""
     base_commit, head = _commit(base), _commit("HEAD")
     try:
         found = git("merge-base", base_commit, head).decode().strip()
     except UsageError as error:
-        text = f"{base} and HEAD have no common commit here: fetch the whole history (fetch-depth: 0)"
+        text = f"{base} and HEAD have no common commit in this clone: fetch the full history (fetch-depth: 0)"
         raise UsageError(text) from error
     return git("rev-parse", "--short", found).decode().strip()
 
@@ -49,13 +49,13 @@ def _commit(revision: str) -> str:
     try:
         return git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
     except UsageError as error:
-        raise UsageError(f"{revision} is not a commit here ({error})") from error
+        raise UsageError(f"{revision} is not a commit in this clone ({error})") from error
 
 
 def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
-    """Plans of the working tree that git tracks and that differ from `revision`, and those that are gone.
+    """Tracked plans of the working tree that differ from `revision`, and deleted ones.
 
-    Files that only parts of plans are made of stand under the plans that include them.
+    Presets and bases are listed under the plans that include them.
     """
     renames = dict(_changed_files(revision))
     top = top_folder()
@@ -81,7 +81,7 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
 
 
 def _changed_files(revision: str) -> Iterator[tuple[str, str | None]]:
-    """(path, path in the revision); the second is None for a new file. A file that is gone names itself."""
+    """(path, path in the revision); the second is None for a new file. A deleted file has its own path."""
     words = iter(git_paths("diff", "--name-status", "-z", "--find-renames", revision, "--", PLANS))
     for status in words:
         if not status:
@@ -106,9 +106,9 @@ def _tree(top: Path, path: str) -> ast.PlanFile | None:
 
 
 def _includes(top: Path, path: str, tree: ast.PlanFile) -> frozenset[str]:
-    return asked_for(tree, path, load=local_files((top / path).parent, plan=path))
+    return includes_of(tree, path, load=local_files((top / path).parent, plan=path))
 
 
 def from_here(path: str, *, top: Path) -> str:
-    """A path from the top of the repository as one from the current folder, with forward slashes."""
+    """Convert a path from the repository's top to one from the current directory, with forward slashes."""
     return Path(os.path.relpath(top.resolve() / path, Path.cwd().resolve())).as_posix()

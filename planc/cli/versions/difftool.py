@@ -1,4 +1,4 @@
-"""What `git difftool` asks for: two versions of a plan, or two folders of them, and the plans they change."""
+"""Inputs of `git difftool`: two versions of a plan, or two directories of them, and the plans they affect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from planc.source import SourceFile
 Read = Callable[..., tuple[Side | None, Checked]]
 """Reads a side with `settings` and `world_size`, as `revisions.read_side` does."""
 
-_HERE = "what it includes is read as it is here now"
+_HERE = "included files are read from the working tree"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Pair:
 
 
 def pairs(old: str, new: str, *, path: str) -> Iterator[Pair | str]:
-    """The plans to compare where `old` and `new` are versions of the file at `path`, or a line instead.
+    """The plans to compare if `old` and `new` are versions of the file at `path`, or lines to print instead.
 
-    Without a path they are the folders of `git difftool --dir-diff`. A plan that includes what changed, and
-    did not change itself, is compared too: git does not ask about it.
+    Without a path they are the directories of `git difftool --dir-diff`. An unchanged plan that includes a
+    changed file is compared too, although git does not pass it.
     """
     is_folder = not path and Path(old).is_dir() and Path(new).is_dir()
     repository = repository_here()
@@ -56,7 +56,7 @@ def pairs(old: str, new: str, *, path: str) -> Iterator[Pair | str]:
     for name, (old_file, new_file) in files.items():
         here = top.name(name)
         if not _is_there(old_file) or not _is_there(new_file):
-            yield f"{here}  is {'gone' if _is_there(old_file) else 'new'}"
+            yield f"{here}  is {'deleted' if _is_there(old_file) else 'new'}"
             continue
         if not (is_part(syntax_tree(name, before[0])) and is_part(syntax_tree(name, after[0]))):
             yield Pair(
@@ -70,14 +70,14 @@ def pairs(old: str, new: str, *, path: str) -> Iterator[Pair | str]:
         found = tuple(_dependents(name, before[0], after[0]))
         dependents.update(dict.fromkeys(found, here))
         if not found:
-            yield f"{here}  is included by no plan that is otherwise unchanged"
+            yield f"{here}  is not included by any unchanged plan"
     for plan, because in dependents.items():
         here = top.name(plan)
         yield Pair(here, here, partial(_read, before, plan), partial(_read, after, plan), because)
 
 
 def _files(old: Path, new: Path) -> dict[str, tuple[Path, Path]]:
-    """The plans in two folders that are laid out as the repository is."""
+    """The plans in two directories with the repository's structure."""
     found = {path.relative_to(top).as_posix() for top in (old, new) for path in top.rglob("*.plan")}
     return {name: (old / name, new / name) for name in sorted(found)}
 
@@ -111,7 +111,7 @@ def _read(
     world_size: int | None,
     file: Path | None = None,
 ) -> tuple[Side | None, Checked]:
-    """A plan of the first tree in which it is whole; `file` has its text, where git has given one."""
+    """Read a plan from the first tree in which it is complete; `file` has its text if git passed one."""
     name = trees[0].repository.name(path)
     text = trees[0].text(path) or ""
     source, problems = read_source(file) if file else (SourceFile(name, text), ())

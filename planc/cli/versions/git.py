@@ -1,4 +1,4 @@
-"""What git says."""
+"""Calls of git."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOT_SET = 1
 
 
 def git(*arguments: str, stdin: bytes | None = None) -> bytes:
-    """What a git command prints. UsageError with git's words where it fails."""
+    """The output of a git command. UsageError with git's message if it fails."""
     done = _run(*arguments, stdin=stdin)
     if done.returncode != 0:
         raise UsageError(f"git: {done.stderr.decode(errors='replace').strip()}")
@@ -20,21 +20,21 @@ def git(*arguments: str, stdin: bytes | None = None) -> bytes:
 
 
 def git_paths(*arguments: str) -> list[str]:
-    """The paths that a git command prints with `-z`, or its one path."""
+    """The paths that a git command prints, with `-z` or one only."""
     listed = git(*arguments)
     ended = listed.removesuffix(b"\0") if b"\0" in listed else listed.rstrip(b"\r\n")
-    # As the system gives names: they need not be UTF-8, nor the locale.
+    # Names of the file system need not be in UTF-8 or the locale's encoding.
     return [os.fsdecode(path) for path in ended.split(b"\0")] if ended else []
 
 
 def top_folder() -> Path:
-    """The top of the repository around the current folder. UsageError outside one."""
+    """The top of the current directory's repository. UsageError outside one."""
     (path,) = git_paths("rev-parse", "--show-toplevel")
     return Path(path)
 
 
 def git_config(name: str, *, scope: str) -> str | None:
-    """The last value of a setting in a scope, `--local` or `--global`; None where it has none."""
+    """The last value of a setting in a scope, `--local` or `--global`; None if unset."""
     done = _run("config", scope, "--get", name)
     if done.returncode not in (0, _NOT_SET):
         raise UsageError(f"git: {done.stderr.decode(errors='replace').strip()}")

@@ -33,9 +33,9 @@ GIT_PREFIX = "git:"
 def read_side(
     name: str, *, settings: Sequence[SourceFile], world_size: int | None
 ) -> tuple[Side | None, Checked]:
-    """The side that `name` names, None for a plan too broken to compare; and its findings.
+    """The side that `name` names and its findings; None for a plan with errors that prevent a comparison.
 
-    UsageError for what git, the artifact reader or the checkpoint reader refuses.
+    UsageError for errors of git, the artifact reader or the checkpoint reader.
     """
     if Path(name).is_dir():
         return _stored(Path(name), settings=settings), Checked({}, ())
@@ -60,7 +60,7 @@ def read_side(
 
 def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile]) -> Side:
     if settings:
-        raise UsageError(f"{source.name} is compiled: --set has nothing to work on")
+        raise UsageError(f"{source.name} is compiled, so --set can't change it")
     try:
         artifact = load(source.text)
     except ArtifactError as error:
@@ -70,9 +70,9 @@ def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile])
 
 
 def _stored(folder: Path, *, settings: Sequence[SourceFile]) -> Side:
-    """The plan that a run's folder runs, or the one that saved a checkpoint."""
+    """The plan of a run directory, or the one that saved a checkpoint."""
     if settings:
-        raise UsageError(f"{folder} is compiled: --set has nothing to work on")
+        raise UsageError(f"{folder} is compiled, so --set can't change it")
     if step_of(folder.resolve()) is not None:
         saved = _saved_by(folder)
         artifact, base = saved.artifact, saved.folder
@@ -83,19 +83,19 @@ def _stored(folder: Path, *, settings: Sequence[SourceFile]) -> Side:
 
 
 def _running(folder: Path) -> Artifact:
-    """The plan that a run's folder runs."""
+    """The plan of a run directory."""
     path = folder / PLAN_NAME
     try:
         return load(read_utf8(path, max_bytes=MAX_PLAN_BYTES))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"{folder}: the folder keeps no plan: {path}: {reason}") from error
+        raise UsageError(f"{folder} has no readable plan: {path}: {reason}") from error
     except ArtifactError as error:
         raise UsageError(f"{path}: {error}") from error
 
 
 def checkpoint_in(name: str) -> Path | None:
-    """The checkpoint that a run resumes from: `name`, or the newest of a run folder; None without one."""
+    """The checkpoint to resume from: `name`, or the newest of a run directory; None without one."""
     folder = Path(name)
     if not folder.is_dir():
         return None
@@ -109,11 +109,11 @@ def checkpoint_in(name: str) -> Path | None:
 
 
 def resuming(checkpoint: Path, new: Side) -> Verdict:
-    """What a run of `new` does with a checkpoint; it judges by the plan that saved it, as the run does."""
+    """Whether a run of `new` would resume from a checkpoint, judged like the run by the saved plan."""
     if has_errors(new.diagnostics):
         return Verdict(State.REFUSED, "the plan has errors")
     step = step_of(checkpoint.resolve())
-    assert step is not None, "a checkpoint's folder is named by its step"
+    assert step is not None, "a checkpoint's directory is named by its step"
     return verdict(graph_of(_saved_by(checkpoint).artifact), new.graph, step=step)
 
 
@@ -128,7 +128,7 @@ def _saved_by(checkpoint: Path) -> SavedPlan:
 
 
 def _inventory(artifact: Artifact, side: Side, *, base: Path) -> Inventory | None:
-    """The model that an artifact was compiled for; None where it is not here, or not the same any more."""
+    """The inventory of an artifact's model; None if it is missing here or has changed."""
     try:
         found = inventory_of(
             side.model.path, base=base / artifact.base, cache_dir=cache_dir(), on_probe=announce_probe
@@ -139,12 +139,12 @@ def _inventory(artifact: Artifact, side: Side, *, base: Path) -> Inventory | Non
 
 
 def _from_git(name: str) -> tuple[SourceFile, Path]:
-    """The text of `git:REV:PATH`, and the folder in the working tree that its relative paths start at."""
+    """The text of `git:REV:PATH`, and the directory in the working tree where its relative paths start."""
     revision, colon, path = name.removeprefix(GIT_PREFIX).partition(":")
     if not colon or not revision or not path or revision.startswith("-"):
         raise UsageError(f"{name}: write git:REVISION:PATH")
     content = git("cat-file", "blob", f"{revision}:{path}")
-    # As git has it: ./ starts at the current folder, anything else at the top of the working tree.
+    # As in git, ./ starts at the current directory, other paths at the top of the working tree.
     is_relative = path.startswith(("./", "../"))
     top = Path() if is_relative else top_folder()
     try:
@@ -154,7 +154,7 @@ def _from_git(name: str) -> tuple[SourceFile, Path]:
 
 
 def _git_files(name: str) -> Load:
-    """Reads what a plan of another revision includes, from that revision."""
+    """Read files that a plan of another revision includes, from that revision."""
     folder = name[: name.rfind("/") + 1] or name[: name.rfind(":") + 1]
 
     def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:

@@ -1,4 +1,4 @@
-"""The plan that saved a checkpoint: the checkpoint keeps it, or its run's folder, for those of format 2."""
+"""The plan that saved a checkpoint, from the checkpoint, or from its run directory for format 2."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _HASH = re.compile(r"[0-9a-f]{1,64}")
 
 
 class NoSavedPlanError(ValueError):
-    """The plan that saved a checkpoint can't be had; the message says why, as in `the plan ...`."""
+    """The plan that saved a checkpoint is unavailable; the message continues `the plan ...`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A compiled plan, and the folder that its `base` starts from."""
+    """A compiled plan, and the directory where its `base` starts."""
 
     artifact: Artifact
     folder: Path
 
 
 def saved_plan(checkpoint: Path, manifest: Manifest) -> SavedPlan:
-    """The plan that saved `checkpoint`, wherever the checkpoint lies now. NoSavedPlanError where it is lost.
+    """The plan that saved `checkpoint`, even if that was moved. NoSavedPlanError if it is lost.
 
-    CorruptCheckpointError where the checkpoint's own plan is not as it was saved.
+    CorruptCheckpointError if the checkpoint's own plan has changed since it was saved.
     """
     text, folder = read_plan_text(checkpoint, manifest=manifest), checkpoint
     if text is None:

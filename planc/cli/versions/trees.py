@@ -1,4 +1,4 @@
-"""Where the files of a version lie that git hands over without saying which revision it is of."""
+"""The files of a plan's version that git passes without its revision."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ PLANS = ":(top)*.plan"
 
 _INDEX = ":0"
 _MAX_COMMITS = 10_000
-"""A difference is rarely with what is older, and looking at so many takes a tenth of a second."""
+"""Older commits are rarely compared, and searching this many takes a tenth of a second."""
 _MAX_TREES = 4
-"""What is here, staged, at HEAD, and newest besides."""
+"""The working tree, the index, HEAD, and the newest other commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository around the current folder. `top` is its working tree."""
+    """The repository of the current directory. `top` is its working tree."""
 
     top: Path
 
     def path(self, file: str | Path) -> str:
-        """A path from the current folder as one from the top, with forward slashes."""
+        """Convert a path from the current directory to one from the top, with forward slashes."""
         place = Path(file)
         return Path(os.path.relpath(place.parent.resolve() / place.name, self.top.resolve())).as_posix()
 
     def name(self, path: str) -> str:
-        """A path from the top as one from the current folder."""
+        """Convert a path from the top to one from the current directory."""
         return Path(os.path.relpath(self.top.resolve() / path, Path.cwd().resolve())).as_posix()
 
 
 def repository_here() -> Repository | None:
-    """None outside a repository, and where git is not installed."""
+    """The current directory's repository; None outside one, and without git."""
     try:
         return Repository(top_folder())
     except UsageError:
@@ -54,10 +54,10 @@ def repository_here() -> Repository | None:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """All files of a repository at one time. Paths start at its top.
+    """All files of a repository at one revision. Paths start at its top.
 
-    `revision` is a commit, or `:0` for what is staged; None for the working tree. `replaced` are texts of
-    files that are read instead of what lies there. `note` says what a reader must know of the choice.
+    `revision` is a commit, or `:0` for the index; None for the working tree. `replaced` are texts that
+    replace files of the revision. `note` explains the choice of the revision to the reader.
     """
 
     repository: Repository
@@ -66,7 +66,7 @@ class Tree:
     note: str = ""
 
     def text(self, path: str) -> str | None:
-        """None where there is no such file, or it is no text."""
+        """The text of a file; None for a missing file, or one that is not text."""
         if path in self.replaced:
             return self.replaced[path]
         if self.revision is None:
@@ -78,7 +78,7 @@ class Tree:
             return None
 
     def plans(self) -> tuple[str, ...]:
-        """Every plan that git tracks there."""
+        """Every plan that git tracks in this tree."""
         if self.revision in (None, _INDEX):
             listed = git_paths("ls-files", "-z", "--full-name", "--", PLANS)
         else:
@@ -86,19 +86,19 @@ class Tree:
         return tuple(sorted({path for path in listed if path.endswith(".plan")}))
 
     def files(self, plan: str) -> Load:
-        """Reads what a plan of this tree includes."""
+        """Return a function that reads files that a plan of this tree includes."""
         name = self.repository.name(plan)
         folder = posixpath.dirname(plan)
         here = local_files((self.repository.top / plan).parent, plan=name)
 
         def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
             full = posixpath.normpath(posixpath.join(folder, path))
-            # The working tree has links, which its own reader knows how to judge.
+            # The working tree may have links, which its own reader checks.
             if self.revision is None and full not in self.replaced:
                 return here(path, span)
             text = self.text(full)
             if text is None:
-                what = f"{path}: there is no such text in {self.revision or 'the working tree'}"
+                what = f"{path} is not a text file in {self.revision or 'the working tree'}"
                 return None, (CANNOT_INCLUDE.at(span, what),)
             return SourceFile(str(Path(name).parent / path), text), ()
 
@@ -106,30 +106,30 @@ class Tree:
 
 
 def trees_of(texts: Mapping[str, Path], repository: Repository) -> tuple[Tree, ...]:
-    """The trees that files can come from, each of which holds a version of the plan at a path.
+    """The trees that the files can be from; each has the given versions of the plans.
 
-    Git gives a difference's tool the files alone. Any revision that has all of them can be meant; where those
-    include different files, there is a tree for each, whose note says that it was chosen.
+    Git passes a difftool only the files, so any revision with all of them may be meant. If such revisions
+    include different files, there is a tree for each, with a note of the choice.
     """
-    # Git lends a file of the working tree for a committed version that is equal to it.
+    # Git passes the working tree's file for a committed version that is equal to it.
     is_here = all(_is_same_file(file, repository.top / path) for path, file in texts.items())
     blobs = {path: git("hash-object", f"--path={path}", "--", str(file)) for path, file in texts.items()}
     found: list[str | None] = [None] if is_here else []
     found.extend(_revisions({path: blob.decode().strip() for path, blob in blobs.items()}))
     if not found:
         texts_here = {path: source.text for path, file in texts.items() if (source := read_source(file)[0])}
-        return (Tree(repository, None, texts_here, "what it includes is read as it is here now"),)
+        return (Tree(repository, None, texts_here, "included files are read from the working tree"),)
     included = {one for path in texts for one in included_files(path, Tree(repository, found[0]))}
     distinct = {_content(revision, included, repository): revision for revision in reversed(found)}
     if len(distinct) == 1:
         return (Tree(repository, found[0]),)
     kept = [revision for revision in found if revision in distinct.values()][:_MAX_TREES]
-    text = "several revisions have this text; what it includes is read"
+    text = "several revisions have this text; included files are read"
     return tuple(Tree(repository, one, note=f"{text} {_where(one)}") for one in kept)
 
 
 def _where(revision: str | None) -> str:
-    known = {None: "as it is here now", _INDEX: "as it is staged"}
+    known = {None: "from the working tree", _INDEX: "from the index"}
     return known.get(revision) or f"from {_short(revision)}"
 
 
@@ -142,7 +142,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
 
 
 def _revisions(blobs: Mapping[str, str]) -> Iterator[str]:
-    """What is staged, HEAD and every other commit with these files: those most likely meant come first."""
+    """The index, HEAD and every other commit with these files, the likeliest first."""
     commits = git("rev-list", f"--max-count={_MAX_COMMITS}", "--all").decode().split()
     head = git("rev-parse", "--verify", "--quiet", "HEAD").decode().split() if commits else []
     revisions = tuple(dict.fromkeys((_INDEX, *head, *commits)))
@@ -152,23 +152,23 @@ def _revisions(blobs: Mapping[str, str]) -> Iterator[str]:
 
 
 def _blobs(revisions: Iterable[str], paths: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """For each revision the ids of its files at the paths; something else for one that is not there."""
-    asked = "".join(f"{revision}:{path}\n" for revision in revisions for path in paths)
+    """For each revision the ids of its files at the paths; not an id for a missing file."""
+    objects = "".join(f"{revision}:{path}\n" for revision in revisions for path in paths)
     answers = iter(
-        git("cat-file", "--batch-check=%(objectname)", stdin=os.fsencode(asked)).decode().splitlines()
+        git("cat-file", "--batch-check=%(objectname)", stdin=os.fsencode(objects)).decode().splitlines()
     )
     for _ in revisions:
         yield tuple(next(answers) for _ in paths)
 
 
 def _content(revision: str | None, paths: Iterable[str], repository: Repository) -> tuple[str | None, ...]:
-    """The ids of files there, as git would store them."""
-    asked = tuple(sorted(paths))
-    if not asked:
+    """The ids of a revision's files, as git would store them."""
+    ordered = tuple(sorted(paths))
+    if not ordered:
         return ()
     if revision is not None:
-        return next(_blobs((revision,), asked))
-    here = ((path, repository.top / path) for path in asked)
+        return next(_blobs((revision,), ordered))
+    here = ((path, repository.top / path) for path in ordered)
     return tuple(
         git("hash-object", f"--path={path}", "--", str(file)).decode().strip() if file.is_file() else None
         for path, file in here
@@ -176,32 +176,32 @@ def _content(revision: str | None, paths: Iterable[str], repository: Repository)
 
 
 def syntax_tree(path: str, tree: Tree) -> ast.PlanFile | None:
-    """None for a file that is not there or does not parse."""
+    """The syntax tree of a file; None for a missing file, or one that does not parse."""
     text = tree.text(path)
     return None if text is None else parse(SourceFile(path, text))[0]
 
 
 def included_files(path: str, tree: Tree) -> frozenset[str]:
-    """Every file that a plan asks for, there or not."""
+    """Every file that a plan includes, whether it exists or not."""
     file = syntax_tree(path, tree)
-    return frozenset() if file is None else asked_for(file, path, load=tree.files(path))
+    return frozenset() if file is None else includes_of(file, path, load=tree.files(path))
 
 
-def asked_for(file: ast.PlanFile, path: str, *, load: Load) -> frozenset[str]:
-    """As `included_files`, of a plan at `path` that is parsed."""
-    asked: set[str] = set()
+def includes_of(file: ast.PlanFile, path: str, *, load: Load) -> frozenset[str]:
+    """As `included_files`, for a parsed plan at `path`."""
+    names: set[str] = set()
     folder = PurePosixPath(path).parent
 
-    def listening(name: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
-        asked.add(str(folder / name))
+    def note(name: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
+        names.add(str(folder / name))
         return load(name, span)
 
-    read_files(file, load=listening)
-    return frozenset(asked)
+    read_files(file, load=note)
+    return frozenset(names)
 
 
 def is_part(file: ast.PlanFile | None) -> bool:
-    """Whether a file can only be included: it neither has a model nor extends a plan that has one."""
+    """Whether a file can only be included: it has no model and extends no plan."""
     if file is None:
         return False
     return not any(
