@@ -70,6 +70,7 @@ examples:
 `planc help COMMAND` shows a command's help.
 
 exit codes: 0 clean; 1 errors found, or a difference with diff --exit-code; 2 could not run.
+
 The environment variables TP_SIZE, DP_SIZE and CP_SIZE set mesh.tp, mesh.dp_shard and mesh.cp; --set wins."""
 
 _HELP = "help"

@@ -6,7 +6,6 @@ store to agree on a restart.
 
 from __future__ import annotations
 
-import argparse
 import signal
 import socket
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
+from planc.cli.support.parser import Parser
 from planc.launchers.job import Endpoint, read_endpoint
 
 _DESCRIPTION = """\
@@ -23,11 +23,7 @@ HOST only; torchrun's own store listens on every interface. Anyone who can reach
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    parser = argparse.ArgumentParser(
-        prog="planc.rendezvous",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("planc.rendezvous", description=_DESCRIPTION)
     parser.add_argument("endpoint", type=read_endpoint, metavar="HOST:PORT", help="address to listen on")
     endpoint = parser.parse_args(argv).endpoint
     try:

@@ -22,6 +22,14 @@ VIEWS = (
     ("show", PLAN, "--mesh"),
     ("explain", "optimizer"),
     ("explain", "P714"),
+    ("show", PLAN, "--origin"),
+    ("doctor",),
+    ("inventory", str(PLANS / "models" / "tiny-llama")),
+    ("diff", "plans/launch-dp4.plan", "plans/launch-fsdp4.plan"),
+    ("check", PLAN),
+    ("explain",),
+    ("verify", "--help"),
+    ("checkpoint", "export", "--help"),
 )
 
 METRICS = StepMetrics(
@@ -47,10 +55,19 @@ def test_no_line_is_longer_than_the_terminal(view: tuple[str, ...], columns: int
     assert [line for line in shown.splitlines() if len(line.rstrip()) > columns] == []
 
 
-@pytest.mark.parametrize("view", [VIEWS[0], VIEWS[2], VIEWS[6]], ids=" ".join)
+@pytest.mark.parametrize("view", [*VIEWS[:4], *VIEWS[5:10], VIEWS[11], VIEWS[12]], ids=" ".join)
 def test_views_have_color_unless_it_is_declined(view: tuple[str, ...]) -> None:
     assert "\x1b[" in at_terminal(view, columns=100)
     assert "\x1b[3" not in at_terminal(view, columns=100, environment={"NO_COLOR": "1"})
+
+
+def test_colors_take_no_room() -> None:
+    line = "\033[33m  ~\033[0m name  4 -> 8  the bytes that every rank sends in a step"
+    assert [plain(part) for part in fitted(line, width=42)] == [
+        "  ~ name  4 -> 8  the bytes that every",
+        "                  rank sends in a step",
+    ]
+    assert list(fitted(line, width=len(plain(line)))) == [line]
 
 
 def test_a_last_column_continues_below_itself() -> None:

@@ -50,10 +50,8 @@ def test_a_release_outside_the_range_is_refused(name: str, version: str) -> None
     check = check_of(name, version)
     assert codes_of(check) == ["P910"]
     (problem,) = check.problems
-    assert (
-        problem.primary.text.startswith(f"planc needs {name} ")
-        and f"found {version}: " in problem.primary.text
-    )
+    text = problem.primary.text
+    assert text.startswith(f"planc needs {name} ") and f", found {version}: " in text
     assert problem.help and problem.help.startswith(f"pip install '{name}>=")
 
 

@@ -276,7 +276,10 @@ def test_words_that_no_text_can_hold_are_refused() -> None:
         ),
         ((TWO_NODES, "--form", "slurm"), "pass --cpus-per-node N"),
         ((TWO_NODES, *SLURM), "does not set whether it runs on devices or CPUs"),
-        ((TWO_NODES, *SLURM, "--set", "mesh.backend=gloo", "--sbatch", "a b=c"), "does not have the form NAME=VALUE"),
+        (
+            (TWO_NODES, *SLURM, "--set", "mesh.backend=gloo", "--sbatch", "a b=c"),
+            "does not have the form NAME=VALUE",
+        ),
         ((TWO_NODES, *SLURM, "--set", "mesh.backend=gloo", "--sbatch", "nodes=3"), "is set from the plan"),
         ((TWO_NODES, *SLURM, "--gpu", "h100", "--name", "a b"), "`a b` is not a valid name for a Slurm job"),
         ((TWO_NODES, *SLURM, "--image", "x"), "--image needs --form kubernetes"),
@@ -286,12 +289,12 @@ def test_words_that_no_text_can_hold_are_refused() -> None:
         ((*SAVING, *KUBERNETES, *STORAGE[:2]), "is not below /shared, which all pods share"),
         (
             (TWO_NODES, *KUBERNETES, *STORAGE, "--set", "mesh.backend=nccl"),
-            "does not name its device, so the Kubernetes resource is unknown\nhelp: pass --gpu-resource nvidia.com/gpu",
+            "so the Kubernetes resource is unknown\nhelp: pass --gpu-resource nvidia.com/gpu",
         ),
         (
             (TWO_NODES, *KUBERNETES[:4], *STORAGE, "--gpu", "h100", "--name", "Llama-3.1"),
-            "no name for a Service of Kubernetes: lower-case letters, digits and -, from a letter on, "
-            "at most 61 characters\nhelp: give --name llama-3-1\n",
+            "not a valid name for a Kubernetes Service: it must start with a letter, and have at most 61 "
+            "lower-case letters, digits and hyphens\nhelp: pass --name llama-3-1\n",
         ),
         (("plans/launch-one-process.plan", "--form", "accelerate", "--nodes", "1"), "sets no rank"),
     ],

@@ -104,7 +104,7 @@ def test_a_review_that_cannot_run_leaves_the_comment(plans: Path, comments: Path
     before = comments.read_text()
     result = run(plans, BASE="none")
     assert result.returncode == 2
-    assert "none is not a commit here" in result.stderr
+    assert "none is not a commit in this clone" in result.stderr
     assert comments.read_text() == before
 
 

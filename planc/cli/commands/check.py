@@ -215,7 +215,8 @@ def _print(result: _Result, arguments: Namespace, *, is_alone: bool) -> None:
     if checked.graph is None or arguments.quiet:
         return
     digest = plan_hash(checked.graph)[:12]
-    sys.stdout.write(f"{result.path} passed, plan_hash {digest}, in {result.seconds:.2f} s\n")
+    head = f"{result.path} passed, plan_hash {digest}, in {result.seconds:.2f} s"
+    write_fitted(head, stream=sys.stdout)
     if is_alone:
         _print_summary(result)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from argparse import (
     SUPPRESS,
     Action,
@@ -16,12 +17,15 @@ from typing import Any
 
 from planc.cli.support.terminal import COLOR_CHOICES
 
+_MAX_COLUMNS = 100
+"""The greatest width of help texts."""
+
 
 class Parser(ArgumentParser):
     """A parser that reports an unknown option or value with its own command's usage and the nearest name."""
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
-        super().__init__(prog, formatter_class=_formatter, allow_abbrev=False, **options)
+        super().__init__(prog, formatter_class=_Formatter, allow_abbrev=False, **options)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Namespace | None = None
@@ -102,5 +106,20 @@ def _did_you_mean(name: str, candidates: Sequence[str] | Iterator[str]) -> str |
     return f"did you mean `{near}`?" if near else None
 
 
-def _formatter(prog: str) -> RawDescriptionHelpFormatter:
-    return RawDescriptionHelpFormatter(prog, max_help_position=28)
+class _Formatter(RawDescriptionHelpFormatter):
+    """Fits paragraphs to the terminal; indented lines, such as examples, stay as they are."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns, _MAX_COLUMNS)
+        super().__init__(prog, max_help_position=28, width=width - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(_filled(part, width) for part in text.strip("\n").split("\n\n"))
+
+
+def _filled(paragraph: str, width: int) -> str:
+    if any(line.startswith(" ") for line in paragraph.splitlines()):
+        return paragraph
+    import textwrap  # only help needs it
+
+    return textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False)

@@ -19,6 +19,9 @@ _HANGING = 4
 _CODE = re.compile(r"\033\[[0-9;]*m")
 _HEADING = re.compile(r"[A-Z]{4,}[A-Z ,]*\b")
 _ROW = re.compile(r"(  )(\S+(?: \S+)*)(  .*)")
+_TABLE_ROW = re.compile(r"(\S+(?: \S+)*)(  .*)")
+_LABEL = re.compile(r"[a-z]+: ")
+_STATUSES = {"ok": "32", "warning": "33", "error": "31"}
 _VERDICTS = {"fits": "32", "may run out": "33", "does not fit": "31"}
 _VERDICT = re.compile(rf"  on [^:]+: ({'|'.join(_VERDICTS)})\b")
 
@@ -27,7 +30,8 @@ def write_view(text: str, *, stream: TextIO) -> None:
     """Write a view with aligned columns to a stream, fitted to a terminal and colored if wanted."""
     lines = text.splitlines()
     if wants_color(stream):
-        lines = [_painted(line) for line in lines]
+        starts = (True, *(not line for line in lines))
+        lines = [_painted(line, is_first=start) for line, start in zip(lines, starts, strict=False)]
     write_fitted("\n".join(lines), stream=stream)
 
 
@@ -63,8 +67,11 @@ def fitted(line: str, *, width: int) -> Iterator[str]:
         before = " " * hanging
 
 
-def _painted(line: str) -> str:
-    """Color a line: a heading bold, the first cell of a row cyan, a verdict by its meaning."""
+def _painted(line: str, *, is_first: bool) -> str:
+    """Color a line: a heading bold, the first cell of a row cyan, a verdict or status by its meaning.
+
+    `is_first` is true at the top and after a blank line, where a table has its header.
+    """
     if heading := _HEADING.match(line):
         return _colored(heading[0], "1") + line[heading.end() :]
     if verdict := _VERDICT.match(line):
@@ -72,7 +79,12 @@ def _painted(line: str) -> str:
         return line[:start] + _colored(verdict[1], f"1;{_VERDICTS[verdict[1]]}") + line[end:]
     if row := _ROW.fullmatch(line):
         return f"{row[1]}{_colored(row[2], '36')}{row[3]}"
-    return line
+    if label := _LABEL.match(line):
+        return _colored(label[0], "1") + line[label.end() :]
+    if table := _TABLE_ROW.fullmatch(line):
+        code = _STATUSES.get(table[1], "36")
+        return _colored(line, "1") if is_first and code == "36" else _colored(table[1], code) + table[2]
+    return _colored(line, "1") if line.endswith(" { ... }") else line
 
 
 def _num_cells(line: str) -> int:
