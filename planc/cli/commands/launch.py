@@ -130,6 +130,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help=f"time that ranks get to save and exit after a signal (default: {GRACE_SECONDS})",
     )
+    _add_cluster_arguments(parser)
+
+
+def _add_cluster_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="slurm, kubernetes: job name (default: the plan's)")
     parser.add_argument(
         "--cpus-per-node",
