@@ -255,7 +255,7 @@ HOSTILE = tuple(
         ("nested beyond reading", config_text("{", '{"x": ' + "[" * 10**5 + "]" * 10**5 + ","), "too deeply"),
         ("many values", config(x=[0] * 10**5), "more than 50000 values"),
         ("100 MB", config_text("{", "{" + " " * 10**8), "is larger than 4194304 bytes"),
-        ("a key given twice", config_text("{", f'{{"{LAYERS}": 1, '), f'the key "{LAYERS}" stands twice'),
+        ("a key given twice", config_text("{", f'{{"{LAYERS}": 1, '), f'the key "{LAYERS}" occurs twice'),
     )
 )
 MODEL = (
