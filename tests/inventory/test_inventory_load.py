@@ -51,7 +51,7 @@ def test_saved_inventory_needs_no_configuration(models: Path, tmp_path: Path) ->
 def test_stale_saved_inventory_is_an_error_with_its_remedy(tiny_llama: Path, tmp_path: Path) -> None:
     save_inventory(tiny_llama)
     change_config(tiny_llama)
-    with pytest.raises(InventoryError, match=r"made from another config\.json") as caught:
+    with pytest.raises(InventoryError, match=r"made from a different config\.json") as caught:
         load_inventory(tiny_llama, cache_dir=tmp_path)
     assert f"planc inventory {tiny_llama} --save" in caught.value.help
 
