@@ -64,7 +64,11 @@ def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str
     if meant is None and len(shape.on) == 1:
         (meant,) = shape.on
     if other is None and (absent := foreign_help(name.text)):
-        return f"{absent}; `{kind}` works on {listed(f'`{dim}`' for dim in shape.on)}", None
+        # The dims of the mesh do not help here: the block works on some of them.
+        return (
+            f"{absent.partition('; ')[0]}; `{kind}` works on {listed(f'`{dim}`' for dim in shape.on)}",
+            None,
+        )
     if meant is None and any(other.text in shape.on for other in block.on):
         return f"remove `{name.text}`", None
     if meant is None:

@@ -169,8 +169,8 @@ def test_another_mesh_dim_of_tensor_parallel_is_answered(written: str, help: str
     [
         *((name, "write `fsdp on dp_shard {`") for name in ("dp", "data", "fsdp", "shard")),
         ("tp", "write `fsdp on dp_shard {` or `fsdp on cp {`"),
-        ("pp", "planc has no pipeline parallelism; `fsdp` works on dp_shard or cp"),
-        ("dp_replicate", "write `fsdp on dp_shard {`, and in it `replicate_on = dp_replicate`"),
+        ("pp", "planc does not have pipeline parallelism; `fsdp` works on `dp_shard` or `cp`"),
+        ("dp_replicate", "write `fsdp on dp_shard {`, and inside it `replicate_on = dp_replicate`"),
     ],
 )
 def test_another_mesh_dim_of_fsdp_is_answered(written: str, help: str) -> None:
@@ -189,22 +189,22 @@ def test_another_mesh_dim_of_fsdp_is_answered(written: str, help: str) -> None:
 )
 def test_a_block_of_rules_asks_for_a_rule(written: str, code: str, rule: str) -> None:
     found = only(check(edited(RULES, f"activation_checkpoint {{\n  {written}\n")), code)
-    assert found.help is not None and found.help.endswith(f'write `"model.layers.*" -> {rule}`')
+    assert found.help is not None and found.help.endswith(f'`"model.layers.*" -> {rule}`')
     assert check(edited(RULES, f'activation_checkpoint {{\n  "model.layers.*" -> {rule}\n')).ok
 
 
 @pytest.mark.parametrize(
     ("block", "written", "help"),
     [
-        ("train {", "dtype = bfloat16", "`dtype` belongs in `model`"),
-        ("train {", "dtype = 3", "one of: steps, "),
-        ("train {", "mode = async", "`mode` belongs in `checkpoint`"),
-        ("train {", "mode = full", "one of: steps, "),
-        ("fsdp on dp_shard, cp {", "tp = 2", "`tp` belongs in `mesh`"),
-        ("fsdp on dp_shard, cp {", "tp = lr", "one of: "),
-        ("optimizer {", "lr = 1e-3", "`lr` is an argument: write it between the parentheses of `kind`"),
-        ("optimizer {", "learning_rate = 1e-3", "`lr` is an argument: "),
-        ("optimizer {", "warmup = 3 steps", "`warmup` is an argument: "),
+        ("train {", "dtype = bfloat16", "move it to `model`"),
+        ("train {", "dtype = 3", "use `steps`, "),
+        ("train {", "mode = async", "move it to `checkpoint`"),
+        ("train {", "mode = full", "use `steps`, "),
+        ("fsdp on dp_shard, cp {", "tp = 2", "move it to `mesh`"),
+        ("fsdp on dp_shard, cp {", "tp = lr", "use `"),
+        ("optimizer {", "lr = 1e-3", "`lr` is an argument of the optimizer: write `kind = adamw(lr = 1e-3)`"),
+        ("optimizer {", "learning_rate = 1e-3", "`learning_rate` is an argument of the optimizer: "),
+        ("optimizer {", "warmup = 3 steps", "`warmup` is an argument of the schedule: "),
     ],
 )
 def test_a_key_belongs_only_where_its_value_fits(block: str, written: str, help: str) -> None:

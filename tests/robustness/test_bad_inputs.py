@@ -21,7 +21,7 @@ from tests.robustness.bad_inputs import CASES, Case
 from tests.robustness.outcomes import Answer, answers, guarded, misconduct
 
 SAYS_ITSELF = re.compile(
-    r"expected |given twice|listed twice|only blocks|too large a number|at most|no .* under|no `"
+    r"expected |given twice|listed twice|only blocks|too large to store|at most|no .* under|no `"
 )
 """Labels from which the remedy follows: the values that would do, or the other of two places."""
 
