@@ -23,6 +23,10 @@ _KEY = re.compile(r"(\w+) = ")
 _ARGUMENT = re.compile(r"(\w+) = <")
 
 
+LABELS = frozenset(label for shape in BLOCKS.values() for labels in shape.nested.values() for label in labels)
+"""Labels of nested blocks, such as `wandb`."""
+
+
 @record
 class Meant:
     """What a word of another tool means: a help, a fix if the meaning is exact, and the key to write."""
@@ -56,9 +60,9 @@ def foreign_help(word: str, *, kind: str = "") -> str | None:
 
 
 def foreign_page(word: str) -> str | None:
-    """What `planc explain` prints for another tool's word."""
+    """What `planc explain` prints for another tool's word; None for a label that plans have too."""
     foreign = FOREIGN.get(word.lower())
-    if foreign is None:
+    if foreign is None or word in LABELS:
         return None
     lines = [f"{word}: a word of other tools", "", _sentence(foreign, word, _example(foreign, word), kind="")]
     if block := meant_block(word):

@@ -8,7 +8,7 @@ import pytest
 
 from planc.diagnostics.fixes import apply_fixes
 from planc.plan.blocks import BLOCKS, setting_paths
-from planc.plan.foreign_help import foreign_help, foreign_page, meant_block, meant_setting
+from planc.plan.foreign_help import LABELS, foreign_help, foreign_page, meant_block, meant_setting
 from planc.plan.foreign_words import FOREIGN
 from planc.source import SourceFile
 from tests.plan.resolving import TEXT, edited, fault, faults, resolved, setting
@@ -78,10 +78,14 @@ def test_an_unknown_block_gets_the_help() -> None:
 
 
 def test_explain_has_every_word() -> None:
-    for word in FOREIGN:
+    for word in FOREIGN.keys() - LABELS:
         page = foreign_page(word)
         assert page is not None and str(foreign_help(word)) in page
         assert page.startswith(f"{word}: a word of other tools\n")
+
+
+def test_explain_leaves_a_label_of_planc_to_its_block() -> None:
+    assert foreign_page("wandb") is None
 
 
 def test_every_word_can_be_a_name_and_is_in_lower_case() -> None:
