@@ -1,4 +1,4 @@
-"""Columns of text, and how sizes and shapes are written."""
+"""Tables as text, and the formats of sizes and shapes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 Row = tuple[str, str]
-"""A heading, and what is said under it."""
+"""A heading and its text."""
 
 
 def render_table(
@@ -29,7 +29,7 @@ def render_table(
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped: names out of a file must not steer a terminal."""
+    """The text with control characters escaped: names from a file must not control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

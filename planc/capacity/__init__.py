@@ -1,1 +1,1 @@
-"""Whether a plan fits its device, and which near plans do."""
+"""Whether a plan fits its device, and which similar plans do."""

@@ -1,4 +1,4 @@
-"""A plan held against the memory of its device."""
+"""The memory that a plan needs, compared with its device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from planc.lower import draft_graph
 from planc.plan.bind import BoundPlan
 
 MAX_CHANGES = 4
-"""How many near plans a finding names."""
+"""The number of similar plans that a finding names."""
 
 
 def demand(bound: BoundPlan) -> Demand | None:
-    """What the plan asks of the device that it names; None without one. The plan may break rules."""
+    """The memory that the plan needs on its device; None without a device. The plan may break rules."""
     hardware = bound.plan.hardware
     if hardware is None:
         return None
@@ -30,7 +30,7 @@ def _memory(bound: BoundPlan) -> Memory:
 
 
 def _changes(bound: BoundPlan, device: Device) -> tuple[Change, ...]:
-    """The near plans that fit, the smallest of each kind: pairs only where no single change does."""
+    """The similar plans that fit, with the smallest change of each kind; pairs if no single change fits."""
     limit = FITS * device.memory_bytes
     found: list[Change] = []
     for num_changes in (1, 2):
@@ -45,7 +45,7 @@ def _changes(bound: BoundPlan, device: Device) -> tuple[Change, ...]:
 
 
 def _first_that_fits(group: tuple[Neighbour, ...], limit: float) -> Change | None:
-    """Of plans of ever larger steps; where the largest does not fit, the others are not tried."""
+    """The first of plans with growing changes that fits; None right away if the largest does not."""
     if _memory(group[-1].bound).peak.num_bytes > limit:
         return None
     for near in group:

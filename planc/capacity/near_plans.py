@@ -1,4 +1,4 @@
-"""Plans one or two changes away that ask for less memory."""
+"""Plans one or two changes away that need less memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FACTORS = (2, 4, 8)
 
 @record
 class Neighbour:
-    """A plan some changes away: what to write, and what that makes of the plan."""
+    """A plan some changes away: the text of the changes, and the plan with them."""
 
     texts: tuple[str, ...]
     bound: BoundPlan
@@ -40,11 +40,11 @@ class _Change:
 
 
 def neighbours(bound: BoundPlan, *, num_changes: int) -> Iterator[tuple[Neighbour, ...]]:
-    """The plans that many changes away, sound or not: a group for each choice of kinds of changes.
+    """The plans that many changes away, valid or not: a group for each choice of kinds of changes.
 
-    Groups that need no more ranks come first; within one, smaller steps come first and the largest step of
-    all is the last. A step keeps its tokens where the plan says how many. Expectations are left out, since a
-    change is meant to change.
+    Groups that need no more ranks come first; within a group, smaller changes come first and the largest of
+    all is last. The tokens of a step stay the same if the plan sets them. Expectations are left out, since a
+    change may break them.
     """
     plain = replace(bound, plan=replace(bound.plan, expectations=()))
     kinds = [changes for changes in _changes(plain) if changes]
@@ -115,17 +115,17 @@ def _micro_batches(bound: BoundPlan) -> Iterator[_Change]:
     for size in range(now - 1, 0, -1):
         if now % size == 0:
             tokens = tokens_per_step(plan) * size // now
-            also = "" if plan.train.tokens_per_step else f", with {tokens:_} tokens a step"
+            also = "" if plan.train.tokens_per_step else f", with {tokens:_} tokens per step"
             yield _Change(f"data.micro_batch = {size}{also}", edit_to(size))
 
 
 def _sharded(bound: BoundPlan) -> Iterator[_Change]:
-    """Parameters divided over the ranks that hold whole replicas, then over more."""
+    """Changes that shard parameters over the ranks of whole replicas, then over more ranks."""
     blocks, num_replicas = bound.inventory.blocks, bound.plan.mesh.dp_replicate
     if not blocks:
         return
     units = ", ".join(f'"{name}.*" -> unit' for name in blocks)
-    place = " in place of dp_replicate" if num_replicas > 1 else ""
+    place = " instead of dp_replicate" if num_replicas > 1 else ""
     for factor in (1, *_FACTORS):
         size = factor * num_replicas
         if size > 1:

@@ -1,1 +1,1 @@
-"""What `planc check --deep` adds: the rehearsal's findings, and its figures beside the estimate's."""
+"""`planc check --deep`: the rehearsal's findings, and its figures compared with the estimate."""

@@ -1,4 +1,4 @@
-"""Rehearsals without failures, kept: the same graph and libraries rehearse alike."""
+"""A cache of rehearsals without failures, by graph and library versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMAT = 2
 
 
 def load(graph: Graph, *, cache_dir: Path) -> Rehearsal | None:
-    """What is kept of this graph under the libraries of today; None if nothing, or nothing readable."""
+    """The cached rehearsal of this graph with the installed libraries; None if missing or unreadable."""
     try:
         text = _path(graph, cache_dir).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -32,7 +32,7 @@ def load(graph: Graph, *, cache_dir: Path) -> Rehearsal | None:
 
 
 def save(rehearsal: Rehearsal, *, graph: Graph, cache_dir: Path) -> None:
-    """Keeps a rehearsal without failures. A cache that cannot be written is no fault of the plan's."""
+    """Store a rehearsal without failures. An unwritable cache is not an error of the plan."""
     if rehearsal.failures:
         return
     path = _path(graph, cache_dir)
@@ -44,7 +44,7 @@ def save(rehearsal: Rehearsal, *, graph: Graph, cache_dir: Path) -> None:
 
 
 def _path(graph: Graph, cache_dir: Path) -> Path:
-    # The graph's hash covers the model's config; the sources of ops and handlers, changes of planc itself.
+    # The graph's hash covers the model's config; the sources of ops and handlers cover changes of planc.
     parts = (_FORMAT, planc.__version__, version("torch"), version("transformers"), plan_hash(graph))
     hashed = hashlib.sha256("\n".join(map(str, parts)).encode())
     package = Path(planc.__path__[0])

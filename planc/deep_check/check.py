@@ -1,4 +1,4 @@
-"""A checked graph rehearsed: what would fail, what it sends and holds, and whether the estimate knew."""
+"""The rehearsal of a checked graph: failures, communication, memory, and a comparison with the estimate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_MESSAGE_LINES = 6
 _MAX_DIFFERENCES = 5
 
 Counted = Counter[tuple[str, tuple[MeshDim, ...], int]]
-"""How often, by (kind, mesh dims, bytes of the input)."""
+"""Numbers of collectives by (kind, mesh dims, bytes of the input)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ def check_deep(
     nowhere: Span,
     said: Callable[[str], None] = lambda text: None,
 ) -> Deep:
-    """Rehearses a graph, or finds that this very graph was rehearsed before, with the same libraries.
+    """Rehearse a graph, or load its earlier rehearsal with the same libraries from the cache.
 
-    Relative paths start at `base`; findings without a line of the plan are put at `nowhere`; `said` is told
-    what comes next, where it takes long. ValueError if
-    this process holds a process group, RunError if the model cannot be built. Imports torch.
+    Relative paths start at `base`; findings without a line of the plan are at `nowhere`; `said` is called
+    with the name of each slow stage. Raises ValueError if this process has a process group, RunError if the
+    model can't be built. Imports torch.
     """
     rehearsal = load(graph, cache_dir=cache_dir)
     is_cached = rehearsal is not None
@@ -74,19 +74,19 @@ def _failures(rehearsal: Rehearsal, nowhere: Span) -> Iterator[Diagnostic]:
             span,
             lines[0],
             notes=(*lines[1:_MAX_MESSAGE_LINES], f"fails on {_ranks(ranks, rehearsal)}"),
-            help="the message is PyTorch's; `planc show --layout` shows what each module gets and gives",
+            help="this is PyTorch's message; run `planc show --layout` for each module's input and output",
         )
 
 
 def _ranks(ranks: list[int], rehearsal: Rehearsal) -> str:
     if len(ranks) == len(rehearsal.ranks):
-        return "every rank that was rehearsed"
+        return "every rehearsed rank"
     tried = ", ".join(map(str, rehearsal.ranks))
-    return f"rank {', '.join(map(str, ranks))}, of ranks {tried} that were rehearsed"
+    return f"rank {', '.join(map(str, ranks))}, of the rehearsed ranks {tried}"
 
 
 def _differences(measured: Measured, estimate: Estimate, nowhere: Span) -> Iterator[Diagnostic]:
-    """Collectives that the closed form and the rehearsal count differently: a fault of planc's."""
+    """Collectives that the closed form and the rehearsal count differently: a bug in planc."""
     predicted, counted = predicted_collectives(estimate), counted_collectives(measured)
     if predicted == counted:
         return
@@ -97,12 +97,12 @@ def _differences(measured: Measured, estimate: Estimate, nowhere: Span) -> Itera
         for kind, over, num_bytes in keys[:_MAX_DIFFERENCES]
     )
     text = f"{len(keys)} kinds of collectives of a step differ"
-    help = "the rehearsal is right; please report this plan: the estimate should have known"
+    help = "trust the rehearsal, and please report this plan: the estimate is wrong"
     yield ESTIMATE_DIFFERS.at(nowhere, text, notes=notes, help=help)
 
 
 def predicted_collectives(estimate: Estimate) -> Counted:
-    """The estimate's collectives of a step. A ring's sends are all-to-alls with one partner each way."""
+    """The estimate's collectives of a step. A ring sends with all-to-alls to one partner each way."""
     found: Counted = Counter()
     for one in estimate.collectives:
         kind = Kind.ALL_TO_ALL if one.kind is Kind.SEND else one.kind

@@ -1,4 +1,4 @@
-"""What a rehearsal can find."""
+"""The codes of a rehearsal's findings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ REHEARSAL_FAILED = Code("P850", "rehearsal-failed", "the run would fail here")
 ESTIMATE_DIFFERS = Code(
     "P851",
     "estimate-differs",
-    "the estimate is not what the rehearsal counted",
+    "estimate and rehearsal differ",
     Severity.WARNING,
 )
 

@@ -1,4 +1,4 @@
-"""What `planc check --deep` says of a rehearsal, line by line."""
+"""The lines that `planc check --deep` prints about a rehearsal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rehearsed_rows(deep: Deep, *, graph: Graph) -> Iterator[Row]:
     layers = (
         f"{found.num_rehearsed_layers} of {found.num_layers} layers" if found.num_layers else "all layers"
     )
-    cached = ", as it was rehearsed before" if deep.is_cached else ""
+    cached = ", from the cache" if deep.is_cached else ""
     yield "rehearsed", f"rank {ranks} with {layers}: setup, steps, save{cached}"
     if found.measured is None:
         return

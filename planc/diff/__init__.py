@@ -1,1 +1,1 @@
-"""What a change of a plan changes, grouped by consequence: first as data, then as text, Markdown or JSON."""
+"""The differences between two plans, grouped by consequence: as data, and as text, Markdown or JSON."""

@@ -1,4 +1,4 @@
-"""What a change of the model, the mesh or the data means for checkpoints that there are."""
+"""The consequences of a change in the model, the mesh or the data for existing checkpoints."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from planc.tables import plural
 
 
 def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Iterator[Change]:
-    """Whether the new plan goes on from a checkpoint of the old one: tensors, then the place in the data."""
+    """Whether the new plan can resume from a checkpoint of the old one: tensors, then the data position."""
     if reason := misfit(old, new):
         yield Change(Group.CHECKPOINT, Action.REPLACE, "model, optimizer", note=f"refused: {reason}")
     elif _placement(old) == _placement(new):
-        yield Change(Group.CHECKPOINT, Action.KEEP, "model, optimizer", note="load as they are")
+        yield Change(Group.CHECKPOINT, Action.KEEP, "model, optimizer", note="load unchanged")
     else:
         yield Change(Group.CHECKPOINT, Action.KEEP, "model, optimizer", note="reshard on load")
     yield _data_loader(old, new, facts=facts)
 
 
 def misfit(old: Side, new: Side) -> str:
-    """Why no checkpoint of one model fits the other: names, then shapes where both are known, then dtype."""
+    """Why a checkpoint of one model does not fit the other: names, then known shapes, then dtype."""
     before, after = _parameters(old), _parameters(new)
     if before.keys() != after.keys():
         num_other = len(before.keys() ^ after.keys())
         return f"{plural(num_other, 'parameter')} in one model only"
     num_other = sum(None not in (shape, after[fqn]) and shape != after[fqn] for fqn, shape in before.items())
     if num_other:
-        return f"{plural(num_other, 'parameter')} of another shape"
+        return f"{plural(num_other, 'parameter')} with another shape"
     if old.model.dtype != new.model.dtype:
         return f"parameters are {old.model.dtype} in one and {new.model.dtype} in the other"
     types, others = (one.model.other_dtypes for one in (old, new))
     if num_other := sum(types.get(fqn) != others.get(fqn) for fqn in before):
-        return f"{plural(num_other, 'parameter')} of another dtype"
+        return f"{plural(num_other, 'parameter')} with another dtype"
     kept, wanted = (one.op(BuildOptimizer) for one in (old, new))
     if kept and wanted and kept.state_names != wanted.state_names:
         return f"one optimizer keeps {_listed(kept.state_names)}, the other {_listed(wanted.state_names)}"
@@ -47,7 +47,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _parameters(side: Side) -> dict[str, tuple[int, ...] | None]:
-    """Every parameter with its shape; None where the model is not here to tell."""
+    """Every parameter with its shape; None if the model is not here."""
     found = side.layouts()
     if found is not None:
         return {fqn: parameter.shape for fqn, parameter in found.items()}
@@ -55,7 +55,7 @@ def _parameters(side: Side) -> dict[str, tuple[int, ...] | None]:
 
 
 def _placement(side: Side) -> object:
-    """What decides which rank holds which part of a tensor."""
+    """The values that decide which rank holds which shard of a tensor."""
     divided = {(fqn, op.parameters) for op in side.ops(ShardTensorParallel) for fqn in op.modules}
     return side.graph.mesh, divided, {op.shard_over for op in side.ops(FullyShard)}
 
@@ -63,9 +63,9 @@ def _placement(side: Side) -> object:
 def _data_loader(old: Side, new: Side, *, facts: Sequence[Change]) -> Change:
     changed = [fact.name for fact in facts if fact.name in DATA_STATE and fact.action is not Action.KEEP]
     if changed:
-        note = f"refused: other {', '.join(changed)}"
+        note = f"refused: different {', '.join(changed)}"
         if changed == ["data.tokenizer"]:
-            note = "refused, unless the tokenizer is the same by content"
+            note = "refused, unless the tokenizer's content is the same"
         return Change(Group.CHECKPOINT, Action.REPLACE, "data loader", note=note)
     was, now = (side.graph.dp_size for side in (old, new))
     if was == now:

@@ -1,4 +1,4 @@
-"""Two sides to their difference."""
+"""The difference of two sides."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from planc.diff.side import Side
 
 
 def diff(old: Side, new: Side, *, resume: Verdict | None = None) -> PlanDiff:
-    """Everything that differs, in the order of the groups; equal facts are counted and left out.
+    """All differences, in the order of the groups; equal facts are counted and left out.
 
-    `resume` is the verdict of `resuming`, where the old side is a checkpoint.
+    `resume` is the verdict of `resuming`, if the old side is a checkpoint.
     """
     versions = old.version(), new.version()
     compared = list(_compare(old, new))
     changed = {change.group for change in compared if change.action is not Action.KEEP}
     shown = [change for change in compared if _is_shown(change, changed)]
     if not changed and versions[0].plan_hash != versions[1].plan_hash:
-        # Fields that follow from others in a graph of this planc may differ in another version's artifact.
-        shown = [Change(Group.RUN, Action.CHANGE, "graph", note="compiled otherwise; see show --graph")]
+        # Fields that planc derives from others may differ in another version's artifact.
+        shown = [Change(Group.RUN, Action.CHANGE, "graph", note="compiled differently; see show --graph")]
     return PlanDiff(
         old=versions[0],
         new=versions[1],
@@ -67,7 +67,7 @@ def _compare(old: Side, new: Side) -> Iterator[Change]:
 
 
 def _is_shown(change: Change, changed: set[Group]) -> bool:
-    """Changes always; of the rest what readers look for beside a change that could have touched it."""
+    """All changes, and unchanged facts that readers expect next to a related change."""
     if change.action is not Action.KEEP:
         return True
     if change.note == UNKNOWN:

@@ -9,7 +9,7 @@ from planc.diagnostics import Diagnostic
 
 
 class Group(StrEnum):
-    """What a change has consequences for, in the order in which a reviewer asks."""
+    """The groups of consequences, in the order of a reviewer's questions."""
 
     LAYOUT = "layout"
     MEMORY = "memory"
@@ -21,14 +21,14 @@ class Group(StrEnum):
 
     @property
     def heading(self) -> str:
-        """As a heading says it."""
+        """The heading of a group."""
         return {Group.MEMORY: "memory per rank", Group.COMMUNICATION: "communication per step, per rank"}.get(
             self, self.value
         )
 
 
 class Action(StrEnum):
-    """What happened to a thing; the value is its mark."""
+    """The kind of a change; the value is its mark."""
 
     ADD = "+"
     CHANGE = "~"
@@ -36,12 +36,12 @@ class Action(StrEnum):
     REPLACE = "-/+"
     """The old state does not carry over as it is."""
     KEEP = ""
-    """Unchanged, and said because readers look for it."""
+    """Unchanged, and shown because readers look for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding on the new plan that a change brings up; `breaks` where it is an expectation's."""
+    """A finding on the new plan that a change causes; `breaks` if it is a broken expectation."""
 
     code: str
     severity: str
@@ -51,9 +51,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One line of a difference. `old` and `new` are None where the thing is absent.
+    """One line of a difference. `old` and `new` are None if the value is absent.
 
-    `note` is a consequence or a reason; `place` says where the new plan (for a removal, the old one) has it.
+    `note` is a consequence or a reason; `place` is its place in the new plan (for a removal, in the old one).
     """
 
     group: Group
@@ -68,30 +68,30 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One side, as the heading names it."""
+    """One side as the heading shows it."""
 
     name: str
     plan_hash: str
     world_size: int
     num_errors: int
     note: str = ""
-    """What a reader must know of where it came from."""
+    """A remark on the side's origin."""
 
 
 class State(StrEnum):
-    """What a run does with a checkpoint that an earlier plan left in its folder."""
+    """What a run does with an earlier plan's checkpoint in its directory."""
 
-    RESUMES = "goes on"
+    RESUMES = "resumes"
     NOTHING_TO_TRAIN = "nothing to train"
-    STARTS_ANEW = "starts anew"
+    STARTS_OVER = "starts over"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` says why, in one line; `allow` are the names with which `--allow-change` lifts a refusal.
+    """`reason` explains it in one line; `allow` are the names with which `--allow-change` lifts a refusal.
 
-    `notes` are the changes that a run tells of as it goes on.
+    `notes` are the changes that a run reports when it resumes.
     """
 
     state: State
@@ -103,7 +103,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """Everything that differs between two plans.
+    """All differences between two plans.
 
     `num_unchanged` counts the facts that were compared and found equal. `diagnostics` are the new plan's, and
     the notes on the change itself.
@@ -115,19 +115,19 @@ class PlanDiff:
     num_unchanged: int
     diagnostics: tuple[Diagnostic, ...]
     resume: Verdict | None = None
-    """Where the old side is a checkpoint: what a run of the new plan does with it."""
+    """If the old side is a checkpoint: what a run of the new plan does with it."""
 
     @property
     def same_meaning(self) -> bool:
         """Whether only comments, order, layout or parameters differ.
 
-        What an elastic plan may shrink to is in no graph, and so in no hash.
+        The smaller sizes of an elastic plan are not in the graph, nor in its hash.
         """
         is_one = self.old.plan_hash == self.new.plan_hash
         return is_one and all(change.action is Action.KEEP for change in self.changes)
 
     def differs_in(self, group: Group) -> bool:
-        """Whether anything of a group differs, or does not carry over."""
+        """Whether anything in a group differs, or does not carry over."""
         return any(change.group is group and change.action is not Action.KEEP for change in self.changes)
 
     @property

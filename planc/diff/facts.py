@@ -1,4 +1,4 @@
-"""Single values of a graph: what each is called, what it has consequences for, where a plan sets it."""
+"""Single values of a graph: their names, their groups of consequences, and their settings."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from planc.vocab import MESH_DIMS, MeshDim
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """`read` gives the value, or None where the graph has no such thing; `path` is the setting behind it.
+    """`read` returns the value, or None if the graph has none; `path` is the setting that determines it.
 
-    `expectation` is what an `expect` calls it; `is_key` facts are shown unchanged too, beside others that
+    `expectation` is its name in `expect`; `is_key` facts are shown unchanged too, next to others that
     changed in their group.
     """
 
@@ -56,7 +56,7 @@ class Fact:
 
 
 def compare(facts: tuple[Fact, ...], old: Side, new: Side) -> Iterator[Change]:
-    """One change a fact; Action.KEEP for equal ones."""
+    """One change per fact; Action.KEEP for equal ones."""
     for fact in facts:
         before, after = _text(fact.read(old)), _text(fact.read(new))
         if before == after:
@@ -84,7 +84,7 @@ def _text(value: Any) -> str | None:
 
 
 def of_op(kind: type[AnOp], name: str) -> Callable[[Side], Any]:
-    """Reads a field of the first op of a kind."""
+    """A reader of a field of the first op of a kind."""
 
     def read(side: Side) -> Any:
         op = side.op(kind)
@@ -135,13 +135,13 @@ def _unit_dims(op: FullyShard) -> str:
 
 
 def _offload(side: Side) -> bool | None:
-    """None where nothing is offloaded, so that a plan without units differs in nothing from one that keeps
+    """None without offloading, so a plan without units is equal to one that keeps
     them on the device."""
     return any(op.cpu_offload for op in side.ops(FullyShard)) or None
 
 
 def _other_dtypes(side: Side) -> str | None:
-    """Parameters and buffers that are not of `model.dtype`, layers folded."""
+    """Parameters and buffers with another dtype than `model.dtype`, layers folded."""
     found: dict[str, list[str]] = {}
     for name, dtype in side.model.other_dtypes.items():
         found.setdefault(dtype, []).append(name)
@@ -153,7 +153,7 @@ def _unit_dtype(name: str) -> Callable[[Side], str | None]:
 
 
 def _of_all_units(side: Side, read: Callable[[FullyShard], str | None]) -> str | None:
-    """What the units say, which in a plan is one value; all that occur, where an artifact mixes them."""
+    """The units' value, which in a plan is only one; all values if an artifact mixes them."""
     found = dict.fromkeys(map(read, side.ops(FullyShard)))
     return next(iter(found), None) if len(found) < 2 else " and ".join(str(value) for value in found)
 
@@ -168,7 +168,7 @@ def _source(side: Side) -> str | None:
 
 
 def _written_source(op: OpenData | OpenEvaluation) -> str:
-    """A source with all that is said of it."""
+    """A source with all of its options."""
     said = {"field": op.field, "train_on": op.train_on, "revision": op.revision, "split": op.split}
     said["subset"] = op.subset or ""
     options = (f"{name} {value}" for name, value in said.items() if value)
@@ -176,7 +176,7 @@ def _written_source(op: OpenData | OpenEvaluation) -> str:
 
 
 def _evaluations(side: Side) -> str | None:
-    """Each evaluation's source, how much of it, and how often."""
+    """Each evaluation's source, size, and interval."""
     every = {op.label: op.every_steps for op in side.ops(Evaluate)}
     found = (
         f"{op.label}: {_written_source(op)}, {op.sequences or 'all'} sequences, "
@@ -227,7 +227,7 @@ def _save_mode(side: Side) -> str | None:
 
 
 def _trackers(side: Side) -> str | None:
-    """Each tracker with what the plan says of it."""
+    """Each tracker with its settings in the plan."""
     opened = side.op(OpenLog)
     return ", ".join(map(str, opened.trackers)) or None if opened else None
 
@@ -241,7 +241,7 @@ def _profile(side: Side) -> str | None:
 
 
 def _guarded(name: str) -> Callable[[Side], str | None]:
-    """What becomes of such a step, where the plan has a guard."""
+    """The action for such a step, if the plan has a guard."""
 
     def read(side: Side) -> str | None:
         guard = side.op(GuardStep)
@@ -284,14 +284,14 @@ BATCH_FACTS: tuple[Fact, ...] = (
     Fact(Group.BATCH, "data.source", "data.source", _source),
     Fact(Group.BATCH, "data.tokenizer", "data.tokenizer", _tokenizer),
     Fact(Group.BATCH, "data.packing", "data.packing", of_op(OpenData, "packing")),
-    Fact(Group.BATCH, "documents seen alone", "data.packing", of_op(AttachAttention, "isolates")),
+    Fact(Group.BATCH, "documents isolated", "data.packing", of_op(AttachAttention, "isolates")),
     Fact(Group.BATCH, "data.shuffle_seed", "data.shuffle_seed", of_op(OpenData, "shuffle_seed")),
 )
 
 NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.weights", "model.weights", _weights),
     Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
-    Fact(Group.NUMERICS, "fields of config.json taken as 0", "model.dropout", of_op(BuildModel, "zeroed")),
+    Fact(Group.NUMERICS, "fields of config.json set to 0", "model.dropout", of_op(BuildModel, "zeroed")),
     Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
     Fact(Group.NUMERICS, "tensors in another dtype", "model.dtype", _other_dtypes),
     Fact(Group.NUMERICS, "first position", "model.hf", _positions),
@@ -334,7 +334,7 @@ RUN_FACTS: tuple[Fact, ...] = (
     Fact(Group.RUN, "profile", "profile", _profile),
     Fact(Group.RUN, "elastic", "elastic", _elastic),
     Fact(Group.RUN, "elastic.max_restarts", "elastic.max_restarts", _max_restarts),
-    # Here, since a run that a spike has ended may go on with a guard that skips it.
+    # Here, since a run that a spike stopped may resume with a guard that skips it.
     Fact(Group.RUN, "guard.nonfinite", "guard.nonfinite", _guarded("nonfinite")),
     Fact(Group.RUN, "guard.loss_spike", "guard.loss_spike", _guarded("loss_spike")),
     Fact(Group.RUN, "guard.replicas_every", "guard.replicas_every", of_op(CompareReplicas, "every_steps")),
@@ -349,7 +349,7 @@ RUN_FACTS: tuple[Fact, ...] = (
 )
 
 DATA_STATE = ("data.source", "data.tokenizer", "data.packing", "data.sequence_length", "data.shuffle_seed")
-"""The facts that the data fingerprint in a checkpoint covers: a change of any means other data."""
+"""The facts that the data fingerprint in a checkpoint covers: a change in any means different data."""
 
 KEY_FACTS = frozenset(
     fact.name for fact in (*LAYOUT_FACTS, *BATCH_FACTS, *NUMERICS_FACTS, *RUN_FACTS) if fact.is_key

@@ -1,4 +1,4 @@
-"""A difference for programs."""
+"""A difference as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMAT_VERSION = 1
 
 
 def render_diff_json(found: PlanDiff) -> str:
-    """One JSON document. `diagnostics` are the new plan's, as `check --output-format json` gives them."""
+    """One JSON document. `diagnostics` are the new plan's, as in `check --output-format json`."""
     document = {
         "format_version": FORMAT_VERSION,
         "same_meaning": found.same_meaning,

@@ -1,4 +1,4 @@
-"""A difference for a review comment."""
+"""A difference as a review comment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _group(group: Group, changes: list[Change]) -> Iterator[str]:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown takes literally, and that cannot end a table cell."""
+    """Text that Markdown takes literally and that can't end a table cell."""
     text = printable(text)
     for character in "\\|*_<>[]`":
         text = text.replace(character, f"\\{character}")

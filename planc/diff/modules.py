@@ -1,4 +1,4 @@
-"""Modules and parameters that are divided otherwise than before."""
+"""Modules and parameters that are sharded differently than before."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class _Divided:
 
     @property
     def has_shards(self) -> bool:
-        """Whether a rank holds less than all of it; a norm under sequence parallelism stays whole."""
+        """Whether a rank holds less than all of it; a norm under sequence parallelism stays replicated."""
         return any(isinstance(placement, Shard | StridedShard) for _, placement in self.parameters)
 
 
 def compare_styles(old: Side, new: Side) -> Iterator[Change]:
-    """Modules that get another style, none any more, or one for the first time; then those resharded only."""
+    """Modules whose style changes, disappears or is new; then modules that are only resharded."""
     before, after = _divided(old), _divided(new)
     if bool(before) != bool(after):
         yield _all_or_none(before or after, is_added=bool(after), old=old, new=new)
@@ -66,7 +66,7 @@ def _divided(side: Side) -> dict[str, _Divided]:
 
 
 def _all_or_none(divided: Mapping[str, _Divided], *, is_added: bool, old: Side, new: Side) -> Change:
-    """Tensor parallelism as a whole came or went: one line says more than one for each module."""
+    """Tensor parallelism as a whole was added or removed: one line is clearer than one per module."""
     action = Action.ADD if is_added else Action.REMOVE
     place = (new if is_added else old).place("tensor_parallel")
     modules = num_sharded_modules(sum(one.has_shards for one in divided.values()))
@@ -75,21 +75,21 @@ def _all_or_none(divided: Mapping[str, _Divided], *, is_added: bool, old: Side, 
 
 
 def _styles(was: _Divided | None, now: _Divided | None) -> tuple[str | None, str | None]:
-    """The styles' names, with the options that differ where the names alone do not tell them apart."""
+    """The styles' names, with the options that differ if the names are equal."""
     if was and now and was.use.style == now.use.style:
         return _options(was.use, now.use), _options(now.use, was.use)
     return was.use.style if was else None, now.use.style if now else None
 
 
 def _options(use: StyleUse, other: StyleUse) -> str:
-    """`rowwise(output = Shard(1))`: only what is not the other's."""
+    """`rowwise(output = Shard(1))`: only the options that differ from the other's."""
     names = ("input", "computes_on", "output", "sequence_dim")
     differing = [name for name in names if getattr(use, name) != getattr(other, name)]
     return f"{use.style}({', '.join(f'{name} = {getattr(use, name)}' for name in differing)})"
 
 
 def _shape_change(fqn: str, divided: _Divided | None, old: Layouts | None, new: Layouts | None) -> str:
-    """`weight [512, 64] -> [256, 64]`: local shapes after tensor parallelism, where they change."""
+    """`weight [512, 64] -> [256, 64]`: local shapes after tensor parallelism, if they change."""
     if divided is None or old is None or new is None:
         return ""
     texts = []
@@ -136,9 +136,9 @@ def _kv_heads(old: Side, new: Side) -> str:
 
 
 def compare_units(old: Side, new: Side) -> Iterator[Change]:
-    """FSDP units that came, went, or reshard otherwise.
+    """FSDP units that were added or removed, or reshard differently.
 
-    Where FSDP as a whole came or went, its own line says so, and its units say nothing more.
+    If FSDP as a whole was added or removed, its own line reports that, and its units add nothing.
     """
     before, after = _units(old), _units(new)
     if not before or not after:
@@ -156,7 +156,7 @@ def compare_units(old: Side, new: Side) -> Iterator[Change]:
 
 
 def _units(side: Side) -> dict[tuple[str, ...], str]:
-    """Each unit by its modules, with what it does after forward; the root is a unit too."""
+    """Each unit by its modules, with its action after forward; the root is a unit too."""
     units: dict[tuple[str, ...], str] = {}
     for op in side.ops(FullyShard):
         option = f"reshard_after_forward {str(op.reshard_after_forward).lower()}"
@@ -165,7 +165,7 @@ def _units(side: Side) -> dict[tuple[str, ...], str]:
 
 
 def compare_recomputation(old: Side, new: Side) -> Iterator[Change]:
-    """Modules that start or stop recomputing their activations, or recompute others than before."""
+    """Modules that start or stop recomputing their activations, or recompute different ones."""
     before, after = (
         {fqn: op.mode for op in side.ops(CheckpointActivations) for fqn in op.modules} for side in (old, new)
     )
@@ -173,7 +173,7 @@ def compare_recomputation(old: Side, new: Side) -> Iterator[Change]:
 
 
 def compare_compilation(old: Side, new: Side) -> Iterator[Change]:
-    """Modules that start or stop being compiled, or are compiled otherwise than before."""
+    """Modules that start or stop being compiled, or are compiled differently."""
     before, after = (
         {fqn: _compiled(op) for op in side.ops(CompileModules) for fqn in op.modules} for side in (old, new)
     )
@@ -183,7 +183,7 @@ def compare_compilation(old: Side, new: Side) -> Iterator[Change]:
 def _treated(
     old: Side, new: Side, *, block: str, before: Mapping[str, str], after: Mapping[str, str]
 ) -> Iterator[Change]:
-    """One change for all modules that a block treated as one before, and as one other after."""
+    """One change for all modules that a block treats the same, before and after."""
     groups: dict[tuple[str | None, str | None], list[str]] = {}
     for fqn in {**after, **before}:
         if before.get(fqn) != after.get(fqn):
@@ -196,15 +196,15 @@ def _treated(
 
 
 def _compiled(op: CompileModules) -> str:
-    """`inductor(default)`, and what is not as it is by default."""
+    """`inductor(default)`, and options that differ from their defaults."""
     options = ("" if op.fullgraph else ", in parts") + (", for all shapes" if op.dynamic else "")
     return f"{op.backend}({op.mode}){options}" if op.mode else f"{op.backend}{options}"
 
 
 def compare_groups(old: Side, new: Side) -> Iterator[Change]:
-    """Parameters that both models have and that decay otherwise, or learn at a rate of their own otherwise.
+    """Parameters of both models whose weight decay, or whose own learning rate, differs.
 
-    Where a rate is that of the optimizer on both sides, its own line says what became of it.
+    If a rate is the optimizer's on both sides, the optimizer's line shows its change.
     """
     yield from _compare_option(old, new, name="weight_decay", read=_weight_decay)
     yield from _compare_option(old, new, name="lr", read=_own_rate)

@@ -1,4 +1,4 @@
-"""Whether two plans add up the same numbers in the same order, so that their losses agree to the last bit."""
+"""Whether two plans sum the same numbers in the same order, which makes their losses bitwise equal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planc.graph.ops import (
 
 
 def compare_reduction_order(old: Side, new: Side) -> Iterator[Change]:
-    """One change, with what alters the order; a finding of P804 stands beside it."""
+    """One change with its causes and a finding of P804."""
     note = reduction_note(old, new)
     if note is None:
         yield Change(Group.NUMERICS, Action.KEEP, "reduction order")
@@ -31,7 +31,7 @@ def compare_reduction_order(old: Side, new: Side) -> Iterator[Change]:
 
 
 def reduction_note(old: Side, new: Side) -> Diagnostic | None:
-    """P804 at the first setting of the new plan that alters the order; None where all sums are the same."""
+    """P804 at the first setting of the new plan that changes the order; None if all sums are the same."""
     causes = tuple(_causes(old, new))
     if not causes:
         return None
@@ -40,7 +40,7 @@ def reduction_note(old: Side, new: Side) -> Diagnostic | None:
 
 
 def _causes(old: Side, new: Side) -> Iterator[Fact]:
-    """Mesh dims first: what comes or goes together with the ranks of a mesh dim is no cause of its own."""
+    """Causes, mesh dims first: facts that change together with a mesh dim are not causes of their own."""
     mesh = [fact for fact in _MESH if fact.read(old) != fact.read(new)]
     yield from mesh
     for fact in _SUMS if mesh else (FSDP_DIMS, *_SUMS):
@@ -50,30 +50,30 @@ def _causes(old: Side, new: Side) -> Iterator[Fact]:
 
 
 def _divided_modules(side: Side) -> object:
-    """What of a layer each rank of tp computes, and how the parts are put together."""
+    """The part of a layer that each rank of tp computes, and how the parts are combined."""
     divided = {(fqn, op.use, op.parameters) for op in side.ops(ShardTensorParallel) for fqn in op.modules}
     return divided or None
 
 
 def _loss(side: Side) -> object:
-    """Whether each rank of tp sums over a part of the vocabulary."""
+    """Whether each rank of tp sums over a shard of the vocabulary."""
     found = side.op(ComputeLoss)
     return found.vocab_over or None if found else None
 
 
 def _units(side: Side) -> object:
-    """Where an element lies in the buffer that is reduced decides in which rank's turn it is added."""
+    """An element's place in the reduced buffer decides the order in which ranks add it."""
     return {group for op in side.ops(FullyShard) for group in op.groups} or None
 
 
 def _attention(side: Side) -> object:
-    """How softmax sums are merged over the parts of a sequence."""
+    """How softmax sums are merged over the shards of a sequence."""
     found = side.op(AttachAttention)
     return (found.kind, found.balance) if found and found.over else None
 
 
 def _compiled(side: Side) -> object:
-    """Kernels that inductor fuses sum in another order than torch's own; the other backends run those."""
+    """Kernels fused by inductor sum in another order than torch's own, which the other backends run."""
     modules = {(fqn, op.mode) for op in side.ops(CompileModules) if op.mode for fqn in op.modules}
     return modules or None
 
@@ -90,4 +90,4 @@ _SUMS = (
     Fact(Group.NUMERICS, "data.micro_batch", "data.micro_batch", of_op(OpenData, "micro_batch")),
     Fact(Group.NUMERICS, "gradient_accumulation", "train.tokens_per_step", of_op(Accumulate, "times")),
 )
-"""What is summed where: within a rank's kernels, over ranks, over micro steps."""
+"""The facts that determine sums: within a rank's kernels, over ranks, over micro steps."""

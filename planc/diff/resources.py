@@ -1,4 +1,4 @@
-"""What a plan needs: memory per rank, and what each rank sends in a step. Both from `planc estimate`."""
+"""The resources of a plan: memory per rank, and communication per rank and step, as in `planc estimate`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from planc.figures.figure import Figure
 from planc.vocab import MeshDim
 
 PEAK = "peak"
-PHASE = "reached in"
-TOTAL = "sent in all"
+PHASE = "peak phase"
+TOTAL = "total sent"
 UNKNOWN = "not compared: a model is not here"
 _CROSSES_NODES = "P304"
 
 
 def compare_resources(old: Side, new: Side) -> Iterator[Change]:
-    """Memory and communication; that they are not known, where a model is not here to be measured."""
+    """Memory and communication, or that they are unknown because a model is not here."""
     before, after = old.estimate(), new.estimate()
     if before is None or after is None:
         yield Change(Group.MEMORY, Action.KEEP, PEAK, note=UNKNOWN)
@@ -32,7 +32,7 @@ def _memory(before: Estimate, after: Estimate, new: Side) -> Iterator[Change]:
     """The peak, its phase, and its parts, which add up to it on both sides; then other parts."""
     sides = before, after
     missing = "; ".join(f"{name} is not modeled" for name in after.not_modeled or before.not_modeled)
-    # What comes or goes unmodeled changes the peak, by what the estimate does not know.
+    # An unmodeled part that is added or removed changes the peak by an unknown amount.
     note = missing if before.not_modeled != after.not_modeled else ""
     peaks = [needs.peak_memory(side) for side in sides]
     yield _bytes_change(
@@ -48,7 +48,7 @@ def _memory(before: Estimate, after: Estimate, new: Side) -> Iterator[Change]:
 
 
 def _outside_the_peak(before: Estimate, after: Estimate) -> Iterator[Change]:
-    """What neither peak has: of other moments, or in the host's memory."""
+    """Parts outside of both peaks: at other times, or in host memory."""
     at_peak = {name for side in (before, after) for name, _ in side.memory.peak_parts}
     for name in (part.name for part in after.memory.parts if part.name not in at_peak):
         sizes = [needs.own_most(side, name) for side in (before, after)]
@@ -56,7 +56,7 @@ def _outside_the_peak(before: Estimate, after: Estimate) -> Iterator[Change]:
 
 
 def _communication(before: Estimate, after: Estimate, new: Side) -> Iterator[Change]:
-    """What a rank sends over each mesh dim, with the number of collectives where it differs."""
+    """The bytes that a rank sends over each mesh dim, with the number of collectives if it differs."""
     for over in dict.fromkeys(one.over for one in (*before.collectives, *after.collectives)):
         yield _bytes_change(
             Group.COMMUNICATION,
@@ -96,7 +96,7 @@ def _bytes_change(
     findings: tuple[Finding, ...] = (),
     remark: str = "",
 ) -> Change:
-    """A size that came, went, changed or stayed; exact where rounding would hide the change.
+    """A size that was added, removed, changed or kept; exact if rounding would hide the change.
 
     A `note` is itself a change, a `remark` is not.
     """

@@ -1,4 +1,4 @@
-"""What another plan changes for a run that goes on: nothing, the order of sums, or what is trained."""
+"""The effect of another plan on a resumed run: none, the order of sums, or the training itself."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from planc.diff.reductions import compare_reduction_order
 from planc.diff.side import Side
 
 PARAMETER_GROUPS = "parameter groups"
-"""What groups of parameters that decay or learn otherwise are called together."""
+"""The common name of groups of parameters with another decay or learning rate."""
 
 _NEEDS_NO_LEAVE = frozenset(
     {
-        # What is refused, or not, for what the checkpoint itself holds.
+        # Refused or accepted because of the checkpoint's own content.
         *("model", "model.dtype", "model.seed", *DATA_STATE),
         # Follows from tokens/step or the mesh; alters at most the order of sums.
         *("sequences/step", "gradient_accumulation", "data.micro_batch", "optimizer implementation"),
-        # A checkpoint replaces them; what a guard does, it does to a run that has gone wrong.
+        # A checkpoint replaces them; a guard only acts on a run that has gone wrong.
         *("model.weights", "guard.nonfinite", "guard.loss_spike"),
     }
 )
 
 _TRAINING_FACTS = tuple(fact for fact in (*BATCH_FACTS, *NUMERICS_FACTS) if fact.name not in _NEEDS_NO_LEAVE)
 CHANGES_TO_ALLOW = (*(fact.name for fact in _TRAINING_FACTS), PARAMETER_GROUPS)
-"""What differences are called that change what is trained: only a person can say that they are wanted."""
+"""The names of differences that change the training itself: only a person can decide to allow them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeChanges:
-    """What differs, by consequence. `training` holds (name to allow it by, change)."""
+    """The differences, by consequence. `training` has (name to allow it by, change)."""
 
     training: tuple[tuple[str, Change], ...]
     sums: tuple[Change, ...]
-    """The last bits of sums may differ."""
+    """Changes that only affect rounding."""
     harmless: tuple[Change, ...]
 
 
 def resume_changes(old: Side, new: Side) -> ResumeChanges:
-    """What `new` changes for a run that `old` began. Other models and data the checkpoint itself refuses."""
+    """The effect of `new` on a run that `old` began. The checkpoint itself refuses other models and data."""
     groups = ((PARAMETER_GROUPS, change) for change in _changed(compare_groups(old, new)))
     training = (*((one.name, one) for one in _compared(_TRAINING_FACTS, old, new)), *groups)
     others = tuple(fact for fact in (*BATCH_FACTS, *NUMERICS_FACTS) if fact not in _TRAINING_FACTS)

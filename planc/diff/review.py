@@ -12,15 +12,15 @@ from planc.diff.markdown import escape, render_markdown
 from planc.tables import plural
 
 MARKER = "<!-- planc review -->"
-"""The first line, by which a later run finds the comment that it replaces. No reader sees it."""
+"""The first line, invisible to readers, by which a later run finds the comment to replace."""
 
 MAX_CHARACTERS = 60_000
-"""GitHub refuses a comment of more than 65 536."""
+"""GitHub rejects comments of more than 65 536 characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """A plan of a change: its difference, or in `what` why there is none to show.
+    """A plan in a change: its difference, or in `what` the reason for having none.
 
     `because` are changed files that the plan includes. `diagnostics` are the difference's, or the new plan's.
     """
@@ -33,10 +33,10 @@ class Reviewed:
 
 
 def render_review(reviewed: Sequence[Reviewed], *, revision: str) -> str:
-    """A table of all plans, then each difference in meaning, as far as a comment takes them."""
-    lines = [MARKER, f"## Plans, compared with {escape(revision)}", ""]
+    """A table of all plans, then each semantic difference, up to the size limit of a comment."""
+    lines = [MARKER, f"## Plans compared with {escape(revision)}", ""]
     if not reviewed:
-        return "\n".join([*lines, "No plan is changed."]) + "\n"
+        return "\n".join([*lines, "No plan changed."]) + "\n"
     lines.extend(["| plan | what changes | findings |", "|---|---|---|"])
     lines.extend(_row(plan) for plan in reviewed)
     text = "\n".join(lines) + "\n"
@@ -48,7 +48,7 @@ def render_review(reviewed: Sequence[Reviewed], *, revision: str) -> str:
         else:
             text += section
     if left_out:
-        text += f"\n{plural(len(left_out), 'difference')} too long for a comment; see `planc diff`: "
+        text += f"\n{plural(len(left_out), 'difference')} omitted from this long comment; see `planc diff`: "
         text += f"{', '.join(map(escape, left_out))}\n"
     return text
 

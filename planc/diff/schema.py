@@ -11,11 +11,11 @@ from planc.diff.machine import FORMAT_VERSION
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
-_VALUE = {"type": ["string", "null"], "description": "null where the thing is absent"}
+_VALUE = {"type": ["string", "null"], "description": "null if the value is absent"}
 
 
 def diff_schema() -> dict[str, Any]:
-    """Of `diff --output-format json`."""
+    """The JSON Schema of `diff --output-format json`."""
     document = closed(
         format_version={"const": FORMAT_VERSION},
         same_meaning={"type": "boolean"},
@@ -46,14 +46,14 @@ def _version() -> dict[str, Any]:
 
 
 def _verdict() -> dict[str, Any]:
-    """Null in a difference whose old side is no checkpoint."""
+    """The schema of the verdict; null if the old side is not a checkpoint."""
     names = {"type": "array", "items": _TEXT}
     return closed(
         state={"enum": [str(state) for state in State]},
         reason=_TEXT,
         help=_TEXT,
-        allow={**names, "description": "what --allow-change must name for the run to go on"},
-        notes={**names, "description": "the changes that the run tells of as it goes on"},
+        allow={**names, "description": "the names to pass to --allow-change for the run to resume"},
+        notes={**names, "description": "the changes that the run reports when it resumes"},
     )
 
 
@@ -71,6 +71,6 @@ def _change() -> dict[str, Any]:
         old=_VALUE,
         new=_VALUE,
         note=_TEXT,
-        place={"type": "string", "description": "where the new plan, for a removal the old one, has it"},
+        place={"type": "string", "description": "its place in the new plan, or for a removal in the old one"},
         findings={"type": "array", "items": finding},
     )

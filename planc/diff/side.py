@@ -1,4 +1,4 @@
-"""One side of a difference: a graph, and as much of where it came from as there is."""
+"""One side of a difference: a graph, and as much of its origin as is known."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ AnOp = TypeVar("AnOp", bound=Op)
 class Side:
     """A plan or a compiled artifact.
 
-    `plan` is None for an artifact; `inventory` is None where the model is not here. `note` says what a reader
-    must know of where it came from.
+    `plan` is None for an artifact; `inventory` is None if the model is not here. `note` is a remark on its
+    origin for the reader.
     """
 
     name: str
@@ -50,13 +50,13 @@ class Side:
         return found
 
     def layouts(self) -> dict[str, ParameterLayout] | None:
-        """Every parameter's layout by fqn, or None where the model is not here."""
+        """Every parameter's layout by fqn, or None if the model is not here."""
         if self.inventory is None:
             return None
         return {parameter.fqn: parameter for parameter in layouts(self.graph, self.inventory)}
 
     def estimate(self) -> Estimate | None:
-        """Memory and communication, or None where the model is not here."""
+        """Memory and communication, or None if the model is not here."""
         return None if self.inventory is None else estimate(self.graph, self.inventory)
 
     def version(self) -> Version:
@@ -81,7 +81,7 @@ class Side:
         return self.graph.setup[0].span or SourceFile(self.name, "").start()
 
     def broken(self, subject: str) -> tuple[Finding, ...]:
-        """The expectations on a fact that the checks found broken."""
+        """The broken expectations on a fact."""
         expectations = self.plan.expectations if self.plan else ()
         return tuple(
             finding_of(diagnostic, breaks=True)
@@ -102,7 +102,7 @@ class Side:
 
 
 def finding_of(diagnostic: Diagnostic, *, breaks: bool) -> Finding:
-    """As a change mentions it."""
+    """The finding as a change shows it."""
     span = diagnostic.primary.span
     return Finding(diagnostic.code.code, str(diagnostic.severity), f"{span.file}:{span.line}", breaks)
 
@@ -112,9 +112,9 @@ def _line(span: Span) -> tuple[str, int]:
 
 
 def side_of(checked: Checked, *, name: str) -> Side | None:
-    """The side that a checked plan is; None where it is too broken to have a graph at all.
+    """The side of a checked plan; None if its errors leave it without a graph.
 
-    A plan that breaks rules has a draft graph, which tells what it would do.
+    A plan that breaks rules has a draft graph, which shows what it would do.
     """
     graph = checked.draft()
     if graph is None:

@@ -1,4 +1,4 @@
-"""A difference for a terminal."""
+"""A difference as text."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def heading(found: PlanDiff) -> str:
         if old.world_size == new.world_size
         else f"{old.world_size:_} -> {new.world_size:_}"
     )
-    broken = "   (the old plan does not check)" if old.num_errors else ""
+    broken = "   (the old plan fails its check)" if old.num_errors else ""
     hashes = f"{old.plan_hash[:7]} -> {new.plan_hash[:7]}"
     notes = "".join(f"   ({side.name}: {side.note})" for side in (old, new) if side.note)
     return printable(f"planc diff  {names}  {hashes}   world size {sizes}{broken}{notes}")
 
 
 def resume_lines(found: PlanDiff) -> Iterator[str]:
-    """What a run of the new plan does with the checkpoint, why, and what to do about it."""
+    """What a run of the new plan does with the checkpoint, the reason, and the help."""
     if (verdict := found.resume) is None:
         return
     yield f"resume: {verdict.state}{f': {verdict.reason}' if verdict.reason else ''}"
@@ -83,7 +83,7 @@ def middle(change: Change) -> str:
 
 
 def _without_unit_of(other: str, text: str) -> str:
-    """`41.2` of `41.2 GiB` beside `38.9 GiB`."""
+    """`41.2` for `41.2 GiB`, if the other value is `38.9 GiB`."""
     number, _, unit = text.rpartition(" ")
     return number if unit in SIZE_UNITS and other.endswith(f" {unit}") else text
 
@@ -95,7 +95,7 @@ def consequence(finding: Finding) -> str:
 
 
 def error_lines(found: PlanDiff) -> Iterator[str]:
-    """The new plan's errors that no change above mentions, one line each."""
+    """The new plan's errors that no change above shows, one line each."""
     mentioned = {(finding.code, finding.place) for change in found.changes for finding in change.findings}
     rest = [
         finding

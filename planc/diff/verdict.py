@@ -1,7 +1,7 @@
-"""Whether a run resumes under a plan: one verdict, on which the run acts and which diff shows.
+"""Whether a run resumes under a plan: one verdict for the run and for diff.
 
-It takes two execution graphs alone, so both judge by the same. What no graph tells, the bytes of data and
-weights, the run compares when it has read them.
+It only needs two execution graphs, so both decide in the same way. The run itself compares the bytes of
+data and weights, which no graph has, when it has read them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from planc.graph.graph import Graph
 from planc.graph.ops import ResumeCheckpoint
 
 TOKENIZER = "data.tokenizer"
-"""The one part of the data that may be named otherwise and be the same: its content is compared, no name."""
+"""The only part of the data whose name may change: its content is compared."""
 
 
 def verdict(old: Graph, new: Graph, *, step: int = 0, allowed: Collection[str] = ()) -> Verdict:
-    """What a run of `new` does in a folder whose newest checkpoint, of `step`, the plan `old` saved.
+    """What a run of `new` does in a directory whose newest checkpoint, of `step`, the plan `old` saved.
 
-    `allowed` are the names given to `--allow-change`.
+    `allowed` are the names passed to `--allow-change`.
     """
     if (other := without_resuming(new)) is not None:
         return other
@@ -38,29 +38,31 @@ def verdict(old: Graph, new: Graph, *, step: int = 0, allowed: Collection[str] =
     if refused:
         names = tuple(dict.fromkeys(name for name, _ in refused))
         texts = "; ".join(f"{change.name} {middle(change)}" for _, change in refused)
-        reason = f"another plan saved the checkpoint, and this one changes what is trained: {texts}"
-        return Verdict(State.REFUSED, reason, f"restore it, or allow it: {_flags(names)}", names)
+        reason = f"this plan trains differently from the checkpoint's plan: {texts}"
+        return Verdict(State.REFUSED, reason, f"restore the old value, or pass {_flags(names)}", names)
     if step >= new.num_steps:
-        reason = f"step {step} is saved, and the plan ends after step {new.num_steps}"
+        reason = f"the checkpoint is of step {step}, and the plan ends after step {new.num_steps}"
         return Verdict(State.NOTHING_TO_TRAIN, reason, notes=tuple(_notes(changes)))
     reason = f"after step {step}" if step else ""
     if any(change.name == TOKENIZER for change in _changed_data(*sides)):
-        reason = f"{reason}, if the tokenizer is the same by content".removeprefix(", ")
+        reason = f"{reason}, if the tokenizer's content is the same".removeprefix(", ")
     return Verdict(State.RESUMES, reason, notes=tuple(_notes(changes)))
 
 
 def without_resuming(graph: Graph) -> Verdict | None:
-    """The verdict on a plan that goes on from no checkpoint, whatever there is; None for one that does."""
+    """The verdict on a plan that never resumes; None for one that does."""
     if any(isinstance(op, ResumeCheckpoint) for op in graph.setup):
         return None
     if not graph.save:
-        return Verdict(State.STARTS_ANEW, "the plan has no checkpoint block")
-    help = "choose another --run-dir, or set checkpoint.resume = latest"
-    return Verdict(State.REFUSED, "the folder holds checkpoints, and the plan does not resume", help)
+        return Verdict(State.STARTS_OVER, "the plan has no `checkpoint` block")
+    help = "choose another --run-dir, or set `checkpoint.resume = latest`"
+    return Verdict(
+        State.REFUSED, "the run directory contains checkpoints, and the plan does not resume", help
+    )
 
 
 def _refusals(old: Side, new: Side) -> Iterator[tuple[str, str]]:
-    """(reason, help) for what no `--allow-change` lifts: the checkpoint itself does not fit."""
+    """(reason, help) for refusals that `--allow-change` can't lift: the checkpoint itself does not fit."""
     if reason := misfit(old, new):
         yield (
             f"the checkpoint does not fit this run: {reason}",
@@ -70,19 +72,19 @@ def _refusals(old: Side, new: Side) -> Iterator[tuple[str, str]]:
     changed = {change.name: change for change in compare(facts, old, new) if change.action is not Action.KEEP}
     if "model" in changed:
         yield (
-            "the checkpoint is of a model with another config.json",
-            "restore the config, or start anew with another --run-dir",
+            "the checkpoint's model has another config.json",
+            "restore config.json, or start over with another --run-dir",
         )
     if data := [change for change in _changed_data(old, new) if change.name != TOKENIZER]:
         texts = "; ".join(f"{change.name} {middle(change)}" for change in data)
         yield (
             f"the checkpoint was trained on other data: {texts}",
-            "restore the data settings, or start anew with another --run-dir",
+            "restore the data settings, or start over with another --run-dir",
         )
     if seed := changed.get("model.seed"):
         yield (
             f"the checkpoint was trained with another seed: model.seed {middle(seed)}",
-            "restore the seed, or start anew with another --run-dir",
+            "restore the seed, or start over with another --run-dir",
         )
 
 
@@ -97,5 +99,5 @@ def _flags(names: Collection[str]) -> str:
 
 def _notes(found: ResumeChanges) -> Iterator[str]:
     yield from (f"{change.name} {middle(change)} (allowed)" for _, change in found.training)
-    yield from (f"{change.name} {middle(change)} (the last bits of sums)" for change in found.sums)
+    yield from (f"{change.name} {middle(change)} (changes only rounding)" for change in found.sums)
     yield from (f"{change.name} {middle(change)} (harmless)" for change in found.harmless)

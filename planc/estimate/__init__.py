@@ -1,1 +1,1 @@
-"""What a plan needs, in closed form: memory per rank, and what each rank sends in a step."""
+"""A closed-form estimate of a plan: memory per rank, and communication per rank and step."""

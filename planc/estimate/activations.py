@@ -1,7 +1,7 @@
-"""What a micro step keeps for its backward pass, from the recorded data flow.
+"""The activations that a micro step keeps for its backward, from the recorded data flow.
 
-The rules follow the modules of transformers run eagerly, and count what autograd saves; b is the size of a
-compute element, T the rank's tokens, divided by tp where a norm runs on a divided sequence.
+The rules follow transformers' modules in eager mode, and count the tensors that autograd saves; b is the
+size of a compute element, T the rank's tokens, divided by tp if a norm runs on a sharded sequence.
 
     norm        4 w + b w + 4    transformers' RMSNorm squares in float32, then scales in the compute dtype
     linear      b w_in           once for layers that read the same input (q, k and v; gate and up)
@@ -11,11 +11,11 @@ compute element, T the rank's tokens, divided by tp where a norm runs on a divid
     eager attention b 3 q + s    keys and values repeated for the queries; s is 4 bytes a score, and b more
                                  where the compute dtype is not float32, in which softmax computes, and b
                                  more where scores are capped
-    checkpointed module          b h: its input alone; the rest comes back for one module at a time
-    checkpointed selectively     what selective.py says beside the input
-    experts     what experts.py says
+    checkpointed module          b h: only its input; the rest is recomputed for one module at a time
+    checkpointed selectively     the input, and the tensors in selective.py
+    experts     the tensors in experts.py
 
-For an unfused 8B layer these rules give 49 h. Dropped, as small or shared by all layers: token ids and rotary
+For an unfused 8B layer these rules give 49 h. Ignored, as small or shared by all layers: token ids and rotary
 tables. Tests hold the rules against what autograd saves, exactly.
 """
 
@@ -33,16 +33,16 @@ from planc.vocab import DType, Replicate
 
 @record
 class Activations:
-    """Bytes of one micro step. `recomputed` is the most that one checkpointed module brings back."""
+    """Bytes of one micro step. `recomputed` is the most that one checkpointed module recomputes."""
 
     kept: int
     recomputed: int
     again: Mapping[str, int]
-    """What recomputing brings back beside what was kept, by checkpointed module."""
+    """Bytes that recomputation adds to the kept ones, by checkpointed module."""
 
 
 def activations(work: RankWork) -> Activations:
-    """What is kept, and what recomputing adds for a while."""
+    """The kept bytes, and the bytes that recomputation temporarily adds."""
     kept = 0
     saved: dict[str, int] = {}
     for fqn, num_bytes in _saved(work):
@@ -54,13 +54,13 @@ def activations(work: RankWork) -> Activations:
     kept += sum(region_input_bytes(work, fqn) for fqn in saved)
     results = kept_results_bytes(work)
     kept += sum(results.values())
-    # Results that backward does not read are freed when the module has been computed again.
+    # Results that backward does not read are freed when the module has been recomputed.
     again = {fqn: num_bytes - results.get(fqn, 0) for fqn, num_bytes in saved.items()}
     return Activations(kept, max((0, *again.values())), again)
 
 
 def region_input_bytes(work: RankWork, fqn: str) -> int:
-    """A checkpointed module keeps its input as it arrives behind its own hooks."""
+    """A checkpointed module keeps its input as it is after the module's own hooks."""
     use = work.styles.get(fqn)
     is_whole = use is not None and use.computes_on == Replicate()
     tokens = _tokens(work, is_divided=work.divides_sequence and not is_whole)
@@ -68,7 +68,7 @@ def region_input_bytes(work: RankWork, fqn: str) -> int:
 
 
 def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
-    """(module, bytes) for everything that autograd saves where nothing is computed again."""
+    """(module, bytes) for all tensors that autograd saves outside of recomputed modules."""
     attentions = {attention.fqn: attention for attention in work.inventory.attentions}
     experts = experts_saved(work)
     inputs: set[tuple[str, tuple[str, ...]]] = set()
@@ -94,20 +94,20 @@ def _tokens(work: RankWork, *, is_divided: bool) -> int:
 
 
 def norm_bytes(work: RankWork, module: Module) -> int:
-    """A norm behind a single linear layer normalises that layer's heads, each by the same weight."""
+    """A norm after a single linear layer normalizes that layer's heads, each with the same weight."""
     tokens = norm_tokens(work, module)
     feeding = [source for source in map(work.module, module.sources) if source.kind is Kind.LINEAR]
     if len(module.sources) == 1 and feeding:
         width = _local_width(work, feeding[0], 0)
     else:
         width = weight_width(module)
-    # One reciprocal root, in float32, for each vector that is normalised.
+    # One reciprocal root, in float32, for each normalized vector.
     num_vectors = width // max(1, weight_width(module))
     return tokens * (width * (4 + work.compute_dtype.size_bytes) + 4 * num_vectors)
 
 
 def norm_tokens(work: RankWork, module: Module) -> int:
-    """The tokens that a rank normalises."""
+    """The tokens that a rank normalizes."""
     use = work.styles.get(module.fqn)
     return _tokens(work, is_divided=use is not None and use.computes_on == SEQUENCE)
 
@@ -126,7 +126,7 @@ def input_bytes(work: RankWork, module: Module) -> int:
 
 
 def between_bytes(work: RankWork, module: Module) -> int:
-    """What elementwise operations between linear layers save: a gate, its activation, what it multiplies."""
+    """Bytes that elementwise operations between linear layers save: a gate, its activation, its factor."""
     feeding = [work.module(source) for source in module.sources]
     if not feeding or any(source.kind is not Kind.LINEAR for source in feeding):
         return 0
@@ -140,7 +140,7 @@ def attention_bytes(work: RankWork, attention: Attention) -> int:
     """All-gather attention keeps the keys and values of the whole sequence, eager attention all scores."""
     num_heads, num_kv_heads = work.heads(attention)
     if work.attention.isolates and work.attention.kind != "ring":
-        # Beside a mask, keys and values are repeated for the queries.
+        # With a mask, keys and values are repeated for the queries.
         num_kv_heads = num_heads
     if work.attention.kind == "eager":
         width = 2 * attention.head_dim + (attention.value_dim or attention.head_dim)
@@ -158,7 +158,7 @@ def attention_bytes(work: RankWork, attention: Attention) -> int:
 
 
 def document_bias_bytes(work: RankWork) -> int:
-    """What keeps documents apart, [micro_batch, queries, keys], which all layers share."""
+    """The mask that isolates documents, [micro_batch, queries, keys], which all layers share."""
     if not work.attention.isolates:
         return 0
     copies = work.cp if work.attention.kind == "ulysses" else 1
@@ -180,7 +180,7 @@ class Loss:
 
 
 def loss(work: RankWork) -> Loss:
-    """What cross entropy holds, and what it finds freed."""
+    """The tensors that cross entropy holds, and the ones that are freed by then."""
     head = work.inventory.head
     width = _local_width(work, head, 0) if head and work.vocab_over else work.inventory.vocab_size
     wide, narrow = (
@@ -190,7 +190,7 @@ def loss(work: RankWork) -> Loss:
 
 
 def context_bytes(work: RankWork) -> int:
-    """Keys and values under way: a ring holds two messages, all-gather the whole sequence's once more."""
+    """Keys and values in transit: a ring holds two messages, all-gather a copy of the whole sequence's."""
     if not work.attention.over:
         return 0
     messages = {"ring": 2, "allgather": work.cp, "ulysses": 1}[work.attention.kind]

@@ -1,13 +1,13 @@
 """The fullest moment of backward on the compute stream, by a walk through the modules in reverse.
 
-What forward kept is freed as it is used; a recomputed module brings its own back when backward reaches it.
-On the way there are gradients of activations, which live for a few operations, and of weights, which live
+Activations are freed as they are used; a recomputed module restores its own when backward reaches it.
+Meanwhile there are gradients of activations, which live for a few operations, and of weights, which live
 until their unit is reduced: FSDP2 copies them into one tensor of the reduce dtype, which stays until the next
 unit is (torch's _fsdp_param_group.py, post_backward). The operations are transformers' and autograd's:
 
     linear                the gradient of its output, of its weight and of its input; where several read the
-                          same input, one sum beside the newest term
-    a gate times a value  the gradient of the product beside those of both
+                          same input, one sum and the newest term
+    a gate times a value  the gradients of the product and of both factors
     attention             the gradients of its output, queries, keys and values
     norm                  three tensors in float32
     stacked experts       the gradients of the rows that a projection reads and makes
@@ -40,22 +40,22 @@ from planc.record import record
 
 _NORM_TENSORS, _FLOAT32_BYTES = 3, 4
 _Input = tuple[str, tuple[str, ...]]
-"""What linear layers that read the same tensor have in common: the parent, and what feeds them."""
+"""The key of linear layers that read the same tensor: their parent and their sources."""
 
 
 @record
 class Moment:
-    """Bytes on the compute stream beside the states, by what they are for."""
+    """Bytes on the compute stream in addition to the states, by purpose."""
 
     activations: int
     passing: int
     """Gradients of activations, and of the module that backward is in."""
     weights: int
-    """Gradients that wait for their unit's reduction; where none comes, those of every module passed."""
+    """Gradients that wait for their unit's reduction; without reduction, those of every module passed."""
     reducing: int
     gathered: int
     gaps: int = 0
-    """Freed, and too small for what is reduced."""
+    """Freed blocks that are too small for the reduced tensors."""
 
     @property
     def num_bytes(self) -> int:
@@ -64,9 +64,9 @@ class Moment:
 
 
 def fullest_moment(work: RankWork, units: tuple[Unit, ...], *, kept: int, again: Mapping[str, int]) -> Moment:
-    """The fullest moment of a micro step's backward; `kept` is what its forward left, in bytes.
+    """The fullest moment of a micro step's backward; `kept` are the bytes that its forward keeps.
 
-    `again` is what recomputing brings back, by checkpointed module.
+    `again` are the bytes that recomputation adds, by checkpointed module.
 
     Over several micro steps it is one of those that do not reduce: as they leave as much in the reduce dtype
     as the last one copies, it makes no difference which.
@@ -76,7 +76,7 @@ def fullest_moment(work: RankWork, units: tuple[Unit, ...], *, kept: int, again:
 
 
 def _reversed_order(inventory: Inventory) -> tuple[Module, ...]:
-    """Modules with what they read before them, reversed."""
+    """Modules after their sources, in reverse order."""
     found: dict[str, Module] = {}
     seen: set[str] = set()
 
@@ -96,7 +96,7 @@ def _reversed_order(inventory: Inventory) -> tuple[Module, ...]:
 
 
 class _Walk:
-    """What is held while backward passes the modules one by one."""
+    """The bytes held while backward passes the modules one by one."""
 
     def __init__(self, work: RankWork, units: tuple[Unit, ...], kept: int, again: Mapping[str, int]) -> None:
         self._work, self._all_units = work, units
@@ -111,7 +111,7 @@ class _Walk:
         self._live = kept
         self._weights: dict[Unit | None, int] = {}
         self._reducing = 0
-        # Layers pass the gradient of the hidden states on, beside whatever they compute.
+        # Layers pass on the gradient of the hidden states, in addition to their own gradients.
         self._hidden = region_input_bytes(work, "")
         self._context = context_bytes(work)
         by_name = {name: unit for unit in units for name in unit.modules}
@@ -120,7 +120,7 @@ class _Walk:
             for module in self._order
             if module.parameters
         }
-        # The root is gathered for all of backward, whatever is in it.
+        # The root is gathered during all of backward, whatever it contains.
         self._gathered = {
             unit: self._element * unit.num_gathered
             for unit in units
@@ -128,7 +128,7 @@ class _Walk:
         }
         self._last_of_unit = {unit: fqn for fqn, unit in self._units.items()}
         self._again = again
-        # An embedding that is checkpointed saves nothing to begin with, and keeps token ids alone.
+        # A checkpointed embedding saves nothing anyway, and keeps only token ids.
         self._regions = {fqn: region for fqn in self._units if (region := work.region(fqn)) in self._again}
         self._last_of_region = {region: fqn for fqn, region in self._regions.items()}
         self._readers: dict[_Input, int] = {}
@@ -174,14 +174,14 @@ class _Walk:
             case _:
                 self._weigh(module)
         if (saved := self._experts.get(module.fqn)) is not None:
-            # Gradients of stacked weights are as large as the weights, and waited for with the rest.
+            # Gradients of stacked weights are as large as the weights, and wait with the rest.
             yield self._now(saved.passing)
             self._live -= saved.kept
         if unit is not None and self._last_of_unit[unit] == module.fqn:
             yield from self._reduce(unit)
 
     def _linear(self, module: Module) -> Iterator[Moment]:
-        """The last of those that read one input frees it."""
+        """Whether this is the last reader of its input, which frees it."""
         key, (rows, columns) = _input(module), self._work.tp_shape(module) or (0, 0)
         read = self._read[key] = self._read.get(key, 0) + 1
         num_readers, token = self._readers[key], self._work.num_tokens * self._element
@@ -223,7 +223,7 @@ class _Walk:
         return self._element * sum(prod(one.tp_shape) for one in found)
 
     def _weigh(self, module: Module) -> None:
-        """Gradients that are added to others at once are not held beside them; a shared head's waits."""
+        """Gradients that are accumulated at once are not held separately; a shared head's gradient waits."""
         unit = self._units.get(module.fqn)
         if self._waits or self._shared(module):
             self._weights[unit] = self._weights.get(unit, 0) + self._gradient(module)
@@ -233,14 +233,14 @@ class _Walk:
         weights = self._weights.pop(unit, 0)
         if not self._reduces:
             return
-        # The input of the reduction before is freed before the next is made; layers' fit into its room.
+        # The input of a reduction is freed before the next one is allocated; layers' inputs fit there.
         is_first = not self._reducing
         self._reducing = self._work.reduce_dtype.size_bytes * unit.num_gathered
         gaps = self._freed(unit) if is_first else 0
         yield self._now(min(weights, self._element * unit.num_elements), gaps=gaps)
 
     def _freed(self, unit: Unit) -> int:
-        """Room under the first unit's gradients: of its parameters, and of what forward freed before them."""
+        """Free memory below the first unit's gradients: its parameters, and blocks that forward freed."""
         before = (other for name, other in last_units(self._work, self._all_units) if name == "last layer")
         found = {unit, *(other for other in before if other.reshard_after_forward)}
         sizes = (self._element * other.num_gathered for other in found)
@@ -262,5 +262,5 @@ def _input(module: Module) -> _Input:
 
 
 def _around(fqn: str) -> tuple[str, ...]:
-    """The module, those around it, and the root."""
+    """The module, the modules around it, and the root."""
     return (fqn, *ancestors(fqn), "")

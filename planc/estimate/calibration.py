@@ -1,4 +1,4 @@
-"""What a measured run says of a machine: two efficiencies in a small JSON file."""
+"""The calibration of a machine from a measured run: two efficiencies in a small JSON file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from planc.strict_json import loads as loads_json
 
 FORMAT_VERSION = 1
 WARMUP_STEPS = 3
-"""Steps that are left out: they compile, allocate and fill caches."""
+"""Steps to ignore: they compile, allocate and fill caches."""
 
 
 @record
 class Calibration:
-    """Shares of a device's peaks that a run reached; None for what no run was bound by.
+    """Utilization of a device's peaks in a run; None for a peak that did not limit the run.
 
-    `machine` is what a person calls it, `device` the name of the device whose peaks these are shares of,
+    `machine` is a name chosen by the user, `device` the name of the device with these peaks,
     `date` the day of the run.
     """
 
@@ -33,7 +33,7 @@ class Calibration:
 
     @property
     def source(self) -> str:
-        """What a time must stand beside."""
+        """The description to print with a predicted time."""
         scalars = (("gemm", self.gemm_efficiency), ("bus", self.bus_efficiency))
         texts = [f"{name} {'not measured' if value is None else f'{value:.3f}'}" for name, value in scalars]
         return f"{self.machine}, {self.device}, {self.date}: {', '.join(texts)}"
@@ -45,7 +45,7 @@ def dumps(calibration: Calibration) -> str:
 
 
 def loads(text: str) -> Calibration:
-    """The calibration of a file's text. ValueError says what is wrong with it."""
+    """The calibration in a file's text. Raises ValueError with the fault."""
     try:
         document = loads_json(text)
     except (ValueError, RecursionError) as error:
@@ -57,7 +57,7 @@ def loads(text: str) -> Calibration:
         raise ValueError(f"format_version {document['format_version']!r} is not {FORMAT_VERSION}")
     for name in ("machine", "device", "date"):
         if not isinstance(document[name], str) or not document[name].strip():
-            raise ValueError(f"`{name}` must be a text")
+            raise ValueError(f"`{name}` must be a string")
     return Calibration(
         machine=document["machine"],
         device=document["device"],
@@ -79,7 +79,7 @@ def _efficiency(document: dict[str, Any], name: str) -> float | None:
 def step_seconds(lines: Sequence[str]) -> float:
     """The median duration of a step in seconds, from the lines of a run's metrics.jsonl.
 
-    The first steps are left out. ValueError for a file that is not a run's, or too short.
+    The first steps are left out. Raises ValueError for a file that is not from a run, or is too short.
     """
     found = []
     for number, line in enumerate(lines, 1):

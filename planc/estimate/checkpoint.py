@@ -1,4 +1,4 @@
-"""What a plan's checkpoint takes on disk, and in the host's memory while a thread writes it."""
+"""The size of a plan's checkpoint on disk, and in host memory while a thread writes it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
 
 
 def staging(graph: Graph, inventory: Inventory) -> Amount:
-    """The copies of an asynchronous save that a rank holds between saves; none where training waits.
+    """The copies of an asynchronous save that a rank holds between saves; None for synchronous saves.
 
     All ranks together copy one checkpoint, each what it writes, and a tensor's replicas write in turn: this
     is the mean of the ranks.
     """
     saves = any(isinstance(op, SaveCheckpoint) and op.mode == "async" for op in graph.save)
     num_bytes = -(-checkpoint_bytes(graph, inventory) // graph.world_size) if saves else 0
-    formula = f"what a rank writes of a checkpoint{ON_HOST}"
+    formula = f"a rank's part of a checkpoint{ON_HOST}"
     source = "planc/runtime/torch/checkpoint/staging.py"
     return Amount("staged saves", num_bytes, False, formula, source)

@@ -1,4 +1,4 @@
-"""What a rank sends in a step, by mesh dim."""
+"""The bytes that a rank sends in a step, by mesh dim."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from planc.inventory.schema import Attention
 from planc.vocab import DType, MeshDim, Shard, StridedShard
 
 _SCALAR_BYTES = 8
-"""Counts, losses and norms travel as int64 or float64."""
+"""Counts, losses and norms are sent as int64 or float64."""
 
 
 def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective, ...]:
-    """Every collective of a step, equal ones added up. Logging, saving and setup are not part of it."""
+    """Every collective of a step, with equal ones combined. Logging, saving and setup are not part of it."""
     found: Counter[tuple[tuple[MeshDim, ...], int, Kind, str, int]] = Counter()
     for one in (
         *tensor_parallel_collectives(work),
@@ -41,7 +41,7 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
     """FSDP2: gathered in every forward, and in every backward where forward resharded; reduced once a step.
 
     The sums stay in the reduce dtype over the replicas too (torch/distributed/fsdp/_fully_shard/
-    _fsdp_collectives.py). Parameters are padded so that every rank's share is as large as rank 0's.
+    _fsdp_collectives.py). Parameters are padded to make every rank's shard as large as rank 0's.
     """
     for unit in units:
         size = _group_size(work, unit.shard_over)
@@ -55,7 +55,7 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
 
 
 def _replicated(work: RankWork) -> Iterator[Collective]:
-    """Gradients of whole replicas, or of equal parts over tp."""
+    """Gradients of whole replicas, or of equal shards over tp."""
     for op in _sums_of_replicas(work):
         for mesh_dim in op.over:
             size = work.graph.size(mesh_dim)
@@ -64,7 +64,7 @@ def _replicated(work: RankWork) -> Iterator[Collective]:
 
 
 def replicated_message(work: RankWork) -> int:
-    """Bytes of the largest message in which replicas without FSDP sum gradients; 0 where they do not."""
+    """Bytes of the largest message in which replicas without FSDP sum gradients; 0 if they do not."""
     return max((size for op in _sums_of_replicas(work) for size in _message_bytes(work, op)), default=0)
 
 
@@ -73,7 +73,7 @@ def _sums_of_replicas(work: RankWork) -> Iterator[AllReduceGradients]:
 
 
 def _message_bytes(work: RankWork, op: AllReduceGradients) -> Iterator[int]:
-    """Of a message for each layer, and of one for the rest."""
+    """The collectives of one message per layer, and one for the rest."""
     for names in op.messages(work.layouts):
         yield sum(work.layouts[name].local_bytes for name in names)
 
@@ -103,7 +103,7 @@ def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> It
     match work.attention.kind:
         case "ring":
             yield over_cp(Kind.SEND, (size - 1) * (num_forwards + 1), key_value)
-            # Gradients travel in the accumulation dtype, and one turn further: home.
+            # Gradients are sent in the accumulation dtype, and one hop further, back to their owner.
             accumulated = 8 if work.compute_dtype is DType.FLOAT64 else 4
             yield over_cp(Kind.SEND, size, 2 * num_kv_heads * head * accumulated)
         case "allgather":
@@ -117,7 +117,7 @@ def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> It
 
 
 def _scalars(work: RankWork) -> Iterator[Collective]:
-    """Token count, loss with the number of ranks told to end, and gradient norm: eight bytes a value."""
+    """Token count, loss with the number of stopped ranks, and gradient norm: eight bytes each."""
     for op in work.graph.step:
         match op:
             case NextBatch():
@@ -132,7 +132,7 @@ def _scalars(work: RankWork) -> Iterator[Collective]:
 
 
 def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:
-    """The groups over which gradients that the same ranks divide add up their squares, innermost first.
+    """The groups over which equally sharded gradients sum their squares, innermost first.
 
     What then lacks the same sums takes part in them.
     """
@@ -142,7 +142,7 @@ def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:
 
 
 def _dividing(work: RankWork, layout: ParameterLayout) -> tuple[tuple[MeshDim, ...], ...]:
-    """The mesh dims that divide a parameter's gradient, as many at once as its DTensor's mesh flattens."""
+    """The mesh dims that shard a parameter's gradient, grouped as its DTensor's mesh flattens them."""
     return tuple(
         mesh_dims
         for mesh_dims, placement in layout.placements

@@ -1,4 +1,4 @@
-"""A graph and its model to an estimate, and the estimate's facts."""
+"""The estimate of a graph and its model, and the facts in it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def estimate(graph: Graph, inventory: Inventory) -> Estimate:
 
 
 def estimated_facts(found: Estimate, *, device: Device | None = None) -> Mapping[str, int]:
-    """What `expect` calls an estimate's numbers: bytes, elements for parameters, FLOPs.
+    """The estimate's numbers by their names in `expect`: bytes, elements for parameters, FLOPs.
 
-    `fits` is among them where a device is given.
+    Includes `fits` if a device is given.
     """
     peak = found.memory.peak.num_bytes
     over_tp = (one for one in found.collectives if one.over == (MeshDim.TP,))
@@ -74,7 +74,7 @@ def _caused(found: Estimate, cause: str) -> tuple[Collective, ...]:
 
 
 def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
-    """What the peak is made of."""
+    """The parts of the peak."""
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
     kept_bytes = kept.kept + document_bias_bytes(work)
@@ -108,25 +108,28 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
     rules = "planc/estimate/activations.py"
     parts = (
         *states(work),
-        _closed("activations", pieces.activations, "kept for backward by all modules", rules),
-        _closed("recomputed", pieces.recomputed, "what one checkpointed module brings back", rules),
+        _closed("activations", pieces.activations, "kept by all modules for backward", rules),
+        _closed("recomputed", pieces.recomputed, "recomputed by one checkpointed module", rules),
         _closed("loss", pieces.loss, "tensors [tokens, vocabulary] in cross entropy's backward", rules),
         _closed(
             GAPS,
             dict(peak_parts(pieces)).get(GAPS, 0),
-            "freed, and too small for what is allocated at the peak",
+            "freed blocks too small for the allocations at the peak",
             "planc/estimate/gaps.py, expandable segments",
         ),
-        _closed("context", pieces.context, "keys and values under way over cp", "ring, all-gather, Ulysses"),
+        _closed("context", pieces.context, "keys and values in transit over cp", "ring, all-gather, Ulysses"),
         Amount(
             "gradients between micro steps",
             pieces.whole_gradients,
             True,
-            "of all that a rank computes, until the last micro step",
+            "all gradients of a rank, until the last micro step",
             "FSDP2: set_requires_gradient_sync",
         ),
         _closed(
-            "gathering pool", gathering_pool(pieces), "two units in a row, gathered", "FSDP2: copy-in stream"
+            "gathering pool",
+            gathering_pool(pieces),
+            "two consecutive units, gathered",
+            "FSDP2: copy-in stream",
         ),
         _closed("reducing pool", reducing_pool(pieces), "the gradients, sharded", "FSDP2: reduce stream"),
         (staged := staging(work.graph, work.inventory)),
@@ -135,7 +138,7 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
         "peak",
         peak_bytes(pieces),
         "the sum: states, pools, and the largest phase of the compute stream",
-        "a sum over CUDA streams, whose pools the allocator keeps apart",
+        "a sum over CUDA streams, which have separate pools in the allocator",
     )
     of_phases = tuple((phase.name, phase.num_bytes) for phase in phases(pieces))
     host = staged.num_bytes + (sum(part.num_bytes for part in states(work)) if work.offloads else 0)

@@ -1,13 +1,13 @@
-"""What stacked experts and their routers keep for backward.
+"""The activations that stacked experts and their routers keep for backward.
 
 With R = T k rows, a token for each of its k experts, of width h, and experts of inner width f:
 
-    experts     b R (h + u + f + h)   the rows as sorted, what up makes of them, what down reads, what down
+    experts     b R (h + u + f + h)   the sorted rows, the outputs of up, the inputs of down, the outputs of
                                       makes of them; u is 2 f, and b R f more, where a gate is multiplied in
     weights     R                     of the sum over a token's experts: float32, or the compute dtype
     router      h T + 4 E T           its input, and probabilities in float32
 
-Sorted positions are dropped, as small. The rows are those of transformers' `grouped_mm_experts_forward`;
+Sorted positions are ignored, as small. The rows are those of transformers' `grouped_mm_experts_forward`;
 loops over experts keep as many.
 """
 
@@ -52,7 +52,7 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
 
 
 def _widths(work: RankWork, module: Module) -> tuple[int, int] | None:
-    """The inner width that the first stack makes and the last one reads, as this rank has them."""
+    """The inner width on this rank: the output of the first stack and the input of the last one."""
     stacks = [parameter.name for parameter in module.parameters if len(parameter.shape) == 3]
     layouts = [work.layout(f"{module.fqn}.{name}") for name in stacks]
     inner = [_inner(layout.tp_shape, work.inventory.hidden_size) for layout in layouts if layout is not None]

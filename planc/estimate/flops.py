@@ -1,7 +1,7 @@
 """FLOPs of a token, of a step and of a rank, counted from the modules.
 
-Convention (PaLM, appendix B, as torchtitan has it): 6 a token for every element of a weight that tokens are
-multiplied with, 2 forward and 4 backward; and 6 (d_qk + d_v) a head for every position that a token attends
+Convention (PaLM, appendix B, as in torchtitan): 6 per token for every element of a weight that tokens are
+multiplied with, 2 forward and 4 backward; and 6 (d_qk + d_v) per head for every position that a token attends
 to, which is the whole sequence or the window: causal masking halves nothing. Embeddings are looked up, not
 multiplied, and count only where the head is tied to them. Norms, rotary positions and the loss count nothing.
 """
@@ -20,14 +20,14 @@ _FORWARD, _BOTH = 2, 6
 
 @record
 class Flops:
-    """`per_token` is the model's own work; `executed_per_token` adds what checkpointing computes again."""
+    """`per_token` is the model's own work; `executed_per_token` includes recomputation."""
 
     per_token: int
     executed_per_token: int
     tokens_per_step: int
     world_size: int
     counts_all_experts: bool
-    """Whether some module has parameters of a kind unknown to planc, experts say: all count, used or not."""
+    """Whether some module has parameters of an unknown kind, such as experts: all count, used or not."""
 
     @property
     def per_step(self) -> int:
@@ -59,7 +59,7 @@ def flops(work: RankWork) -> Flops:
 
 
 def _products(work: RankWork) -> list[tuple[str, int]]:
-    """(module, products of two numbers that its forward adds up for one token)."""
+    """(module, multiply-adds of its forward for one token)."""
     found = [(module.fqn, _weights(module)) for module in work.inventory.modules]
     found.extend((one.fqn, _attention(one, work.sequence_length)) for one in work.inventory.attentions)
     return found

@@ -1,4 +1,4 @@
-"""Room that forward leaves between blocks, and that the loss's tensors are too large for.
+"""Gaps that forward leaves between blocks and that are too small for the loss's tensors.
 
 Expandable segments grow at their ends, and a block goes into the smallest gap that holds it. When logits are
 made, everything freed above the activations joins the end of the segment; what was freed under them, or under
@@ -9,7 +9,7 @@ the logits, stays a gap while the loss takes the largest tensors of all. These a
     the last norm's squares      [tokens, hidden] in float32, freed under its output
     the head's input             gathered along the sequence over tp, before it is laid out by samples
     the head's parameters        where it is a unit that is freed after forward
-    the logits                   as the head made them, freed once the loss has them in its own dtype
+    the logits                   in the head's dtype, freed once the loss has converted them
 
 A gap as large as a tensor of the loss holds that tensor, and counts for nothing. The rehearsal runs the
 allocator itself (planc/runtime/rehearsal/allocator.py), and tests hold this sum against it.
@@ -31,7 +31,7 @@ _FLOAT32_BYTES = 4
 
 @record
 class Gap:
-    """Room that is freed in forward, in bytes."""
+    """Blocks that forward frees, in bytes."""
 
     name: str
     num_bytes: int
@@ -52,7 +52,7 @@ def _freed_parameters(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Gap]:
 
 
 def last_units(work: RankWork, units: tuple[Unit, ...]) -> Iterator[tuple[str, Unit]]:
-    """The root's unit, the head's own and the last before it, as far as there are such."""
+    """The root's unit, the head's own and the last one before it, if they exist."""
     head = work.inventory.head
     around = () if head is None else (head.fqn, *ancestors(head.fqn))
     inner = [unit for unit in units if unit.modules != ("",)]
@@ -64,14 +64,14 @@ def last_units(work: RankWork, units: tuple[Unit, ...]) -> Iterator[tuple[str, U
 
 
 def _squares(work: RankWork) -> Gap:
-    """What the last norm takes the mean of."""
+    """The squares that the last norm averages."""
     norm = next((module for module in reversed(work.inventory.modules) if module.kind is Kind.NORM), None)
     tokens = norm_tokens(work, norm) if norm is not None else 0
     return Gap(SQUARES, tokens * work.inventory.hidden_size * _FLOAT32_BYTES)
 
 
 def _gathered_input(work: RankWork) -> Gap:
-    """Gathering puts ranks first, and samples have to come first: one sample needs no copy.
+    """Gathering puts ranks first, and samples must be first: only one sample needs no copy.
 
     torch/distributed/_functional_collectives.py, all_gather_tensor.
     """

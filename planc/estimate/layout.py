@@ -1,4 +1,4 @@
-"""What each rank holds of every parameter: tensor parallelism first, then FSDP on what that leaves."""
+"""Each rank's shard of every parameter: tensor parallelism first, then FSDP on its shards."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Shape = tuple[int, ...]
 class ParameterLayout:
     """One parameter's placements and shapes.
 
-    `placements` lists the mesh dims of more than one rank; FSDP's dims stand together, since it divides over
-    all of them at once. `tp_shape` is what tensor parallelism leaves on its first rank, `local_shape` what
-    rank 0 keeps of that, `last_shape` what the last rank keeps: smaller where the division is uneven.
+    `placements` lists the mesh dims of more than one rank; FSDP's dims are one entry, since it shards over
+    all of them at once. `tp_shape` is the shard of the first rank of tp, `local_shape` rank 0's shard of it,
+    `last_shape` the last rank's: smaller if the sharding is uneven.
     """
 
     fqn: str
@@ -45,7 +45,7 @@ class ParameterLayout:
 
 @record
 class _Division:
-    """What the graph's ops say of all parameters."""
+    """The sharding of all parameters by the graph's ops."""
 
     tensor_parallel: Mapping[tuple[str, str], tuple[MeshDim, Placement]]
     """By module and local parameter name."""
@@ -56,12 +56,12 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     """Every parameter of the model in its order, tied ones once.
 
     The arithmetic is DTensor's and FSDP2's: `fully_shard` chunks tensor dim 0 of the tensor that tensor
-    parallelism left on the rank, not of the whole one.
+    parallelism leaves on the rank, not of the whole one.
     """
     division = _division(graph)
     build = next(op for op in graph.setup if isinstance(op, BuildModel))
     others = build.other_dtypes
-    # Layers repeat, so most parameters lie as one before them did.
+    # Layers repeat, so most parameters have the layout of an earlier one.
     alike: dict[object, ParameterLayout] = {}
     found = []
     for fqn, module, parameter in inventory.parameters():
@@ -97,7 +97,7 @@ def _layout(
     shape: Shape,
     dtype: DType,
 ) -> ParameterLayout:
-    """The layout of every parameter of this shape and division, without a name."""
+    """The layout of every parameter with this shape and sharding, without a name."""
     tp_dim, tp_placement = divided
     tp_size = graph.size(tp_dim)
     fsdp_size = prod(graph.size(mesh_dim) for mesh_dim in shard_over)

@@ -1,4 +1,4 @@
-"""The most that a rank holds at once: a sum over the pools that CUDA streams keep apart.
+"""The peak memory of a rank: a sum over the separate pools of CUDA streams.
 
 A caching allocator never gives a stream's memory to another stream, so each pool counts with its own
 maximum over the step, and the pools add up. FSDP2 uses three: the compute stream, the stream that copies
@@ -16,22 +16,22 @@ from planc.estimate.units import Unit
 from planc.record import record
 
 GAPS = "gaps"
-"""What is reserved and held by nothing."""
+"""Memory that is reserved and not in use."""
 
 
 @record
 class Pieces:
-    """What the peak is made of, in bytes.
+    """The parts of the peak, in bytes.
 
     `element` is the size of a compute element, `reduced` of an element in gradient reduction. `states` are
-    parameters and optimizer state. What lies in the host's memory is no part of them.
+    parameters and optimizer state, without any in host memory.
     """
 
     states: int
     parameters: int
     gradients: int
     unreduced: int
-    """The gradients of all that a rank computes, as backward leaves them."""
+    """All gradients of a rank after backward."""
     activations: int
     recomputed: int
     loss: int
@@ -42,14 +42,14 @@ class Pieces:
     element: int
     reduced: int
     casts_parameters: bool
-    """Whether they are gathered in another dtype than they are stored in."""
+    """Whether parameters are gathered in another dtype than they are stored in."""
     casts_gradients: bool
-    """Whether they are reduced in another dtype than they are stored in."""
+    """Whether gradients are reduced in another dtype than parameters are stored in."""
     brought: int
-    """Bytes of an element that is brought from the host to be gathered; 0 where parameters stay."""
+    """Bytes of an element that is copied from the host to be gathered; 0 without offloading."""
     accumulates: bool
     update: int
-    """What the optimizer's step holds beside."""
+    """Temporary memory of the optimizer's step."""
     message: int
     """The largest message of gradients that replicas without FSDP sum."""
 
@@ -59,13 +59,13 @@ class Pieces:
 
     @property
     def whole_gradients(self) -> int:
-        """FSDP reduces once a step: between micro steps a rank holds the gradients of all it computes."""
+        """FSDP reduces once per step: between micro steps, a rank holds all of its gradients."""
         return self.unreduced if self.units and self.accumulates else 0
 
 
 @record
 class Phase:
-    """A part of a step: what the compute stream holds then, (name, bytes)."""
+    """A part of a step, with the contents of the compute stream: (name, bytes)."""
 
     name: str
     parts: tuple[tuple[str, int], ...]
@@ -81,7 +81,7 @@ class Phase:
 
 
 def gathering_pool(pieces: Pieces) -> int:
-    """Gathered copies of two units in a row, for the next is prefetched; reused by all that fit.
+    """Gathered copies of two consecutive units, since the next is prefetched; all that fit reuse them.
 
     Shards are cast into a buffer of their own before they are gathered (foreach_all_gather in torch's
     _fsdp_collectives.py).
@@ -93,7 +93,7 @@ def gathering_pool(pieces: Pieces) -> int:
 
 
 def gathering_gap(pieces: Pieces) -> int:
-    """What the pool reserves beyond that: a larger unit does not fit into a smaller one's room."""
+    """Additional memory of the pool: a larger unit does not fit into a smaller one's block."""
     pool = Segment()
     freed: list[tuple[int, int]] = []
     for sizes in _gathered(pieces):
@@ -113,10 +113,10 @@ def _gathered(pieces: Pieces) -> tuple[tuple[int, int], ...]:
 
 
 def reducing_pool(pieces: Pieces) -> int:
-    """Sharded gradients, and the largest unit's share for a while where it is reduced in another dtype.
+    """Sharded gradients, and temporarily the largest unit's shard if it is reduced in another dtype.
 
-    Where gradients are offloaded, the largest unit's share is all that there is. Summing over replicas
-    holds two units' shares then; one rank, which has nothing to scatter, divides its gradients into a new
+    With offloaded gradients, only the largest unit's shard. Reduction over replicas
+    then holds two units' shards; one rank, which has nothing to scatter, divides its gradients into a new
     tensor (foreach_reduce in torch's _fsdp_collectives.py).
     """
     shares = [unit.num_local * _passing_shares(pieces, unit) for unit in pieces.units]
@@ -124,13 +124,13 @@ def reducing_pool(pieces: Pieces) -> int:
 
 
 def _passing_shares(pieces: Pieces, unit: Unit) -> int:
-    """How often a unit's share is held beside its gradients."""
+    """The number of copies of a unit's shard in addition to its gradients."""
     cast = (2 if unit.replicate_over else 1) if pieces.casts_gradients else 0
     return max(cast, 0 if unit.shard_over and not pieces.brought else 1)
 
 
 def phases(pieces: Pieces) -> tuple[Phase, ...]:
-    """The parts of a step, with what the compute stream holds beside the states."""
+    """The parts of a step, with the contents of the compute stream without the states."""
     kept_unsharded = sum(unit.num_gathered for unit in pieces.units if not unit.reshard_after_forward)
     own_gradients = 0 if pieces.units else pieces.unreduced
     held = pieces.whole_gradients + own_gradients if pieces.accumulates else 0
@@ -166,7 +166,7 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
 
 
 def peak_parts(pieces: Pieces) -> tuple[tuple[str, int], ...]:
-    """What is reserved at the peak, the largest part first: states, pools, and the largest phase's parts."""
+    """Reserved memory at the peak, the largest part first: states, pools, and the largest phase's parts."""
     largest = max(phases(pieces), key=lambda phase: phase.num_bytes)
     found = dict([*_everywhere(pieces), *largest.parts])
     found[GAPS] = found.get(GAPS, 0) + gathering_gap(pieces)
@@ -175,7 +175,7 @@ def peak_parts(pieces: Pieces) -> tuple[tuple[str, int], ...]:
 
 
 def _everywhere(pieces: Pieces) -> tuple[tuple[str, int], ...]:
-    """What every phase has."""
+    """The parts that every phase has."""
     return (
         ("parameters", pieces.parameters),
         ("optimizer", pieces.states - pieces.parameters),
@@ -190,6 +190,6 @@ def peak_bytes(pieces: Pieces) -> int:
 
 
 def held_bytes(pieces: Pieces) -> int:
-    """The most that blocks hold, each stream at its own worst moment: the peak, if there were no gaps."""
+    """The most that blocks hold, with each stream at its own maximum: the peak without gaps."""
     everywhere = sum(num_bytes for _, num_bytes in _everywhere(pieces))
     return everywhere + max(phase.held_bytes for phase in phases(pieces))

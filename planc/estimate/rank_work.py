@@ -1,4 +1,4 @@
-"""What one rank computes in a micro step: the sizes that every formula starts from."""
+"""The work of one rank in a micro step: the sizes that all formulas use."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from planc.vocab import DType, MeshDim, Replicate, Shard
 AnOp = TypeVar("AnOp", bound=Op)
 
 SEQUENCE = Shard(1)
-"""Activations [batch, sequence, features], divided along the sequence."""
+"""Activations [batch, sequence, features], sharded along the sequence."""
 FEATURES = Shard(-1)
 
 
 @record
 class RankWork:
-    """A graph and its model, with what the formulas look up.
+    """A graph and its model, with lookups for the formulas.
 
-    `num_tokens` are a rank's tokens of one micro step before tensor parallelism divides any: micro_batch x
+    `num_tokens` are a rank's tokens of one micro step before tensor parallelism shards any: micro_batch x
     sequence_length / cp. `times` micro steps make a step.
     """
 
@@ -44,14 +44,14 @@ class RankWork:
     inventory: Inventory
     layouts: Mapping[str, ParameterLayout]
     styles: Mapping[str, StyleUse]
-    """By module fqn, where tensor parallelism divides over more than one rank."""
+    """By module fqn, if tensor parallelism shards over more than one rank."""
     with_columns: frozenset[str]
-    """Modules around a layer that computes its own columns of an output: their heads are divided."""
+    """Modules around a layer that computes its own columns of an output: their heads are sharded."""
     divides_sequence: bool
-    """Whether the residual stream is divided along the sequence over tp."""
+    """Whether the residual stream is sharded along the sequence over tp."""
     checkpointed: frozenset[str]
     selective: frozenset[str]
-    """Those of them that keep results that are dear to compute."""
+    """The checkpointed modules that keep results which are expensive to compute."""
     num_tokens: int
     sequence_length: int
     tokens_per_step: int
@@ -59,18 +59,18 @@ class RankWork:
     times: int
     model_dtype: DType
     compute_dtype: DType
-    """What activations are kept in: `fsdp.param_dtype`, else the model's."""
+    """The dtype of activations: `fsdp.param_dtype`, or the model's."""
     reduce_dtype: DType
-    """What gradients are summed in: `fsdp.reduce_dtype`, else the compute dtype."""
+    """The dtype of gradient reduction: `fsdp.reduce_dtype`, or the compute dtype."""
     offloads: bool
-    """Whether the shards of parameters and gradients, and the optimizer's state, lie in the host's memory."""
+    """Whether the shards of parameters and gradients, and the optimizer's state, are in host memory."""
     attention: AttachAttention
     optimizer: BuildOptimizer
     vocab_over: tuple[MeshDim, ...]
     tp: int
     cp: int
     around: Mapping[str, str]
-    """The checkpointed module around each module that is in one."""
+    """The checkpointed module around each module inside one."""
     owners: Mapping[str, str]
     """The owner of each parameter that is tied."""
 
@@ -98,7 +98,7 @@ class RankWork:
         return found
 
     def tp_shape(self, module: Module) -> tuple[int, ...] | None:
-        """What tensor parallelism leaves of a module's weight; None where it has none."""
+        """The shape of a module's weight after tensor parallelism; None without a weight."""
         found = self.layout(f"{module.fqn}.weight")
         return found.tp_shape if found else None
 
@@ -107,15 +107,15 @@ class RankWork:
         return self.layouts.get(fqn) or self.layouts.get(self.owners.get(fqn, fqn))
 
     def checkpoint_around(self, fqn: str) -> str | None:
-        """The module around this one that is computed again in backward."""
+        """The module around this one that backward recomputes."""
         return self.around.get(fqn)
 
     def region(self, fqn: str) -> str | None:
-        """The module that is computed again in backward: this one, or one around it."""
+        """The module that backward recomputes: this one, or one around it."""
         return fqn if fqn in self.checkpointed else self.checkpoint_around(fqn)
 
     def gate(self, module: Module) -> str | None:
-        """The container that redistributes this module's input: the nearest, if what feeds it is outside."""
+        """The container that redistributes this module's input: the nearest, if the source is outside."""
         for ancestor in ancestors(module.fqn):
             use = self.styles.get(ancestor)
             if use is not None and use.style == "prepare_input":
@@ -124,7 +124,7 @@ class RankWork:
         return None
 
     def heads(self, attention: Attention) -> tuple[int, int]:
-        """Query heads and key-value heads on this rank; divided where a layer inside computes columns."""
+        """Query heads and key-value heads on this rank; sharded if a layer inside computes columns."""
         parts = self.tp if attention.fqn in self.with_columns else 1
         return -(-attention.num_heads // parts), -(-attention.num_kv_heads // parts)
 
@@ -134,7 +134,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
     ops = tuple(graph.ops())
     build, data = _first(ops, BuildModel), _first(ops, OpenData)
     attention, loop, loss = _first(ops, AttachAttention), _first(ops, Accumulate), _first(ops, ComputeLoss)
-    # The root's, which comes last: a unit of what is kept in float32 is not cast.
+    # The root's dtype, which comes last: a unit of parameters kept in float32 is not cast.
     unit = next((op for op in reversed(ops) if isinstance(op, FullyShard)), None)
     compute = unit.param_dtype if unit and unit.param_dtype else build.dtype
     styles = _styles(ops)

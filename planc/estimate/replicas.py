@@ -1,4 +1,4 @@
-"""What a rank sends to compare replicas."""
+"""The bytes that a rank sends to compare replicas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLAG_BYTES = 8
 
 
 def comparison(work: RankWork) -> Comparison | None:
-    """The collectives of one comparison; None where the graph has none."""
+    """The collectives of one comparison; None if the graph has none."""
     op = next((op for op in work.graph.step if isinstance(op, CompareReplicas)), None)
     return None if op is None else Comparison(op.every_steps, tuple(_collectives(work, op)))
 

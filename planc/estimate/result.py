@@ -1,6 +1,6 @@
 """An estimate as data.
 
-Everything is per rank, and of rank 0 where ranks differ: chunks shrink towards the last rank, so rank 0
+Everything is per rank, and for rank 0 if ranks differ: chunks shrink towards the last rank, so rank 0
 holds and sends the most. Sizes are bytes.
 """
 
@@ -16,15 +16,15 @@ from planc.vocab import MeshDim
 CONVENTION = (
     "Closed form, not calibrated. Per rank: rank 0, which holds and sends the most.",
     "Memory is what CUDA's caching allocator reserves, without context and communicators;",
-    "on CPUs there are no pools, and a process also holds Python and PyTorch.",
+    "CPUs have no pools, and a process also contains Python and PyTorch.",
     "Bytes are what a rank sends, by ring algorithms.",
 )
-"""What every number of an estimate stands under."""
+"""The caveats of every number in an estimate."""
 
 
 @record
 class Amount:
-    """Bytes, how they were computed, and where that comes from. `is_exact` ones are proven against a run."""
+    """Bytes, their formula, and its source. `is_exact` amounts are tested against a run."""
 
     name: str
     num_bytes: int
@@ -34,14 +34,14 @@ class Amount:
 
 
 class Kind(StrEnum):
-    """What a collective does; the value is PyTorch's name."""
+    """A kind of collective; the value is PyTorch's name."""
 
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
     ALL_TO_ALL = "all_to_all"
     SEND = "send"
-    """To the next rank of a ring, as much coming from the one before."""
+    """To the next rank of a ring, with as many bytes received from the previous one."""
 
 
 @record
@@ -56,7 +56,7 @@ class Collective:
     group_size: int
     kind: Kind
     cause: str
-    """What needs it: `tp.shard`, `fsdp.shard`, `attention`, ..."""
+    """Its cause: `tp.shard`, `fsdp.shard`, `attention`, ..."""
     count: int
     input_bytes: int
 
@@ -81,39 +81,39 @@ class Collective:
 
 
 AT_PEAK: Mapping[str, tuple[bool, str]] = {
-    "parameters": (True, "shards, as they are stored"),
-    "optimizer": (True, "what it keeps of the shards"),
-    "gathering pool": (False, "FSDP's copy-in stream: two units in a row, gathered"),
+    "parameters": (True, "shards in their stored dtype"),
+    "optimizer": (True, "optimizer state of the shards"),
+    "gathering pool": (False, "FSDP's copy-in stream: two consecutive units, gathered"),
     "reducing pool": (False, "FSDP's reduce stream: the gradients, sharded"),
-    "activations": (False, "kept for backward, or brought back by recomputing"),
+    "activations": (False, "kept for backward, or recomputed"),
     "loss": (False, "tensors [tokens, vocabulary] in cross entropy's backward"),
-    "gaps": (False, "freed, and too small for what is allocated at the peak"),
-    "gathered parameters": (False, "units that are whole: not resharded after forward, or in use"),
-    "gradients between micro steps": (True, "of all that a rank computes, until the last micro step"),
-    "gradients of activations": (False, "on their way through the module that backward is in"),
-    "gradients of weights": (False, "that wait for their unit's reduction"),
+    "gaps": (False, "freed blocks too small for the allocations at the peak"),
+    "gathered parameters": (False, "gathered units: not resharded after forward, or in use"),
+    "gradients between micro steps": (True, "all gradients of a rank, until the last micro step"),
+    "gradients of activations": (False, "in the module that backward is in"),
+    "gradients of weights": (False, "waiting for their unit's reduction"),
     "gradients under reduction": (False, "a unit's, copied into one tensor of the reduce dtype"),
-    "whole gradients": (True, "of all that a rank computes, not sharded"),
-    "message": (True, "the largest that replicas sum at once"),
-    "update": (False, "what the optimizer's step computes beside its state"),
+    "whole gradients": (True, "all gradients of a rank, unsharded"),
+    "message": (True, "the largest gradient message between replicas"),
+    "update": (False, "temporary tensors of the optimizer's step"),
 }
-"""What a peak can be made of: whether a part is exact, and what it holds."""
+"""The possible parts of a peak: whether a part is exact, and its contents."""
 
 
 @record
 class Memory:
-    """What a rank holds, by what it is for, and the most that it holds at once."""
+    """A rank's memory by purpose, and its peak."""
 
     parts: tuple[Amount, ...]
     peak: Amount
     phases: tuple[tuple[str, int], ...]
-    """The parts of a step, with the bytes of the compute stream beside the states."""
+    """The parts of a step, with the bytes of the compute stream without the states."""
     held_bytes: int
     """The peak, if the allocator left no gaps between blocks."""
     peak_parts: tuple[tuple[str, int], ...]
-    """What the peak is made of, the largest first: (name, bytes)."""
+    """The parts of the peak, the largest first: (name, bytes)."""
     host_bytes: int = 0
-    """Of the parts, what lies in the host's memory, and is no part of the peak."""
+    """The bytes of the parts in host memory, which are not part of the peak."""
 
     @property
     def peak_phase(self) -> str:
@@ -133,7 +133,7 @@ class Memory:
 
 @record
 class Comparison:
-    """What comparing replicas takes, after every so many steps, and no part of what a step sends."""
+    """The communication of comparing replicas, at an interval, which is not part of a step's."""
 
     every_steps: int
     collectives: tuple[Collective, ...]
@@ -153,7 +153,7 @@ class Estimate:
     flops: Flops
     comparison: Comparison | None = None
     not_modeled: tuple[str, ...] = ()
-    """What of the plan the estimate knows nothing about."""
+    """The parts of the plan that the estimate does not model."""
 
     def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
         """Bytes sent in a step: by all collectives, or by the given ones."""

@@ -1,10 +1,10 @@
-"""A lower bound of a step's time: no part of the machine can be faster than its peak.
+"""A lower bound of a step's time, from the peaks of the machine's parts.
 
 Compute, the links inside a node and the network work at the same time at best, so the slowest of the three
-counts. What comes after them overlaps with nothing: replicas without FSDP sum their gradients, and then the
+counts. The work after them overlaps with nothing: replicas without FSDP sum their gradients, and then the
 optimizer moves 28 bytes an element through memory if it is AdamW (it reads and writes parameter and both
 moments, and reads the gradient, in float32). Real steps take longer: what does not overlap, latencies,
-kernels below the peak. A calibration narrows that gap with what a run reached.
+kernels below the peak. A calibration narrows that gap with the utilization of a run.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from planc.vocab import MeshDim
 
 _ELEMENT_BYTES = 4
 
-UNCALIBRATED = "uncalibrated roofline: a lower bound, from the device's peaks alone"
+UNCALIBRATED = "uncalibrated roofline: a lower bound, from the device's peaks only"
 
 
 @record
 class Roofline:
-    """Seconds of one step by what takes them, and where the efficiencies come from."""
+    """Seconds of one step by cause, and the source of the efficiencies."""
 
     compute_seconds: float
     link_seconds: float
     network_seconds: float
     replicas_seconds: float
-    """That gradients take which are summed after backward."""
+    """The time of gradients that are reduced after backward."""
     optimizer_seconds: float
     optimizer_bytes: int
-    """That the optimizer moves for each element."""
+    """The bytes that the optimizer moves for each element."""
     source: str
 
     @property
@@ -45,7 +45,7 @@ class Roofline:
 
     @property
     def bound(self) -> str:
-        """What the step waits for before gradients are summed over replicas."""
+        """The time of a step before gradients are reduced over replicas."""
         parts = (
             (self.compute_seconds, "compute"),
             (self.link_seconds, "links of a node"),
@@ -62,12 +62,14 @@ def roofline(
     devices_per_node: int | None = None,
     calibration: Calibration | None = None,
 ) -> Roofline | None:
-    """The bound for a graph on a device; None where a number that it takes is not known.
+    """The bound for a graph on a device; None if a peak of the device is unknown.
 
-    `devices_per_node` is the plan's, and else the device's own. ValueError for another device's calibration.
+    `devices_per_node` is the plan's, or the device's own. Raises ValueError for another device's calibration.
     """
     if calibration is not None and calibration.device != device.name:
-        raise ValueError(f"the calibration is of {calibration.device}, the plan's device is {device.name}")
+        raise ValueError(
+            f"the calibration is for {calibration.device}, and the plan's device is {device.name}"
+        )
     node = devices_per_node or device.devices_per_node
     behind = {op.name for op in graph.step if isinstance(op, AllReduceGradients)}
     inside, outside = _sent((one for one in found.collectives if one.cause not in behind), graph, node)
@@ -94,13 +96,13 @@ def roofline(
 
 
 def _optimizer_bytes(graph: Graph) -> int:
-    """Of each element: the gradient is read, the parameter and what is kept for it are read and written."""
+    """Per element, the gradient is read, and the parameter and its optimizer state are read and written."""
     (op,) = (op for op in graph.setup if isinstance(op, BuildOptimizer))
     return _ELEMENT_BYTES * (1 + 2 * (1 + len(op.state_names)))
 
 
 def _sent(collectives: Iterable[Collective], graph: Graph, node: int | None) -> tuple[int, int]:
-    """Bytes that a rank sends in a step inside its node, and over the network."""
+    """Bytes that a rank sends in a step within its node, and over the network."""
     sent = {True: 0, False: 0}
     for one in collectives:
         sent[_is_inside(one, graph, node)] += one.sent_bytes
@@ -108,14 +110,14 @@ def _sent(collectives: Iterable[Collective], graph: Graph, node: int | None) -> 
 
 
 def _is_inside(one: Collective, graph: Graph, node: int | None) -> bool:
-    """Whether all ranks of a group are devices of one node: neighbours of rank 0, ranks counted by nodes."""
+    """Whether all ranks of a group are on one node: neighbors of rank 0, with ranks numbered by node."""
     if node is None:
         return True
     return _extent(graph, one.over) <= node
 
 
 def _extent(graph: Graph, over: tuple[MeshDim, ...]) -> int:
-    """One more than the distance between the group's first rank and its last."""
+    """The distance between the group's first rank and its last, plus one."""
     stride, last = 1, 0
     for mesh_dim, size in reversed(graph.mesh):
         last += stride * (size - 1) if mesh_dim in over else 0
@@ -124,10 +126,10 @@ def _extent(graph: Graph, over: tuple[MeshDim, ...]) -> int:
 
 
 def calibrate(bound: Roofline, *, seconds: float, machine: str, device: Device, date: str) -> Calibration:
-    """What a run of `seconds` a step reached of the peaks: the efficiency of whatever bounds it.
+    """The utilization of a run with `seconds` per step: the efficiency of the resource that limits it.
 
-    The other stays unmeasured: of a run that computes all the time one cannot say how fast it could send.
-    ValueError for a run that was faster than the device can be.
+    The other stays unmeasured: a run that computes all the time does not show how fast it could send.
+    Raises ValueError for a run that was faster than the device's peaks allow.
     """
     communication = max(bound.link_seconds, bound.network_seconds)
     is_computing = bound.compute_seconds >= communication
@@ -138,7 +140,7 @@ def calibrate(bound: Roofline, *, seconds: float, machine: str, device: Device, 
     if rest < needed:
         raise ValueError(
             f"a step of {seconds:.4g} s is faster than {device.name} allows, {bound.step_seconds:.4g} s: "
-            "it is another device, or another plan"
+            "check that the run had this device and this plan"
         )
     return Calibration(
         machine=machine,

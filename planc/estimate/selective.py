@@ -1,16 +1,16 @@
-"""What selective checkpointing keeps of the modules that it computes again.
+"""The tensors that selective checkpointing keeps of the modules that it recomputes.
 
 The policy is planc/runtime/torch/training/recompute.py's, after torchtitan's: of a checkpointed module's
-matmuls the first's output is kept and the second's computed again, and so on; attention's outputs and
-log-sum-exps are kept, and what reduce-scatters over tp brought. b is the size of a compute element, T the
+matmuls the first's output is kept and the second's recomputed, and so on; attention's outputs and
+log-sum-exps are kept, and the results of reduce-scatters over tp. b is the size of a compute element, T the
 rank's tokens:
 
-    linear, every second      b T w_out     of a rowwise one the whole width, since it is a sum to be reduced
+    linear, every second      b T w_out     for a rowwise one the whole width, since it is a partial sum
     attention                 T (b v + a)   v features of its heads, and a, 4 bytes a head; over a ring once
                                             for each rank's keys, as on the rank that sees most
     reduce-scatter over tp    b T w_out / tp
 
-Eager attention keeps nothing: its products are batched ones, and their scores are what recomputing saves.
+Eager attention keeps nothing: its products are batched, and recomputing saves their scores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planc.vocab import DType
 
 
 def kept_results_bytes(work: RankWork) -> Mapping[str, int]:
-    """Bytes that forward leaves beside the module's input, by selectively checkpointed module."""
+    """Bytes that forward keeps in addition to the module's input, by selectively checkpointed module."""
     found: Counter[str] = Counter()
     if not work.selective:
         return found
@@ -43,7 +43,7 @@ def kept_results_bytes(work: RankWork) -> Mapping[str, int]:
 
 
 def kept_results(work: RankWork) -> frozenset[str]:
-    """The linear layers and attention modules whose results are not computed again."""
+    """The linear layers and attention modules whose results are not recomputed."""
     num_matmuls: Counter[str] = Counter()
     found: set[str] = set()
     if not work.selective:
@@ -61,7 +61,7 @@ def kept_results(work: RankWork) -> frozenset[str]:
 
 
 def keeps_scattered(work: RankWork, fqn: str) -> bool:
-    """Whether what a module's reduce-scatter over tp brought is kept."""
+    """Whether the result of a module's reduce-scatter over tp is kept."""
     use = work.styles.get(fqn)
     is_sum = use is not None and use.computes_on == FEATURES and use.output == SEQUENCE
     return is_sum and work.region(fqn) in work.selective

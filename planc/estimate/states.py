@@ -10,7 +10,7 @@ from planc.estimate.result import Amount
 from planc.optimizers.optimizer import STEP_BYTES
 from planc.vocab import DType
 
-ON_HOST = ", in the host's memory"
+ON_HOST = ", in host memory"
 
 
 def num_local_parameters(work: RankWork) -> int:
@@ -19,7 +19,7 @@ def num_local_parameters(work: RankWork) -> int:
 
 
 def states(work: RankWork) -> tuple[Amount, Amount, Amount]:
-    """What stays from step to step, and the gradients that one step leaves before they are freed."""
+    """The memory that stays from step to step, and the gradients of one step before they are freed."""
     elements: Counter[DType] = Counter()
     for layout in work.layouts.values():
         elements[layout.dtype] += prod(layout.local_shape)
@@ -46,7 +46,7 @@ def _optimizer(work: RankWork, *, stored: int, place: str) -> Amount:
 
 
 def update_bytes(work: RankWork) -> int:
-    """What the optimizer's step holds beside at its worst: of a group at once, or of one parameter."""
+    """The peak of the optimizer's temporary tensors: for a whole group, or for one parameter."""
     op = work.optimizer
     sizes = {fqn: layout.local_bytes for fqn, layout in work.layouts.items()}
     at_once = max if op.implementation_on("cuda") == "for_loop" else sum

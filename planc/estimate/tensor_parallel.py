@@ -1,4 +1,4 @@
-"""What tensor parallelism sends: each style's redistributions, forward and backward."""
+"""The communication of tensor parallelism: each style's redistributions, forward and backward."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OVER = (MeshDim.TP,)
 
 @record
 class _Boundary:
-    """One edge of a module: activations of `width` features change from one placement to another."""
+    """A redistribution of a module: activations of `width` features change from one placement to another."""
 
     width: int
     arriving: Placement
@@ -29,9 +29,9 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     """The collectives over tp of a step.
 
     A redistribution of DTensor costs one collective forward and, transposed, one backward: gathering becomes
-    reduce-scattering, and a sum to the whole costs nothing backward (torch/distributed/tensor/
+    reduce-scattering, and an all-reduce costs nothing backward (torch/distributed/tensor/
     _redistribute.py).
-    Inside modules that are computed again the forward collectives happen twice, except what follows the last
+    Inside recomputed modules, the forward collectives happen twice, except after the last
     tensor that backward needs: torch stops recomputing there (torch/utils/checkpoint.py, early stop).
     """
     read = {source for module in work.inventory.modules for source in _reads(work, module)}
@@ -40,7 +40,7 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
         again = work.checkpoint_around(fqn) is not None
         for boundary in _entrance(work, module, use):
             yield from _forward(work, boundary, times=1 + again)
-            # Behind plain tensors, every reader has summed what comes back to it.
+            # After plain tensors, every reader has reduced its own gradient.
             is_summed = use.style == "prepare_input_output"
             yield from (_exit_backward if is_summed else _entrance_backward)(work, boundary)
         is_sent_again = again and fqn in read and not keeps_scattered(work, fqn)
@@ -57,14 +57,14 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
 
 
 def _reads(work: RankWork, module: Module) -> Iterator[str]:
-    """What a module reads from the same checkpointed region: outside it, nothing has to be computed again."""
+    """The sources of a module in the same checkpointed region; outside of it, nothing is recomputed."""
     region = work.checkpoint_around(module.fqn)
     if region is not None:
         yield from (source for source in module.sources if source.startswith(f"{region}."))
 
 
 def _entrance(work: RankWork, module: Module, use: StyleUse) -> Iterator[_Boundary]:
-    """Where activations enter; none behind a container that brings them as the module needs them."""
+    """The redistribution of a module's input; None after a container that prepares it."""
     if module.kind is ModuleKind.EMBEDDING or work.gate(module) is not None:
         return
     style = BY_NAME[use.style]
@@ -99,13 +99,13 @@ def _exit(work: RankWork, module: Module, use: StyleUse) -> Iterator[_Boundary]:
 
 
 def _routing(work: RankWork, routing: Routing) -> Collective:
-    """What comes back to the weights of a token's experts, each rank's from its part of them."""
+    """The gradients of the weights of a token's experts, each rank's from its shard of them."""
     element = max(4, work.compute_dtype.size_bytes) if routing.in_float32 else work.compute_dtype.size_bytes
     return _activation(work, Kind.ALL_REDUCE, work.num_tokens * routing.experts_per_token * element, 1)
 
 
 def _rotary_width(work: RankWork, module: Module) -> int:
-    """What a projection to latent keys and values yields beside what the norm behind it takes."""
+    """The width of a latent projection's output that the norm after it does not take."""
     normed = max(
         (
             parameter.num_elements
@@ -168,15 +168,15 @@ def _part(work: RankWork, boundary: _Boundary) -> int:
 
 def _activation(work: RankWork, kind: Kind, input_bytes: int, times: int) -> Collective:
     if kind is Kind.ALL_TO_ALL and work.runs_on_gloo:
-        # For processors DTensor gathers everything, and keeps its part (tensor/_collective_utils.py).
+        # On CPUs, DTensor gathers everything and keeps its part (tensor/_collective_utils.py).
         kind = Kind.ALL_GATHER
     return Collective(_OVER, work.tp, kind, "tp.shard", times * work.times, input_bytes)
 
 
 def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
-    """Whole parameters whose ranks saw different activations: summed once a step.
+    """Gradients of replicated parameters with different activations on ranks: summed once per step.
 
-    All in one message, except under FSDP, which does so itself, one by one. Over several micro steps it
+    All in one message, except under FSDP, which sums them itself, one by one. Over several micro steps it
     gathers gradients in its reduce dtype (FSDPParam.to_accumulated_grad).
     """
     sizes = [

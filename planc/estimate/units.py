@@ -1,4 +1,4 @@
-"""FSDP units: which parameters each gathers, and what that takes."""
+"""FSDP units: the parameters that each gathers, and their sizes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Unit:
     shard_over: tuple[MeshDim, ...]
     replicate_over: tuple[MeshDim, ...]
     compute_dtype: DType
-    """What it is gathered in."""
+    """The dtype in which it is gathered."""
     reduce_dtype: DType
-    """What its gradients are summed in."""
+    """The dtype in which its gradients are reduced."""
 
 
 def units(work: RankWork) -> tuple[Unit, ...]:
@@ -67,9 +67,9 @@ def units(work: RankWork) -> tuple[Unit, ...]:
 
 
 def num_gradients(work: RankWork, layout: ParameterLayout) -> int:
-    """Elements of a parameter's gradient on a rank, as backward leaves it.
+    """Elements of a parameter's gradient on a rank after backward.
 
-    DTensor computes the gradient of an embedding whole, whatever rows of it a rank holds. Where it is the
+    DTensor computes the whole gradient of an embedding, whatever rows of it a rank holds. If it is the
     head's too, the head's part is of the rank's rows, and so is the sum.
     """
     is_tied = layout.fqn in work.owners
@@ -84,7 +84,7 @@ def _groups(work: RankWork) -> Iterator[tuple[FullyShard, tuple[str, ...]]]:
 
 
 def _compute_dtype(op: FullyShard, held: list[ParameterLayout]) -> DType:
-    """All that a unit holds is of one dtype, or cast to one."""
+    """The one dtype of a unit's parameters, which may be cast."""
     return op.param_dtype or held[0].dtype
 
 

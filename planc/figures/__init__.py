@@ -1,1 +1,1 @@
-"""What planc's views print of a plan: one function for each figure, one name, one way to write it."""
+"""The figures that planc prints: one function, one name and one format for each."""

@@ -1,4 +1,4 @@
-"""A figure: a number that views print, with the one name and the one form that it has in all of them."""
+"""A figure: a number that views print, with one name and one format in all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.tables import format_bytes, format_number, plural
 
 
 class Unit(StrEnum):
-    """What a figure counts; the value stands behind the number."""
+    """What a figure counts; the value is printed after the number."""
 
     BYTES = "B"
     COLLECTIVES = "collective"
@@ -57,12 +57,12 @@ class Figure:
 
     @property
     def number(self) -> str:
-        """Without its unit, for a place that says it; bytes always have theirs."""
+        """Without its unit, for places that name it; bytes always have their unit."""
         return self.written(with_unit=False)
 
     @property
     def exact(self) -> str:
-        """To the last unit, where rounding would hide a difference."""
+        """In full precision, for differences that rounding would hide."""
         return f"{format_number(self.count)} {self.unit}"
 
     def written(self, *, with_unit: bool) -> str:

@@ -1,7 +1,7 @@
-"""Figures of an estimate: memory, what a rank sends, and work.
+"""Figures of an estimate: memory, communication per rank, and work.
 
-A step's collectives are all that it calls, sums of single numbers (token counts, losses, norms) among them;
-logging, saving and setup are no part of a step.
+The collectives of a step are all that it calls, including sums of single numbers (token counts, losses,
+norms); logging, saving and setup are not part of a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def parameters_per_rank(found: Estimate) -> Figure:
 
 
 def peak_memory(found: Estimate) -> Figure:
-    """What a rank reserves at the peak of a step."""
+    """The memory that a rank reserves at the peak of a step."""
     return num_bytes("peak_memory", found.memory.peak.num_bytes)
 
 
@@ -31,36 +31,36 @@ def peak_phase(found: Estimate) -> Figure:
 
 
 def peak_part(found: Estimate, name: str) -> Figure:
-    """What a part has of `peak_memory`: the parts add up to it."""
+    """One part of `peak_memory`; the parts add up to it."""
     return num_bytes(f"peak_memory.{name}", dict(found.memory.peak_parts).get(name, 0))
 
 
 def own_most(found: Estimate, name: str) -> Figure:
-    """The most that a part takes at any moment, on the device or in the host's memory."""
+    """The maximum of a part over a step, in device or host memory."""
     return num_bytes(f"memory.{name}", found.memory.part(name).num_bytes)
 
 
 def host_memory(found: Estimate) -> Figure:
-    """What a rank holds in the host's memory for good, beside the process itself."""
+    """The host memory that a rank permanently holds, without the process itself."""
     return num_bytes("host_memory", found.memory.host_bytes)
 
 
 def sent_bytes(found: Estimate) -> Figure:
-    """What a rank sends in a step."""
+    """The bytes that a rank sends in a step."""
     return num_bytes("sent_bytes_per_step", found.sent_bytes())
 
 
 def sent_by(
     collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str = "", cause: str = ""
 ) -> Figure:
-    """What a rank sends in a step in one group of ranks: in all, or of a kind and for a cause."""
+    """The bytes that a rank sends in a step in one group of ranks: in total, or of one kind and cause."""
     chosen = _chosen(collectives, over=over, kind=kind, cause=cause)
     name = ".".join(("sent_bytes_per_step", *_path(over, kind, cause)))
     return num_bytes(name, sum(one.sent_bytes for one in chosen))
 
 
 def num_collectives(found: Estimate) -> Figure:
-    """How many collectives a rank calls in a step."""
+    """The number of collectives that a rank calls in a step."""
     return counted_collectives(sum(one.count for one in found.collectives))
 
 
@@ -72,7 +72,7 @@ def counted_collectives(number: int) -> Figure:
 def collectives_by(
     collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str, cause: str = ""
 ) -> Figure:
-    """How many of a kind a rank calls in a step in one group of ranks; for every cause or for one."""
+    """The number of one kind that a rank calls in a step in one group of ranks, for every cause or one."""
     chosen = _chosen(collectives, over=over, kind=kind, cause=cause)
     name = ".".join(("collectives_per_step", *_path(over, kind, cause)))
     return Figure(name, sum(one.count for one in chosen), Unit.COLLECTIVES)
@@ -87,12 +87,12 @@ def _chosen(
 
 
 def _path(over: tuple[MeshDim, ...], kind: str, cause: str) -> Iterator[str]:
-    """A figure of all causes is named as the start of the names of each cause's."""
+    """The name for all causes is a prefix of the name for each cause."""
     return filter(None, ("+".join(over), kind, cause))
 
 
 def comparison_bytes(found: Estimate) -> Figure:
-    """What a rank sends whenever replicas are compared, which is no part of a step's bytes."""
+    """The bytes that a rank sends to compare replicas, which are not part of a step's bytes."""
     return num_bytes("comparison_bytes", found.comparison.sent_bytes if found.comparison else 0)
 
 
@@ -105,22 +105,22 @@ def flops_per_token(found: Estimate) -> Figure:
 
 
 def flops_per_step(found: Estimate) -> Figure:
-    """Of all ranks, without what checkpointing computes again."""
+    """The FLOPs of all ranks, without recomputation."""
     return Figure("flops_per_step", found.flops.per_step, Unit.FLOP)
 
 
 def flops_per_rank(found: Estimate) -> Figure:
-    """What one rank executes in a step, with what checkpointing computes again."""
+    """The FLOPs that one rank executes in a step, with recomputation."""
     return Figure("executed_flops_per_rank", found.flops.executed_per_rank, Unit.FLOP)
 
 
 def most_tokens_per_second(found: Estimate, bound: Roofline) -> Figure:
-    """What the whole run can reach at most."""
+    """The upper bound for the whole run."""
     rate = found.flops.tokens_per_step / bound.step_seconds
     return Figure("most_tokens_per_second", rate, Unit.TOKENS_PER_SECOND)
 
 
 def most_tokens_per_second_per_device(found: Estimate, bound: Roofline) -> Figure:
-    """The same for one of the run's devices."""
+    """The upper bound for one of the run's devices."""
     rate = found.flops.tokens_per_step / bound.step_seconds / found.flops.world_size
     return Figure("most_tokens_per_second_per_device", rate, Unit.DEVICE_TOKENS)

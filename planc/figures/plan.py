@@ -1,4 +1,4 @@
-"""Figures of an execution graph alone: a run has them too, also of an artifact that comes without a model."""
+"""Figures that follow from an execution graph alone, so runs and artifacts without a model have them too."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def num_ranks(number: int) -> Figure:
 
 
 def sharded_modules(graph: Graph) -> Figure:
-    """Modules of which a rank holds a part; a norm under sequence parallelism stays whole."""
+    """Modules that a rank holds a shard of; a norm under sequence parallelism stays replicated."""
     found = (op for op in graph.setup if isinstance(op, ShardTensorParallel))
     return num_sharded_modules(sum(len(op.modules) for op in found if has_shards(op)))
 
 
 def recomputed_modules(graph: Graph) -> Figure:
-    """Modules whose activations backward computes again, wholly or in part."""
+    """Modules whose activations backward recomputes, entirely or partly."""
     found = (op for op in graph.setup if isinstance(op, CheckpointActivations))
     return Figure("recomputed_modules", sum(len(op.modules) for op in found), Unit.MODULES)
 
@@ -52,7 +52,7 @@ def has_shards(op: ShardTensorParallel) -> bool:
 
 
 def fsdp_units(graph: Graph) -> Figure:
-    """Groups of modules that FSDP gathers together, the root among them."""
+    """Groups of modules that FSDP gathers together, including the root."""
     return Figure(
         "fsdp_units", sum(len(op.groups) for op in graph.setup if isinstance(op, FullyShard)), Unit.UNITS
     )
@@ -64,13 +64,13 @@ def modules_text(graph: Graph) -> str:
 
 
 def tokens_per_step(graph: Graph) -> Figure:
-    """Positions of all sequences of a step, padding and masked ones too: what a step computes."""
+    """Positions of all sequences of a step, including padding and masked ones."""
     data = next((op for op in graph.ops() if isinstance(op, OpenData)), None)
     return num_tokens(data.global_batch * data.sequence_length if data is not None else 0)
 
 
 def num_tokens(number: int) -> Figure:
-    """The tokens of a step, where they were counted elsewhere."""
+    """The tokens of a step, counted elsewhere."""
     return Figure("tokens_per_step", number, Unit.TOKENS)
 
 

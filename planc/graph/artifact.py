@@ -1,4 +1,4 @@
-"""A compiled plan as a file: canonical JSON that a reviewer can read and a run can execute."""
+"""A compiled plan as a file: canonical JSON for reviewers to read and for runs to execute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STRICT: Any = {"extra": "forbid", "strict": True}
 
 
 class ArtifactError(ValueError):
-    """A file that is no compiled plan, or not one that this planc can run."""
+    """A file that is not a compiled plan, or not one that this version of planc can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class GraphFile:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A graph with what it was made from: digests of its sources, and the values that overrode them."""
+    """A graph with its origin: digests of its source files, and the overrides."""
 
     __pydantic_config__: ClassVar[Any] = _STRICT
 
@@ -54,7 +54,7 @@ class Artifact:
     """(file name, SHA-256)."""
     overrides: tuple[str, ...]
     base: str
-    """The folder that the graph's relative paths start at, itself relative to the artifact's folder."""
+    """The directory that the graph's relative paths start at, relative to the artifact's directory."""
     graph: GraphFile
 
 
@@ -62,9 +62,9 @@ _ADAPTER = TypeAdapter(Artifact)
 
 
 def base_between(artifact_folder: Path, *, plan_folder: Path) -> str:
-    """The way from an artifact's folder to its plan's, links resolved: `../plans`, or `.` for the same.
+    """The path from an artifact's directory to its plan's, links resolved: `../plans`, or `.` for the same.
 
-    It has forward slashes on every system, and is absolute where no way leads from one drive to another.
+    It has forward slashes on every system, and is absolute if the two are on different drives.
     """
     folder = str(plan_folder.resolve())
     with contextlib.suppress(ValueError):
@@ -77,8 +77,8 @@ def dump(
 ) -> str:
     """The artifact's text: sorted sources, two-space JSON, a newline at the end.
 
-    Paths stand in the graph as the plan writes them, and `base` leads to where they start, so that
-    plan_hash does not depend on where an artifact lies.
+    The graph has paths as the plan writes them, and `base` is the directory they start from, so plan_hash
+    does not depend on the artifact's place.
     """
     file = GraphFile(graph.name, graph.mesh, graph.num_steps, graph.setup, graph.step, graph.save)
     artifact = Artifact(

@@ -16,15 +16,15 @@ from planc.vocab import MeshDim
 if TYPE_CHECKING:
     AnyOp: TypeAlias = Op
 else:
-    # pydantic tells the ops of an artifact apart by this union, which a type checker cannot read.
+    # pydantic distinguishes the ops of an artifact by this union, which a type checker can't read.
     AnyOp = Union[OPS]  # noqa: UP007
 
 
 @record
 class Graph:
-    """Three op sequences: `setup` runs once, `step` once an optimizer step, `save` where its policy says.
+    """Three op sequences: `setup` runs once, `step` once per optimizer step, `save` when its policy applies.
 
-    `mesh` names every mesh dim with its size, outermost first. `name` is the plan's, and no part of the
+    `mesh` has every mesh dim with its size, outermost first. `name` is the plan's, and not part of the
     graph's meaning.
     """
 
@@ -58,7 +58,7 @@ class Graph:
         return dict(self.mesh)[mesh_dim]
 
     def ops(self) -> Iterator[Op]:
-        """Every op in order, bodies after what holds them."""
+        """Every op in order, with bodies after the ops that contain them."""
         for op in (*self.setup, *self.step, *self.save):
             yield op
             if isinstance(op, Accumulate):
@@ -66,7 +66,7 @@ class Graph:
 
 
 def plan_hash(graph: Graph) -> str:
-    """The SHA-256 of the graph's meaning: blind to the plan's layout, comments, order, name and positions."""
+    """The SHA-256 of the graph's meaning, whatever the plan's layout, comments, order, name and positions."""
     meaning = asdict(graph)
     del meaning["name"]
     text = json.dumps(_without_spans(meaning), sort_keys=True, separators=(",", ":"))

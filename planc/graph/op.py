@@ -1,4 +1,4 @@
-"""What an op is: its stage, its effects, its place in the plan."""
+"""The type of an op: its stage, its effects, its place in the plan."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from planc.vocab import MeshDim
 
 
 class Stage(IntEnum):
-    """The order in which setup must happen; a verified graph never goes back.
+    """The order of setup, which every verified graph follows.
 
-    Tensor parallelism precedes FSDP because `fully_shard` must see DTensors; activation checkpointing lies
+    Tensor parallelism precedes FSDP because `fully_shard` must see DTensors; activation checkpointing is
     between, since it replaces modules that `fully_shard` then wraps; compilation follows it, to see what is
     recomputed, and precedes FSDP, whose hooks stay outside of compiled code; weights are filled only once
     every parameter has its final shape; the optimizer is built last, since it keeps the parameters it is
@@ -38,7 +38,7 @@ class Stage(IntEnum):
 
 
 class Resource(StrEnum):
-    """What ops read and write."""
+    """The resources that ops read and write."""
 
     MESH = "mesh"
     MODEL = "model"
@@ -50,7 +50,7 @@ class Resource(StrEnum):
     DATA = "data"
     """The position in the sample order."""
     EVALUATION = "evaluation"
-    """Text that is not trained on."""
+    """Evaluation data."""
     BATCH = "batch"
     LOCAL_BATCH = "local_batch"
     LOGITS = "logits"
@@ -61,12 +61,12 @@ class Resource(StrEnum):
     METRICS = "metrics"
     CHECKPOINT = "checkpoint"
     EXPORT = "export"
-    """Weights in the form of another library."""
+    """Weights in another library's format."""
 
 
 @record
 class Effects:
-    """What an op reads, writes, and which mesh dims it communicates over."""
+    """The resources that an op reads and writes, and the mesh dims it communicates over."""
 
     reads: tuple[Resource, ...] = ()
     writes: tuple[Resource, ...] = ()
@@ -94,7 +94,7 @@ class Op(ABC):
 
     @property
     def unstable(self) -> str:
-        """What this stands on that PyTorch calls experimental or keeps private; empty for nothing."""
+        """The experimental or private PyTorch features that this op uses; empty if none."""
         return ""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The graph as text and as Mermaid: what `planc show --graph` prints."""
+"""The graph as text and as Mermaid, for `planc show --graph`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def summarise(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def fold(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Names by what `summarise` makes of them."""
+    """Names grouped by their `summarise` form."""
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(_NUMBER.sub("{}", name, count=1), []).append(name)
@@ -46,7 +46,7 @@ def _runs(numbers: Iterable[int]) -> str:
 
 
 def to_text(graph: Graph) -> str:
-    """One op a line, with its place in the plan; then what they stand on that may change with PyTorch."""
+    """One op per line, with its place in the plan; then the experimental PyTorch features that they use."""
     lines = [f'graph "{graph.name}" world={graph.world_size} hash={plan_hash(graph)[:12]}']
     for title, ops in (("setup", graph.setup), ("step", graph.step), ("save", graph.save)):
         lines.append(f"{title}:")
@@ -117,7 +117,7 @@ def _pair(item: Any) -> str:
 
 
 def to_mermaid(graph: Graph) -> str:
-    """A flow chart: setup down to the step loop and back, saves beside it."""
+    """A flow chart: setup, the step loop, and saves next to it."""
     lines = ["flowchart TD"]
     for title, ops in (("setup", graph.setup), ("step", graph.step), ("save", graph.save)):
         lines.append(f"  subgraph {title}")

@@ -1,4 +1,4 @@
-"""What every graph obeys. A violation after a pass is planc's own bug; in a loaded file it is a finding."""
+"""The invariants of every graph. A violation after a pass is a bug in planc; in a loaded file, a finding."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _EACH_STEP = (
     Resource.CLIPPED_GRADIENTS,
     Resource.METRICS,
 )
-"""Resources that a step must write anew."""
+"""Resources that every step must write again."""
 
 _ONCE: tuple[tuple[type[Op], ...], ...] = (
     (BuildModel,),
@@ -67,7 +67,7 @@ _ONCE: tuple[tuple[type[Op], ...], ...] = (
     (StepSchedule,),
     (ReduceMetrics,),
 )
-"""Ops of which a graph has exactly one, alternatives together."""
+"""Ops of which a graph has exactly one, counting alternatives together."""
 
 
 @record
@@ -80,7 +80,7 @@ class Violation:
 
 
 def verify(graph: Graph) -> tuple[Violation, ...]:
-    """Everything that is wrong with a graph; empty for a sound one."""
+    """All violations in a graph; empty for a valid one."""
     mesh = tuple(_mesh(graph))
     batch = () if mesh else tuple(_batch(graph))
     saves = (*_saves(graph), *_agreement(graph))
@@ -89,29 +89,29 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
 
 
 def _once(graph: Graph) -> Iterator[Violation]:
-    """What a run does exactly once, or once a step: a second optimizer step would train twice on a batch."""
+    """Ops that run exactly once, or once per step: a second optimizer step would train twice on a batch."""
     for kinds in _ONCE:
         number = sum(isinstance(op, kinds) for op in graph.ops())
         if number != 1:
             names = " or ".join(str(kind.__dataclass_fields__["op"].default) for kind in kinds)
-            yield Violation("graph", f"needs {names} once, has it {number} times")
+            yield Violation("graph", f"needs {names} once and has it {number} times")
 
 
 def _mesh(graph: Graph) -> Iterator[Violation]:
     inits = [op for op in graph.setup if isinstance(op, InitMesh)]
     if len(inits) != 1 or graph.setup[0] is not inits[0]:
-        yield Violation("graph", "mesh.init comes first, once")
+        yield Violation("graph", "mesh.init must be first, and only once")
     elif inits[0].sizes != graph.mesh:
-        yield Violation("mesh.init", "its sizes are not the graph's")
+        yield Violation("mesh.init", "its sizes differ from the graph's")
     if [dim for dim, _ in graph.mesh] != list(MeshDim):
-        yield Violation("graph", "the mesh names every dim once, outermost first")
+        yield Violation("graph", "the mesh must name every dim once, outermost first")
     if any(size < 1 for _, size in graph.mesh):
-        yield Violation("graph", "a mesh dim has at least one rank")
+        yield Violation("graph", "a mesh dim must have at least one rank")
     known = {dim for dim, _ in graph.mesh}
     for op in graph.ops():
         for dim in op.effects().communicates:
             if dim not in known:
-                yield Violation(op.name, f"communicates over {dim}, which the mesh has not")
+                yield Violation(op.name, f"communicates over {dim}, which is not in the mesh")
 
 
 def _stages(graph: Graph) -> Iterator[Violation]:
@@ -119,9 +119,9 @@ def _stages(graph: Graph) -> Iterator[Violation]:
     reached = Stage.MESH
     for op in graph.setup:
         if op.stage >= Stage.STEP:
-            yield Violation(op.name, "is no setup op")
+            yield Violation(op.name, "is not a setup op")
         elif op.stage < reached:
-            yield Violation(op.name, f"stage {op.stage.name} comes after {reached.name}")
+            yield Violation(op.name, f"stage {op.stage.name} must not follow {reached.name}")
         reached = max(reached, op.stage)
     for sequence, stage in ((graph.step, Stage.STEP), (graph.save, Stage.SAVE)):
         for op in sequence:
@@ -130,7 +130,7 @@ def _stages(graph: Graph) -> Iterator[Violation]:
 
 
 def _units(graph: Graph) -> Iterator[Violation]:
-    """`fully_shard` takes whatever no inner unit has taken, so a unit never follows one that holds it."""
+    """`fully_shard` shards all parameters outside of inner units, so a unit must not follow one around it."""
     seen: set[str] = set()
     for op in graph.setup:
         if not isinstance(op, FullyShard):
@@ -138,12 +138,12 @@ def _units(graph: Graph) -> Iterator[Violation]:
         for name in (name for group in op.groups for name in group):
             outer = [name[:end] for end, character in enumerate(name) if character == "."]
             if seen.intersection((*outer, "") if name else ()):
-                yield Violation(op.name, f"`{name}` comes after a unit that holds it")
+                yield Violation(op.name, f"`{name}` follows a unit that contains it")
         seen.update(name for group in op.groups for name in group)
 
 
 def _effects(graph: Graph) -> Iterator[Violation]:
-    """Every read was written: clipping before the step and loss before backward follow from it."""
+    """Every resource is written before it is read, so clipping precedes the step, and loss backward."""
     written: set[Resource] = set()
     for op in graph.setup:
         yield from _reads(op, written)
@@ -157,8 +157,8 @@ def _effects(graph: Graph) -> Iterator[Violation]:
 
 
 def _sums(graph: Graph) -> Iterator[Violation]:
-    """Ranks that see different tokens add up all their gradients once, before the norm of the sums is taken:
-    else each trains a model of its own."""
+    """Ranks with different tokens sum all their gradients once, before the norm is computed:
+    otherwise each would train its own model."""
     units = [op for op in graph.setup if isinstance(op, FullyShard)]
     has_root = any("" in group for op in units for group in op.groups)
     sums = [op for op in graph.step if isinstance(op, AllReduceGradients)]
@@ -170,7 +170,7 @@ def _sums(graph: Graph) -> Iterator[Violation]:
     for op in graph.step:
         is_clipped |= isinstance(op, ClipGradients)
         if is_clipped and isinstance(op, AllReduceGradients):
-            yield Violation(op.name, "sums gradients that are clipped already")
+            yield Violation(op.name, "sums gradients after clipping")
 
 
 def _body(op: Accumulate, outside: set[Resource]) -> Iterator[Violation]:
@@ -183,33 +183,33 @@ def _reads(op: Op, written: set[Resource]) -> Iterator[Violation]:
     effects = op.effects()
     for resource in effects.reads:
         if resource not in written:
-            yield Violation(op.name, f"reads {resource}, which nothing has written")
+            yield Violation(op.name, f"reads {resource} before anything writes it")
     written.update(effects.writes)
 
 
 def _saves(graph: Graph) -> Iterator[Violation]:
-    """What saves while training goes on is asked, once a step, whether it has ended."""
+    """Every asynchronous save is checked once per step for its end."""
     wanted = sum(isinstance(op, SaveCheckpoint) and op.mode == "async" for op in graph.save)
     found = sum(isinstance(op, SettleSave) for op in graph.step)
     if found != wanted:
         yield Violation("graph", f"has checkpoint.settle {found} times for {wanted} asynchronous saves")
     for op in graph.save:
         if isinstance(op, SaveCheckpoint) and (op.mode == "async") != (op.when_busy is not None):
-            yield Violation(op.name, "when_busy belongs to an asynchronous save")
+            yield Violation(op.name, "when_busy is only for an asynchronous save")
 
 
 def _agreement(graph: Graph) -> Iterator[Violation]:
-    """All ranks learn of the same notice in the same step: else some save and leave while others train on."""
+    """All ranks see a stop signal in the same step: otherwise some would save and others keep training."""
     for op in graph.step:
         if isinstance(op, ReduceMetrics):
             asked = {*op.over, *op.agree_over}
             for dim, size in graph.mesh:
                 if size > 1 and dim not in asked:
-                    yield Violation(op.name, f"ranks along {dim} do not agree on when to end")
+                    yield Violation(op.name, f"ranks along {dim} do not agree on when to stop")
 
 
 def _batch(graph: Graph) -> Iterator[Violation]:
-    """The batch arithmetic closes: micro batch x data-parallel ranks x accumulation = global batch."""
+    """The batch arithmetic holds: micro batch x data-parallel ranks x accumulation = global batch."""
     data = next((op for op in graph.setup if isinstance(op, OpenData)), None)
     loop = next((op for op in graph.step if isinstance(op, Accumulate)), None)
     if data is None or loop is None:

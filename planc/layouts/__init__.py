@@ -1,1 +1,1 @@
-"""The layouts in which activations and gradients leave and reach each module, along the model's data flow."""
+"""The layouts of activations and gradients between modules, inferred along the model's data flow."""

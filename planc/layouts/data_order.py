@@ -6,9 +6,9 @@ from planc.inventory.schema import Inventory, Module
 
 
 def data_order(inventory: Inventory) -> tuple[tuple[Module, ...], bool]:
-    """Recorded modules, each after what feeds it (Kahn's algorithm); and whether that cannot be.
+    """Recorded modules, each after its sources (Kahn's algorithm), and whether there are loops.
 
-    In a loop, the module that is registered first goes before what feeds it.
+    In a loop, the module that is registered first precedes its sources.
     """
     feeds: dict[str, list[str]] = {}
     waiting: dict[str, int] = {}

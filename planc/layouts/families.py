@@ -1,4 +1,4 @@
-"""Names for what repeats: one finding for all layers instead of one a layer."""
+"""Names for repeated modules, so one finding covers all layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.inventory.schema import Inventory
 
 
 def family(inventory: Inventory, fqn: str) -> str:
-    """`model.layers.*.mlp` for `model.layers.3.mlp`; a name outside the repeated blocks is its own family."""
+    """`model.layers.*.mlp` for `model.layers.3.mlp`; a name outside of repeated blocks is its own family."""
     for block in inventory.blocks:
         if fqn.startswith(f"{block}."):
             _, _, rest = fqn[len(block) + 1 :].partition(".")
@@ -23,7 +23,7 @@ def families(inventory: Inventory, fqns: Iterable[str]) -> tuple[str, ...]:
 
 
 def exact_families(inventory: Inventory, fqns: Iterable[str]) -> tuple[str, ...]:
-    """Patterns for just these modules or parameters: `model.layers.31` where not every layer's is meant."""
+    """Patterns for exactly these modules or parameters: `model.layers.31` if not every layer is included."""
     named: dict[str, list[str]] = {}
     for fqn in dict.fromkeys(fqns):
         named.setdefault(family(inventory, fqn), []).append(fqn)
@@ -48,7 +48,7 @@ def _numbered(pattern: str, members: Sequence[str]) -> Iterator[str]:
 
 
 def as_patterns(names: Iterable[str]) -> tuple[str, ...]:
-    """Patterns for families, siblings in one: `model.layers.*.mlp.{gate_proj,up_proj}`."""
+    """Patterns for families, with siblings in one pattern: `model.layers.*.mlp.{gate_proj,up_proj}`."""
     by_parent: dict[str, list[str]] = {}
     for name in names:
         parent, _, last = name.rpartition(".")
@@ -61,7 +61,7 @@ def as_patterns(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _alternatives(names: Sequence[str]) -> str:
-    """`{q,k,v}_proj`: the words that all names end with stand once."""
+    """`{q,k,v}_proj`: the ending that all names share is written once."""
     words = [name.split("_") for name in names]
     shared = 0
     while all(len(parts) > shared + 1 and parts[-1 - shared] == words[0][-1 - shared] for parts in words):

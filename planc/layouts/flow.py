@@ -1,9 +1,9 @@
-"""The layout over tp in which activations leave and reach every module, along the recorded data flow.
+"""The layout over tp of every module's inputs and outputs, inferred along the recorded data flow.
 
-A type inference: the types and the signatures of modules are those of `layout_types`. Values that meet must
-be of one type, at modules and in the `layout_places` between them. A clash leaves its consumer's output
-unknown, and unknown agrees with everything, so that one fault is found once and not again in every layer
-behind it. A model that feeds its own layers again is walked until its loops agree.
+A type inference with the types and module signatures of `layouts.types`. Values that are combined must
+have one type, at modules and in the places between them (`layouts.places`). A clash leaves its consumer's
+output unknown, and unknown agrees with everything, so one fault is found once and not again in every layer
+after it. A model that feeds its own layers again is walked until its loops agree.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from planc.record import record
 from planc.vocab import Placement
 
 _MAX_WALKS = 4
-"""Over a model with loops: layouts go round as often as they change, and each loop changes them once."""
+"""The most passes over a model with loops: each pass changes the layouts of each loop once."""
 
 
 class ClashKind(StrEnum):
-    """Which rule a clash belongs to."""
+    """The rule that reports a clash."""
 
     FEATURES_STAY_DIVIDED = "features-stay-divided"
     FEATURES_NOT_DIVIDED = "features-not-divided"
@@ -51,9 +51,9 @@ class ClashKind(StrEnum):
 
 @record
 class Clash:
-    """Something arrives at `consumer` as `arriving` where `needs` is due.
+    """An input of `consumer` has the layout `arriving`, and the module needs `needs`.
 
-    `producers` gave it that layout. `partners` are what it meets there, when the clash is between values that
+    `producers` gave it that layout. `partners` are the other values, if the clash is between values that
     are combined.
     """
 
@@ -64,7 +64,7 @@ class Clash:
     producers: tuple[str, ...]
     partners: tuple[str, ...] = ()
     gradient: GradientFault | None = None
-    """What would become of the consumer's own gradients, were it to compute."""
+    """What would happen to the consumer's own gradients if it ran."""
 
 
 @record
@@ -77,7 +77,7 @@ class Value:
 
 @record
 class Flow:
-    """The output of every recorded module, and what does not fit, in the order of computation."""
+    """The output of every recorded module, and all clashes, in the order of computation."""
 
     leaving: dict[str, Value]
     clashes: tuple[Clash, ...]
@@ -97,7 +97,7 @@ def layout_flow(bound: BoundPlan) -> Flow:
 
 
 def _signatures(bound: BoundPlan) -> dict[str, Signature]:
-    """Of modules with a style. All that one rule gives are alike, and made once."""
+    """The signatures of modules with a style; modules of one rule share theirs."""
     made: dict[object, Signature] = {}
     found = {}
     for fqn, assignment in bound.styles.items():
@@ -111,7 +111,7 @@ def _signatures(bound: BoundPlan) -> dict[str, Signature]:
 
 
 def _gates(bound: BoundPlan, signatures: dict[str, Signature]) -> dict[str, Signature]:
-    """Containers that redistribute what enters them."""
+    """Containers that redistribute their input."""
     return {
         fqn: signatures[fqn]
         for fqn, assignment in bound.styles.items()
@@ -121,7 +121,7 @@ def _gates(bound: BoundPlan, signatures: dict[str, Signature]) -> dict[str, Sign
 
 @record
 class _Setting:
-    """What every walk over one model reads."""
+    """The input of every walk over one model."""
 
     bound: BoundPlan
     places: Places
@@ -130,7 +130,7 @@ class _Setting:
 
 
 def _walked(setting: _Setting, order: tuple[Module, ...], known: dict[str, Value]) -> _Walk:
-    """A walk over the whole model, with what an earlier one found for loops to begin with."""
+    """A walk over the whole model; loops start with the results of an earlier walk."""
     walk = _Walk(setting, leaving=dict(known))
     for module in order:
         walk.leaving[module.fqn] = walk.output(module)
@@ -145,11 +145,11 @@ class _Walk:
     leaving: dict[str, Value] = field(default_factory=dict)
     clashes: list[Clash] = field(default_factory=list)
     blamed: set[str] = field(default_factory=set)
-    """Families already named in a clash: where values meet, the others decide."""
+    """Families that already are in a clash: the other values decide the layout."""
     gates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def output(self, module: Module) -> Value:
-        """How a module's output leaves it, its clashes noted."""
+        """The layout of a module's output; records its clashes."""
         if not module.parameters:
             return self._container(module)
         using = self.setting.signatures.get(module.fqn)
@@ -159,7 +159,7 @@ class _Walk:
         if clash is not None:
             self.clashes.append(clash)
             self.blamed.update(self._family(fqn) for fqn in clash.producers)
-            # A norm works token by token, so what follows it is laid out as if it were right.
+            # A norm works token by token, so modules after it are checked as if it were correct.
             passes = clash.kind in (ClashKind.NORM_ON_SEQUENCE, ClashKind.NORM_ON_HEADS)
             return incoming if passes else Value(None, module.fqn)
         if module.returns and (using is None or using.gives is None):
@@ -171,7 +171,7 @@ class _Walk:
         return Value(using.gives, module.fqn)
 
     def _container(self, module: Module) -> Value:
-        """What leaves a module without parameters, as a block's member: the stream that layers add to."""
+        """The output of a module without parameters, as a block's member: the stream that layers add to."""
         value = self._combined(module, module.returns, wanted=None)
         if value.layout != FEATURES or module.fqn not in self.setting.places.members:
             return value
@@ -181,7 +181,7 @@ class _Walk:
         return Value(None, module.fqn)
 
     def _own_parameter(self, module: Module) -> Clash | None:
-        """A module whose own parameters stand among layers that leave parts to it."""
+        """Record the clash of a module with parameters of its own whose layers give it shards."""
         children = self.setting.places.children.get(module.fqn, ())
         known = [self.leaving.get(child.fqn) for child in children if child.fqn not in module.returns]
         parts = [value for value in known if value and value.layout not in (None, WHOLE)]
@@ -201,13 +201,13 @@ class _Walk:
         )
 
     def _has_clash(self, module: Module) -> bool:
-        """Whether something inside a module does not fit, so that the rest is a mere consequence."""
+        """Whether a module contains a clash, which makes later ones mere consequences."""
         return any(clash.consumer.startswith(f"{module.fqn}.") for clash in self.clashes)
 
     def _combined(self, consumer: Module, sources: Sequence[str], *, wanted: Placement | None) -> Value:
-        """The one layout in which several values meet, after the gates between them and the consumer.
+        """The one layout of several combined values, after the containers between them and the consumer.
 
-        Where they differ, most decide, then what the consumer wants, then the first: the residual stream.
+        If they differ, the majority decides, then the consumer's need, then the first: the residual stream.
         """
         if not sources:
             return Value(WHOLE, consumer.fqn)
@@ -237,7 +237,7 @@ class _Walk:
         return winner
 
     def _breaks_a_place(self, consumer: Module, arriving: Sequence[tuple[str, Value]]) -> bool:
-        """Whether values reach a module through a place that needs other parts of them, which is noted."""
+        """Whether a place between values and a module needs another layout; records the clash."""
         places = self.setting.places
         divided = [(source, value) for source, value in arriving if value.layout not in (WHOLE, None)]
         features = [(source, value) for source, value in divided if value.layout == FEATURES]
@@ -259,9 +259,9 @@ class _Walk:
         return is_apart
 
     def _are_joined(self, consumer: Module, sources: Sequence[str]) -> bool:
-        """Whether linear layers' outputs reach another side by side, and not one by one.
+        """Whether the outputs of linear layers reach another concatenated, and not separately.
 
-        A rank's parts of two tensors are no part of the two joined. Inside mixers, widths say nothing.
+        A rank's shards of two tensors are not a shard of both concatenated. In mixers, widths prove nothing.
         """
         modules = [module_of(self.setting.bound.inventory, fqn) for fqn in sources]
         if any(module.kind is not Kind.LINEAR for module in (*modules, consumer)):
@@ -272,7 +272,7 @@ class _Walk:
         return any(module.parameters[0].shape[0] != width for module in modules)
 
     def _arrivals(self, consumer: str, sources: Sequence[str]) -> list[tuple[str, Value]]:
-        """What reaches a consumer, with the module that it comes from."""
+        """The value that reaches a consumer, with the module that it comes from."""
         if not self.setting.gates:
             return [(fqn, self.leaving[fqn]) for fqn in sources if fqn in self.leaving]
         known = ((fqn, self._left(fqn, consumer)) for fqn in sources if fqn in self.leaving)
@@ -288,14 +288,14 @@ class _Walk:
                 continue
             if value.layout is not None and value.layout != using.computes_on:
                 self._note(ClashKind.OTHER, gate, using.computes_on, value.layout, (value.origin,))
-            assert using.gives is not None, "only norms and attentions give what they take"
+            assert using.gives is not None, "only norms and attentions keep the layout of their input"
             value = Value(using.gives, gate)
         return value
 
     def _latent_beside_heads(
         self, arriving: Sequence[tuple[str, Value]], *, is_head_norm: bool
     ) -> Sequence[tuple[str, Value]]:
-        """Values that meet; whole ones whose gradients from divided heads are summed pass for such heads."""
+        """Combined values; whole ones whose gradients from sharded heads are summed count as such heads."""
         known = self.setting.signatures
         latent = {source for source, _ in arriving if source in known and known[source].meets_heads}
         heads = [value for source, value in arriving if source not in latent]
@@ -306,7 +306,7 @@ class _Walk:
         ]
 
     def _gates_of(self, consumer: str) -> tuple[str, ...]:
-        """The prepared containers that hold a module, outermost first."""
+        """The prepared containers around a module, outermost first."""
         if not self.setting.gates:
             return ()
         parent = consumer.rpartition(".")[0]
@@ -326,7 +326,7 @@ class _Walk:
         return value
 
     def _clash(self, module: Module, incoming: Value, *, wanted: Placement) -> Clash | None:
-        """Why a module cannot take its input as it comes, if it cannot."""
+        """Why a module can't take its input in the layout it has; None if it can."""
         arriving = incoming.layout
         if arriving is None:
             return None
@@ -344,20 +344,20 @@ class _Walk:
         return Clash(kind, module.fqn, needs, arriving, producers, gradient=gradient)
 
     def _is_per_head(self, module: Module) -> bool:
-        """Whether a norm works inside single heads, which stay whole when heads are divided."""
+        """Whether a norm works inside single heads, which stay whole when heads are sharded."""
         attention = self.setting.places.attentions.get(module.fqn.rpartition(".")[0])
         if attention is None:
             return False
         return all(parameter.shape == (attention.head_dim,) for parameter in module.parameters)
 
     def _is_core(self, consumer: str, sources: Sequence[str]) -> bool:
-        """Whether queries, keys and values of one attention meet here."""
+        """Whether queries, keys and values of one attention are combined here."""
         parent = consumer.rpartition(".")[0]
         inside = all(fqn.startswith(f"{parent}.") for fqn in sources)
         return len(sources) > 1 and parent in self.setting.places.attentions and inside
 
     def _note_heads(self, consumer: str, values: Sequence[Value]) -> None:
-        """Queries, keys and values that are not divided alike."""
+        """Queries, keys and values that are sharded differently."""
         divided = tuple(value.origin for value in values if value.layout == FEATURES)
         rest = tuple(value.origin for value in values if value.layout != FEATURES)
         self.clashes.append(Clash(ClashKind.HEADS_PARTLY, consumer, FEATURES, FEATURES, divided, rest))

@@ -1,7 +1,7 @@
-"""Where in a model values are not taken one by one: places that a layout can break though modules agree.
+"""Places between modules where the model combines elements, which a layout can break although modules agree.
 
-The recorded data flow names modules, not the tensor operations between them. Attention, recurrences and norms
-without weights stand there unnamed, and are known by the containers that hold them.
+The recorded data flow has modules, not the tensor operations between them. Attention, recurrences and norms
+without weights are missing from it, and are inferred from the containers around them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from planc.record import record
 
 @record
 class Places:
-    """A model's containers by what happens inside them. A mixer is one whose inside mixes tokens."""
+    """A model's containers by their operations. A mixer is a container that mixes tokens."""
 
     attentions: dict[str, Attention]
     members: frozenset[str]
@@ -22,12 +22,12 @@ class Places:
     recurrent: frozenset[str]
     """Mixers that have no attention."""
     weightless: frozenset[str]
-    """Containers, attentions aside, that hold a norm without parameters."""
+    """Containers, except attentions, that contain a norm without parameters."""
     children: dict[str, tuple[Module, ...]]
-    """Recorded modules inside modules with parameters of their own, directly."""
+    """Recorded modules directly inside modules with parameters of their own."""
 
     def mixer(self, source: str, consumer: str) -> str | None:
-        """The container that holds two modules both and mixes tokens."""
+        """The container around two modules that mixes tokens."""
         parent = _common(source, consumer)
         while parent:
             if parent in self.attentions or parent in self.recurrent:
@@ -36,7 +36,7 @@ class Places:
         return None
 
     def is_normed(self, source: str, consumer: str) -> bool:
-        """Whether a norm without parameters may stand between two modules."""
+        """Whether a norm without parameters may be between two modules."""
         return bool(self.weightless) and _common(source, consumer) in self.weightless
 
 
@@ -55,7 +55,7 @@ def places(inventory: Inventory) -> Places:
 
 
 def _common(source: str, consumer: str) -> str:
-    """The container that holds both."""
+    """The container around both."""
     first, second = source.split(".")[:-1], consumer.split(".")[:-1]
     shared = 0
     while shared < min(len(first), len(second)) and first[shared] == second[shared]:
@@ -64,9 +64,9 @@ def _common(source: str, consumer: str) -> str:
 
 
 def _recurrent(inventory: Inventory, members: frozenset[str], *, owners: Container[str]) -> set[str]:
-    """Containers in a block's member that are no attention, with a convolution or parameters of their own.
+    """Containers in a block's member, except attention, with a convolution or parameters of their own.
 
-    Where a member without attention has none of these, all of its containers are taken for one.
+    If a member without attention has none of these, all of its containers count.
     """
     odd: dict[str, set[str]] = {member: set() for member in members}
     plain: dict[str, set[str]] = {member: set() for member in members}
@@ -86,7 +86,7 @@ def _recurrent(inventory: Inventory, members: frozenset[str], *, owners: Contain
 
 
 def _holder(fqn: str, members: frozenset[str]) -> tuple[str, str]:
-    """(the child of a block's member that a module is or lies in, the member); empty outside."""
+    """(the child of a block's member that is or contains a module, the member); empty outside of blocks."""
     holder = fqn
     while holder:
         parent = holder.rpartition(".")[0]
@@ -97,12 +97,12 @@ def _holder(fqn: str, members: frozenset[str]) -> tuple[str, str]:
 
 
 def _weightless(inventory: Inventory) -> set[str]:
-    """Containers that directly hold a norm without parameters."""
+    """Containers that directly contain a norm without parameters."""
     return {fqn.rpartition(".")[0] for fqn in weightless_norms(inventory)}
 
 
 def weightless_norms(inventory: Inventory) -> frozenset[str]:
-    """Norms without parameters, which the inventory has as containers of nothing."""
+    """Norms without parameters, which the inventory lists as empty containers."""
     parents = {module.fqn.rpartition(".")[0] for module in inventory.modules}
     return frozenset(
         module.fqn

@@ -1,26 +1,26 @@
-"""The types of activations and gradients over tp, and what a style makes of them: a module's signature.
+"""The types of activations and gradients over tp, and the signatures that styles give modules.
 
-A type says how a value lies over the ranks of a mesh dim, and with it how its gradient does:
+A type is the placement of a value on the ranks of a mesh dim, with the placement of its gradient:
 
 | value     | gradient  | meaning                                                                    |
 |-----------|-----------|----------------------------------------------------------------------------|
-| Replicate | Replicate | all ranks compute the same with it, and each works out the whole gradient   |
-| Replicate | Partial   | ranks compute different things with it: the gradient is to be summed, once  |
-| Shard(d)  | Shard(d)  | each rank has its own part of both                                          |
-| Partial   | Replicate | a sum that is still to be made                                              |
+| Replicate | Replicate | all ranks compute the same with it, and each gets the full gradient         |
+| Replicate | Partial   | ranks compute different things with it: the gradient must be summed once    |
+| Shard(d)  | Shard(d)  | each rank has its own shard of both                                         |
+| Partial   | Replicate | a sum that is still pending                                                 |
 
-Between modules, planc's styles leave the first and the third kind alone: they sum what is partial before
-it leaves, forwards and backwards, and `Partial()` is no word of the language. So a plan is well typed when
-values that meet are of one type, and when every parameter that stays whole among parts is one whose gradient
+Between modules, planc's styles use only the first and the third kind: they reduce partial values before
+these leave a module, forward and backward, and plans can't write `Partial()`. So a plan is well typed when
+combined values have one type, and when every replicated parameter among shards is one whose gradient
 torch knows to be partial. Over dp and cp all activations are shards of the data, all parameters `Replicate`
 with `Partial` gradients: `gradients_unsummed` asks that each mesh dim sums them, `missing_buffers` that ids,
-labels and positions are divided alike.
+labels and positions are sharded the same way.
 
-Meta's `spmd-types` (0.3, BSD) has the same four types (invariant, replicate, varying, partial), and was tried
-before this was written: under a fake process group it types torch's own tensor-parallel styles, and refuses a
-norm that is left out. It does so while a model runs under torch; a check has no torch, a quarter of a second,
-and lines of a plan to point at. What it sees and names and shapes cannot show, single tensor operations
-between modules, is for the rehearsal, which runs the model.
+Meta's `spmd-types` (0.3, BSD) has the same four types (invariant, replicate, varying, partial) and was tested
+before this was written: under a fake process group it types torch's own tensor-parallel styles, and rejects a
+norm without a style. It does so while a model runs under torch; a check has no torch, a quarter of a second,
+and must point at lines of a plan. What only it can see, single tensor operations
+between modules, is left to the rehearsal, which runs the model.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ SEQUENCE = Shard(1)
 FEATURES = Shard(-1)
 
 NUM_DIMS = 3
-"""Of activations between modules: [batch, sequence, features]."""
+"""The dimensions of activations between modules: [batch, sequence, features]."""
 
 
 class GradientFault(StrEnum):
-    """What is wrong with the gradient of a parameter that stays whole."""
+    """A fault in the gradient of a replicated parameter."""
 
     NEVER_SUMMED = "never-summed"
     SUMMED_AGAIN = "summed-again"
-    """Every rank has all of it, and the sum over the ranks is a multiple."""
+    """Every rank has the full gradient, and the sum over ranks is a multiple of it."""
 
 
 @record
 class Signature:
-    """How a module takes its input, what it computes on, and how its output leaves; None: as it came.
+    """The layouts of a module's input, computation and output; None for the layout of the input.
 
-    `parameters` are those that are divided. The others stay whole, and torch sums their gradients where
-    `is_typed` tells it that they meet parts.
+    `parameters` are the sharded ones. The others are replicated, and torch sums their gradients if
+    `is_typed` declares that they are combined with shards.
     """
 
     takes: Placement
@@ -64,25 +64,25 @@ class Signature:
     parameters: Mapping[str, Placement]
     is_typed: bool
     meets_heads: bool = False
-    """Whether what it gives may stand beside divided heads."""
+    """Whether its output may be combined with sharded heads."""
 
     @property
     def sums_whole(self) -> bool:
-        """Whether it is there to sum the gradients of parameters that are all whole."""
+        """Whether it sums the gradients of parameters that are all replicated."""
         return self.is_typed and not self.parameters
 
 
 PLAIN = Signature(WHOLE, WHOLE, None, {}, is_typed=False)
-"""Of a module without a style: it computes on whole values."""
+"""The signature of a module without a style: it computes on whole values."""
 
 
 def signature(assignment: Assignment) -> Signature:
-    """What a style makes of its module."""
+    """The signature that a style gives its module."""
     style, use, placed = assignment.style, assignment.use, assignment.parameters
     takes, computes_on = normal(use.input), normal(use.computes_on)
     if style.reduces_parameter_gradients:
         return Signature(takes, computes_on, None, {}, is_typed=True)
-    # What an attention with parameters of its own gives is what its last projection does.
+    # The output of an attention with parameters of its own is the output of its last projection.
     gives = None if style.name == "local_params" else normal(use.output)
     return Signature(takes, computes_on, gives, placed, bool(placed), style.meets_heads)
 
@@ -98,14 +98,14 @@ def normal(placement: Placement) -> Placement:
 
 
 def gradient_of_whole(computed_on: Placement) -> Placement:
-    """How the gradient of a parameter that is whole on every rank lies, by what it is computed from."""
+    """The placement of a replicated parameter's gradient, by the value that it is computed from."""
     return Partial() if isinstance(computed_on, Shard) else WHOLE
 
 
 def gradient_fault(module: Module, using: Signature, *, arriving: Placement) -> GradientFault | None:
-    """What becomes of the gradients of a module's whole parameters when its input arrives like this.
+    """The fault in the gradients of a module's replicated parameters if its input has this layout.
 
-    torch believes the signature: it sums what it takes for a part, and nothing else.
+    torch trusts the signature: it sums the gradients of declared shards, and nothing else.
     """
     if all(parameter.name in using.parameters for parameter in module.parameters):
         return None

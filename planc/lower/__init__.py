@@ -1,4 +1,4 @@
-"""A bound plan to its execution graph."""
+"""The lowering of a bound plan to its execution graph."""
 
 from planc.lower.pipeline import compile_graph, draft_graph
 

@@ -1,4 +1,4 @@
-"""Where the data of a plan comes from, as ops."""
+"""The data sources of a plan as ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planc.plan.spec import Plan
 
 
 def open_data(bound: BoundPlan) -> OpenData:
-    """The text that is trained on."""
+    """The training data."""
     plan = bound.plan
     block = plan.data
     tokenizer, end_of_document = "bytes", None
@@ -35,7 +35,7 @@ def open_data(bound: BoundPlan) -> OpenData:
 
 
 def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:
-    """The texts that a run is measured on, in the plan's order."""
+    """The evaluation data, in the plan's order."""
     for label, evaluation in plan.data.eval.items():
         yield OpenEvaluation(
             label=label,

@@ -13,7 +13,7 @@ from planc.vocab import MeshDim
 
 
 def guard_step(plan: Plan) -> Iterator[GuardStep]:
-    """One op, unless the plan asks for no more than every run does: to stop where a number is none."""
+    """One op, unless the plan requests only what every run does: to stop at a loss that is NaN or inf."""
     if (guard := plan.guard) is None:
         return
     nonfinite = _nonfinite(guard.nonfinite)
@@ -49,7 +49,7 @@ def _spike(action: Spike | None) -> SpikeGuard | None:
 
 
 def compare_replicas(plan: Plan) -> Iterator[CompareReplicas]:
-    """One op, where the plan asks for it."""
+    """One op, if the plan requests it."""
     if plan.guard is not None and plan.guard.replicas_every is not None:
         yield CompareReplicas(
             every_steps=plan.guard.replicas_every,

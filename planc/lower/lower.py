@@ -1,4 +1,4 @@
-"""The first graph of a plan: every op that the plan asks for, none of them optimised away."""
+"""The first graph of a plan: every op that the plan requests, before any optimization."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _attention(plan: spec.Plan) -> AttachAttention:
 
 
 def _recomputation(bound: BoundPlan) -> Iterator[AnyOp]:
-    """One op for each of the two modes that is used."""
+    """One op for each of the two modes in use."""
     selective = tuple(fqn for fqn in bound.checkpointed if fqn in bound.selective)
     full = tuple(fqn for fqn in bound.checkpointed if fqn not in bound.selective)
     if full:
@@ -138,7 +138,7 @@ def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[An
 
 
 def _backend(compilation: spec.CompileSpec) -> tuple[CompileBackend, CompileMode | None]:
-    """What torch calls the backend, and the mode of one that has modes."""
+    """torch's name of the backend, and the mode if it has modes."""
     match compilation.backend:
         case spec.Inductor(mode=spec.InductorMode.DEFAULT):
             return "inductor", "default"
@@ -151,7 +151,7 @@ def _backend(compilation: spec.CompileSpec) -> tuple[CompileBackend, CompileMode
 
 
 def _tensor_parallel(bound: BoundPlan) -> Iterator[AnyOp]:
-    """One op for each way in which modules are divided, in the model's order."""
+    """One op for each way of sharding modules, in the model's order."""
     if bound.plan.tensor_parallel is None:
         return
     families: dict[tuple[object, ...], list[Assignment]] = {}
@@ -177,7 +177,7 @@ def _placements(bound: BoundPlan, fqn: str) -> tuple[tuple[str, Placement], ...]
 
 
 def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
-    """Units of a wave with equal options in one op, then the root with everything no unit took."""
+    """Units of a wave with equal options in one op, then the root with all remaining parameters."""
     root = UnitGroup(("",), spec.Unit(reshard_after_forward=True), fsdp.span)
     dtypes = compute_dtypes(bound)
     alike: dict[tuple[spec.Unit, int, DType | None], list[UnitGroup]] = {}
@@ -213,7 +213,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
         yield AllReduceGradients(over=over, blocks=blocks, span=span)
     clip = plan.optimizer.clip_grad_norm
     yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
-    # Before the optimizer, so that a loss that is no number changes no weight.
+    # Before the optimizer, so a NaN or inf loss changes no weight.
     agree = tuple(dim for dim in MeshDim if dim not in TOKEN_DIMS and bound.plan.mesh.size(dim) > 1)
     yield ReduceMetrics(over=TOKEN_DIMS, agree_over=agree, span=plan.span("train"))
     yield from guard_step(plan)
@@ -223,7 +223,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from _evaluations(bound)
     yield Log(every_steps=plan.train.log_every, span=plan.span("train.log_every"))
     yield from stop_profile(plan)
-    # Last, so that a step whose save has failed is logged and traced.
+    # Last, so a step whose save fails is still logged and traced.
     yield from settle_save(plan)
 
 
@@ -265,7 +265,7 @@ def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLo
 
 
 def _save(bound: BoundPlan) -> Iterator[AnyOp]:
-    """A checkpoint comes before an export, so that a run whose export fails goes on from its last step."""
+    """A checkpoint precedes an export, so a run whose export fails can resume from its last step."""
     checkpoint = bound.plan.checkpoint
     if checkpoint is None:
         return

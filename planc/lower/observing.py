@@ -1,4 +1,4 @@
-"""What follows a run, as ops."""
+"""Logging, tracking and profiling as ops."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from planc.plan.spec import Plan
 
 
 def open_log(plan: Plan) -> Iterator[OpenLog]:
-    """One op, unless nothing is to be opened."""
+    """One op, if there is anything to open."""
     if plan.logging is not None and (plan.logging.per_rank or plan.logging.tracker):
-        # By name: the order in a plan means nothing.
+        # By name: the order in a plan has no meaning.
         trackers = tuple(_tracker(one) for _, one in sorted(plan.logging.tracker.items()))
         yield OpenLog(per_rank=plan.logging.per_rank, trackers=trackers, span=plan.span("logging"))
 
@@ -30,7 +30,7 @@ def _tracker(tracker: TensorboardTracker | WandbTracker) -> Tracker:
 
 
 def start_profile(plan: Plan) -> Iterator[StartProfile]:
-    """One op, where the plan asks for a trace."""
+    """One op, if the plan requests a trace."""
     if (profile := plan.profile) is not None:
         yield StartProfile(
             first_step=profile.first_step,
@@ -41,6 +41,6 @@ def start_profile(plan: Plan) -> Iterator[StartProfile]:
 
 
 def stop_profile(plan: Plan) -> Iterator[StopProfile]:
-    """The end of what `start_profile` begins."""
+    """The op that ends the trace of `start_profile`."""
     if plan.profile is not None:
         yield StopProfile(last_step=plan.profile.last_step, span=plan.span("profile"))

@@ -14,7 +14,7 @@ from planc.record import record
 
 @record
 class Pass:
-    """A step from graph to graph; `reason` says why it stands where it does."""
+    """A step from graph to graph; `reason` explains its position."""
 
     name: str
     run: Callable[[Graph], Graph]
@@ -25,13 +25,13 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "drop-trivial-dims",
         drop_trivial_dims,
-        "first, so that later passes and the plan's hash see only what communicates",
+        "first, so later passes and the plan's hash see only real communication",
     ),
 )
 
 
 def compile_graph(bound: BoundPlan) -> Graph:
-    """The verified graph of a plan that has passed its checks."""
+    """The verified graph of a plan that passed its checks."""
     graph = _verified(lower(bound), "lower")
     for graph_pass in PASSES:
         graph = _verified(graph_pass.run(graph), graph_pass.name)
@@ -39,7 +39,7 @@ def compile_graph(bound: BoundPlan) -> Graph:
 
 
 def draft_graph(bound: BoundPlan) -> Graph:
-    """The graph of a plan that may break rules, unverified: to compare with another, never to run."""
+    """The unverified graph of a plan that may break rules, for comparison only, never to run."""
     graph = lower(bound)
     for graph_pass in PASSES:
         graph = graph_pass.run(graph)

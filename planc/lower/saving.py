@@ -1,4 +1,4 @@
-"""When a run saves, as ops."""
+"""The saves of a run as ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.vocab import MeshDim
 
 
 def save_checkpoint(plan: Plan) -> Iterator[SaveCheckpoint]:
-    """One op, where the plan saves at all."""
+    """One op, if the plan saves."""
     if (checkpoint := plan.checkpoint) is None or not _saves(checkpoint):
         return
     yield SaveCheckpoint(
@@ -25,7 +25,7 @@ def save_checkpoint(plan: Plan) -> Iterator[SaveCheckpoint]:
 
 
 def settle_save(plan: Plan) -> Iterator[SettleSave]:
-    """One op, where a save may be under way while training goes on."""
+    """One op, if a save may run while training continues."""
     checkpoint = plan.checkpoint
     if checkpoint is not None and _saves(checkpoint) and isinstance(checkpoint.mode, AsyncSave):
         yield SettleSave(over=tuple(MeshDim), span=plan.span("checkpoint.mode"))

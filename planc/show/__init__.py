@@ -1,1 +1,1 @@
-"""Views of a plan, its graph and its layout: functions from values to text or to plain data."""
+"""Views of a plan, its graph and its layout, as text or as plain data."""

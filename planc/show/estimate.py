@@ -16,42 +16,42 @@ from planc.vocab import MeshDim
 
 
 def estimate_text(found: Estimate, *, device: Device | None = None, bound: Roofline | None = None) -> str:
-    """The convention, memory by part, communication by mesh dim, work, and time where a device is known."""
+    """The convention, memory by part, communication by mesh dim, work, and time if a device is known."""
     sections = [convention_text(), memory_text(found, device=device), collectives_text(found)]
     sections.append(f"WORK PER STEP\n{render_table([*_work_rows(found)], indent='  ')}")
     if bound is not None:
         rows = render_table([*_time_rows(found, bound)], right=(1,), indent="  ")
         sections.append(f"TIME PER STEP, {bound.source}\n{rows}")
     elif device is not None:
-        sections.append(f"TIME PER STEP\n  not known: {device.name} does not say its peaks\n")
+        sections.append(f"TIME PER STEP\n  unknown: planc has no peak FLOP/s or bandwidth of {device.name}\n")
     return "\n".join(sections)
 
 
 def convention_text() -> str:
-    """What every number stands under."""
+    """The caveats of every number."""
     return "".join(f"{line}\n" for line in CONVENTION)
 
 
 def memory_text(found: Estimate, *, device: Device | None = None) -> str:
-    """Memory by part, the peak, where it is reached and, for a device, whether it fits."""
+    """Memory by part, the peak, its phase and, for a device, whether it fits."""
     rows = [_peak_row(found, name) for name, _ in found.memory.peak_parts]
     peak = found.memory.peak
     rows.append((peak.name, needs.peak_memory(found).text, _size(peak), peak.formula))
-    text = f"MEMORY PER RANK, at the peak, which is reached in {needs.peak_phase(found).text}\n"
+    text = f"MEMORY PER RANK, at the peak, in {needs.peak_phase(found).text}\n"
     text += render_table(rows, right=(1,), indent="  ")
     if elsewhere := [*_elsewhere(found)]:
-        text += "  at other moments or in other places, each at its own most:\n"
+        text += "  at other times or in other places, each at its own maximum:\n"
         text += render_table(elsewhere, right=(1,), indent="  ")
     if found.memory.host_bytes:
-        text += f"  in the host's memory, beside the process: {needs.host_memory(found).text} per rank\n"
+        text += f"  in host memory, in addition to the process: {needs.host_memory(found).text} per rank\n"
     text += "".join(f"  {line}\n" for line in caveats(found))
     return text if device is None else f"{text}  on {device.name}: {_verdict(found, device)}\n"
 
 
 def caveats(found: Estimate) -> Iterator[str]:
-    """What of the plan the memory is not estimated for."""
+    """The parts of the plan that the memory estimate does not model."""
     if "compile" in found.not_modeled:
-        yield "compile is not modeled: compiled modules keep other tensors, and the peak is often lower"
+        yield "compile is not modeled: compiled modules keep other tensors, and their peak is often lower"
 
 
 def _peak_row(found: Estimate, name: str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def _peak_row(found: Estimate, name: str) -> tuple[str, ...]:
 
 
 def _elsewhere(found: Estimate) -> Iterator[tuple[str, ...]]:
-    """The parts that the peak does not have, or not as large."""
+    """The parts that are larger at another time than at the peak."""
     at_peak = dict(found.memory.peak_parts)
     for part in found.memory.parts:
         if part.num_bytes and at_peak.get(part.name) != part.num_bytes:
@@ -75,22 +75,22 @@ def _verdict(found: Estimate, device: Device) -> str:
 
 
 def collectives_text(found: Estimate) -> str:
-    """What a rank sends in a step, by mesh dim, kind and cause."""
+    """The bytes that a rank sends in a step, by mesh dim, kind and cause."""
     text = "COMMUNICATION PER STEP, PER RANK\n"
     rarely = _comparison_text(found)
     if not found.collectives:
         return f"{text}  none\n{rarely}"
     sent, number = needs.sent_bytes(found), needs.num_collectives(found)
     table = render_table([*_traffic_rows(found)], right=(2, 4), indent="  ")
-    return f"{text}{table}  {sent.text} in all, in {number.text}\n{rarely}"
+    return f"{text}{table}  {sent.text} in total, in {number.text}\n{rarely}"
 
 
 def _comparison_text(found: Estimate) -> str:
-    """One line; empty where no replicas are compared."""
+    """One line; empty if no replicas are compared."""
     if (comparison := found.comparison) is None:
         return ""
     sent = needs.comparison_bytes(found).text
-    return f"  and {sent} after every {plural(comparison.every_steps, 'step')}, to compare replicas\n"
+    return f"  and {sent} every {plural(comparison.every_steps, 'step')}, to compare replicas\n"
 
 
 def _size(amount: Amount) -> str:
@@ -98,7 +98,7 @@ def _size(amount: Amount) -> str:
 
 
 def _traffic_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
-    """One row for each mesh dim, kind and cause, whatever sizes it has: single numbers too."""
+    """One row for each mesh dim, kind and cause of any size, including single numbers."""
     groups: dict[tuple[tuple[MeshDim, ...], str, str], list[Collective]] = {}
     for one in found.collectives:
         groups.setdefault((one.over, one.kind, one.cause), []).append(one)
@@ -115,22 +115,22 @@ def _work_rows(found: Estimate) -> Iterator[tuple[str, str, str]]:
     if work.counts_all_experts:
         formula += "; every expert counts"
     yield "model", f"{needs.flops_per_token(found).text} per token", formula
-    yield "step", needs.flops_per_step(found).text, f"of all ranks, {needs.tokens_per_step(found).text}"
+    yield "step", needs.flops_per_step(found).text, f"for all ranks, {needs.tokens_per_step(found).text}"
     again = work.executed_per_token / work.per_token if work.per_token else 1.0
     executed = needs.flops_per_rank(found).text
     yield "rank", executed, f"executed, {again:.3f} x the model's: recomputation"
 
 
 def _time_rows(found: Estimate, bound: Roofline) -> Iterator[tuple[str, str, str]]:
-    yield "compute", _seconds(bound.compute_seconds), "executed FLOP over the peak"
-    yield "links", _seconds(bound.link_seconds), "sent inside a node"
+    yield "compute", _seconds(bound.compute_seconds), "executed FLOPs over the peak"
+    yield "links", _seconds(bound.link_seconds), "sent within a node"
     yield "network", _seconds(bound.network_seconds), "sent between nodes"
     if bound.replicas_seconds:
-        yield "replicas", _seconds(bound.replicas_seconds), "gradients, sent after backward"
+        yield "replicas", _seconds(bound.replicas_seconds), "gradients sent after backward"
     yield (
         "optimizer",
         _seconds(bound.optimizer_seconds),
-        f"{bound.optimizer_bytes} bytes an element through memory",
+        f"{bound.optimizer_bytes} bytes per element through memory",
     )
     last = "replicas, then the optimizer" if bound.replicas_seconds else "the optimizer"
     yield "step", _seconds(bound.step_seconds), f"at least: the slowest ({bound.bound}), then {last}"
@@ -146,7 +146,7 @@ def _seconds(seconds: float) -> str:
 
 
 def memory_data(found: Estimate) -> dict[str, Any]:
-    """Every part of memory, and the peak with its own parts."""
+    """Every part of memory, and the peak with its parts."""
     made_of = [{"name": name, "num_bytes": size} for name, size in found.memory.peak_parts]
     return {
         "parts": [asdict(part) for part in found.memory.parts],
@@ -157,7 +157,7 @@ def memory_data(found: Estimate) -> dict[str, Any]:
 
 
 def collectives_data(found: Estimate) -> list[dict[str, Any]]:
-    """Every collective of a step, nothing added up."""
+    """Every collective of a step, without sums."""
     return _listed(found.collectives)
 
 
@@ -168,7 +168,7 @@ def _listed(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
 def estimate_data(
     found: Estimate, *, device: Device | None = None, bound: Roofline | None = None
 ) -> dict[str, Any]:
-    """Everything, nothing added up but the facts; `device` and `time` only where a device is known."""
+    """Everything, with sums only in the facts; `device` and `time` only if a device is known."""
     document: dict[str, Any] = {
         "convention": " ".join(CONVENTION),
         "not_modeled": list(found.not_modeled),

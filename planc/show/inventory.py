@@ -9,7 +9,7 @@ from planc.tables import format_number, format_shape, render_table
 
 
 def inventory_text(inventory: Inventory) -> str:
-    """Architecture and sizes, then modules that own parameters, attention, ties and the model's own plan."""
+    """Architecture and sizes, then modules with parameters, attention, ties and the model's own plan."""
     parts = [_head(inventory), _modules(inventory), _attention(inventory)]
     if inventory.ties:
         parts.append("tied\n" + "".join(f"  {' = '.join(tie)}\n" for tie in inventory.ties))

@@ -29,11 +29,11 @@ def layout_text(parameters: tuple[ParameterLayout, ...]) -> str:
     table = render_table(ordered, header=header, right=(len(header) - 2,))
     local = num_bytes("memory.parameters", sum(parameter.local_bytes for parameter in parameters))
     total = num_bytes("parameters_bytes", sum(parameter.total_bytes for parameter in parameters))
-    return f"{table}\nparameters: {local.text} on rank 0, {total.text} in all\n"
+    return f"{table}\nparameters: {local.text} on rank 0, {total.text} in total\n"
 
 
 def other_dtypes_text(build: BuildModel) -> str:
-    """Which parameters and buffers are not of the model's dtype, a line for each reason and dtype."""
+    """Parameters and buffers with another dtype than the model's, one line for each reason and dtype."""
     lines = []
     for dtype in dict.fromkeys(dtype for _, dtype in build.own_dtypes):
         names = summarise([name for name, own in build.own_dtypes if own is dtype])

@@ -1,4 +1,4 @@
-"""The language's reference as Markdown, made from the definitions that `planc explain` reads too."""
+"""The language's reference as Markdown, from the same definitions as `planc explain`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PAGES = "planc/diagnostics/explain"
 
 
 def manual(*, codes: Sequence[Code]) -> Iterator[str]:
-    """The lines of every section; `codes` are all there are."""
+    """The lines of every section; `codes` are all codes."""
     for section in (_syntax(), _blocks(), _facts(), _units(), _styles(), _ops(), _codes(codes)):
         yield from section
         yield ""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A Markdown table; nothing without rows."""
+    """A Markdown table; no lines without rows."""
     if not rows:
         return
     for row in (header, ["---"] * len(header), *rows):
@@ -36,7 +36,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def _cell(text: str) -> str:
-    """Markdown that cannot end its cell, and in which only what stands in backticks is marked up."""
+    """Markdown that can't end its cell, with markup only in backticks."""
     parts = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
     return "".join(part if part.startswith("`") else re.sub(r"([*<])", r"\\\1", part) for part in parts)
 
@@ -48,7 +48,7 @@ def _syntax() -> Iterator[str]:
     yield ""
     limits = (
         ("characters of a file", f"{MAX_CHARACTERS:_}"),
-        ("words and signs of a file", f"{MAX_TOKENS:_}"),
+        ("tokens of a file", f"{MAX_TOKENS:_}"),
         ("open brackets", str(MAX_DEPTH)),
         ("digits of a number", str(MAX_DIGITS)),
     )
@@ -58,8 +58,8 @@ def _syntax() -> Iterator[str]:
 _SYNTAX = """\
 ## Syntax
 
-Statements end with their line, or with a comma. Inside ( ) and [ ] a line may end anywhere. `#` starts a
-comment that ends with the line. The order of statements never matters. In the rules, `[x]` and `x?` may be
+Statements end with their line, or with a comma. Inside ( ) and [ ], lines may end anywhere. `#` starts a
+comment until the end of the line. The order of statements never matters. In the rules, `[x]` and `x?` may be
 left out and `x*` may be repeated.
 
 ```text
@@ -73,15 +73,15 @@ left out and `x*` may be repeated.
 | part of a pattern | matches |
 | --- | --- |
 | `name` | the child of that name |
-| `*` | any one segment, or a part of one |
-| `**` | any number of segments, none among them |
+| `*` | any one segment, or part of one |
+| `**` | any number of segments, including none |
 | `{{q,k,v}}` | each alternative; one that matches nothing is an error |
 | `{{0..30}}` | each number, both ends included |
 
-A parameter has the type `int`, `float`, `string` or `bool`; numbers may have a range: `int(1..8)`. A bare
-word in a value is a parameter's name, or one of the words that the setting lists. `override` before a setting
-or a rule says that it replaces one of a base, of a fragment, or another rule. `--set` and the environment
-give settings by their dotted path: `mesh.tp=4`."""
+A parameter has the type `int`, `float`, `string` or `bool`; numbers can have a range: `int(1..8)`. A bare
+word in a value is a parameter's name, or one of the setting's choices. `override` before a setting
+or a rule states that it replaces another rule, or one of a base or a fragment. `--set` and the environment
+set values by their dotted path: `mesh.tp=4`."""
 
 
 def _blocks() -> Iterator[str]:
@@ -107,7 +107,7 @@ def _block(shape: Shape) -> Iterator[str]:
             yield from _calls(kind.cases)
     for directive in shape.directives:
         yield ""
-        yield f"`{directive}` stands for the rules that the model itself declares."
+        yield f"`{directive}` applies the rules that the model itself declares."
     if shape.actions is STYLE_ACTIONS:
         yield ""
         yield '`"pattern" -> style`, or `["pattern", "pattern"] -> style`, with the [styles](#styles).'
@@ -136,7 +136,7 @@ def _key(spec_field: Field[Any]) -> tuple[str, str, str, str]:
 
 
 def _calls(cases: Mapping[str, type[Any]]) -> Iterator[str]:
-    """What each call is for, and its arguments."""
+    """The purpose and arguments of each call."""
     for name, record in cases.items():
         doc = on_one_line(record.__doc__, of=record)
         yield ""
@@ -152,11 +152,11 @@ def _facts() -> Iterator[str]:
     yield ""
     yield "`expect { ... }`"
     yield ""
-    yield "Assertions about facts that follow from the plan, one comparison a line, with `==`, `!=`, `<=`,"
-    yield "`>=`, `<` or `>`: `planc check` proves them, `planc diff` says which one a change breaks."
+    yield "Assertions about facts that follow from the plan, one comparison per line, with `==`, `!=`, `<=`,"
+    yield "`>=`, `<` or `>`. `planc check` proves them; `planc diff` reports the ones that a change breaks."
     yield ""
     rows = [(f"`{name}`", kind, text) for name, kind, text in fact_rows()]
-    yield from table(("fact", "kind", "what it is"), rows)
+    yield from table(("fact", "kind", "meaning"), rows)
 
 
 def _units() -> Iterator[str]:
@@ -173,8 +173,8 @@ def _units() -> Iterator[str]:
 def _styles() -> Iterator[str]:
     yield "## Styles"
     yield ""
-    yield "The actions of `tensor_parallel`: where a module's parameters lie, how its input arrives, what it"
-    yield "computes on, and how its output leaves. Parameters that are not listed are whole on every rank."
+    yield "The actions of `tensor_parallel`: the placements of a module's parameters, of its input, of its"
+    yield "computation, and of its output. Parameters that are not listed are replicated on every rank."
     yield ""
     header = ("style", "for", "parameters", "input", "computes on", "output", "options")
     yield from table(header, [_style(style) for style in STYLES])
@@ -187,7 +187,7 @@ def _styles() -> Iterator[str]:
 
 def _style(style: Style) -> tuple[str, ...]:
     placed = ", ".join(f"{name} `{placement}`" for name, placement in style.parameters.items())
-    summed = "gradients summed over tp" if style.reduces_parameter_gradients else ""
+    summed = "gradients reduced over tp" if style.reduces_parameter_gradients else ""
     return (
         f"`{style.name}`",
         ", ".join(style.kinds),
@@ -202,7 +202,7 @@ def _style(style: Style) -> tuple[str, ...]:
 def _ops() -> Iterator[str]:
     yield "## Ops"
     yield ""
-    yield "What `planc show --graph` prints and a run executes; `planc explain OP` has the fields of each."
+    yield "`planc show --graph` prints them, a run executes them, and `planc explain OP` lists their fields."
     yield ""
     rows = [
         (f"`{name}`", op.stage.name.lower(), op.summary, "; ".join(effects_of(op)))
@@ -214,10 +214,10 @@ def _ops() -> Iterator[str]:
 def _codes(codes: Sequence[Code]) -> Iterator[str]:
     yield "## Diagnostics"
     yield ""
-    yield "`planc explain CODE` prints the page, with an example that fails and one that passes."
+    yield "`planc explain CODE` prints a page with an example that fails and one that passes."
     yield ""
     rows = [
         (f"[{code.code}]({_PAGES}/{code.code}.md)", str(code.severity), f"`{code.name}`", code.summary)
         for code in sorted(codes, key=lambda code: code.code)
     ]
-    yield from table(("code", "severity", "name", "what it says"), rows)
+    yield from table(("code", "severity", "name", "summary"), rows)

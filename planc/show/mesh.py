@@ -1,4 +1,4 @@
-"""Which rank stands where on the mesh."""
+"""The ranks' places on the mesh."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from planc.tables import render_table
 from planc.vocab import MESH_DIMS, MeshDim
 
 MAX_ROWS = 32
-"""Rows of a table that a person still reads."""
+"""The most rows that a reader can use."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeshRow:
-    """Consecutive ranks, first to last, and the first and last coordinate they have on each mesh dim."""
+    """Consecutive ranks, first to last, with their first and last coordinate on each mesh dim."""
 
     first_rank: int
     last_rank: int
@@ -26,7 +26,7 @@ class MeshRow:
 
 
 def coordinates(rank: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """A rank's place on each mesh dim, outermost first; the last dim's ranks are neighbours."""
+    """A rank's place on each mesh dim, outermost first; the last dim's ranks are neighbors."""
     found = []
     for size in reversed(sizes):
         rank, coordinate = divmod(rank, size)
@@ -35,14 +35,14 @@ def coordinates(rank: int, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def stride(mesh_dim: MeshDim, sizes: Sequence[int]) -> int:
-    """How far apart neighbours on a mesh dim are, in ranks."""
+    """The distance between neighbors on a mesh dim, in ranks."""
     return prod(sizes[MESH_DIMS.index(mesh_dim) + 1 :])
 
 
 def mesh_rows(sizes: Sequence[int]) -> tuple[MeshRow, ...]:
-    """The whole mesh in at most MAX_ROWS rows where that is possible: inner dims fold into ranges."""
+    """The whole mesh in at most MAX_ROWS rows if possible: inner dims fold into ranges."""
     num_outer = len(sizes)
-    # The outermost dim stays unfolded: a table of one row says nothing.
+    # The outermost dim stays unfolded: a table of one row has no information.
     while prod(sizes[:num_outer]) > MAX_ROWS and prod(sizes[: num_outer - 1]) > 1:
         num_outer -= 1
     inner = sizes[num_outer:]
@@ -91,7 +91,7 @@ def range_text(first: int, last: int) -> str:
 
 
 def mesh_data(sizes: Sequence[int]) -> dict[str, Any]:
-    """World size, and each mesh dim with its size and stride, from which every coordinate follows."""
+    """World size, and each mesh dim with its size and stride, which determine every coordinate."""
     return {
         "world_size": prod(sizes),
         "mesh_dims": [

@@ -1,4 +1,4 @@
-"""Where every value of a plan comes from."""
+"""The origin of every value in a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planc.tables import render_table
 
 
 def values(plan: Plan) -> dict[str, str]:
-    """Each setting's value as a plan would write it, by dotted path, in the order of the blocks."""
+    """Each setting's value in plan syntax, by dotted path, in the order of the blocks."""
     records = ((kind, shape, getattr(plan, kind)) for kind, shape in BLOCKS.items())
     return {
         path: value
@@ -34,7 +34,7 @@ def _values(path: str, shape: Shape, record: Any) -> Iterator[tuple[str, str]]:
 
 
 def chain(steps: tuple[OriginStep, ...]) -> tuple[str, ...]:
-    """An origin as words, what won first: `--set mesh.tp=4`, `llama.plan:12`, `param tp (llama.plan:3)`."""
+    """An origin as text, the winner first: `--set mesh.tp=4`, `llama.plan:12`, `param tp (llama.plan:3)`."""
     return tuple(_step(step) for step in steps)
 
 
@@ -58,13 +58,13 @@ def _step(step: OriginStep) -> str:
 
 
 def origin_text(plan: Plan) -> str:
-    """One line a setting: path, value, and the chain of its origin."""
+    """One line per setting: path, value, and the chain of its origin."""
     rows = [(path, value, " <- ".join(chain(plan.origins[path]))) for path, value in values(plan).items()]
     return render_table(rows, header=("setting", "value", "origin"))
 
 
 def origin_data(plan: Plan) -> list[dict[str, Any]]:
-    """Every setting with its value as written and its origin, what won first."""
+    """Every setting with its value as written and its origin, the winner first."""
     return [
         {
             "path": path,

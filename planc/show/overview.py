@@ -16,12 +16,12 @@ from planc.tables import Row
 
 
 def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
-    """What a successful `check` says: mesh, parameters, modules and units, batch, memory, communication."""
+    """The summary of a successful `check`: mesh, parameters, modules, batch, memory, communication."""
     dims = " x ".join(f"{mesh_dim} {size}" for mesh_dim, size in graph.mesh if size > 1) or "one rank"
     yield "mesh", f"{dims}, world size {of_plan.world_size(graph).number}"
     if (elastic := bound.plan.elastic) is not None:
         yield "elastic", _elastic(bound.plan, elastic)
-    # A plan with errors has no essence, and its check should not wait for the import.
+    # A plan with errors has no summary, and its check should not wait for the import.
     from planc.estimate.estimate import estimate
     from planc.figures import needs
 
@@ -44,7 +44,7 @@ def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
         else ""
     )
     missing = "".join(f"; {name} is not modeled" for name in estimated.not_modeled)
-    host = f", {needs.host_memory(estimated).text} in the host's memory" if memory.host_bytes else ""
+    host = f", {needs.host_memory(estimated).text} in host memory" if memory.host_bytes else ""
     yield "memory", f"about {peak.text} reserved per rank at the peak{share}, in {phase.text}{host}{missing}"
     sent, number = needs.sent_bytes(estimated), needs.num_collectives(estimated)
     yield "communication", f"{sent.text} sent per rank and step, in {number.text}"
@@ -58,7 +58,7 @@ def _elastic(plan: Plan, elastic: ElasticSpec) -> str:
 
 
 def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
-    """What `planc show` says by default."""
+    """The default output of `planc show`."""
     plan, inventory = bound.plan, bound.inventory
     model = plan.model
     seed = f" of seed {model.seed}" if model.weights is Weights.RANDOM else ""
@@ -70,15 +70,15 @@ def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
         yield "styles", ", ".join(f"{name} {number}" for name, number in styles.items())
     if plan.fsdp:
         copies = f", replicas over {plan.fsdp.replicate_on}" if plan.fsdp.replicate_on else ""
-        place = ", offloaded to the host" if plan.fsdp.cpu_offload else ""
+        place = ", offloaded to the CPU" if plan.fsdp.cpu_offload else ""
         yield "fsdp", f"over {', '.join(plan.fsdp.on)}{copies}{place}"
     elif plan.mesh.dp_replicate > 1:
-        yield "replicas", "whole over dp_replicate, gradients summed after backward"
+        yield "replicas", "over dp_replicate, gradients reduced after backward"
     if plan.context_parallel:
         cp = plan.context_parallel
         yield "context parallel", f"{cp.rotate} over {', '.join(cp.on)}, load balancer {cp.load_balancer}"
     if bound.checkpointed:
-        some = f", {len(bound.selective)} of them selectively" if bound.selective else ""
+        some = f", of which {len(bound.selective)} selectively" if bound.selective else ""
         yield "recomputed", f"{of_plan.recomputed_modules(graph).text}{some}"
     if plan.compile and bound.compiled:
         how = _written(plan.compile, ("backend",))
@@ -96,8 +96,8 @@ def _checkpoint(checkpoint: CheckpointSpec) -> str:
     how = ""
     if isinstance(checkpoint.mode, AsyncSave):
         skips = checkpoint.mode.when_busy is WhenBusy.SKIP
-        how = f" while training goes on ({'skipped' if skips else 'waits'} while one is under way)"
-    kept = f"the last {checkpoint.keep_last} kept"
+        how = f" while training continues ({'skipped' if skips else 'waits'} while another save is running)"
+    kept = f"keeping the last {checkpoint.keep_last}"
     return f"{' and '.join(when) or 'never'}{how}, {kept}, resume {checkpoint.resume}"
 
 

@@ -1,4 +1,4 @@
-"""The grammar as a person reads it: rules in the notation of `plan.lark` without what only Lark needs."""
+"""The grammar for readers: rules in the notation of `plan.lark`, without details for Lark."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from planc.tables import render_table
 
 _DEFINITION = re.compile(r"^[?!]?(\w+): (.*)$", re.MULTILINE)
 _WORD = re.compile(r"/(\w+)\(\?!\S*/|(\"\w+\")")
-"""A terminal that is one word, alone or with what must not follow it."""
+"""A terminal that is one word, alone or with a negative lookahead."""
 _STRINGS = re.compile(r'("[^"]*")')
 
 
 def readable_rules() -> str:
-    """Every rule of the grammar on its line; words stand for the terminals that name them."""
+    """Every rule of the grammar on its own line, with words in place of their terminals."""
     definitions = dict(_DEFINITION.findall(grammar_text()))
     words = {name: found for name, body in definitions.items() if (found := _word(body))}
     rules = [(name, body) for name, body in definitions.items() if not _is_terminal(name)]
@@ -43,7 +43,7 @@ def _plain(body: str, words: dict[str, str]) -> str:
 
 
 def _plain_parts(body: str, words: dict[str, str]) -> Iterator[str]:
-    """Names without Lark's leading underscore; what stands in quotes as it is."""
+    """Names without Lark's leading underscore; quoted text is unchanged."""
     for part in _STRINGS.split(body):
         if part.startswith('"'):
             yield part

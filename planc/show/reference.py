@@ -1,4 +1,4 @@
-"""Reference pages made from the definitions themselves: blocks, ops and styles."""
+"""Reference pages from the definitions of blocks, ops and styles."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from planc.tables import render_table
 
 
 def op_names() -> dict[str, type[Op]]:
-    """Every op by the name that a graph shows."""
+    """Every op by its name in a graph."""
     return {str(_field(op, "op").default): op for op in OPS}
 
 
 def topics() -> dict[str, tuple[str, ...]]:
-    """What `page` knows, by kind."""
+    """The topics of `page`, by kind."""
     return {"blocks": (*BLOCKS, "expect"), "ops": tuple(op_names()), "styles": tuple(BY_NAME)}
 
 
 def blocks_with(key: str) -> tuple[str, ...]:
-    """The blocks that have a key, a fact or an action of this name."""
+    """The blocks with a key, a fact or an action of this name."""
     found = [kind for kind, shape in BLOCKS.items() if key in (*shape.names, *(shape.actions or ()))]
     return (*found, *(["expect"] if key in DERIVED or key in ESTIMATED else []))
 
 
 def blocks_that_mention(word: str) -> tuple[str, ...]:
-    """The blocks whose pages have a word, as the name of a value or in what is said of it."""
+    """The blocks whose pages contain a word, as the name of a value or in its description."""
     whole = re.compile(rf"\b{re.escape(word)}\b")
     return tuple(kind for kind in BLOCKS if whole.search(page(kind) or ""))
 
@@ -54,8 +54,8 @@ def page(topic: str) -> str | None:
 _EXPECT = """\
 expect { ... }
 
-Assertions about facts that follow from the plan, proven by `planc check`; `planc diff` says which one a
-change breaks. One comparison a line: ==, !=, <=, >=, < or >, a number with its unit.
+Assertions about facts that follow from the plan. `planc check` proves them, and `planc diff` reports the
+ones that a change breaks. One comparison per line: ==, !=, <=, >=, < or >, and a number with its unit.
 
   world_size == 64
   gradient_accumulation == 16
@@ -68,7 +68,7 @@ def _facts() -> str:
 
 
 def fact_rows() -> tuple[tuple[str, str, str], ...]:
-    """Every fact that one can assert, its kind, and what it is or follows from."""
+    """Every fact for `expect`, its kind, and its definition."""
     exact = ((name, "a count", text) for name, text in DERIVED.items())
     return (*exact, *((name, f"{_fact_kind(name)}; estimated", text) for name, text in ESTIMATED.items()))
 
@@ -94,7 +94,7 @@ def _block(kind: str, shape: Shape) -> Iterator[str]:
             yield from _call(f'{name} "{label}" {{ ... }}', inner.record, doc=inner.record.__doc__)
     for directive in shape.directives:
         yield ""
-        yield f"  {directive}: rules as the model itself declares them"
+        yield f"  {directive}: the rules that the model itself declares"
     if shape.actions:
         yield ""
         yield '"pattern" -> action'
@@ -126,13 +126,13 @@ def _call(name: str, record: type[Any], *, doc: str | None) -> Iterator[str]:
 
 
 def on_one_line(doc: str | None, *, of: type[Any]) -> str:
-    """A docstring without its line breaks; nothing where a class has its own name or signature for one."""
+    """A docstring without its line breaks; empty for a generated one."""
     is_made = doc is None or doc == of.__name__ or doc.startswith(f"{of.__name__}(")
     return "" if is_made or doc is None else " ".join(cleandoc(doc).split())
 
 
 def _op(op: type[Op]) -> Iterator[str]:
-    yield f"{_field(op, 'op').default}: an op of the stage {op.stage.name.lower()}"
+    yield f"{_field(op, 'op').default}: an op of stage {op.stage.name.lower()}"
     yield ""
     yield op.summary
     given = [op_field for op_field in fields(op) if op_field.name not in ("op", "span")]
@@ -145,7 +145,7 @@ def _op(op: type[Op]) -> Iterator[str]:
 
 
 def effects_of(op: type[Op]) -> tuple[str, ...]:
-    """What an op reads and writes, which does not depend on its fields; nothing for an op with a body."""
+    """The resources that an op reads and writes, independent of its fields; none for an op with a body."""
     names = [op_field.name for op_field in fields(op) if op_field.name not in ("op", "span")]
     if "body" in names:
         return ()
@@ -167,12 +167,15 @@ def _style(style: Style) -> Iterator[str]:
     yield ""
     rows = [
         ("for", ", ".join(style.kinds)),
-        ("parameters", ", ".join(f"{n} {p}" for n, p in style.parameters.items()) or "whole on every rank"),
-        ("input", f"{style.input}, computed on as {style.computes_on}"),
+        (
+            "parameters",
+            ", ".join(f"{n} {p}" for n, p in style.parameters.items()) or "replicated on every rank",
+        ),
+        ("input", f"{style.input}, computes on {style.computes_on}"),
         ("output", str(style.output)),
     ]
     if style.reduces_parameter_gradients:
-        rows.append(("gradients", "summed over the mesh dim"))
+        rows.append(("gradients", "reduced over the mesh dim"))
     yield render_table(rows, indent="  ").rstrip()
     actions = BLOCKS["tensor_parallel"].actions or {}
     yield ""

@@ -1,4 +1,4 @@
-"""A plan with nothing left unsaid: every default written out, every parameter replaced by its value."""
+"""A fully resolved plan: every default written out, every parameter replaced by its value."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MIXED = re.compile(r"\{([0-9.]+(?:,[0-9.]+)+)\}")
 
 
 def resolved_text(bound: BoundPlan) -> str:
-    """A valid plan that means the same (equal `plan_hash`), its relative paths included, as `fmt` has it.
+    """A valid plan with the same meaning (equal `plan_hash`) and relative paths, formatted as by `fmt`.
 
-    What `auto` became stands below it as comments, since a rule would have to say `override`.
+    The rules of `auto` follow it as comments, since real rules would need `override`.
     """
     blocks = [
         "\n".join(_block(kind, shape, getattr(bound.plan, kind), bound))
@@ -34,7 +34,9 @@ def resolved_text(bound: BoundPlan) -> str:
         blocks.append("\n".join(_expect(bound)))
     text = "\n\n".join(blocks) + "\n"
     formatted, _ = format_source(SourceFile(bound.plan.name, text))
-    return formatted if formatted is not None else text  # too long a text is no plan, formatted or not
+    return (
+        formatted if formatted is not None else text
+    )  # a text beyond the limits is not a plan, formatted or not
 
 
 def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[str]:
@@ -72,7 +74,7 @@ def _automatic(bound: BoundPlan) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """A rule as one file has it."""
+    """A rule in the form for one file."""
 
     patterns: tuple[str, ...]
     action: Any
@@ -80,7 +82,7 @@ class _Flat:
 
 
 def _flat(record: Any, bound: BoundPlan) -> Iterator[_Flat]:
-    """The rules of a block. Where layers override one another, each with the names that it decides."""
+    """The rules of a block. If files override each other's rules, each rule has the names that it decides."""
     rules: tuple[PatternRule[Any], ...] = record.rules
     if len({rule.level for rule in rules if rule.override}) < 2:
         for rule in rules:
@@ -94,7 +96,7 @@ def _flat(record: Any, bound: BoundPlan) -> Iterator[_Flat]:
 
 
 def _spelt_out(brace: re.Match[str]) -> str:
-    """`{0,2,3}` for `{0,2..3}`: in a pattern, a range stands alone."""
+    """`{0,2,3}` for `{0,2..3}`: a pattern can't combine a range with numbers."""
     parts = (part.partition("..") for part in brace.group(1).split(","))
     runs = (range(int(low), int(high or low) + 1) for low, _, high in parts)
     return f"{{{','.join(str(number) for run in runs for number in run)}}}"
@@ -115,7 +117,7 @@ def _action(action: Any, shape: Shape) -> str:
 
 
 def _style_call(action: StyleAction) -> Any:
-    """The style's call with the placements that it settles on, so that a reader sees them."""
+    """The style's call with its resolved placements, for the reader."""
     settled = use(action.style, action.boundary)
     options = {
         "input": settled.input,

@@ -1,4 +1,4 @@
-"""Tensor-parallel styles as data: one file a style, registered here in one tuple."""
+"""Tensor-parallel styles as data: one file per style, registered in one tuple."""
 
 from planc.styles.colwise import COLWISE, COLWISE_GATHER_OUTPUT
 from planc.styles.embedding import EMBEDDING_COLWISE, EMBEDDING_ROWWISE

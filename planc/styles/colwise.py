@@ -6,7 +6,7 @@ from planc.vocab import Replicate, Shard
 
 COLWISE = Style(
     name="colwise",
-    doc="Divides a linear layer's output features: each rank computes its own columns of the output.",
+    doc="Shards a linear layer's output features: each rank computes its own columns of the output.",
     kinds=(Kind.LINEAR,),
     parameters={"weight": Shard(0), "bias": Shard(0)},
     computes_on=Replicate(),
@@ -17,7 +17,7 @@ COLWISE = Style(
 
 COLWISE_GATHER_OUTPUT = Style(
     name="colwise_gather_output",
-    doc="As colwise, and gathers the output so that every rank holds all features.",
+    doc="Like colwise, and gathers the output: every rank gets all features.",
     kinds=(Kind.LINEAR,),
     parameters={"weight": Shard(0), "bias": Shard(0)},
     computes_on=Replicate(),

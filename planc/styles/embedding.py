@@ -1,4 +1,4 @@
-"""Divided embedding tables."""
+"""Sharded embedding tables."""
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
@@ -6,7 +6,7 @@ from planc.vocab import Replicate, Shard
 
 EMBEDDING_ROWWISE = Style(
     name="embedding_rowwise",
-    doc="Divides an embedding table by vocabulary rows; each looks up its own, and the results are summed.",
+    doc="Shards an embedding table by vocabulary rows: each rank looks up its own, and the results add up.",
     kinds=(Kind.EMBEDDING,),
     parameters={"weight": Shard(0)},
     computes_on=Replicate(),
@@ -17,7 +17,7 @@ EMBEDDING_ROWWISE = Style(
 
 EMBEDDING_COLWISE = Style(
     name="embedding_colwise",
-    doc="Divides an embedding table by features; the output is gathered unless the plan says otherwise.",
+    doc="Shards an embedding table by features; gathers the output unless the plan sets another.",
     kinds=(Kind.EMBEDDING,),
     parameters={"weight": Shard(1)},
     computes_on=Replicate(),

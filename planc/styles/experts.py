@@ -1,4 +1,4 @@
-"""Experts of a mixture, all of them on every rank, each divided."""
+"""Experts of a mixture, each of them sharded over all ranks."""
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
@@ -7,8 +7,8 @@ from planc.vocab import Replicate
 MOE_TP_EXPERTS = Style(
     name="moe_tp_experts",
     doc=(
-        "Divides every expert of a mixture by its intermediate features, and sums the experts' outputs. "
-        "What comes back to the tokens and to the router's weights is summed too: the router stays whole."
+        "Shards every expert of a mixture by its intermediate features, and reduces the experts' outputs. "
+        "Gradients of the tokens and the router's weights are reduced too; the router stays replicated."
     ),
     kinds=(Kind.OTHER,),
     parameters={},

@@ -1,4 +1,4 @@
-"""The projection of latent attention that stays whole."""
+"""The replicated projection of latent attention."""
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
@@ -7,8 +7,8 @@ from planc.vocab import Replicate
 MLA_KV_A_PROJ = Style(
     name="mla_kv_a_proj",
     doc=(
-        "Keeps the projection to latent keys and values whole. Its rotary part goes to every rank's own "
-        "heads and not through a divided layer, so what comes back from them is summed."
+        "Replicates the projection to latent keys and values. Its rotary part goes directly to each rank's "
+        "own heads and not through a sharded layer, so its gradient is reduced."
     ),
     kinds=(Kind.LINEAR,),
     parameters={},

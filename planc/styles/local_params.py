@@ -1,4 +1,4 @@
-"""Parameters of an attention's own, beside its projections."""
+"""Parameters that an attention has in addition to its projections."""
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
@@ -7,8 +7,8 @@ from planc.vocab import Replicate
 LOCAL_PARAMS = Style(
     name="local_params",
     doc=(
-        "Divides parameters that a module holds beside divided layers, such as one number for each head: "
-        "every rank computes with its own."
+        "Shards parameters that a module has in addition to its sharded layers, such as one number per head: "
+        "every rank computes with its own shard."
     ),
     kinds=(Kind.OTHER,),
     parameters={},

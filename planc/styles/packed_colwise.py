@@ -1,4 +1,4 @@
-"""Column-parallel linear layers that hold two in one."""
+"""Column-parallel linear layers that pack two projections."""
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
@@ -7,8 +7,8 @@ from planc.vocab import Replicate, Shard, StridedShard
 PACKED_COLWISE = Style(
     name="packed_colwise",
     doc=(
-        "As colwise, for a layer that packs two of one width, such as the gate and the up projection of an "
-        "MLP: each is divided, and a rank has its columns of both."
+        "Like colwise, for a layer that packs two projections of one width, such as gate and up of an "
+        "MLP: each is sharded, and a rank gets its columns of both."
     ),
     kinds=(Kind.LINEAR,),
     parameters={"weight": StridedShard(0, 2), "bias": StridedShard(0, 2)},

@@ -1,4 +1,4 @@
-"""Redistribution at a container's entrance, and at its exit."""
+"""Redistribution of a container's input and output."""
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
@@ -22,8 +22,8 @@ PREPARE_INPUT = Style(
 PREPARE_INPUT_OUTPUT = Style(
     name="prepare_input_output",
     doc=(
-        "As prepare_input, and redistributes what the module returns from `desired` to `output`. Inside, "
-        "tensors are plain, so that layers without a style can read them: for a mixture of experts under "
+        "Like prepare_input, and redistributes the module's output from `desired` to `output`. Inside, "
+        "tensors are plain, so layers without a style can read them: for a mixture of experts under "
         "sequence parallelism."
     ),
     kinds=(Kind.CONTAINER,),

@@ -1,4 +1,4 @@
-"""Modules that stay whole."""
+"""Replicated modules."""
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
@@ -6,7 +6,7 @@ from planc.vocab import Replicate, Shard
 
 REPLICATE = Style(
     name="replicate",
-    doc="Leaves a module whole on every rank: all ranks compute the same from the same input.",
+    doc="Replicates a module on every rank: all ranks compute the same from the same input.",
     kinds=(Kind.LINEAR, Kind.EMBEDDING, Kind.NORM, Kind.OTHER),
     parameters={},
     computes_on=Replicate(),
@@ -17,8 +17,8 @@ REPLICATE = Style(
 REPLICATED_WITH_GRAD_ALLREDUCE = Style(
     name="replicated_with_grad_allreduce",
     doc=(
-        "Keeps a parameter whole where each rank's activations differ, as for the query and key norms of "
-        "divided heads: gradients are summed over the ranks."
+        "Replicates parameters whose activations differ between ranks, such as query and key norms on "
+        "sharded heads, and reduces their gradients over the ranks."
     ),
     kinds=(Kind.NORM,),
     parameters={},

@@ -6,7 +6,7 @@ from planc.vocab import Replicate, Shard
 
 ROWWISE = Style(
     name="rowwise",
-    doc="Divides a linear layer's input features and sums the partial outputs over the ranks.",
+    doc="Shards a linear layer's input features, and reduces the partial outputs over the ranks.",
     kinds=(Kind.LINEAR,),
     parameters={"weight": Shard(1), "bias": Replicate()},
     computes_on=Shard(-1),
@@ -17,7 +17,7 @@ ROWWISE = Style(
 
 ROWWISE_SPLIT_INPUT = Style(
     name="rowwise_split_input",
-    doc="As rowwise, for an input that is whole on every rank: each rank takes its own features of it.",
+    doc="Like rowwise, for an input that is whole on every rank: each rank takes its own features of it.",
     kinds=(Kind.LINEAR,),
     parameters={"weight": Shard(1), "bias": Replicate()},
     computes_on=Shard(-1),

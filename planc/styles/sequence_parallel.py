@@ -1,4 +1,4 @@
-"""Norms on a divided sequence."""
+"""Norms on a sharded sequence."""
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
@@ -7,8 +7,8 @@ from planc.vocab import Shard
 SEQUENCE_PARALLEL = Style(
     name="sequence_parallel",
     doc=(
-        "Runs a norm on a divided sequence dimension. Its parameters stay whole, and their gradients, each "
-        "rank's from its own tokens, are summed."
+        "Runs a norm on a sharded sequence dimension. Its parameters are replicated, and their gradients, "
+        "each from a rank's own tokens, are reduced over the ranks."
     ),
     kinds=(Kind.NORM,),
     parameters={},

@@ -11,11 +11,11 @@ from planc.vocab import Placement, Replicate, Shard, StridedShard
 
 @record
 class Style:
-    """What a style does to one module over the tensor-parallel mesh dim.
+    """A style: the placements of one module over the tensor-parallel mesh dim.
 
     `parameters` places each parameter by its local name; one that is not listed is replicated. `computes_on`
-    is the placement that the module's own arithmetic needs of its input: where the input arrives otherwise
-    (`input`), it is redistributed, and so is what it yields to `output`.
+    is the placement of the input that the module's own arithmetic needs: an input in another placement
+    (`input`) is redistributed, and so is the output to `output`.
     """
 
     name: str
@@ -29,19 +29,19 @@ class Style:
     reduces_parameter_gradients: bool = False
     """Whether gradients of replicated parameters are summed over the mesh dim."""
     placed_by_model: bool = False
-    """Whether parameters lie as the model's own plan places them, by their names, and none stays whole."""
+    """Whether the model's own plan places parameters by their names, and replicates none of them."""
     meets_heads: bool = False
-    """Whether the whole output is used beside divided heads, and what comes back from them is summed."""
+    """Whether sharded heads use the whole output, and its gradient from them is reduced."""
     prepares: bool = False
-    """Whether it only redistributes what enters its module, and what leaves it."""
+    """Whether it only redistributes its module's input and output."""
 
 
 @record
 class StyleUse:
-    """A style with its options settled, as a graph carries it.
+    """A style with its options resolved, as a graph has it.
 
-    `input` is how the module's input arrives, `computes_on` what its arithmetic needs, `output` how its
-    output leaves. `sequence_dim` is the activation dimension that sequence parallelism divides.
+    `input` is the placement of the module's input, `computes_on` the one its arithmetic needs, `output` its
+    output's. `sequence_dim` is the activation dimension that sequence parallelism shards.
     """
 
     style: str
@@ -53,7 +53,7 @@ class StyleUse:
 
 @record
 class Boundary:
-    """The placements at a module's edge that a plan can write; None takes the style's own."""
+    """The input and output placements that a plan can write; None for the style's own."""
 
     input: Placement | None = None
     output: Placement | None = None
@@ -62,9 +62,9 @@ class Boundary:
 
 
 def own_placement(style: str, shape: tuple[int, ...]) -> Placement | None:
-    """Where transformers' own plan puts a parameter that it names itself; None for no style of a parameter.
+    """The placement that transformers' own plan gives a parameter by name; None for other styles.
 
-    Rows and columns are those of the last two dimensions, behind that of the experts. A vector has only rows.
+    Rows and columns are the last two dimensions, after the dimension of experts. A vector has only rows.
     """
     rows, columns = max(len(shape) - 2, 0), len(shape) - 1
     match style:
@@ -83,7 +83,7 @@ def own_placement(style: str, shape: tuple[int, ...]) -> Placement | None:
 
 
 def use(style: Style, boundary: Boundary) -> StyleUse:
-    """The style with a plan's options settled."""
+    """The style with a plan's options resolved."""
     sequence_dim = boundary.sequence_dim if boundary.sequence_dim is not None else 1
     if "sequence_dim" in style.options:
         along = Shard(sequence_dim)

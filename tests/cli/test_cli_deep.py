@@ -44,7 +44,7 @@ def test_a_deep_check_says_what_it_rehearsed(plan: Path, capsys: pytest.CaptureF
 
 def test_a_second_deep_check_remembers(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(plan), "--deep"]) == main(["check", str(plan), "--deep"]) == 0
-    assert "as it was rehearsed before" in capsys.readouterr().out
+    assert "from the cache" in capsys.readouterr().out
 
 
 def test_a_damaged_memory_is_forgotten(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +53,7 @@ def test_a_damaged_memory_is_forgotten(plan: Path, capsys: pytest.CaptureFixture
     file.write_text(file.read_text(encoding="utf-8").replace('"ranks"', '"rank"'), encoding="utf-8")
     capsys.readouterr()
     assert main(["check", str(plan), "--deep"]) == 0
-    assert "as it was rehearsed before" not in capsys.readouterr().out
+    assert "from the cache" not in capsys.readouterr().out
 
 
 def test_a_failure_is_a_finding_at_its_line(

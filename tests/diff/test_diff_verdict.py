@@ -68,7 +68,7 @@ CASES = {
     "packing": Case(("data.packing=isolate",), State.REFUSED, "data.packing"),
     "source": Case(('data.source=text("data/a.txt")',), State.REFUSED, "data.source"),
     "no resume": Case(("checkpoint.resume=none",), State.REFUSED, "the plan does not resume"),
-    "no block": Case((), State.STARTS_ANEW, "no checkpoint block", plan="unsaved.plan"),
+    "no block": Case((), State.STARTS_OVER, "no checkpoint block", plan="unsaved.plan"),
     "both": Case(
         ("data.shuffle_seed=7", "optimizer.clip_grad_norm=0.5"), State.REFUSED, "trained on other data"
     ),
@@ -153,7 +153,7 @@ def test_a_run_does_what_the_difference_says(
             assert all(note in ran["said"] for note in found["notes"])
         case State.NOTHING_TO_TRAIN:
             assert ran["code"] == 0 and "nothing to train" in ran["said"], ran["said"]
-        case State.STARTS_ANEW:
+        case State.STARTS_OVER:
             assert ran["code"] == 0 and "resumed from" not in ran["said"], ran["said"]
             assert "step 1/4" in ran["said"]
         case State.REFUSED:

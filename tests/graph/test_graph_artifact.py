@@ -79,8 +79,8 @@ TAMPERINGS: dict[str, tuple[Tamper, str]] = {
     "unknown key in an op": (_set("graph", "setup", 0, "extra", value=1), "extra"),
     "unknown op": (_set("graph", "setup", 0, "op", value="os.system"), "op"),
     "version": (_set("format_version", value=2), "this planc reads version 1"),
-    "mesh of the wrong size": (_set("graph", "mesh", 3, 1, value=4), "its sizes are not the graph's"),
-    "mesh without a dim": (_set("graph", "mesh", value=[["tp", 2]]), "its sizes are not the graph's"),
+    "mesh of the wrong size": (_set("graph", "mesh", 3, 1, value=4), "its sizes differ from the graph's"),
+    "mesh without a dim": (_set("graph", "mesh", value=[["tp", 2]]), "its sizes differ from the graph's"),
 }
 
 

@@ -93,26 +93,26 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     ),
     "a save that may be skipped and is waited for": (
         _each("save", ops.SaveCheckpoint, when_busy="skip"),
-        "when_busy belongs to an asynchronous save",
+        "when_busy is only for an asynchronous save",
     ),
     "ranks that hear of the end for themselves": (
         _each("step", ops.ReduceMetrics, agree_over=()),
         "ranks along tp do not agree on when to end",
     ),
-    "no mesh": (_without("setup", ops.InitMesh), "mesh.init comes first, once"),
-    "mesh last": (_last("setup", ops.InitMesh), "mesh.init comes first, once"),
-    "two meshes": (_twice("setup", ops.InitMesh), "mesh.init comes first, once"),
-    "another mesh": (_each("setup", ops.InitMesh, sizes=ONE_EACH), "its sizes are not the graph's"),
-    "mesh without tp": (_with_mesh(ONE_EACH[:-1]), "communicates over tp, which the mesh has not"),
+    "no mesh": (_without("setup", ops.InitMesh), "mesh.init must be first, and only once"),
+    "mesh last": (_last("setup", ops.InitMesh), "mesh.init must be first, and only once"),
+    "two meshes": (_twice("setup", ops.InitMesh), "mesh.init must be first, and only once"),
+    "another mesh": (_each("setup", ops.InitMesh, sizes=ONE_EACH), "its sizes differ from the graph's"),
+    "mesh without tp": (_with_mesh(ONE_EACH[:-1]), "communicates over tp, which is not in the mesh"),
     "mesh inside out": (_with_mesh(ONE_EACH[::-1]), "names every dim once, outermost first"),
     "empty mesh dim": (_with_mesh((*ONE_EACH[:-1], (MeshDim.TP, 0))), "has at least one rank"),
-    "tp after fsdp": (_last("setup", ops.ShardTensorParallel), "stage TENSOR_PARALLEL comes after"),
-    "fsdp after the weights": (_last("setup", ops.FullyShard), "stage FULLY_SHARD comes after"),
+    "tp after fsdp": (_last("setup", ops.ShardTensorParallel), "stage TENSOR_PARALLEL must not follow"),
+    "fsdp after the weights": (_last("setup", ops.FullyShard), "stage FULLY_SHARD must not follow"),
     "optimizer before sharding": (
         _first("setup", lambda op: isinstance(op, ops.InitMesh | ops.BuildOptimizer)),
-        "stage BUILD comes after OPTIMIZER",
+        "stage BUILD must not follow OPTIMIZER",
     ),
-    "step op in setup": (_edit("setup", lambda found: [*found, ops.StepOptimizer()]), "is no setup op"),
+    "step op in setup": (_edit("setup", lambda found: [*found, ops.StepOptimizer()]), "is not a setup op"),
     "setup op in step": (
         _edit("step", lambda found: [*found, ops.MaterialiseWeights()]),
         "does not belong to stage STEP",
@@ -121,28 +121,28 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _edit("save", lambda found: [*found, ops.StepOptimizer()]),
         "does not belong to stage SAVE",
     ),
-    "no weights": (_without("setup", ops.InitWeights), "reads weights, which nothing has written"),
+    "no weights": (_without("setup", ops.InitWeights), "reads weights before anything writes it"),
     "no memory": (
         _without("setup", ops.MaterialiseWeights),
-        "needs weights.materialise once, has it 0 times",
+        "needs weights.materialise once and has it 0 times",
     ),
-    "no data": (_without("setup", ops.OpenData), "reads data, which nothing has written"),
-    "no batch": (_without("step", ops.NextBatch), "reads batch, which nothing has written"),
+    "no data": (_without("setup", ops.OpenData), "reads data before anything writes it"),
+    "no batch": (_without("step", ops.NextBatch), "reads batch before anything writes it"),
     "clip after the step": (_last("step", ops.ClipGradients), "reads clipped_gradients, which nothing"),
     "no clip": (_without("step", ops.ClipGradients), "reads clipped_gradients, which nothing"),
     "no sync": (_without("step", ops.SyncGradients), "reads synced_gradients, which nothing"),
-    "no step": (_without("step", ops.StepOptimizer), "needs optimizer.step once, has it 0 times"),
-    "two steps": (_twice("step", ops.StepOptimizer), "needs optimizer.step once, has it 2 times"),
-    "two batches": (_twice("step", ops.NextBatch), "needs batch.next once, has it 2 times"),
-    "no loop": (_without("step", ops.Accumulate), "needs accumulate once, has it 0 times"),
+    "no step": (_without("step", ops.StepOptimizer), "needs optimizer.step once and has it 0 times"),
+    "two steps": (_twice("step", ops.StepOptimizer), "needs optimizer.step once and has it 2 times"),
+    "two batches": (_twice("step", ops.NextBatch), "needs batch.next once and has it 2 times"),
+    "no loop": (_without("step", ops.Accumulate), "needs accumulate once and has it 0 times"),
     "no backward": (
         _body(lambda body: [op for op in body if not isinstance(op, ops.Backward)]),
         "reads gradients, which nothing",
     ),
-    "backward before loss": (_body(lambda body: body[::-1]), "reads loss, which nothing has written"),
+    "backward before loss": (_body(lambda body: body[::-1]), "reads loss before anything writes it"),
     "root unit first": (
         _first("setup", lambda op: op.stage < Stage.FULLY_SHARD or getattr(op, "groups", ()) == (("",),)),
-        "comes after a unit that holds it",
+        "follows a unit that contains it",
     ),
     "gradients summed nowhere": (
         _without("setup", ops.FullyShard),
@@ -172,7 +172,7 @@ def test_gradients_are_summed_before_they_are_used(behind: type[Op]) -> None:
     rest = [op for op in graph.step if op is not summing]
     place = [isinstance(op, behind) for op in rest].index(True) + 1
     violations = verify(_edit("step", lambda _: [*rest[:place], summing, *rest[place:]])(graph))
-    assert [str(one) for one in violations] == ["grads.all_reduce: sums gradients that are clipped already"]
+    assert [str(one) for one in violations] == ["grads.all_reduce: sums gradients after clipping"]
 
 
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)

@@ -108,7 +108,7 @@ def test_paths_start_at_the_current_folder(
 
 def test_an_unchanged_branch_says_so(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["review", "main"]) == 0
-    assert out(capsys).endswith("\nNo plan is changed.\n")
+    assert out(capsys).endswith("\nNo plan changed.\n")
 
 
 def test_fail_on_watches_a_group_of_all_plans(plans: Path) -> None:
@@ -142,5 +142,6 @@ def test_what_a_comment_cannot_take_is_named() -> None:
     assert text.startswith(f"{MARKER}\n")
     assert MAX_CHARACTERS - 5_100 < len(text) < MAX_CHARACTERS + 200
     assert text.endswith(
-        "\n4 differences too long for a comment; see `planc diff`: x11.plan, x12.plan, x13.plan, x14.plan\n"
+        "\n4 differences omitted from this long comment; see `planc diff`: "
+        "x11.plan, x12.plan, x13.plan, x14.plan\n"
     )

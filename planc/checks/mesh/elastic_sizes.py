@@ -11,7 +11,7 @@ CODE = Code("P310", "elastic-sizes", "invalid `elastic` sizes")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One error for several mesh dims, for no sizes, and for each size that is too large or repeated."""
+    """One error for several mesh dims, for an empty list, and for each size too large or repeated."""
     plan = subject.plan
     if (elastic := plan.elastic) is None:
         return

@@ -1,4 +1,4 @@
-"""Every op, one file each, registered here in one tuple, in the order in which a run meets them."""
+"""Every op, one file each, registered in one tuple, in the order of a run."""
 
 from planc.graph.op import Op
 from planc.graph.ops.accumulate import Accumulate

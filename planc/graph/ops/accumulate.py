@@ -18,12 +18,12 @@ MicroOp = ShardContext | Forward | ComputeLoss | Backward
 class Accumulate(Op):
     op: Literal["accumulate"] = "accumulate"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Repeats its body over the step's micro-batches; gradients add up."
+    summary: ClassVar[str] = "Repeats its body over the step's micro-batches and accumulates gradients."
     times: int
     body: tuple[MicroOp, ...]
 
     def effects(self) -> Effects:
-        """The body's: what it reads before writing it, all that it writes, all that it communicates over."""
+        """The body's effects: resources it reads before writing them, all it writes, and its mesh dims."""
         parts = [op.effects() for op in self.body]
         written: set[str] = set()
         reads: list[Resource] = []

@@ -15,8 +15,8 @@ class AllReduceGradients(Op):
     op: Literal["grads.all_reduce"] = "grads.all_reduce"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = (
-        "Sums every gradient over replicas without FSDP, once a step: a message for each layer "
-        "of `blocks` and dtype, and for each dtype of the rest."
+        "Sums every gradient over replicas without FSDP, once per step: one message per layer "
+        "of `blocks` and dtype, and one per dtype for the rest."
     )
     over: tuple[MeshDim, ...]
     blocks: tuple[str, ...]

@@ -14,15 +14,15 @@ class AttachAttention(Op):
     op: Literal["attention.attach"] = "attention.attach"
     stage: ClassVar[Stage] = Stage.BUILD
     summary: ClassVar[str] = (
-        "Gives every attention module planc's own exact causal attention, or leaves its own."
+        "Gives every attention module planc's exact causal attention, or keeps the model's own."
     )
     kind: str
-    """plain, ring, allgather or ulysses; eager is the model's own."""
+    """plain, ring, allgather, ulysses, or eager for the model's own code."""
     balance: str
     """headtail or none."""
     over: tuple[MeshDim, ...]
     isolates: bool = False
-    """Whether tokens see their own document only."""
+    """Whether tokens attend only to their own document."""
 
     @property
     def unstable(self) -> str:

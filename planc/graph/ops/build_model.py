@@ -13,9 +13,9 @@ from planc.vocab import DType
 class BuildModel(Op):
     op: Literal["model.build"] = "model.build"
     stage: ClassVar[Stage] = Stage.BUILD
-    summary: ClassVar[str] = "Builds the model on the meta device: modules and shapes, no memory."
+    summary: ClassVar[str] = "Builds the model on the meta device: modules and shapes without memory."
     path: str
-    """The model folder as the plan names it."""
+    """The model directory as the plan names it."""
     config_digest: str
     """SHA-256 of its config.json."""
     architecture: str
@@ -25,11 +25,11 @@ class BuildModel(Op):
     kept_in_float32: tuple[str, ...]
     """Parameters and buffers that `from_pretrained` loads as float32, though they are built in `dtype`."""
     zeroed: tuple[str, ...]
-    """Fields of config.json that are taken as 0: by them training would draw random numbers."""
+    """Fields of config.json that are set to 0 because training would draw random numbers for them."""
 
     @property
     def other_dtypes(self) -> dict[str, DType]:
-        """The dtype of every parameter and buffer that is not of `dtype`."""
+        """The dtype of every parameter and buffer with another dtype than `dtype`."""
         return {**dict(self.own_dtypes), **dict.fromkeys(self.kept_in_float32, DType.FLOAT32)}
 
     def effects(self) -> Effects:

@@ -12,11 +12,11 @@ from planc.record import record
 class BuildSchedule(Op):
     op: Literal["schedule.build"] = "schedule.build"
     stage: ClassVar[Stage] = Stage.OPTIMIZER
-    summary: ClassVar[str] = "Sets the learning rate's course over the steps."
+    summary: ClassVar[str] = "Sets the learning-rate schedule."
     kind: str
     warmup_steps: int
     decay_steps: int | None = None
-    """The last steps, in which a `wsd` falls; None for the other kinds."""
+    """The number of last steps in which a `wsd` decays; None for the other kinds."""
     min_factor: float
     num_steps: int
 

@@ -12,7 +12,7 @@ from planc.record import record
 class CheckpointActivations(Op):
     op: Literal["activation_checkpoint.wrap"] = "activation_checkpoint.wrap"
     stage: ClassVar[Stage] = Stage.ACTIVATION_CHECKPOINT
-    summary: ClassVar[str] = "Makes modules recompute their activations in backward, all or most of them."
+    summary: ClassVar[str] = "Makes modules recompute all or most of their activations in backward."
     mode: Literal["full", "selective"]
     modules: tuple[str, ...]
 

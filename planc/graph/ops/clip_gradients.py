@@ -14,10 +14,10 @@ class ClipGradients(Op):
     op: Literal["grads.clip"] = "grads.clip"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = (
-        "Measures the global gradient norm, each distinct element once, and scales down to `max_norm`."
+        "Computes the global gradient norm, each distinct element once, and clips it to `max_norm`."
     )
     max_norm: float | None
-    """None measures only."""
+    """None to compute the norm without clipping."""
     over: tuple[MeshDim, ...]
 
     def effects(self) -> Effects:

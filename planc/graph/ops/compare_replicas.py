@@ -13,7 +13,7 @@ from planc.vocab import MeshDim
 class CompareReplicas(Op):
     op: Literal["replicas.compare"] = "replicas.compare"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Where due, compares the bits of every parameter that several ranks hold."
+    summary: ClassVar[str] = "When due, compares the bits of every parameter that several ranks hold."
     every_steps: int
     over: tuple[MeshDim, ...]
 

@@ -15,10 +15,10 @@ CompileMode: TypeAlias = Literal["default", "max-autotune-no-cudagraphs"]
 class CompileModules(Op):
     op: Literal["compile.wrap"] = "compile.wrap"
     stage: ClassVar[Stage] = Stage.COMPILE
-    summary: ClassVar[str] = "Has torch.compile make code of each module, for forward and backward."
+    summary: ClassVar[str] = "Compiles the forward and backward of each module with torch.compile."
     backend: CompileBackend
     mode: CompileMode | None
-    """Of inductor; the other backends have none."""
+    """The mode of inductor; the other backends have none."""
     fullgraph: bool
     dynamic: bool
     modules: tuple[str, ...]

@@ -15,7 +15,7 @@ class ComputeLoss(Op):
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Sums the local cross entropy and divides by the step's global token count."
     vocab_over: tuple[MeshDim, ...]
-    """The mesh dim that the logits' vocabulary is divided over, if it is."""
+    """The mesh dim that shards the logits' vocabulary, if any."""
 
     @property
     def unstable(self) -> str:

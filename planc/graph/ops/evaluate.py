@@ -18,7 +18,7 @@ EvaluationOp = ShardContext | Forward | ComputeLoss
 class Evaluate(Op):
     op: Literal["evaluate"] = "evaluate"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Where due, measures the mean loss on text that is not trained on, by its body."
+    summary: ClassVar[str] = "When due, runs its body to compute the mean loss on evaluation data."
     label: str
     every_steps: int
     """The last step is due as well."""

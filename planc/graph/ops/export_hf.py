@@ -13,11 +13,13 @@ from planc.vocab import DType, MeshDim
 class ExportHf(Op):
     op: Literal["export.hf"] = "export.hf"
     stage: ClassVar[Stage] = Stage.SAVE
-    summary: ClassVar[str] = "Gathers the weights, one at a time, into a folder that transformers loads."
+    summary: ClassVar[str] = (
+        "Gathers the weights, one at a time, into a directory that transformers can load."
+    )
     when: Literal["end"]
     dtype: DType
     path: str
-    """The model's own folder: its config, tokenizer and generation settings go along."""
+    """The model's own directory: its config, tokenizer and generation settings are copied."""
     over: tuple[MeshDim, ...]
 
     def effects(self) -> Effects:

@@ -15,14 +15,14 @@ class FullyShard(Op):
     stage: ClassVar[Stage] = Stage.FULLY_SHARD
     summary: ClassVar[str] = "Shards groups of modules: parameters, gradients and optimizer state (FSDP2)."
     groups: tuple[tuple[str, ...], ...]
-    """Each group of modules is gathered together; ("",) is the root with all that is left."""
+    """Each group of modules is gathered together; ("",) is the root with the remaining parameters."""
     shard_over: tuple[MeshDim, ...]
     replicate_over: tuple[MeshDim, ...]
     reshard_after_forward: bool
     param_dtype: DType | None
     reduce_dtype: DType | None
     cpu_offload: bool
-    """Shards of parameters and gradients lie in the host's memory, and the optimizer steps there."""
+    """Shards of parameters and gradients are in host memory, and the optimizer steps there."""
 
     @property
     def unstable(self) -> str:

@@ -11,7 +11,7 @@ from planc.vocab import MeshDim
 
 @record(kw_only=True)
 class NonfiniteGuard:
-    """What becomes of a step whose loss or gradient is no number; `at_most` None stops the run at once."""
+    """The action for a step with a NaN or inf loss or gradient; `at_most` None stops the run at once."""
 
     at_most: int | None
 
@@ -21,7 +21,7 @@ class NonfiniteGuard:
 
 @record(kw_only=True)
 class SpikeGuard:
-    """What becomes of a step whose loss is a spike among the `window` losses before it."""
+    """The action for a step whose loss is a spike compared with the `window` losses before it."""
 
     deviations: float
     window: int
@@ -39,11 +39,11 @@ def _action(at_most: int | None) -> str:
 class GuardStep(Op):
     op: Literal["step.guard"] = "step.guard"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Looks at loss and gradient norm; a step that fails is skipped, or ends the run."
+    summary: ClassVar[str] = "Checks the loss and the gradient norm; a bad step is skipped or ends the run."
     nonfinite: NonfiniteGuard
     loss_spike: SpikeGuard | None
     over: tuple[MeshDim, ...]
-    """The mesh dims whose ranks each compute the whole loss, and could disagree in its last bits."""
+    """The mesh dims whose ranks each compute the whole loss, which could differ in its last bits."""
 
     def effects(self) -> Effects:
         return Effects(

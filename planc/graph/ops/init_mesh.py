@@ -13,7 +13,7 @@ from planc.vocab import MeshDim
 class InitMesh(Op):
     op: Literal["mesh.init"] = "mesh.init"
     stage: ClassVar[Stage] = Stage.MESH
-    summary: ClassVar[str] = "Starts the process group and lays the ranks out as a device mesh."
+    summary: ClassVar[str] = "Starts the process group and arranges the ranks in a device mesh."
     sizes: tuple[tuple[MeshDim, int], ...]
     """Every mesh dim with its size, outermost first."""
     backend: str

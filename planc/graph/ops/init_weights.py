@@ -13,7 +13,7 @@ class InitWeights(Op):
     op: Literal["weights.init"] = "weights.init"
     stage: ClassVar[Stage] = Stage.LOAD
     summary: ClassVar[str] = (
-        "Draws initial weights, each tensor from its own seed: equal bit for bit on every mesh."
+        "Draws initial weights, each tensor from its own seed: bitwise equal on every mesh."
     )
     seed: int
 

@@ -12,7 +12,7 @@ from planc.record import record
 class Log(Op):
     op: Literal["log"] = "log"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Hands the step's metrics to the run's folder and the display."
+    summary: ClassVar[str] = "Writes the step's metrics to the run directory and the display."
     every_steps: int
 
     def effects(self) -> Effects:

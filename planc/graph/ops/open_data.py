@@ -16,16 +16,16 @@ class OpenData(Op):
     summary: ClassVar[str] = "Reads, tokenizes and packs the text, and fixes the sample order."
     source: SourceName
     patterns: tuple[str, ...]
-    """Globs of files; the repository of a hf_hub."""
+    """Globs of files; for hf_hub, the repository."""
     field: str
     train_on: str = ""
-    """Of a chat: assistant or all."""
+    """For chat: assistant or all."""
     revision: str = ""
-    """Of a hf_hub, as are split and subset."""
+    """For hf_hub, as are split and subset."""
     split: str = ""
     subset: str | None = None
     tokenizer: str
-    """bytes, or the path of a tokenizer.json or of its folder."""
+    """bytes, or the path of a tokenizer.json or of its directory."""
     end_of_document: str | None
     packing: str
     """attend, isolate or none."""
@@ -36,7 +36,7 @@ class OpenData(Op):
     global_batch: int
     """Sequences of one optimizer step over all ranks."""
     prefetch: int = 0
-    """Steps whose samples are made ready ahead."""
+    """The number of steps whose samples are prefetched."""
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MESH,), writes=(Resource.DATA,))

@@ -13,9 +13,9 @@ from planc.record import record
 class OpenEvaluation(Op):
     op: Literal["data.open_evaluation"] = "data.open_evaluation"
     stage: ClassVar[Stage] = Stage.DATA
-    summary: ClassVar[str] = "Reads text that is not trained on, as the training text is read."
+    summary: ClassVar[str] = "Reads evaluation data in the same way as training data."
     label: str
-    """What the plan calls it."""
+    """Its name in the plan."""
     source: SourceName
     patterns: tuple[str, ...]
     field: str
@@ -24,7 +24,7 @@ class OpenEvaluation(Op):
     split: str = ""
     subset: str | None = None
     sequences: int | None
-    """From the first on; None for all."""
+    """The number of sequences, from the first; None for all."""
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.DATA,), writes=(Resource.EVALUATION,))

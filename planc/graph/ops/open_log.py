@@ -10,7 +10,7 @@ from planc.record import record
 
 @record(kw_only=True)
 class Tracker:
-    """Where metrics go besides the run's folder. The fields after `kind` are W&B's, None for another."""
+    """A tracker of metrics. The fields after `kind` are W&B's, and None for others."""
 
     kind: Literal["tensorboard", "wandb"]
     mode: Literal["online", "offline"] | None = None
@@ -19,7 +19,7 @@ class Tracker:
     name: str | None = None
 
     def __str__(self) -> str:
-        """`wandb(project=tiny, mode=offline)`; what the plan leaves open is left out."""
+        """`wandb(project=tiny, mode=offline)`, without fields that the plan does not set."""
         names = ("project", "mode", "entity", "name")
         given = [f"{name}={value}" for name in names if (value := getattr(self, name)) is not None]
         return f"{self.kind}({', '.join(given)})" if given else self.kind
@@ -29,7 +29,7 @@ class Tracker:
 class OpenLog(Op):
     op: Literal["log.open"] = "log.open"
     stage: ClassVar[Stage] = Stage.MESH
-    summary: ClassVar[str] = "Opens each rank's own log, and on rank 0 what else follows the run."
+    summary: ClassVar[str] = "Opens each rank's log, and on rank 0 the trackers."
     per_rank: bool
     trackers: tuple[Tracker, ...]
 

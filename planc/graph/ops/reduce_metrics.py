@@ -14,11 +14,11 @@ class ReduceMetrics(Op):
     op: Literal["metrics.reduce"] = "metrics.reduce"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = (
-        "Sums the loss over the ranks that saw different tokens; all ranks learn whether one was told to end."
+        "Sums the loss over ranks with different tokens, and shares whether any rank got a stop signal."
     )
     over: tuple[MeshDim, ...]
     agree_over: tuple[MeshDim, ...] = ()
-    """Further mesh dims, whose ranks have one loss but may not all have heard that the run is to end."""
+    """Other mesh dims, whose ranks have the same loss but may not all have got the stop signal."""
 
     def effects(self) -> Effects:
         return Effects(

@@ -12,7 +12,7 @@ from planc.record import record
 class ResumeCheckpoint(Op):
     op: Literal["checkpoint.resume"] = "checkpoint.resume"
     stage: ClassVar[Stage] = Stage.RESUME
-    summary: ClassVar[str] = "Continues from the newest checkpoint of the run's folder, if there is one."
+    summary: ClassVar[str] = "Resumes from the newest checkpoint in the run directory, if there is one."
     policy: str
 
     def effects(self) -> Effects:

@@ -12,14 +12,14 @@ from planc.record import record
 class SaveCheckpoint(Op):
     op: Literal["checkpoint.save"] = "checkpoint.save"
     stage: ClassVar[Stage] = Stage.SAVE
-    summary: ClassVar[str] = "Writes all training state into a new step folder, committed by rename."
+    summary: ClassVar[str] = "Writes all training state into a new step directory, committed by rename."
     every_steps: int | None
     at_end: bool
     keep_last: int
     mode: Literal["sync", "async"] = "sync"
-    """async: training goes on while a thread writes a copy; `checkpoint.settle` says when it has ended."""
+    """async: training continues while a thread writes a copy; `checkpoint.settle` detects its end."""
     when_busy: Literal["wait", "skip"] | None = None
-    """What an asynchronous save does while the one before it is under way."""
+    """The action of an asynchronous save while the previous one is running."""
 
     def effects(self) -> Effects:
         return Effects(

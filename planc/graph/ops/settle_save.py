@@ -13,7 +13,9 @@ from planc.vocab import MeshDim
 class SettleSave(Op):
     op: Literal["checkpoint.settle"] = "checkpoint.settle"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Learns on all ranks whether the save under way has ended; the last step waits."
+    summary: ClassVar[str] = (
+        "Agrees on all ranks whether the running save has ended; the last step waits for it."
+    )
     over: tuple[MeshDim, ...]
 
     def effects(self) -> Effects:

@@ -13,15 +13,15 @@ from planc.vocab import MeshDim
 class ShardContext(Op):
     op: Literal["cp.shard"] = "cp.shard"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Takes one micro-batch, and this rank's positions of every sequence in it."
+    summary: ClassVar[str] = "Takes one micro-batch and this rank's shard of every sequence in it."
     balance: str
     buffers: tuple[tuple[str, int], ...]
-    """Sequence tensors and the dimension that is divided."""
+    """Sequence tensors and their sharded dimension."""
     over: tuple[MeshDim, ...]
     first_position: int | None = None
-    """Of a sequence, where the model's own is not 0."""
+    """The first position of a sequence, if the model's is not 0."""
     uncounted_token: int | None = None
-    """The id of tokens that do not advance the count, and are at the position before the first."""
+    """The id of tokens that do not advance the position and get the position before the first."""
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.BATCH,), writes=(Resource.LOCAL_BATCH,))

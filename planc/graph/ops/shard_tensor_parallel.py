@@ -14,7 +14,7 @@ from planc.vocab import MeshDim, Placement
 class ShardTensorParallel(Op):
     op: Literal["tp.shard"] = "tp.shard"
     stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
-    summary: ClassVar[str] = "Divides modules over the tensor-parallel mesh dim by one style."
+    summary: ClassVar[str] = "Shards modules over the tensor-parallel mesh dim with one style."
     modules: tuple[str, ...]
     use: StyleUse
     parameters: tuple[tuple[str, Placement], ...]

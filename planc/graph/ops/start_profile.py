@@ -12,11 +12,11 @@ from planc.record import record
 class StartProfile(Op):
     op: Literal["profile.start"] = "profile.start"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "Where due, starts to trace what every rank does."
+    summary: ClassVar[str] = "When due, starts tracing every rank."
     first_step: int
     last_step: int
     memory: bool
-    """Whether CUDA allocations are recorded too."""
+    """Whether to record CUDA allocations too."""
 
     def effects(self) -> Effects:
         return Effects()

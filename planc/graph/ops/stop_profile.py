@@ -12,7 +12,7 @@ from planc.record import record
 class StopProfile(Op):
     op: Literal["profile.stop"] = "profile.stop"
     stage: ClassVar[Stage] = Stage.STEP
-    summary: ClassVar[str] = "After the last step to trace, writes each rank's trace to the run's folder."
+    summary: ClassVar[str] = "After the last step to trace, writes each rank's trace to the run directory."
     last_step: int
 
     def effects(self) -> Effects:

@@ -14,7 +14,7 @@ class SyncGradients(Op):
     op: Literal["grads.sync"] = "grads.sync"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = (
-        "Sums what is still partial in one message, so that every gradient has its parameter's placement."
+        "Reduces the remaining partial gradients in one message, to their parameters' placements."
     )
     over: tuple[MeshDim, ...]
 

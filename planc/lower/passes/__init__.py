@@ -1,1 +1,1 @@
-"""Graph to graph: one pass a file."""
+"""Passes from graph to graph, one per file."""

@@ -1,4 +1,4 @@
-"""Removes what a mesh dim of one rank makes pointless."""
+"""Removes ops and dims that a mesh dim of one rank makes pointless."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DIM_FIELDS = ("over", "count_over", "vocab_over")
 
 
 def drop_trivial_dims(graph: Graph) -> Graph:
-    """The graph without collectives over one rank, and without the ops that only they would need.
+    """The graph without collectives over one rank, and without the ops that only they need.
 
-    FSDP stays where it sets a dtype or offloads, since that matters on one rank too.
+    FSDP stays if it sets a dtype or offloads, which matters on one rank too.
     """
     return replace(
         graph,
@@ -45,7 +45,7 @@ def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
 
 
 def _trim_shard(op: FullyShard, graph: Graph) -> FullyShard | None:
-    """Sharding over one rank is only worth its options; it keeps one dim then, since it needs a mesh."""
+    """Sharding over one rank is kept only for its options; it then keeps one dim, since it needs a mesh."""
     shard = tuple(dim for dim in op.shard_over if graph.size(dim) > 1)
     replicate = tuple(dim for dim in op.replicate_over if graph.size(dim) > 1)
     has_options = op.param_dtype is not None or op.reduce_dtype is not None or op.cpu_offload
