@@ -116,7 +116,7 @@ def test_a_rehearsed_peak_is_judged_by_the_device(
     assert main(["check", str(plan), "--deep"]) == 0
     out = capsys.readouterr().out
     assert "warning[P811]" in out
-    assert "the figure is the rehearsal's" in out
+    assert "the rehearsal measured this" in out
 
 
 class Terminal(io.StringIO):

@@ -50,7 +50,7 @@ def test_memory_and_communication_are_those_of_the_estimate() -> None:
 
 def test_only_parts_that_change_are_shown_below_the_peak() -> None:
     memory = named(changed("data.micro_batch=2"), Group.MEMORY)
-    assert list(memory) == ["peak", "reached in", "activations", "loss", "gaps"]
+    assert list(memory) == ["peak", "peak phase", "activations", "loss", "gaps"]
 
 
 def test_losing_a_mesh_dim_removes_its_collectives() -> None:

@@ -142,7 +142,7 @@ def test_more_ranks_are_counted_over_all_changes() -> None:
 def test_a_plan_far_too_large_has_no_neighbour() -> None:
     (finding,) = checked(with_memory(2)).diagnostics
     assert finding.help is not None
-    assert finding.help.startswith("no plan two changes away fits")
+    assert finding.help.startswith("no two changes make it fit")
 
 
 WHOLE = re.sub(r"fsdp on .*?\n}\n", "", PLAN, flags=re.DOTALL).replace("micro_batch = 2", "micro_batch = 1")

@@ -104,7 +104,7 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     "two meshes": (_twice("setup", ops.InitMesh), "mesh.init must be first, and only once"),
     "another mesh": (_each("setup", ops.InitMesh, sizes=ONE_EACH), "its sizes differ from the graph's"),
     "mesh without tp": (_with_mesh(ONE_EACH[:-1]), "communicates over tp, which is not in the mesh"),
-    "mesh inside out": (_with_mesh(ONE_EACH[::-1]), "names every dim once, outermost first"),
+    "mesh inside out": (_with_mesh(ONE_EACH[::-1]), "must name every dim once, outermost first"),
     "empty mesh dim": (_with_mesh((*ONE_EACH[:-1], (MeshDim.TP, 0))), "has at least one rank"),
     "tp after fsdp": (_last("setup", ops.ShardTensorParallel), "stage TENSOR_PARALLEL must not follow"),
     "fsdp after the weights": (_last("setup", ops.FullyShard), "stage FULLY_SHARD must not follow"),

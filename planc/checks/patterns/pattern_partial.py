@@ -29,7 +29,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"does not cover {_layers(missing)}",
             secondary=tuple(Label(span, "neither does this rule") for span in spans[1:]),
             notes=(f"{names} would stay replicated there",),
-            help="write `*` for the layer number, or add rules for the others (`replicate` for whole modules)",
+            help="write `*` for the layer number, or add rules for the others (`replicate` keeps them whole)",
         )
 
 
