@@ -192,8 +192,8 @@ def test_model_of_other_shapes_is_refused(tmp_path: Path) -> None:
     ("setting", "expected"),
     [
         ("mesh.dp_shard=4", ("2", "4", "dp ranks")),
-        ("data.shuffle_seed=7", (None, None, "refused: other data.shuffle_seed")),
-        ("data.sequence_length=128", (None, None, "refused: other data.sequence_length")),
+        ("data.shuffle_seed=7", (None, None, "refused: different data.shuffle_seed")),
+        ("data.sequence_length=128", (None, None, "refused: different data.sequence_length")),
         ('data.source=text("a.txt")', (None, None, "refused: different data.source")),
     ],
 )

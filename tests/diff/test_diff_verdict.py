@@ -42,11 +42,11 @@ CASES = {
     "logging": Case(("train.log_every=7 steps",), State.RESUMES),
     "micro batch": Case(("data.micro_batch=2",), State.RESUMES),
     "recomputation": Case(("data.prefetch=0",), State.RESUMES),
-    "steps": Case(("train.steps=2",), State.NOTHING_TO_TRAIN, "step 2 is saved"),
+    "steps": Case(("train.steps=2",), State.NOTHING_TO_TRAIN, "the checkpoint is of step 2"),
     "clipping": Case(
         ("optimizer.clip_grad_norm=0.5",),
         State.REFUSED,
-        "changes what is trained: optimizer.clip_grad_norm",
+        "trains differently from the checkpoint's plan: optimizer.clip_grad_norm",
         ("optimizer.clip_grad_norm",),
     ),
     "rate": Case(
@@ -68,7 +68,7 @@ CASES = {
     "packing": Case(("data.packing=isolate",), State.REFUSED, "data.packing"),
     "source": Case(('data.source=text("data/a.txt")',), State.REFUSED, "data.source"),
     "no resume": Case(("checkpoint.resume=none",), State.REFUSED, "the plan does not resume"),
-    "no block": Case((), State.STARTS_OVER, "no checkpoint block", plan="unsaved.plan"),
+    "no block": Case((), State.STARTS_OVER, "no `checkpoint` block", plan="unsaved.plan"),
     "both": Case(
         ("data.shuffle_seed=7", "optimizer.clip_grad_norm=0.5"), State.REFUSED, "trained on other data"
     ),

@@ -104,7 +104,7 @@ def test_a_calibration_slows_what_it_measured_and_says_where() -> None:
 
 
 def test_a_calibration_of_another_device_is_refused() -> None:
-    with pytest.raises(ValueError, match="the calibration is of h100, the plan's device is h200"):
+    with pytest.raises(ValueError, match="the calibration is for h100, and the plan's device is h200"):
         bound_on(DEVICES["h200"], calibration=MEASURED)
 
 
@@ -143,7 +143,7 @@ def test_a_file_comes_back_as_it_was() -> None:
     [
         ({"gemm_efficiency": 1.5}, "`gemm_efficiency` must be a number above 0 and up to 1"),
         ({"bus_efficiency": True}, "`bus_efficiency` must be a number"),
-        ({"machine": " "}, "`machine` must be a text"),
+        ({"machine": " "}, "`machine` must be a string"),
         ({"format_version": 2}, "format_version 2 is not 1"),
         ({"extra": 1}, "expected an object with"),
         ({"gemm_efficiency": float("nan")}, "NaN is not a JSON number"),

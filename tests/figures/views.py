@@ -32,7 +32,7 @@ OTHERS = re.compile(
     r"|every [\d_]+ steps|(?:warmup|decay|decay_steps) = [\d_]+ steps"  # settings, as the plan writes them
     r"|, on [\d_]+(?: or [\d_]+)* ranks"  # other meshes, of an elastic plan
     r"|[\d_]+ step counters"
-    r"|[\d_]+ modules? resharded over tp|[\d_]+ parameters? (?:in one model only|of another shape)"
+    r"|[\d_]+ modules? resharded over tp|[\d_]+ parameters? (?:in one model only|with another shape)"
     r"|of [\d_]+ parameters?"  # what a difference is of
 )
 """Numbers with such a unit that are no figure of the plan."""
