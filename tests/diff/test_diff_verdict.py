@@ -188,7 +188,7 @@ def test_the_verdict_is_the_first_thing_that_a_person_reads(
     plan, base = str(folder / "x.plan"), folder / "base"
     main(["diff", str(base / "checkpoints" / "step-2"), plan, "--set", "optimizer.clip_grad_norm=0.5"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("resume: refused: another plan saved the checkpoint")
+    assert lines[1].startswith("resume: refused: this plan trains differently")
     assert lines[2].endswith("--allow-change optimizer.clip_grad_norm")
     main(["diff", str(base), plan])
     assert capsys.readouterr().out.splitlines()[1] == "resume: goes on: after step 2"

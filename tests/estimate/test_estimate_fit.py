@@ -102,7 +102,7 @@ def test_recomputing_is_named_first_with_its_own_figure() -> None:
 
 def test_a_smaller_micro_batch_is_named_with_the_step_that_it_makes() -> None:
     change = demand_of(with_memory(100)).changes[1]
-    assert change.texts == ("data.micro_batch = 1, with 65_536 tokens a step",)
+    assert change.texts == ("data.micro_batch = 1, with 65_536 tokens per step",)
     assert change.peak_bytes == peak(PLAN, "data.micro_batch=1")
 
 
@@ -150,8 +150,8 @@ UNITS = 'fsdp on dp_shard {\n  "model.layers.*" -> unit\n}\n'
 @pytest.mark.parametrize(
     ("mesh", "named", "size"),
     [
-        ("dp_replicate = 2", "mesh.dp_shard = 4 in place of dp_replicate", 4),
-        ("dp_replicate = 8", "mesh.dp_shard = 8 in place of dp_replicate", 8),
+        ("dp_replicate = 2", "mesh.dp_shard = 4 instead of dp_replicate", 4),
+        ("dp_replicate = 8", "mesh.dp_shard = 8 instead of dp_replicate", 8),
         ("tp = 1", "mesh.dp_shard = 4", 4),
     ],
 )
@@ -174,7 +174,7 @@ def test_expect_can_ask_whether_a_plan_fits(gib: int, expected: list[str]) -> No
 def test_expecting_a_fit_takes_a_device() -> None:
     (finding,) = checked(f"{PLAN}expect {{\n  fits == true\n}}\n").diagnostics
     assert finding.code.code == "P703"
-    assert finding.help == "`fits` follows from a `hardware` block, or from --gpu"
+    assert finding.help == "add a `hardware` block, or pass --gpu: `fits` needs a device"
 
 
 def test_whether_it_fits_is_no_number() -> None:
