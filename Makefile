@@ -6,7 +6,7 @@ VENV_NEWEST ?= .venv-newest
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-newest test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference clean
+.PHONY: help install quickstart test test-newest test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference docs clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
@@ -28,6 +28,7 @@ help:
 	@echo "make verify-all  planc verify on every plan that ships, as a table"
 	@echo "make goldens     regenerate golden files; read the diff before you commit it"
 	@echo "make reference   regenerate REFERENCE.md"
+	@echo "make docs        build the documentation into build/docs; every warning is an error"
 
 install: $(VENV)/.installed
 
@@ -129,6 +130,10 @@ goldens: install
 
 reference: install
 	$(BIN)/python -m planc.cli.manual > REFERENCE.md
+
+# Nothing is fetched: internal links are checked, others are not.
+docs: install
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
 clean:
 	rm -rf $(VENV) $(VENV_NEWEST) runs build dist

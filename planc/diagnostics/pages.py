@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planc import DOCUMENTATION
+
 _FOLDER = Path(__file__).parent / "explain"
 
 
@@ -11,6 +13,11 @@ def page(code: str) -> str | None:
     """The page of `code` (`P203`), or None when there is none."""
     file = _FOLDER / f"{code}.md"
     return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def url(code: str) -> str:
+    """Where the page of `code` is published."""
+    return f"{DOCUMENTATION}/errors/{code}.html"
 
 
 def names() -> dict[str, str]:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from planc import __version__
 from planc.diagnostics.diagnostic import Applicability, Code, Diagnostic, Fix, Severity
-from planc.diagnostics.pages import page
+from planc.diagnostics.pages import page, url
 from planc.diagnostics.report import PlanFindings, Report, explanation, message
 from planc.source import Span
 
@@ -48,7 +48,9 @@ def _rule(code: Code) -> dict[str, Any]:
         "shortDescription": {"text": code.summary},
         "defaultConfiguration": {"level": _LEVELS[code.severity]},
     }
-    return rule if text is None else {**rule, "help": {"text": text, "markdown": text}}
+    if text is None:
+        return rule
+    return {**rule, "helpUri": url(code.code), "help": {"text": text, "markdown": text}}
 
 
 def _result(report: Report, plan: PlanFindings, diagnostic: Diagnostic, *, rule_index: int) -> dict[str, Any]:

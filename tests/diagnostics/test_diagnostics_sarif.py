@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from findings import ERROR, check_text, everything, plan_findings, report, span
 
+from planc import DOCUMENTATION
 from planc.diagnostics.pages import page
 from planc.diagnostics.report import PlanFindings, Report
 from planc.diagnostics.sarif import render_sarif
@@ -57,6 +58,7 @@ def test_several_plans_are_one_run() -> None:
 def test_rule_has_the_page_as_its_help() -> None:
     (rule,) = valid(report(everything()[0]))["tool"]["driver"]["rules"]
     assert rule["help"]["markdown"] == page("P202")
+    assert rule["helpUri"] == f"{DOCUMENTATION}/errors/P202.html"
     assert (rule["name"], rule["defaultConfiguration"]) == ("unknown-key", {"level": "error"})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -16,11 +17,15 @@ ROOT = Path(__file__).parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel unpacked, as pip would."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    build(ROOT, "wheel", folder)
     (wheel,) = folder.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(folder / "site")
     return folder / "site"
+
+
+def build(source: Path, target: str, folder: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
 
 
 def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +76,26 @@ def test_a_table_of_another_grammar_is_not_used(installed: Path) -> None:
 def test_the_wheel_checks_a_plan(installed: Path) -> None:
     result = run(installed, "-m", "planc", "check", str(ROOT / "plans" / "quickstart.plan"))
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_types_are_for_whoever_installs_it(installed: Path) -> None:
+    assert (installed / "planc" / "py.typed").is_file()
+
+
+def test_a_wheel_of_the_sdist_has_the_same_files(installed: Path, tmp_path: Path) -> None:
+    """A package index builds from the sdist: it must hold all that a wheel is made of."""
+    build(ROOT, "sdist", tmp_path)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    source = next(path for path in tmp_path.iterdir() if path.is_dir())
+    build(source, "wheel", tmp_path)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        files = {name for name in wheel.namelist() if name.startswith("planc/")}
+    found = (path for path in (installed / "planc").rglob("*") if path.is_file())
+    assert files == {
+        path.relative_to(installed).as_posix() for path in found if "__pycache__" not in path.parts
+    }
+    assert all((source / name).exists() for name in ("docs/conf.py", "plans", "CITATION.cff", "Dockerfile"))
 
 
 def test_nothing_but_planc_is_installed(installed: Path) -> None:

@@ -1,4 +1,4 @@
-"""README.md: its plans are sound, its commands print what it shows, its PyTorch exists, its links lead on."""
+"""The tour of the language: its blocks are one sound plan, each beside PyTorch that exists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_plan
-from planc.cli.main import COMMANDS, main
 from planc.fmt.format import format_source
 from planc.plan.blocks import BLOCKS
 from planc.source import SourceFile
@@ -20,9 +19,9 @@ from tests.plans import PLANS
 from tests.syntax.reading import covered, parsed
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+TOUR = (ROOT / "docs" / "concepts" / "tour.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(\S+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FENCES = [(kind, name, text) for kind, name, text in FENCE.findall(README)]
+FENCES = [(kind, name, text) for kind, name, text in FENCE.findall(TOUR)]
 
 PARTS = [text for kind, name, text in FENCES if kind == "plan" and not name]
 """What makes one plan together."""
@@ -33,7 +32,6 @@ ALONE = [text for kind, name, text in FENCES if (kind, name) == ("plan", "alone"
 FILES = {name: text for kind, name, text in FENCES if kind == "plan" and name.endswith(".plan")}
 """Files that include each other."""
 PYTHON = [text for kind, _, text in FENCES if kind == "python"]
-SESSIONS = [text for kind, _, text in FENCES if kind == "console" and text.startswith("$ planc")]
 
 WHOLE = "\n".join(PARTS)
 
@@ -86,18 +84,6 @@ def test_plans_are_laid_out_as_fmt_does(text: str) -> None:
     assert found == text
 
 
-@pytest.mark.parametrize("text", SESSIONS, ids=lambda text: text.splitlines()[0])
-def test_a_command_prints_what_is_shown(
-    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`...` stands for any text, alone on a line for any lines."""
-    monkeypatch.chdir(ROOT)
-    command, _, shown = text.partition("\n")
-    main(command.removeprefix("$ planc ").split())
-    pattern = re.escape(shown).replace(re.escape("...\n"), "(?:.*\n)*").replace(re.escape("..."), ".*")
-    assert re.fullmatch(pattern, capsys.readouterr().out), shown
-
-
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 @pytest.mark.parametrize("text", PYTHON)
 def test_the_pytorch_beside_a_plan_compiles_and_its_imports_exist(text: str) -> None:
@@ -111,13 +97,3 @@ def test_the_pytorch_beside_a_plan_compiles_and_its_imports_exist(text: str) -> 
 
 def test_every_block_of_the_tour_is_beside_pytorch() -> None:
     assert len(PYTHON) == len(PARTS) + len(ALONE)
-
-
-def test_every_command_is_in_the_table() -> None:
-    rows = re.findall(r"^\| `planc ([\w-]+)", README, re.MULTILINE)
-    assert sorted(set(rows)) == sorted(command.name for command in COMMANDS)
-
-
-def test_links_lead_to_files() -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
-    assert [link for link in links if not (ROOT / link).exists()] == []

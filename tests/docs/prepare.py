@@ -1,0 +1,69 @@
+"""What a page's reader would bring along: small models with weights, tokenizers, data.
+
+A page asks for it in a comment: `<!-- run\\nprepare weights models/base\\n-->`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.data.conversing import TALK, save_talks, save_tokenizer
+from tests.plans import PLANS
+
+_CONFIG = PLANS / "models" / "tiny-llama" / "config.json"
+
+
+def weights(folder: Path, *, vocabulary: int | None = None) -> None:
+    """A model's folder with random weights, as transformers saves them."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(_CONFIG.parent)
+    config.vocab_size = vocabulary or config.vocab_size
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+def chat_model(folder: Path) -> None:
+    """A model's folder with weights, a tokenizer and its chat template."""
+    folder.mkdir(parents=True)
+    save_tokenizer(folder)
+    weights(folder, vocabulary=320)
+
+
+def chats(path: Path) -> None:
+    """Sixty-four short conversations."""
+    path.parent.mkdir(exist_ok=True)
+    save_talks(path, *[TALK] * 64)
+
+
+def text(path: Path) -> None:
+    """Text that lies beside a plan."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"This is line {number} of a text.\n" for number in range(4000)))
+
+
+def nan_weights(folder: Path) -> None:
+    """Weights with a value that is not finite."""
+    from safetensors.torch import load_file, save_file
+
+    weights(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.2.mlp.down_proj.weight"][3, 5] = float("nan")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+PREPARED: dict[str, Callable[[Path], None]] = {
+    "weights": weights,
+    "chat-model": chat_model,
+    "chats": chats,
+    "text": text,
+    "nan-weights": nan_weights,
+}
+
+
+def prepare(command: str, folder: Path) -> None:
+    """Runs `prepare WHAT WHERE`."""
+    _, what, where = command.split()
+    PREPARED[what](folder / where)

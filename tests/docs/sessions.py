@@ -1,0 +1,115 @@
+"""Runs the blocks of a page as a reader would: in order, in one folder, which looks like a checkout."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from planc.cli.main import main
+from tests.docs.pages import ROOT, Block, Entry, entries
+
+TIMEOUT_SECONDS = 240
+
+
+def workspace(folder: Path) -> Path:
+    """A folder with the checkout's plans and examples, in which commands may write.
+
+    Plans are copied, since what a plan includes must lie below it; models are large, and linked.
+    """
+    shutil.copytree(ROOT / "plans", folder / "plans", ignore=shutil.ignore_patterns("models"))
+    for name in ("plans/models", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def run(command: str, folder: Path) -> tuple[str, int]:
+    """What a command prints on both streams, and its exit code.
+
+    A plain `planc` command runs in this process, which has imported all that it needs; all else runs in bash.
+    """
+    words = [] if re.search(r"[|<>&;$*\\\n]", command) else shlex.split(command, comments=True)
+    if words[:1] == ["planc"] and words[1:2] != ["run"]:
+        return _in_process(words[1:], folder)
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=TIMEOUT_SECONDS,
+    )
+    return done.stdout.decode(), done.returncode
+
+
+def _in_process(arguments: list[str], folder: Path) -> tuple[str, int]:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with chdir(folder), redirect_stdout(stream), redirect_stderr(stream):
+        code = main(arguments)
+    stream.flush()
+    assert isinstance(stream.buffer, io.BytesIO)
+    return stream.buffer.getvalue().decode(), code
+
+
+def run_session(block: Block, folder: Path) -> str:
+    """The session with what its commands print now, elided where the page elides.
+
+    `exit=1` after `console` is the exit code of the last command; the others must succeed.
+    """
+    expected = int(block.rest.removeprefix("exit=") or 0)
+    found = entries(block.text)
+    text = ""
+    for entry in found:
+        printed, code = run(entry.command, folder)
+        wanted = expected if entry is found[-1] else 0
+        assert code == wanted, f"{block.place}: `{entry.command}` exits with {code}, not {wanted}:\n{printed}"
+        text += f"$ {entry.command}\n{elided(entry, printed)}"
+    return text
+
+
+def elided(entry: Entry, printed: str) -> str:
+    """`entry.shown` where it fits what was printed; else what was printed, with the same lines left out."""
+    printed = "".join(f"{line.rstrip()}\n" for line in printed.rstrip("\n").splitlines())
+    if fits(entry.shown, printed):
+        return entry.shown
+    lines, shown = printed.splitlines(), entry.shown.splitlines()
+    if "..." not in shown:
+        return "".join(f"{_kept(line, shown)}\n" for line in lines)
+    head, tail = shown.index("..."), len(shown) - 1 - shown[::-1].index("...")
+    first, last = lines[:head], lines[len(lines) - (len(shown) - 1 - tail) :]
+    return "".join(f"{_kept(line, shown)}\n" for line in (*first, "...", *last))
+
+
+VOLATILE = (
+    (r"\b[0-9a-f]{7,64}\b(?<![0-9]{7})", "HASH"),
+    (r"\b\d+\.\d+ s\b", "SECONDS"),
+    (r"\b\d(\.\d+)?e-\d\d\b", "SMALL"),
+    (r"\blocalhost:\d+", "localhost:PORT"),
+    (r"\b(loss|grad_norm) +(\d+\.\d+|\d+e-\d+)( +\(step \d+\) -> \d+\.\d+)?", r"\1 NUMBER"),
+    (r"[\d_]+ tokens/s +\S+ TFLOP/s/device +\S+ [KMG]iB process +left \S+", "SPEED"),
+    (r"\bdata: .*", "data: TEXT"),
+    (r"\b\d{4}-\d\d-\d\d\b", "DATE"),
+)
+"""What differs from machine to machine, or whenever planc's own files do: any value fits any other."""
+
+
+def fits(shown: str, printed: str) -> bool:
+    """Whether a text is what is shown: `...` stands for any text, alone on a line for any lines."""
+    for pattern, name in VOLATILE:
+        shown, printed = re.sub(pattern, name, shown), re.sub(pattern, name, printed)
+    pattern = re.sub(
+        r"^\\\.\\\.\\\.\n", "(?:.*\n)*", re.escape(shown).replace("\\\n", "\n"), flags=re.MULTILINE
+    )
+    return re.fullmatch(pattern.replace(r"\.\.\.", ".*"), printed) is not None
+
+
+def _kept(line: str, shown: list[str]) -> str:
+    """The shown line that fits, with its `...`; else the line itself."""
+    return next((one for one in shown if one != "..." and "..." in one and fits(one, line)), line)
