@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+from pygments.lexer import RegexLexer, bygroups
+from pygments.token import Generic, Text
 from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
@@ -44,6 +46,18 @@ _NAMED_FENCE = re.compile(
 )
 
 
+class SessionLexer(RegexLexer):
+    """A prompt, a command, and what it prints: whatever that is, it is not read as a shell's."""
+
+    name = "session"
+    tokens = {  # noqa: RUF012 (as Pygments declares it)
+        "root": [
+            (r"^(\$ )((?:[^\n\\]|\\(?:.|\n))+\n?)", bygroups(Generic.Prompt, Text)),
+            (r"[^\n]*\n|[^\n]+", Generic.Output),
+        ]
+    }
+
+
 def name_files(app: Sphinx, docname: str, source: list[str]) -> None:
     """Shows the name of a file over its text: "```plan first.plan" becomes a block with a caption."""
     source[0] = _NAMED_FENCE.sub(r"```{code-block} \1\n:caption: \2\n\n\3```", source[0])
@@ -52,4 +66,5 @@ def name_files(app: Sphinx, docname: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     generate.write(HERE)
     app.add_lexer("plan", PlanLexer)
+    app.add_lexer("console", SessionLexer)
     app.connect("source-read", name_files)

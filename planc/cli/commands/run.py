@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 DESCRIPTION = "Run a plan, or a compiled plan, on this rank. Start all ranks with torchrun."
 EPILOG = """examples:
   torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan
-  python -m planc.run plans/quickstart.plan --set mesh.dp_shard=1 --set mesh.tp=1
+  python -m planc.run plans/launch-one-process.plan
 
 exit codes: 0 done, 2 bad input, 4 storage, 5 numerics, 6 communication, 7 corrupt checkpoint,
 8 out of memory or threads, 75 stopped by a signal (SIGTERM, Ctrl-C, SIGHUP, SIGUSR1) after saving: the same

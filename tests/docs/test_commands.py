@@ -1,0 +1,216 @@
+"""Commands outside of sessions: the examples of every `--help`, and those in the prose of documents."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from planc.cli.main import COMMANDS
+from planc.diagnostics.pages import pages
+from tests.docs.pages import ROOT, inline_code, written_pages
+from tests.docs.prepare import text
+from tests.docs.sessions import run, workspace
+from tests.docs.test_tour import WHOLE
+from tests.plans import PLANS
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+
+SMALL = """\
+model {
+  hf = "plans/models/tiny-llama"
+}
+
+mesh {
+  dp_shard = 1
+}
+
+tensor_parallel on tp {
+  auto
+}
+
+data {
+  source = text("data/*.txt")
+  sequence_length = 64
+  micro_batch = 1
+}
+
+optimizer {
+  kind = adamw(lr = 1e-3)
+}
+
+checkpoint {
+  save_every = 1 steps
+}
+
+train {
+  steps = 4
+}
+"""
+"""`llama.plan` for what trains, in a folder with a run of it."""
+
+NOT_RUN = {
+    "srun --ntasks-per-node 1 planc doctor llama.plan --world-size 64": "needs a Slurm cluster",
+    "planc inventory hf://org/name@0123456789abcdef0123456789abcdef01234567": "needs the network",
+    "torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan": "run by .ci/run",
+}
+"""Examples of `--help` that nothing runs here, and why."""
+
+SHORTER = {
+    "step-500": "step-4",
+    "doctor llama.plan --run-dir /shared/": "doctor llama.plan --run-dir shared/",
+    "planc.run plans/launch-one-process.plan": "planc.run plans/launch-one-process.plan --stop-after 1",
+}
+"""What is put in place of a part of an example: a step that the run has, a folder that it may write."""
+
+
+CALIBRATION = """\
+{
+  "format_version": 1,
+  "machine": "cluster a",
+  "device": "h100",
+  "date": "2026-11-22",
+  "gemm_efficiency": 0.5,
+  "bus_efficiency": null
+}
+"""
+
+
+def examples() -> list[tuple[str, str]]:
+    """The name of a command, and each example of its help, without what stands in brackets behind it."""
+    found = []
+    for command in COMMANDS:
+        epilog = str(command.module().EPILOG).replace("\\\n", " ")
+        for line in epilog.splitlines():
+            if re.match(r"  (planc|torchrun|python|srun|git|make) ", line):
+                found.append((command.name, " ".join(re.sub(r" {2,}\(.*\)$", "", line).split())))
+    return found
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two repositories with a `llama.plan`: the 8B model on 64 devices, and a small one that has been run."""
+    return large(tmp_path_factory.mktemp("large")), small(tmp_path_factory.mktemp("small"))
+
+
+def large(folder: Path) -> Path:
+    workspace(folder)
+    plan = (PLANS / "llama-3.1-8b.plan").read_text()
+    plan = plan.replace('"models/', '"plans/models/').replace('"presets/', '"plans/presets/')
+    plan = plan.partition("expect {")[0] + "hardware {\n  gpu = h100\n}\n"
+    for name in ("llama.plan", "old.plan"):
+        (folder / name).write_text(plan)
+    (folder / "tour.plan").write_text(WHOLE)
+    (folder / "new.plan").write_text(plan.replace("steps = 40_000", "steps = 50_000"))
+    (folder / "plans" / "llama.plan").write_text((PLANS / "llama-3.1-8b.plan").read_text())
+    quickstart = (PLANS / "quickstart.plan").read_text()
+    (folder / "h100.json").write_text(CALIBRATION)
+    (folder / "cluster-a.json").write_text(CALIBRATION)
+    (folder / "quickstart.plan").write_text(quickstart.replace('"models/', '"plans/models/'))
+    return repository(folder)
+
+
+def small(folder: Path) -> Path:
+    workspace(folder)
+    text(folder / "data" / "text.txt")
+    (folder / "llama.plan").write_text(SMALL)
+    printed, code = run("planc run llama.plan", folder)
+    assert code == 0, printed
+    for name in ("a", "b", "x"):
+        shutil.copytree(folder / "runs" / "llama", folder / "runs" / name)
+    # Made of no checkpoint block: those have no form in a script.
+    (folder / "script.plan").write_text(SMALL.replace("checkpoint {\n  save_every = 1 steps\n}\n\n", ""))
+    printed, code = run("planc checkpoint convert runs/llama --dcp exports/llama-dcp", folder)
+    assert code == 0, printed
+    shutil.move(folder / "exports", folder / "converted-before")
+    (folder / "exports").mkdir()
+    return repository(folder)
+
+
+def repository(folder: Path) -> Path:
+    """A git repository with the branches that examples name, and the folders that they write into."""
+    identity = "-c user.name=x -c user.email=x@example.org"
+    script = (
+        "git init -q -b main . && printf 'plans/models\\nruns\\n' > .gitignore && git add -A"
+        f" && git {identity} commit -qm x && git update-ref refs/remotes/origin/main HEAD"
+        " && mkdir -p home/.zfunc home/.config/fish/completions"
+        " home/.local/share/bash-completion/completions models"
+        " && cp -r plans/models/llama-3.1-8b plans/models/tiny-llama models/"
+    )
+    subprocess.run(["bash", "-c", script], cwd=folder, check=True, capture_output=True, timeout=60)
+    return folder
+
+
+def is_small(name: str, command: str) -> bool:
+    trains = name in ("verify", "run", "doctor", "checkpoint", "calibrate")
+    return trains or (name == "diff" and "runs/" in command) or "--deep" in command or "--script" in command
+
+
+@pytest.mark.parametrize(("name", "command"), examples(), ids=lambda text: text)
+def test_an_example_of_help_runs(
+    name: str, command: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if command in NOT_RUN:
+        pytest.skip(NOT_RUN[command])
+    folder = folders[is_small(name, command)]
+    for part, other in SHORTER.items():
+        command = command.replace(part, other)
+    if "--script" in command:
+        command = command.replace("llama.plan", "script.plan")
+    if "--planc converted" in command and not (folder / "exports" / "llama-dcp").exists():
+        (folder / "exports" / "llama-dcp").symlink_to(folder / "converted-before" / "llama-dcp")
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    printed, code = run(command, folder)
+    assert code == 0, printed
+
+
+def test_only_these_examples_do_not_run() -> None:
+    commands = [command for _, command in examples()]
+    assert [command for command in NOT_RUN if command not in commands] == []
+
+
+FILLED = {
+    "planc check --deep": "planc check --deep llama.plan",
+    "planc compile --script": "planc compile --script script.plan -o train.py",
+    "planc estimate --calibration FILE": "planc estimate llama.plan --gpu h100",
+    "planc checkpoint convert": "planc checkpoint convert runs/llama --dcp plain",
+    "planc checkpoint verify": "planc checkpoint verify runs/llama",
+    "planc check --fix --unsafe-fixes": "planc check --fix --unsafe-fixes llama.plan",
+    "planc check plans/NAME.plan": "planc check plans/quickstart.plan",
+    "planc show --layout": "planc show llama.plan --layout",
+    "planc show --resolved": "planc show llama.plan --resolved",
+    "planc checkpoint export": "planc checkpoint export runs/llama --hf tuned",
+    "planc inventory MODEL_DIR --save": "planc inventory models/llama-3.1-8b --save",
+    "planc inventory DIR --save": "planc inventory models/llama-3.1-8b --save",
+}
+"""Commands of the prose that leave out what they are given, as whole ones."""
+PLACEHOLDERS = {"PLAN": "llama.plan", "RUN": "runs/llama"}
+
+
+def prose_commands() -> list[str]:
+    """Each command in the prose of documents and of the pages of codes; `planc check` alone is but a name."""
+    explain = ROOT / "planc" / "diagnostics" / "explain"
+    documents = (*written_pages(), PLANS / "README.md", *(explain / f"{code}.md" for code in pages()))
+    names = {f"planc {command.name}" for command in COMMANDS}
+    codes = (code for page in documents for code in inline_code(page))
+    found = {code for code in codes if code.startswith(("planc ", "make "))}
+    return sorted(found - names)
+
+
+@pytest.mark.parametrize("command", [one for one in prose_commands() if one.startswith("planc ")])
+def test_a_command_of_the_prose_runs(command: str, folders: tuple[Path, Path]) -> None:
+    folder = folders[is_small(command.split()[1], FILLED.get(command, command))]
+    whole = FILLED.get(command) or " ".join(PLACEHOLDERS.get(word, word) for word in command.split())
+    printed, code = run(whole, folder)
+    assert code == 0, f"`{whole}`: {printed}"
+
+
+@pytest.mark.parametrize("command", [one for one in prose_commands() if one.startswith("make ")])
+def test_a_target_of_the_prose_exists(command: str) -> None:
+    """What they do takes minutes to hours; .ci/run runs `make quickstart` and `make test`."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(rf"^{re.escape(command.split()[1])}:", makefile, re.MULTILINE)
