@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planc import DOCUMENTATION
+DOCUMENTATION = "https://planc.readthedocs.io/en/latest"
+"""Where `docs/` is published: the one place, which `pyproject.toml` repeats and a test compares."""
 
 _FOLDER = Path(__file__).parent / "explain"
 

@@ -10,8 +10,7 @@ import jsonschema
 import pytest
 from findings import ERROR, check_text, everything, plan_findings, report, span
 
-from planc import DOCUMENTATION
-from planc.diagnostics.pages import page
+from planc.diagnostics.pages import DOCUMENTATION, page
 from planc.diagnostics.report import PlanFindings, Report
 from planc.diagnostics.sarif import render_sarif
 

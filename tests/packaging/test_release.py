@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planc import DOCUMENTATION, __version__
-from planc.diagnostics.pages import pages, url
+from planc import __version__
+from planc.diagnostics.pages import DOCUMENTATION, pages, url
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
