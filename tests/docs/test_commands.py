@@ -62,6 +62,7 @@ NOT_RUN = {
 
 SHORTER = {
     "step-500": "step-4",
+    "models/llama-3.1-8b": "models/tiny-llama",
     "doctor llama.plan --run-dir /shared/": "doctor llama.plan --run-dir shared/",
     "planc.run plans/launch-one-process.plan": "planc.run plans/launch-one-process.plan --stop-after 1",
 }
@@ -184,8 +185,8 @@ FILLED = {
     "planc show --layout": "planc show llama.plan --layout",
     "planc show --resolved": "planc show llama.plan --resolved",
     "planc checkpoint export": "planc checkpoint export runs/llama --hf tuned",
-    "planc inventory MODEL_DIR --save": "planc inventory models/llama-3.1-8b --save",
-    "planc inventory DIR --save": "planc inventory models/llama-3.1-8b --save",
+    "planc inventory MODEL_DIR --save": "planc inventory models/tiny-llama --save",
+    "planc inventory DIR --save": "planc inventory models/tiny-llama --save",
 }
 """Commands of the prose that leave out what they are given, as whole ones."""
 PLACEHOLDERS = {"PLAN": "llama.plan", "RUN": "runs/llama"}
