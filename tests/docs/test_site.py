@@ -72,6 +72,7 @@ def test_links_lead_to_pages_and_to_places_on_them(site: Path) -> None:
     for page in sorted(site.rglob("*.html")):
         for link in set(re.findall(r'href="([^"]*)"', page.read_text(encoding="utf-8"))):
             name, _, anchor = link.partition("#")
+            name = name.partition("?")[0]
             if "://" in name or name.startswith(("mailto:", "data:")):
                 continue
             target = (page.parent / name).resolve() if name else page
