@@ -81,7 +81,7 @@ class Version:
 class State(StrEnum):
     """What a run does with an earlier plan's checkpoint in its directory."""
 
-    RESUMES = "resumes"
+    RESUMES = "continues"
     NOTHING_TO_TRAIN = "nothing to train"
     STARTS_OVER = "starts over"
     REFUSED = "refused"

@@ -191,7 +191,7 @@ def test_the_verdict_is_the_first_thing_that_a_person_reads(
     assert lines[1].startswith("resume: refused: this plan trains differently")
     assert lines[2].endswith("--allow-change optimizer.clip_grad_norm")
     main(["diff", str(base), plan])
-    assert capsys.readouterr().out.splitlines()[1] == "resume: goes on: after step 2"
+    assert capsys.readouterr().out.splitlines()[1] == "resume: continues: after step 2"
     main(["diff", plan, plan])
     assert "resume:" not in capsys.readouterr().out
 
