@@ -39,11 +39,16 @@ def exit_code(error: Exception) -> ExitCode:
     text = str(error)
     if isinstance(error, MemoryError) or any(sign in text for sign in (*_NO_MEMORY, *_NO_THREAD)):
         return ExitCode.MEMORY
-    if isinstance(error, ConnectionError | TimeoutError):
+    if isinstance(error, ConnectionError | TimeoutError) or _is_of_torch_distributed(error):
         return ExitCode.COMMUNICATION
     if isinstance(error, OSError):
         return ExitCode.MEMORY if error.errno == errno.ENOMEM else ExitCode.STORAGE
     return ExitCode.COMMUNICATION if any(sign in text for sign in _COMMUNICATION) else ExitCode.INTERNAL
+
+
+def _is_of_torch_distributed(error: Exception) -> bool:
+    """Whether torch.distributed raised it: `DistError`, known by its name because torch is not imported here."""
+    return any(kind.__name__ == "DistError" for kind in type(error).__mro__)
 
 
 def lacks_thread(error: Exception) -> bool:

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 import torch
+import torch.distributed
 
 from planc.runtime.errors import ExitCode
 from planc.runtime.failures import exit_code, summary
@@ -34,6 +35,8 @@ def test_a_devices_lack_of_memory_is_told_with_its_unit() -> None:
         (OSError(errno.ENOSPC, "No space left on device"), ExitCode.STORAGE),
         (ConnectionResetError(), ExitCode.COMMUNICATION),
         (RuntimeError("gloo: Connection closed by peer"), ExitCode.COMMUNICATION),
+        (torch.distributed.DistNetworkError("Connection reset by peer"), ExitCode.COMMUNICATION),
+        (torch.distributed.DistStoreError("wait timeout"), ExitCode.COMMUNICATION),
         (ValueError("shape"), ExitCode.INTERNAL),
     ],
 )
