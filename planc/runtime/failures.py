@@ -47,7 +47,7 @@ def exit_code(error: Exception) -> ExitCode:
 
 
 def _is_of_torch_distributed(error: Exception) -> bool:
-    """Whether torch.distributed raised it: a `DistError`, matched by name because torch is not imported here."""
+    """Whether torch.distributed raised it, by the name of its base class: torch is not imported here."""
     return any(kind.__name__ == "DistError" for kind in type(error).__mro__)
 
 
