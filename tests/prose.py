@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 FORBIDDEN: dict[str, str] = {
-    r"\b(?:is|are|was|were|be) no (?!longer\b|more\b|less\b|later\b|earlier\b)": "write `is not a`",
-    r"\b(?:beside|besides)\b(?! `SHARED`)": "write `next to`, `with`, or `in addition to`",
+    r"(?<!there )\b(?:is|are|was|were|be) no (?!longer\b|more\b|less\b|later\b|earlier\b)": "write `is not a`",
+    r"\b(?:beside|besides)\b": "write `next to`, `with`, or `in addition to`",
     r"\b(?:anew|alike|thereof|whereof|hitherto)\b": "write `again`, or `the same`",
     r"\bso that\b": "write `so`, or `to`",
     r"\bin order that\b": "write `so`",

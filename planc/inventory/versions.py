@@ -1,4 +1,4 @@
-"""The releases that an inventory follows from, besides config.json. No torch here."""
+"""The releases that an inventory depends on, in addition to config.json. No torch here."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class OptimizerKind:
     torch_class: str
     """In torch.optim."""
     arguments: tuple[str, ...]
-    """Of the class, besides lr and weight_decay. Plans and graphs use the same names."""
+    """Of the class, without lr and weight_decay. Plans and graphs use the same names."""
     auto_on_cuda: Implementation
     """The implementation that `auto` picks on CUDA; `for_loop` elsewhere."""
     has_step_counter: bool

@@ -48,7 +48,7 @@ class BuildOptimizer(Op):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of torch's class, besides lr and weight_decay."""
+        """The arguments of torch's class, without lr and weight_decay."""
         return {name: getattr(self, name) for name in self.optimizer.arguments}
 
     def implementation_on(self, device: str) -> str:

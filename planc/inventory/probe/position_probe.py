@@ -111,7 +111,7 @@ def _counts_itself(tried: _Trials) -> bool:
 def _varying(meetings: Sequence[Meeting], *, length: int) -> Iterator[tuple[int, int, int, bool]]:
     """Dimensions of tokens along which known values differ, with their places among the meetings.
 
-    The last of each four is whether all sequences, of `length`, stand in the dimension one after the other.
+    The last of each four is whether all sequences, of `length`, are in the dimension one after the other.
     """
     for place, meeting in enumerate(meetings):
         for which, value in enumerate(meeting.known):
