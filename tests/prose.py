@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 FORBIDDEN: dict[str, str] = {
-    r"(?<!there )\b(?:is|are|was|were|be) no (?!longer\b|more\b|less\b|later\b|earlier\b)": "write `is not a`",
+    r"(?<!there )\b(?:is|are|was|were|be) no (?!longer\b|more\b|less\b|later\b)": "write `is not a`",
     r"\b(?:beside|besides)\b": "write `next to`, `with`, or `in addition to`",
     r"\b(?:anew|alike|thereof|whereof|hitherto)\b": "write `again`, or `the same`",
     r"\bso that\b": "write `so`, or `to`",
