@@ -5,7 +5,6 @@ None is committed: they are written whenever the site is built.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import re
@@ -96,6 +95,7 @@ def _commands(section: str) -> Iterator[tuple[str, str]]:
     for title, body in parts.items():
         # The examples were run by a test; their file names are the reader's.
         text = re.sub(r"^```text\n(examples?:\n)", "```text\n", body, flags=re.MULTILINE)
+        text = re.sub(r"^#### ", "## ", text, flags=re.MULTILINE)
         yield f"reference/commands/{title.removeprefix('planc ')}.md", f"# {title}\n{text}"
     summaries = {command.name: command.summary for command, _ in command_parsers()}
     rows = "\n".join(f"| [`planc {name}`]({name}.md) | {summaries[name]} |" for name in names)
@@ -149,7 +149,8 @@ def _schemas() -> Iterator[tuple[str, str]]:
 def _schema_names() -> tuple[str, ...]:
     parser = next(parser for command, parser in command_parsers() if command.name == "schema")
     # argparse has no public way to its arguments.
-    return tuple(str(name) for action in parser._actions for name in action.choices or ())
+    positional = (action for action in parser._actions if not action.option_strings)
+    return tuple(str(name) for action in positional for name in action.choices or ())
 
 
 def _variables() -> str:
@@ -164,12 +165,6 @@ def _variables() -> str:
 
 
 def _map() -> str:
-    """The map of packages: `tests.architecture.map` prints it, else the packages' own docstrings do."""
-    if (ROOT / "tests" / "architecture" / "map.py").is_file():
-        command = [sys.executable, "-m", "tests.architecture.map"]
-        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    rows = []
-    for file in sorted((ROOT / "planc").glob("*/__init__.py")):
-        doc = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-        rows.append(f"| `{file.parent.name}/` | {doc.partition(chr(10))[0]} |")
-    return "| package | purpose |\n| --- | --- |\n" + "\n".join(rows) + "\n"
+    """The map of packages."""
+    command = [sys.executable, "-m", "tests.architecture.map"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout

@@ -100,7 +100,6 @@ def test_an_interrupt_is_one_line(terminal: Terminal, plan: Path, monkeypatch: p
     [
         ("tensr_parallel", "did you mean `tensor_parallel`?"),
         ("P40", "`P401`, `P402`"),
-        ("shard", "`tp.shard`, `fsdp.shard`"),
         ("columnwise", "`colwise`"),
         ("kv-heads-indivisble", "did you mean `kv-heads-indivisible`?"),
         ("tokens_per_step", "`planc explain train` has a key of this name; `planc explain expect` has"),

@@ -67,7 +67,7 @@ def test_a_failure_is_a_finding_at_its_line(
     assert main(["check", str(plan), "--deep", "--output-format", "json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)["diagnostics"]
     assert (found["code"], found["line"]) == ("P850", 2)
-    assert found["notes"] == ["more", "fails on every rank that was rehearsed"]
+    assert found["notes"] == ["more", "fails on every rehearsed rank"]
 
 
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:

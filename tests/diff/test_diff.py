@@ -387,6 +387,10 @@ _PAIRS: dict[str, object] = {"own_dtypes": (("x", "float64"),)}
 """Of fields that no plan here fills, and that hold more than names."""
 
 
+_NAMES = {"adamw": "sgd"}
+"""Another name where only those of a registry can be."""
+
+
 def _with(op: Op, name: str, value: object) -> Op:
     return replace(op, **{name: value})  # type: ignore[arg-type]  # the field is chosen at run time
 
@@ -399,7 +403,7 @@ def _other(value: Any) -> Any:
         case int() | float():
             return value + 1
         case str():
-            return f"x{value}"
+            return _NAMES.get(value, f"x{value}")
         case None:
             return "x"
         case tuple():

@@ -176,4 +176,4 @@ def test_memory_that_cannot_be_compared_is_not_taken_for_unchanged(
 
 def test_an_unknown_group_is_a_usage_error(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", plan, plan, "--fail-on", "layouts"]) == 2
-    assert "invalid choice: 'layouts'" in capsys.readouterr().err
+    assert "unknown value `layouts`; did you mean `layout`?" in capsys.readouterr().err

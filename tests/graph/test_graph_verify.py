@@ -97,7 +97,7 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     ),
     "ranks that hear of the end for themselves": (
         _each("step", ops.ReduceMetrics, agree_over=()),
-        "ranks along tp do not agree on when to end",
+        "ranks along tp do not agree on when to stop",
     ),
     "no mesh": (_without("setup", ops.InitMesh), "mesh.init must be first, and only once"),
     "mesh last": (_last("setup", ops.InitMesh), "mesh.init must be first, and only once"),
@@ -105,7 +105,7 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     "another mesh": (_each("setup", ops.InitMesh, sizes=ONE_EACH), "its sizes differ from the graph's"),
     "mesh without tp": (_with_mesh(ONE_EACH[:-1]), "communicates over tp, which is not in the mesh"),
     "mesh inside out": (_with_mesh(ONE_EACH[::-1]), "must name every dim once, outermost first"),
-    "empty mesh dim": (_with_mesh((*ONE_EACH[:-1], (MeshDim.TP, 0))), "has at least one rank"),
+    "empty mesh dim": (_with_mesh((*ONE_EACH[:-1], (MeshDim.TP, 0))), "must have at least one rank"),
     "tp after fsdp": (_last("setup", ops.ShardTensorParallel), "stage TENSOR_PARALLEL must not follow"),
     "fsdp after the weights": (_last("setup", ops.FullyShard), "stage FULLY_SHARD must not follow"),
     "optimizer before sharding": (
@@ -128,16 +128,19 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     ),
     "no data": (_without("setup", ops.OpenData), "reads data before anything writes it"),
     "no batch": (_without("step", ops.NextBatch), "reads batch before anything writes it"),
-    "clip after the step": (_last("step", ops.ClipGradients), "reads clipped_gradients, which nothing"),
-    "no clip": (_without("step", ops.ClipGradients), "reads clipped_gradients, which nothing"),
-    "no sync": (_without("step", ops.SyncGradients), "reads synced_gradients, which nothing"),
+    "clip after the step": (
+        _last("step", ops.ClipGradients),
+        "reads clipped_gradients before anything writes it",
+    ),
+    "no clip": (_without("step", ops.ClipGradients), "reads clipped_gradients before anything writes it"),
+    "no sync": (_without("step", ops.SyncGradients), "reads synced_gradients before anything writes it"),
     "no step": (_without("step", ops.StepOptimizer), "needs optimizer.step once and has it 0 times"),
     "two steps": (_twice("step", ops.StepOptimizer), "needs optimizer.step once and has it 2 times"),
     "two batches": (_twice("step", ops.NextBatch), "needs batch.next once and has it 2 times"),
     "no loop": (_without("step", ops.Accumulate), "needs accumulate once and has it 0 times"),
     "no backward": (
         _body(lambda body: [op for op in body if not isinstance(op, ops.Backward)]),
-        "reads gradients, which nothing",
+        "reads gradients before anything writes it",
     ),
     "backward before loss": (_body(lambda body: body[::-1]), "reads loss before anything writes it"),
     "root unit first": (

@@ -92,7 +92,7 @@ def test_errors_are_annotated_and_fail_the_job(plans: Path, comments: Path) -> N
     result = run(plans)
     assert result.returncode == 1
     assert "::error title=planc P401 heads-indivisible,file=plans/batch.plan,line=9," in result.stdout
-    assert "2 errors" in stored(comments)[1]["body"]
+    assert "1 error" in stored(comments)[1]["body"]
 
 
 def test_a_watched_group_fails_the_job(plans: Path, comments: Path) -> None:

@@ -48,7 +48,7 @@ class RunDisplay:
         self.first_step, self.num_steps, self.began = first_step, num_steps, time.monotonic()
         self.last_step = min(num_steps, self.stop_after or num_steps)
         if first_step > num_steps:
-            self.noted(f"all {num_steps} steps are done already")
+            self.noted(f"nothing to train: all {num_steps} steps are done")
         elif self.console.file.isatty():  # FORCE_COLOR colors a log, but must not animate it
             text = TextColumn("{task.description}", table_column=Column(no_wrap=True), markup=False)
             columns = (text, BarColumn(_BAR_CELLS), TimeRemainingColumn())
