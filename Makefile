@@ -27,7 +27,7 @@ help:
 	@echo "make soak        an hour of training that meets 20 random faults, beside an hour without, as SOAK.md has it"
 	@echo "make verify-all  planc verify on every plan that ships, as a table"
 	@echo "make goldens     regenerate golden files; read the diff before you commit it"
-	@echo "make reference   regenerate REFERENCE.md"
+	@echo "make reference   regenerate REFERENCE.md, and the package map in CONTRIBUTING.md"
 	@echo "make docs        build the documentation into build/docs; every warning is an error"
 
 install: $(VENV)/.installed
@@ -130,6 +130,7 @@ goldens: install
 
 reference: install
 	$(BIN)/python -m planc.cli.manual > REFERENCE.md
+	$(BIN)/python -m tests.architecture.map --contributing
 
 # Nothing is fetched: internal links are checked, others are not.
 docs: install
