@@ -11,8 +11,12 @@ from planc.doctor import codes
 from planc.doctor.examination import Check, Section
 from planc.source import SourceFile
 
-SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
-"""Variables whose values are never shown."""
+SECRETS: tuple[tuple[str, str], ...] = (
+    ("HF_TOKEN", "access to gated or private models with model.hf = hub(...)"),
+    ("HUGGING_FACE_HUB_TOKEN", "read when HF_TOKEN is not set"),
+    ("WANDB_API_KEY", "the login for logging.tracker.wandb"),
+)
+"""Variables with their meaning, whose values are never shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +99,10 @@ def variable_checks(environment: Mapping[str, str], around: Surroundings) -> Ite
             observed = SourceFile(name, f"{name}={environment[name]}")
             problems = tuple(_problems(name, environment[name], observed, around))
             yield Check(Section.VARIABLES, observed, "", reason, problems)
-    for name in SECRETS:
+    for name, reason in SECRETS:
         if name in environment:
             observed = SourceFile(name, "set, not shown")
-            yield Check(Section.VARIABLES, observed, "", "planc does not read it")
+            yield Check(Section.VARIABLES, observed, "", reason)
 
 
 def malformed(message: str) -> Check:

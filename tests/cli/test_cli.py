@@ -421,6 +421,13 @@ def test_inventory_as_json_is_the_file(terminal: Terminal, plan: Path) -> None:
     assert terminal.out == (folder / "inventory.json").read_text()
 
 
+def test_a_saved_inventory_is_reported_in_one_line(terminal: Terminal, plan: Path) -> None:
+    folder = plan.parent / "models" / "tiny-llama"
+    assert terminal.run("inventory", folder, "--save") == 0
+    assert terminal.err.count(str(folder / "inventory.json")) == 1
+    assert terminal.err.startswith("wrote ")
+
+
 def test_inventory_of_nothing_is_two(terminal: Terminal, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         assert terminal.run("inventory", path) == 2

@@ -16,6 +16,7 @@ from planc.doctor.packages import PACKAGES
 from planc.doctor.render import report_schema
 from planc.doctor.storage import storage_checks
 from planc.runtime.run_directory.obstacles import obstacles
+from planc.secrets import SECRET_VARIABLES
 from tests.doctor.environments import installed, python
 from tests.plans import FULL, QUICKSTART, TINY, write_plan
 
@@ -97,6 +98,14 @@ def test_secrets_are_never_shown(light: Path) -> None:
         done = python(*arguments, path=(light,), is_bare=True, environment=environment)
         assert "SENTINEL" not in done.stdout + done.stderr
         assert done.stdout.count("set, not shown") == 3
+
+
+def test_each_secret_has_what_reads_it(light: Path) -> None:
+    _, found = report(path=(light,), is_bare=True, environment=dict.fromkeys(SECRET_VARIABLES, "SENTINEL"))
+    reasons = {check["name"]: check["reason"] for check in found["checks"]}
+    assert "model.hf" in reasons["HF_TOKEN"]
+    assert "HF_TOKEN" in reasons["HUGGING_FACE_HUB_TOKEN"]
+    assert "tracker" in reasons["WANDB_API_KEY"]
 
 
 def test_a_light_installation_is_fine_until_a_plan_is_to_run(light: Path) -> None:

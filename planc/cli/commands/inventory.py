@@ -62,7 +62,8 @@ def run(arguments: Namespace) -> int:
         sys.stdout.write(dumps(loaded.inventory))
     else:
         write_view(inventory_text(loaded.inventory), stream=sys.stdout)
-        print(f"{loaded.origin}: {loaded.path}", file=sys.stderr)
+        if not arguments.save:
+            print(f"{loaded.origin}: {loaded.path}", file=sys.stderr)
     return CLEAN
 
 
