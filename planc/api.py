@@ -219,7 +219,7 @@ def _capped(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
         return diagnostics
     by_weight = sorted(diagnostics, key=lambda one: (one.severity is not Severity.ERROR, one.primary.span))
     *kept, last = by_weight[:MAX_FINDINGS]
-    more = f"{len(diagnostics) - MAX_FINDINGS} more findings are not shown"
+    more = f"findings not shown: {len(diagnostics) - MAX_FINDINGS}"
     return (*kept, replace(last, notes=(*last.notes, more)))
 
 

@@ -53,6 +53,11 @@ def format_number(number: int) -> str:
     return f"{number:_}"
 
 
-def plural(number: int, noun: str) -> str:
-    """`1 module`, `3 modules`."""
-    return f"{format_number(number)} {noun}{'' if number == 1 else 's'}"
+def plural(number: int, noun: str, many: str = "") -> str:
+    """`1 module`, `3 modules`; `many` is a plural that is not the noun and an `s`."""
+    return f"{format_number(number)} {noun if number == 1 else many or f'{noun}s'}"
+
+
+def every_step(interval: int) -> str:
+    """`every step`, `every 3 steps`."""
+    return "every step" if interval == 1 else f"every {interval} steps"

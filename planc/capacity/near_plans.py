@@ -14,6 +14,7 @@ from planc.plan.facts import tokens_per_step
 from planc.plan.spec import FsdpSpec, Unit
 from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
+from planc.tables import plural
 from planc.vocab import MeshDim
 
 Edit = Callable[[BoundPlan], BoundPlan]
@@ -59,7 +60,7 @@ def _made(bound: BoundPlan, changes: tuple[_Change, ...]) -> Neighbour:
     *texts, last = (change.text for change in changes)
     num_ranks = near.plan.mesh.world_size
     if num_ranks != bound.plan.mesh.world_size:
-        last += f", on {num_ranks:_} ranks"
+        last += f", on {plural(num_ranks, 'rank')}"
     return Neighbour((*texts, last), near)
 
 

@@ -14,6 +14,7 @@ from planc.estimate.result import Estimate, Kind
 from planc.graph.graph import Graph
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.source import Span
+from planc.tables import plural
 from planc.vocab import MeshDim
 
 _MAX_MESSAGE_LINES = 6
@@ -92,11 +93,12 @@ def _differences(measured: Measured, estimate: Estimate, nowhere: Span) -> Itera
         return
     keys = [key for key in {**predicted, **counted} if predicted[key] != counted[key]]
     notes = tuple(
-        f"{kind} over {', '.join(over)}, {num_bytes} bytes each: "
+        f"{kind} over {', '.join(over)}, {plural(num_bytes, 'byte')} each: "
         f"estimated {predicted[kind, over, num_bytes]}, rehearsed {counted[kind, over, num_bytes]}"
         for kind, over, num_bytes in keys[:_MAX_DIFFERENCES]
     )
-    text = f"{len(keys)} kinds of collectives of a step differ"
+    many = f"{len(keys)} kinds of collectives of a step differ"
+    text = many if len(keys) > 1 else "one kind of collective of a step differs"
     help = "trust the rehearsal, and please report this plan: the estimate is wrong"
     yield ESTIMATE_DIFFERS.at(nowhere, text, notes=notes, help=help)
 

@@ -69,5 +69,5 @@ def _data_loader(old: Side, new: Side, *, facts: Sequence[Change]) -> Change:
         return Change(Group.CHECKPOINT, Action.REPLACE, "data loader", note=note)
     was, now = (side.graph.dp_size for side in (old, new))
     if was == now:
-        return Change(Group.CHECKPOINT, Action.KEEP, "data loader", note=f"{was} dp ranks")
+        return Change(Group.CHECKPOINT, Action.KEEP, "data loader", note=plural(was, "dp rank"))
     return Change(Group.CHECKPOINT, Action.REPLACE, "data loader", str(was), str(now), note="dp ranks")

@@ -35,7 +35,7 @@ from planc.graph.ops import (
     StartProfile,
 )
 from planc.graph.text import summarise
-from planc.tables import format_number
+from planc.tables import every_step, format_number, plural
 from planc.vocab import MESH_DIMS, MeshDim
 
 
@@ -179,8 +179,9 @@ def _evaluations(side: Side) -> str | None:
     """Each evaluation's source, size, and interval."""
     every = {op.label: op.every_steps for op in side.ops(Evaluate)}
     found = (
-        f"{op.label}: {_written_source(op)}, {op.sequences or 'all'} sequences, "
-        f"every {every.get(op.label)} steps"
+        f"{op.label}: {_written_source(op)}, "
+        f"{plural(op.sequences, 'sequence') if op.sequences else 'all sequences'}, "
+        f"{every_step(every[op.label])}"
         for op in side.ops(OpenEvaluation)
     )
     return "; ".join(found) or None

@@ -88,7 +88,7 @@ def _devices(torch: TorchFacts, environment: Mapping[str, str], *, needs: Needs 
     required = ""
     if needs is not None and (needs.backend == "nccl" or uses_cuda(torch, needs)):
         here = num_here(torch, environment, needs)
-        required = f"{here} for {needs.world_size} ranks" if here else ""
+        required = f"{here} for {plural(needs.world_size, 'rank')}" if here else ""
         problems += _too_few(torch, here, observed, needs=needs)
         problems += _smaller(torch, observed, needs=needs)
     return Check(Section.DEVICES, observed, required, "one rank per device", tuple(problems))
@@ -101,7 +101,8 @@ def _hidden(torch: TorchFacts, environment: Mapping[str, str], observed: SourceF
     value = environment["CUDA_VISIBLE_DEVICES"]
     named = len(value.split(","))
     if named > len(torch.devices):
-        text = f"CUDA_VISIBLE_DEVICES={value} names {named} devices, but PyTorch sees {len(torch.devices)}"
+        names = f"CUDA_VISIBLE_DEVICES={value} names {plural(named, 'device')}"
+        text = f"{names}, but PyTorch sees {len(torch.devices)}"
         help = "unset CUDA_VISIBLE_DEVICES, or name devices that `nvidia-smi` lists"
         yield codes.TOO_FEW_DEVICES.at(observed.whole(), text, help=help)
 
@@ -122,7 +123,8 @@ def _too_few(torch: TorchFacts, here: int, observed: SourceFile, *, needs: Needs
     if found == 0 or here <= found:
         return  # without devices, the backend check reports it
     text = f"{here} ranks on this machine, which has {plural(found, 'device')}"
-    help = f"set mesh.devices_per_node = {found}, or start {found} processes on each machine"
+    processes = plural(found, "process", "processes")
+    help = f"set mesh.devices_per_node = {found}, or start {processes} on each machine"
     labels = (Label(observed.whole(), ""),)
     yield codes.TOO_FEW_DEVICES.at(needs.mesh, text, secondary=labels, help=help)
 

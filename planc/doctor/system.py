@@ -44,7 +44,7 @@ def _open_files(found: int, *, num_ranks: int) -> Check:
     # -1: no limit.
     if found < 0 or found >= wanted:
         return Check(Section.SYSTEM, observed, required, reason)
-    text = f"{num_ranks} ranks need about {wanted}"
+    text = f"1 rank needs about {wanted}" if num_ranks == 1 else f"{num_ranks} ranks need about {wanted}"
     help = f"run `ulimit -n {wanted}`, or set LimitNOFILE of the service that starts the ranks"
     problem = codes.LOW_LIMIT.at(observed.whole(), text, help=help)
     return Check(Section.SYSTEM, observed, required, reason, (problem,))

@@ -10,6 +10,7 @@ from planc.diagnostics import Diagnostic
 from planc.doctor import codes
 from planc.doctor.examination import Check, Section
 from planc.source import SourceFile
+from planc.tables import plural
 
 SECRETS: tuple[tuple[str, str], ...] = (
     ("HF_TOKEN", "access to gated or private models with model.hf = hub(...)"),
@@ -183,6 +184,9 @@ def _threads(value: str, observed: SourceFile, around: Surroundings) -> Iterator
         return
     ranks = around.num_local_ranks or 1
     if int(value) * ranks > around.num_cpus and int(value) > 1:
-        text = f"{ranks} ranks with {value} threads each share {around.num_cpus} CPUs"
+        cpus = plural(around.num_cpus, "CPU")
+        text = f"{ranks} ranks with {plural(int(value), 'thread')} each share {cpus}"
+        if ranks == 1:
+            text = f"1 rank with {value} threads has {cpus}"
         best = max(1, around.num_cpus // ranks)
         yield codes.HARMFUL_VARIABLE.at(observed.whole(), text, help=f"set OMP_NUM_THREADS={best}")

@@ -91,5 +91,6 @@ def step_seconds(lines: Sequence[str]) -> float:
             raise ValueError(f"line {number}: `seconds` is {seconds!r}")
         found.append(seconds)
     if len(found) <= WARMUP_STEPS:
-        raise ValueError(f"{len(found)} steps are logged; more than {WARMUP_STEPS} are needed")
+        logged = "1 step is" if len(found) == 1 else f"{len(found)} steps are"
+        raise ValueError(f"{logged} logged; more than {WARMUP_STEPS} are needed")
     return median(found[WARMUP_STEPS:])

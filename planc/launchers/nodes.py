@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.devices.hardware import Device
 from planc.launchers.errors import LaunchError
 from planc.record import record
+from planc.tables import plural
 
 
 @record
@@ -41,7 +42,8 @@ def place(
     ranks = world_size // num_nodes
     if most is not None and ranks > most:
         raise LaunchError(
-            f"{_nodes(num_nodes)} with {ranks} ranks each, but `hardware.gpu` has {most} devices per node",
+            f"{plural(num_nodes, 'node')} with {plural(ranks, 'rank')} each, but `hardware.gpu` has "
+            f"{plural(most, 'device')} per node",
             help="pass a larger --nodes, or set `mesh.devices_per_node` if your nodes have more",
         )
     return Nodes(num_nodes, ranks)
@@ -52,15 +54,11 @@ def _from_mesh(world_size: int, *, devices_per_node: int, num_nodes: int | None)
     needed = -(-world_size // devices_per_node)
     if num_nodes not in (None, needed):
         raise LaunchError(
-            f"{world_size} ranks on nodes with {devices_per_node} devices need {_nodes(needed)}, "
-            f"not {num_nodes} [P305]",
+            f"{world_size} ranks on nodes with {plural(devices_per_node, 'device')} need "
+            f"{plural(needed, 'node')}, not {num_nodes} [P305]",
             help="leave out --nodes, or change `mesh.devices_per_node`",
         )
     return Nodes(needed, world_size // needed)
-
-
-def _nodes(number: int) -> str:
-    return f"{number} node{'s' if number != 1 else ''}"
 
 
 def _divisors_near(world_size: int, num_nodes: int) -> str:

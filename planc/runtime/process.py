@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from planc.graph.graph import Graph
 from planc.graph.ops import ResumeCheckpoint, SaveCheckpoint
 from planc.runtime.errors import ExitCode, RunError
+from planc.tables import plural
 
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -84,7 +85,7 @@ def require_world_size(launch: Launch, *, wanted: int, mesh: str, start_with: st
         return
     was = "1 process was" if launch.world_size == 1 else f"{launch.world_size} processes were"
     raise RunError(
-        f"the mesh {mesh} needs {wanted} processes, but {was} started",
+        f"the mesh {mesh} needs {plural(wanted, 'process', 'processes')}, but {was} started",
         help=f"start it with: {start_with}",
     )
 

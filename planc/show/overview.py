@@ -12,7 +12,7 @@ from planc.plan.elastic import ElasticSpec
 from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, Weights, WhenBusy
 from planc.plan.types import type_of
-from planc.tables import Row
+from planc.tables import Row, every_step
 
 
 def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
@@ -91,7 +91,7 @@ def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
 
 
 def _checkpoint(checkpoint: CheckpointSpec) -> str:
-    when = [f"every {checkpoint.save_every} steps"] if checkpoint.save_every else []
+    when = [every_step(checkpoint.save_every)] if checkpoint.save_every else []
     when += ["after the last step"] if checkpoint.save_last else []
     how = ""
     if isinstance(checkpoint.mode, AsyncSave):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planc.tables import render_table
+from planc.tables import plural, render_table
 from planc.verify.outcome import Report, Verdict
 from planc.vocab import MeshDim
 
@@ -12,7 +12,7 @@ from planc.vocab import MeshDim
 def report_text(report: Report) -> str:
     """The setup of the run, and a line for every item."""
     ran = (
-        f"  ran {mesh_text(report)} on {report.world_size} rank{'s' if report.world_size > 1 else ''}, "
+        f"  ran {mesh_text(report)} on {plural(report.world_size, 'rank')}, "
         f"{len(report.kept)} of {report.num_layers} layers, {report.sequence_length} tokens, {report.dtype}"
     )
     rows = [(verdict.item.value, *_cells(verdict)) for verdict in report.verdicts]

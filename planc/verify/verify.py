@@ -19,6 +19,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import CompileModules
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.errors import DataError
+from planc.tables import plural
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
 from planc.verify.outcome import Item, Report, Verdict
 from planc.verify.pool import RankError, run_ranks, start_server
@@ -117,7 +118,9 @@ def _verdicts(
     except (RankError, TimeoutError) as error:
         yield Verdict(Item.RUN, False, cause(error))
         return
-    yield Verdict(Item.RUN, True, f"{shrunk.recipe.num_steps} steps on {len(records)} ranks")
+    yield Verdict(
+        Item.RUN, True, f"{plural(shrunk.recipe.num_steps, 'step')} on {plural(len(records), 'rank')}"
+    )
     limit = LIMITS[shrunk.recipe.dtype]
     yield from compared(records, training, limit=limit)
     try:
@@ -164,7 +167,8 @@ def compared(
     yield Verdict(Item.GRADIENTS, error <= limit, worst, error, limit)
     found = disagreements(records)
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    yield Verdict(Item.REPLICAS, not found, f"{found[0]}{more}" if found else f"{len(records)} ranks agree")
+    agreed = f"{len(records)} ranks agree" if len(records) > 1 else "1 rank, nothing to compare"
+    yield Verdict(Item.REPLICAS, not found, f"{found[0]}{more}" if found else agreed)
     yield _learning_rates(records, training)
     yield _parameters(Item.PARAMETERS, first.final, training.final, training=training)
 
@@ -181,7 +185,7 @@ def _initial_weights(records: Sequence[Record], training: Training) -> Verdict:
             if found.get(name) != expected.get(name)
         }
     )
-    detail = f"{len(initial)} parameters, bit for bit"
+    detail = f"{plural(len(initial), 'parameter')}, bit for bit"
     return Verdict(Item.INITIAL_WEIGHTS, not differing, ", ".join(differing[:3]) or detail)
 
 
@@ -236,7 +240,7 @@ def _resumed(
 ) -> Verdict:
     """A run that was resumed elsewhere, against the one that never stopped."""
     before, after = records[0], resumed[0]
-    on = f"saved at step {SAVE_STEP}, resumed on {len(resumed)} rank{'s' if len(resumed) > 1 else ''}"
+    on = f"saved at step {SAVE_STEP}, resumed on {plural(len(resumed), 'rank')}"
     if after.first_step != SAVE_STEP + 1:
         return Verdict(Item.RESUME, False, f"{on}: began at step {after.first_step}")
     ids = [step.sample_ids for step in after.metrics]

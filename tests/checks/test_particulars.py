@@ -165,11 +165,18 @@ def test_names_in_another_case_come_first(pattern: str, help: str, first: str, c
     assert "P203" not in codes(check(text.replace(wrong, help)))
 
 
-@pytest.mark.parametrize(("steps", "help"), [(5, "`warmup = 1 steps`, or"), (50, "5 steps` (a tenth")])
+@pytest.mark.parametrize(("steps", "help"), [(5, "`warmup = 1 step`, or"), (50, "5 steps` (a tenth")])
 def test_a_warm_up_is_offered_that_is_one(steps: int, help: str, check: Check) -> None:
     text = edited("lr = 1e-3)", "lr = 1e-3)\n  schedule = cosine(warmup = 100 steps)")
     found = only(check(text, settings=(f"train.steps={steps}",)), "P706")
     assert help in (found.help or "")
+
+
+def test_one_of_a_thing_is_singular(check: Check) -> None:
+    text = edited("lr = 1e-3)", "lr = 1e-3)\n  schedule = wsd(warmup = 1 step, decay = 9 steps)")
+    found = only(check(text, settings=("train.steps=2",)), "P715")
+    assert found.primary.text == "1 step of warmup and 9 of decay"
+    assert (found.help or "").startswith("set `decay` to at most 1 step,")
 
 
 def test_expectations_cannot_be_set(check: Check) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -128,3 +129,9 @@ def test_an_end_that_a_template_wrote_is_not_repeated() -> None:
     tokenizer = ByteTokenizer(end_of_document=ord("."))
     document = Document("here", "yes.", 4, targets=((0, 4),))
     assert pack([document], tokenizer=tokenizer, sequence_length=3).tokens.tolist() == [*b"yes."]
+
+
+@pytest.mark.parametrize(("texts", "length"), [(["abc"], 2), (["abcdefgh", "a"], 4)])
+def test_summaries_count_one_of_a_thing_in_the_singular(texts: list[str], length: int) -> None:
+    summary = padded(texts, sequence_length=length).summary()
+    assert not re.search(r"(?<![\d_])1 (documents|tokens|sequences)\b", summary), summary

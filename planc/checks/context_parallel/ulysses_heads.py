@@ -9,6 +9,7 @@ from planc.checks.support.legal_values import choices, divisors
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.spec import Rotate
+from planc.tables import plural
 from planc.vocab import MeshDim
 
 CODE = Code("P604", "ulysses-heads", "Ulysses can't shard these heads over cp")
@@ -31,7 +32,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         per_rank = f" (num_attention_heads / tp = {tp})" if tp > 1 else ""
         yield CODE.at(
             subject.plan.span("mesh.cp"),
-            f"cp = {mesh.cp} does not divide {heads} heads and {kv_heads} key/value heads{per_rank}",
+            f"cp = {mesh.cp} does not divide {plural(heads, 'head')} and "
+            f"{plural(kv_heads, 'key/value head')}{per_rank}",
             secondary=(
                 Label(subject.plan.span("context_parallel.rotate"), "ulysses gives each rank whole heads"),
             ),

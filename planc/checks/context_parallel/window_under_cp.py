@@ -18,9 +18,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     narrow = [a for a in subject.inventory.attentions if a.window is not None and a.window < length]
     if spec is None or spec.rotate is not Rotate.RING or not narrow:
         return
+    layers = "1 layer attends" if len(narrow) == 1 else f"{len(narrow)} layers attend"
     yield CODE.at(
         spec.span,
-        f"{len(narrow)} layers attend to {narrow[0].window} of {length} tokens",
+        f"{layers} to {narrow[0].window} of {length} tokens",
         secondary=(Label(subject.plan.span("data.sequence_length"), "longer than the window"),),
         notes=(f"the first of them is `{narrow[0].fqn}`",),
         help=f"write `rotate = {'allgather' if narrow[0].value_dim is None else 'ulysses'}`",

@@ -12,6 +12,7 @@ from planc.checks.tensor_parallel.sequence_indivisible import CODE as SEQUENCE_I
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.facts import tokens_per_micro_step
+from planc.tables import plural
 
 CODE = Code("P701", "batch-indivisible", "`tokens_per_step` is not a multiple of a micro step")
 
@@ -26,8 +27,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if wanted is None or wanted % each == 0:
         return
     data = plan.data
-    rows = f"{data.micro_batch} sequence{'s' if data.micro_batch > 1 else ''}"
-    sequences = f"{rows} on each of {plan.mesh.dp_size} data-parallel ranks"
+    ranks = f"each of {plan.mesh.dp_size} data-parallel ranks" if plan.mesh.dp_size > 1 else "one rank"
+    sequences = f"{plural(data.micro_batch, 'sequence')} on {ranks}"
     every = lcm(each, *(tokens_per_micro_step(other) for other in (*subject.meshes, *smaller_plans(plan))))
     yield CODE.at(
         plan.span("train.tokens_per_step"),

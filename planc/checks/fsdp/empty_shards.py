@@ -11,6 +11,7 @@ from planc.diagnostics import Code, Diagnostic, Severity
 from planc.inventory.schema import Module, Parameter
 from planc.layouts.families import as_patterns, families, quoted
 from planc.record import record
+from planc.tables import plural
 from planc.vocab import Replicate, Shard
 
 CODE = Code("P520", "empty-shards", "FSDP leaves some ranks without rows", Severity.NOTE)
@@ -50,11 +51,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         if held - fair < _WORTH_SAYING * even:
             continue
         names = quoted(as_patterns(families(subject.inventory, (one.name for one in short))))
+        idle = "1 rank holds" if num_ranks - num_rows == 1 else f"{num_ranks - num_rows} ranks hold"
         yield CODE.at(
             fsdp.span,
-            f"{names} has {num_rows} rows (dimension 0) for {num_ranks} ranks",
+            f"{names} has {plural(num_rows, 'row')} (dimension 0) for {num_ranks} ranks",
             notes=(
-                f"FSDP shards whole rows: {num_ranks - num_rows} ranks hold none, and rank 0 holds {held:_} "
+                f"FSDP shards whole rows: {idle} none, and rank 0 holds {held:_} "
                 f"elements instead of an even {fair:_}, with their gradients and optimizer state",
                 f"gathers are padded to rank 0's share, and send {num_ranks / num_rows:.3g} times the bytes",
             ),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.plan.spec import Resume
+from planc.tables import plural
 
 CODE = Code("P311", "elastic-without-resume", "an elastic run has no checkpoint to resume")
 
@@ -24,7 +25,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         )
     elif checkpoint.save_every is None or checkpoint.save_every >= plan.train.steps:
         text, path = "no step is saved before the last one", "checkpoint.save_every"
-        help = f"set `save_every` to less than {plan.train.steps} steps"
+        help = f"set `save_every` to less than {plural(plan.train.steps, 'step')}"
     elif checkpoint.resume is not Resume.LATEST:
         text, path = "a restarted run would begin at step 0", "checkpoint.resume"
         help = "write `resume = latest`"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.optimizer import WarmupStableDecay
+from planc.tables import plural
 
 CODE = Code("P715", "schedule-beyond-training", "warmup and decay exceed the training steps")
 
@@ -21,10 +22,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         left = steps - warmup
         yield CODE.at(
             plan.span("optimizer.schedule"),
-            f"{warmup} steps of warmup and {decay} of decay",
-            secondary=(Label(plan.span("train.steps"), f"{steps} steps of training"),),
+            f"{plural(warmup, 'step')} of warmup and {decay} of decay",
+            secondary=(Label(plan.span("train.steps"), f"{plural(steps, 'step')} of training"),),
             notes=("the learning rate would decay before it reaches its peak",),
-            help=f"set `decay` to at most {left} steps, or train longer"
+            help=f"set `decay` to at most {plural(left, 'step')}, or train longer"
             if left
             else "shorten `warmup`, or train longer",
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.optimizer import Constant, WarmupStableDecay
+from planc.tables import plural
 
 CODE = Code("P706", "warmup-beyond-training", "the warmup takes the whole training")
 
@@ -20,15 +21,16 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     warmup = schedule.warmup
     never_left = warmup == steps > 1 and not isinstance(schedule, Constant | WarmupStableDecay)
     if warmup > steps or never_left:
+        tenth = max(1, steps // 10)
         share = " (a tenth of the training)" if steps >= 10 else ""
         yield CODE.at(
             subject.plan.span("optimizer.schedule.warmup"),
-            f"{warmup} steps of warmup",
-            secondary=(Label(subject.plan.span("train.steps"), f"{steps} steps of training"),),
+            f"{plural(warmup, 'step')} of warmup",
+            secondary=(Label(subject.plan.span("train.steps"), f"{plural(steps, 'step')} of training"),),
             notes=("the learning rate would reach its peak in the last step and never decay",)
             if never_left
             else ("the learning rate would never reach its peak or decay",),
-            help=f"write `warmup = {max(1, steps // 10)} steps`{share}, or train longer",
+            help=f"write `warmup = {plural(tenth, 'step')}`{share}, or train longer",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
+from planc.tables import plural
 
 CODE = Code("P707", "nothing-saved", "the `checkpoint` block never saves", Severity.WARNING)
 
@@ -25,7 +26,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         yield CODE.at(
             subject.plan.span("checkpoint.save_last"),
             f"no save at the end, and {every}",
-            help=f"write `save_last = true`, or set `save_every` to at most {steps} steps",
+            help=f"write `save_last = true`, or set `save_every` to at most {plural(steps, 'step')}",
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.run.nothing_saved import CODE as NOTHING_SAVED
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.tables import plural
 
 CODE = Code("P710", "policy-beyond-training", "interval longer than the training", Severity.WARNING)
 
@@ -27,9 +28,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 plan.span(path),
                 f"every {steps} steps",
-                secondary=(Label(plan.span("train.steps"), f"{plan.train.steps} steps of training"),),
-                help=f"set `{path.rpartition('.')[2]}` to at most {plan.train.steps} "
-                f"step{'s' if plan.train.steps > 1 else ''}",
+                secondary=(
+                    Label(plan.span("train.steps"), f"{plural(plan.train.steps, 'step')} of training"),
+                ),
+                help=f"set `{path.rpartition('.')[2]}` to at most {plural(plan.train.steps, 'step')}",
             )
 
 

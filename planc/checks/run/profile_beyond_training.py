@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.tables import plural
 
 CODE = Code("P740", "profile-beyond-training", "no such steps to profile")
 
@@ -21,7 +22,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         text = f"step {profile.last_step} is before `first_step`"
         yield CODE.at(plan.span("profile.last_step"), text, secondary=(first,), help=help)
     elif profile.last_step > plan.train.steps:
-        steps = Label(plan.span("train.steps"), f"{plan.train.steps} steps of training")
+        steps = Label(plan.span("train.steps"), f"{plural(plan.train.steps, 'step')} of training")
         help = f"set `last_step` to at most {plan.train.steps}"
         text = f"step {profile.last_step} is after the end"
         yield CODE.at(plan.span("profile.last_step"), text, secondary=(steps,), help=help)

@@ -18,6 +18,7 @@ from planc.plan.bind import Assignment
 from planc.record import record
 from planc.source import Span
 from planc.styles import StyleUse
+from planc.tables import plural
 from planc.vocab import Shard, StridedShard
 
 
@@ -110,10 +111,9 @@ def _heads(subject: Subject) -> Iterator[ShardedSize]:
         sites.setdefault(style.span, []).append(attention.fqn)
     texts = tuple((span, f"the heads of {quoted(patterns(subject, fqns))}") for span, fqns in sites.items())
     for size in dict.fromkeys(one.num_heads for one, _ in attentions):
-        yield ShardedSize(SizeKind.HEADS, size, f"{size} attention heads", texts)
+        yield ShardedSize(SizeKind.HEADS, size, f"{plural(size, 'attention head')}", texts)
     for size in dict.fromkeys(one.num_kv_heads for one, _ in attentions):
-        noun = "key/value head" if size == 1 else "key/value heads"
-        yield ShardedSize(SizeKind.KV_HEADS, size, f"{size} {noun}", texts)
+        yield ShardedSize(SizeKind.KV_HEADS, size, f"{plural(size, 'key/value head')}", texts)
 
 
 def _widths(subject: Subject) -> Iterator[ShardedSize]:
@@ -136,7 +136,7 @@ def _widths(subject: Subject) -> Iterator[ShardedSize]:
         yield ShardedSize(
             SizeKind.WIDTH,
             size,
-            f"{size} features of {quoted(patterns(subject, parents))}",
+            f"{plural(size, 'feature')} of {quoted(patterns(subject, parents))}",
             tuple((span, quoted(patterns(subject, fqns))) for span, fqns in sites.items()),
         )
 
@@ -170,7 +170,7 @@ def _vocabulary(subject: Subject) -> Iterator[ShardedSize]:
     if tables:
         size = subject.inventory.vocab_size
         sites = tuple((one.span, f"the rows of `{one.fqn}`") for one in tables)
-        yield ShardedSize(SizeKind.VOCABULARY, size, f"a vocabulary of only {size} rows", sites)
+        yield ShardedSize(SizeKind.VOCABULARY, size, f"a vocabulary of only {plural(size, 'row')}", sites)
 
 
 def vocabulary_tables(subject: Subject) -> tuple[Assignment, ...]:
@@ -191,5 +191,5 @@ def _tokens(subject: Subject) -> Iterator[ShardedSize]:
     cp = mesh.cp if subject.plan.context_parallel else 1
     rule = sharding_rule(subject)
     if rule is not None and length % cp == 0:
-        text = f"{length // cp} tokens" + (f" ({length} / cp = {cp})" if cp > 1 else "")
+        text = f"{plural(length // cp, 'token')}" + (f" ({length} / cp = {cp})" if cp > 1 else "")
         yield ShardedSize(SizeKind.TOKENS, length // cp, text, ((rule.span, "the sequence: Shard(1)"),))

@@ -8,6 +8,7 @@ from planc.checks.support.legal_values import choices, multiples_around
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.layouts.types import BATCH, normal
+from planc.tables import plural
 from planc.vocab import MeshDim
 
 CODE = Code("P421", "batch-over-tp", "the micro batch is not divisible by tp")
@@ -26,7 +27,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     near = multiples_around(micro_batch, of=tp)
     yield CODE.at(
         subject.plan.span("data.micro_batch"),
-        f"tp = {tp} does not divide {micro_batch} sequences",
+        f"tp = {tp} does not divide {plural(micro_batch, 'sequence')}",
         secondary=(Label(dividing.span, "the batch is sharded here: Shard(0)"),),
         notes=("ranks with unequal shards would abort in the first all-gather",),
         help=f"set `micro_batch` to {choices(near, near=micro_batch)}, "

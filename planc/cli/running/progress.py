@@ -16,6 +16,7 @@ from planc.figures.speed import measured_memory, tflops_per_second_per_device, t
 from planc.record import record
 from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
 from planc.runtime.run_directory.directory import RunDirectory
+from planc.tables import plural
 
 _BAR_CELLS = 12
 _TIME_CELLS = 9
@@ -48,7 +49,8 @@ class RunDisplay:
         self.first_step, self.num_steps, self.began = first_step, num_steps, time.monotonic()
         self.last_step = min(num_steps, self.stop_after or num_steps)
         if first_step > num_steps:
-            self.noted(f"nothing to train: all {num_steps} steps are done")
+            done = "the only step is done" if num_steps == 1 else f"all {num_steps} steps are done"
+            self.noted(f"nothing to train: {done}")
         elif self.console.file.isatty():  # FORCE_COLOR colors a log, but must not animate it
             text = TextColumn("{task.description}", table_column=Column(no_wrap=True), markup=False)
             columns = (text, BarColumn(_BAR_CELLS), TimeRemainingColumn())
@@ -111,7 +113,7 @@ class RunDisplay:
 
 def evaluation_line(found: Evaluation, *, step: int) -> str:
     """`step 12  held_out loss 2.3456  (2_048 labels)`."""
-    return f"step {step}  {found.label} loss {found.loss:.4f}  ({found.labels:_} labels)"
+    return f"step {step}  {found.label} loss {found.loss:.4f}  ({plural(found.labels, 'label')})"
 
 
 @record

@@ -19,6 +19,7 @@ from planc.diagnostics.human import HumanRenderer
 from planc.diagnostics.machine import render_concise
 from planc.source import SourceFile
 from planc.syntax.codes import NOT_TEXT
+from planc.tables import plural
 
 STDIN_NAME = "<stdin>"
 """How findings name a plan read from stdin."""
@@ -116,4 +117,4 @@ def render_errors(checked: Checked, *, stream: TextIO) -> str:
 
 def findings(number: int) -> str:
     """`1 finding`, `2 findings`."""
-    return f"{number} finding{'s' if number != 1 else ''}"
+    return plural(number, "finding")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import TokenIds, Tokenizer
+from planc.tables import plural
 
 StoredTokens = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
@@ -99,8 +100,8 @@ class PackedDataset:
     def summary(self) -> str:
         """One line for the log: the amount of data, and how much is unused."""
         return (
-            f"{self.num_documents:_} documents, {self.num_tokens:_} tokens, "
-            f"{self.num_sequences:_} sequences; {self.num_dropped_tokens:_} tokens left over"
+            f"{plural(self.num_documents, 'document')}, {plural(self.num_tokens, 'token')}, "
+            f"{plural(self.num_sequences, 'sequence')}; {plural(self.num_dropped_tokens, 'token')} left over"
         )
 
     def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
@@ -206,8 +207,9 @@ def _check_one_sequence(dataset: PackedDataset) -> None:
     if dataset.num_documents == 0:
         raise DataError("the source has no documents", help="use a source that holds text")
     if dataset.num_sequences < 1:
+        few = "1 token does" if dataset.num_tokens == 1 else f"{dataset.num_tokens} tokens do"
         raise DataError(
-            f"{dataset.num_tokens} tokens do not fill one sequence of {dataset.sequence_length}",
+            f"{few} not fill one sequence of {dataset.sequence_length}",
             help="add text, or lower sequence_length: a sequence takes one more token, its last label",
         )
     if dataset.is_target is not None and not dataset.is_target.any():

@@ -20,6 +20,7 @@ from planc.runtime.data.packing import (
 )
 from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import Tokenizer
+from planc.tables import plural
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,9 +86,9 @@ class PaddedDataset:
     def summary(self) -> str:
         """One line for the log: the amount of data, and how much is unused."""
         return (
-            f"{self.num_documents:_} documents, {self.num_tokens:_} tokens, "
-            f"{self.num_sequences:_} sequences; {self.num_dropped_tokens:_} tokens dropped, "
-            f"{self.num_padding_tokens:_} tokens of padding"
+            f"{plural(self.num_documents, 'document')}, {plural(self.num_tokens, 'token')}, "
+            f"{plural(self.num_sequences, 'sequence')}; {plural(self.num_dropped_tokens, 'token')} dropped, "
+            f"{plural(self.num_padding_tokens, 'token')} of padding"
         )
 
     def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:

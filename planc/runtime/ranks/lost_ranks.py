@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planc.graph.graph import Graph
 from planc.runtime.ranks.whereabouts import State, Whereabouts
+from planc.tables import plural
 
 Records = Sequence[Whereabouts | None]
 MAX_NAMED = 8
@@ -118,7 +119,7 @@ def describe(lost: Sequence[Lost], graph: Graph, *, now: float) -> str:
     """One clause per rank: its place, what happened to it, the op it was in, and its line of the plan."""
     texts = [_clause(one, graph, now=now) for one in lost[:MAX_NAMED]]
     if len(lost) > MAX_NAMED:
-        texts.append(f"and {len(lost) - MAX_NAMED} more ranks")
+        texts.append(f"and {plural(len(lost) - MAX_NAMED, 'more rank')}")
     return "; ".join(texts)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from planc.runtime.numerics import MAX_NAMED, ranks_text
+from planc.tables import plural
 
 Kind = Literal[
     "graph",
@@ -195,7 +196,7 @@ def _places(who: Sequence[Deviation]) -> str:
     for one in who:
         by_host.setdefault(one.host, []).append(one.rank)
     shown = [f"{ranks_text(ranks)} ({host})" for host, ranks in by_host.items()][:MAX_NAMED]
-    more = [f"{len(by_host) - MAX_NAMED} more machines"] if len(by_host) > MAX_NAMED else []
+    more = [plural(len(by_host) - MAX_NAMED, "more machine")] if len(by_host) > MAX_NAMED else []
     return " and ".join([*shown, *more])
 
 

@@ -29,6 +29,7 @@ from planc.runtime.run_directory.run_files import (
 )
 from planc.runtime.run_directory.status_file import replace_text
 from planc.secrets import redactor
+from planc.tables import plural
 
 _MAX_OWNER_CHARACTERS = 200
 _MAX_STATUS_BYTES = 2**20
@@ -190,8 +191,10 @@ class RunDirectory:
             return ()
         aside = plain_files.set_aside(path)
         plain_files.replace(path, (line.text + b"\n" for line in sound_lines(aside)))
-        lines = "1 damaged line" if num_damaged == 1 else f"{num_damaged} damaged lines"
-        return (f"{path} has {lines}: kept the others, and renamed the original to {aside.name}",)
+        return (
+            f"{path} has {plural(num_damaged, 'damaged line')}: kept the others, and renamed the original "
+            f"to {aside.name}",
+        )
 
     def _not_writable(self, error: OSError) -> RunError:
         where = f" ({error.filename})" if error.filename else ""

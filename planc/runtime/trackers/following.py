@@ -10,6 +10,7 @@ from pathlib import Path
 
 from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
 from planc.runtime.trackers.tracker import Open, Opening, Tracker, values_of, values_of_evaluation
+from planc.tables import plural
 
 MAX_WAITING = 1000
 """Steps that a tracker may be behind; more are dropped, and counted."""
@@ -65,8 +66,8 @@ class Follower:
         except queue.Full:
             pass
         is_late = self._thread.is_alive()
-        failures = f"{_counted(self.num_failures, 'call')} failed" if self.num_failures else ""
-        dropped = f"{_counted(self.num_dropped, 'step')} dropped" if self.num_dropped else ""
+        failures = f"{plural(self.num_failures, 'call')} failed" if self.num_failures else ""
+        dropped = f"{plural(self.num_dropped, 'step')} dropped" if self.num_dropped else ""
         late = f"it did not finish within {seconds:.0f} s" if is_late else ""
         missed = ", ".join(filter(None, (failures, dropped, late)))
         return f"warning: {self.name}: {missed}" if missed else None
@@ -103,10 +104,6 @@ class Follower:
         self.num_failures += 1
         if not self._first_failure:
             self._first_failure = self._redact(f"{type(error).__name__}: {error}".partition("\n")[0])
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Following:

@@ -21,6 +21,7 @@ from planc.runtime.numerics import MAX_NAMED
 from planc.runtime.ranks.reads import Deviation, Entry, describe, deviation, deviation_of, digest, majority
 from planc.runtime.torch.agreement.texts import broadcast, gather
 from planc.runtime.torch.session import Session
+from planc.tables import plural
 
 Handler = Callable[[Session, Any, Position], None]
 
@@ -82,7 +83,7 @@ def _refuse_failures(session: Session, failure: RunError | None) -> None:
     if len(failed) == len(gathered) and len({one["message"] for one in gathered}) == 1:
         return
     texts = [f"rank {rank} ({one['host']}): {one['message']}" for rank, one in failed[:MAX_NAMED]]
-    more = [f"and {len(failed) - MAX_NAMED} more ranks"] if len(failed) > MAX_NAMED else []
+    more = [f"and {plural(len(failed) - MAX_NAMED, 'more rank')}"] if len(failed) > MAX_NAMED else []
     first = failed[0][1]
     raise RunError("; ".join([*texts, *more]), code=ExitCode(first["code"]), help=first["help"])
 

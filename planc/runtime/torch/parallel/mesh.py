@@ -27,6 +27,7 @@ from planc.runtime.torch.agreement.agree import refusal
 from planc.runtime.torch.parallel.loopback import keep_gloo_inside, listener
 from planc.runtime.torch.private import concatenate_meshes, flatten_mesh
 from planc.runtime.torch.session import Session
+from planc.tables import plural
 from planc.vocab import MeshDim
 
 _STORE_TIMEOUT = timedelta(seconds=60)
@@ -51,8 +52,9 @@ def choose_device(backend: str, launch: Launch) -> torch.device:
     if backend == "gloo" or not has_cuda:
         return torch.device("cpu")
     if launch.local_rank >= torch.cuda.device_count():
+        found = plural(torch.cuda.device_count(), "CUDA device")
         raise RunError(
-            f"LOCAL_RANK = {launch.local_rank}, but PyTorch sees {torch.cuda.device_count()} CUDA devices",
+            f"LOCAL_RANK = {launch.local_rank}, but PyTorch sees {found}",
             help="start at most one process per device",
             is_shared=False,
         )

@@ -25,6 +25,7 @@ from planc.runtime.numerics import MAX_SEQUENCES
 from planc.runtime.torch.attention.documents import document_starts
 from planc.runtime.torch.attention.sharding import shard
 from planc.runtime.torch.session import LocalBatch, Session
+from planc.tables import plural
 
 
 def open_data(session: Session, op: OpenData, position: Position) -> None:
@@ -43,7 +44,7 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
     session.observer.noted(f"data: {data.dataset.summary()}")
     if op.global_batch > data.dataset.num_sequences:
         session.observer.noted(
-            f"data: a step takes {op.global_batch:_} sequences, but there are only "
+            f"data: a step takes {plural(op.global_batch, 'sequence')}, but the data has only "
             f"{data.dataset.num_sequences:_}: some repeat within a step"
         )
 

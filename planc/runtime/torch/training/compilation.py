@@ -23,4 +23,6 @@ def compile_modules(session: Session, op: CompileModules, position: Position) ->
         session.model.get_submodule(fqn).compile(
             backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
         )
-    session.observer.noted(f"{len(op.modules)} modules will be compiled when they first run")
+    many = len(op.modules)
+    text = "1 module will be compiled when it first runs"
+    session.observer.noted(text if many == 1 else f"{many} modules will be compiled when they first run")

@@ -15,6 +15,7 @@ from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.batches import data_spec, opened, shard_context, source_of
 from planc.runtime.torch.training.forward_backward import compute_loss, forward
 from planc.runtime.torch.training.preemption import report_undone, reshard, stops_here, stretch
+from planc.tables import plural
 
 
 def open_evaluation(session: Session, op: OpenEvaluation, position: Position) -> None:
@@ -23,8 +24,9 @@ def open_evaluation(session: Session, op: OpenEvaluation, position: Position) ->
     data = opened(session, data_spec(training, source=source_of(op)), vocab_size=training.vocab_size)
     num_sequences = data.dataset.num_sequences
     if op.sequences is not None and op.sequences > num_sequences:
+        found = plural(num_sequences, "sequence")
         raise RunError(
-            f'the evaluation "{op.label}" has {num_sequences} sequences, not {op.sequences}',
+            f'the evaluation "{op.label}" has {found}, not {op.sequences}',
             help="lower `sequences`, or leave it out to use all of them",
         )
     evaluation_set = EvaluationSet(data.dataset, op.sequences or num_sequences, training.micro_batch)

@@ -18,6 +18,7 @@ from planc.runtime.ranks.reads import Reads
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.weights.views import View, leaf
 from planc.strict_json import loads
+from planc.tables import plural
 
 
 def stored_views(folder: Path, *, reads: Reads | None = None) -> dict[str, View]:
@@ -50,7 +51,7 @@ def stored_views(folder: Path, *, reads: Reads | None = None) -> dict[str, View]
 def _refuse_absent(index: Mapping[str, Path], found: Mapping[str, Any]) -> None:
     absent = [key for key in index if key not in found]
     if absent:
-        more = f" nor {len(absent) - 1} other tensors of the index" if len(absent) > 1 else ""
+        more = f" nor {plural(len(absent) - 1, 'other tensor')} of the index" if len(absent) > 1 else ""
         raise RunError(
             f"{index[absent[0]]} does not contain {absent[0]}{more}",
             help="use files and an index of the same model",
