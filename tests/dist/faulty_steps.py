@@ -42,6 +42,7 @@ class Told:
 
     code: ExitCode | None = None
     message: str = ""
+    help: str = ""
     record: dict[str, Any] = field(default_factory=dict)
     states: dict[int, dict[str, str]] = field(default_factory=dict)
     noted: list[str] = field(default_factory=list)
@@ -117,6 +118,7 @@ def faulty_rank(rank: int, world_size: int, task: Task, fault: Fault | None) -> 
         run(task.graph, backend, stop_after=task.stop_after)
     except RunError as error:
         told.code, told.message, told.record = error.code, error.message, dict(error.record)
+        told.help = error.help
     told.states[-1] = state_digests(session)
     told.losses = session.guard.memory.losses
     # Rank 0 hosts the store, which the others must not lose before they have spoken.

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from planc.graph.ops import GuardStep
+from planc.graph.ops import GuardStep, LoadWeights
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.loss_window import Level
@@ -61,7 +61,7 @@ def guard_step(session: Session, op: GuardStep, position: Position) -> None:
         what = f"the loss of {loss:.6g} is a spike{_over(loss, level)}"
     if at_most is None or state.memory.num_skipped >= at_most:
         if at_most is not None:
-            what += f" after {state.memory.num_skipped} skipped steps in a row"
+            what += f" after {_skips(state.memory.num_skipped)}"
         raise _failure(session, position, what=what, statements=statements)
     _skip(session, position, what=what, own=statements)
 
@@ -81,6 +81,10 @@ def _over(loss: float, level: Level | None) -> str:
     if level is None:
         return " on another rank that computes it"
     return f": {level.deviations(loss):.1f} deviations of {level.deviation:.3g} above {level.median:.6g}"
+
+
+def _skips(number: int) -> str:
+    return "1 skipped step" if number == 1 else f"{number} skipped steps in a row"
 
 
 def _skip(session: Session, position: Position, *, what: str, own: Statement) -> None:
@@ -104,11 +108,20 @@ def _failure(session: Session, position: Position, *, what: str, statements: Sta
     return RunError(
         f"{what} at step {position.step}, and {_UNCHANGED}{': ' if text else ''}{text}",
         code=ExitCode.NUMERICS,
-        help="resume from the previous checkpoint; if it happens again, suspect that rank's memory"
+        help=_help_for_weights(session)
         if has_spoiled_weights
         else "inspect these sequences, lower the learning rate, or let `guard` skip such steps",
         record={"numerics": record},
     )
+
+
+def _help_for_weights(session: Session) -> str:
+    """A run that neither saved nor resumed has no checkpoint to resume from."""
+    if session.saved_step is not None:
+        return "resume from the previous checkpoint; if it happens again, suspect that rank's memory"
+    load = next((op for op in session.graph.setup if isinstance(op, LoadWeights)), None)
+    origin = f"check that the weights in {load.path}" if load else "check that the initial weights"
+    return f"{origin} are finite: there is no earlier checkpoint; if they are, suspect that rank's memory"
 
 
 def _all(session: Session, own: Statement, *, topic: str) -> list[Statement]:
