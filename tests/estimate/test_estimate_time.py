@@ -208,6 +208,19 @@ def test_a_run_of_another_plan_calibrates_nothing(tmp_path: Path, capsys: pytest
     assert not output.exists()
 
 
+def test_a_run_on_cpus_calibrates_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, output = PLANS / "llama-3.1-8b.plan", tmp_path / "a.json"
+    folder = run_folder(tmp_path, seconds=10.0, plan=plan)
+    metrics = folder / "metrics.jsonl"
+    command = ["calibrate", str(plan), str(folder), "--gpu", "h100", "--machine", "a", "-o", str(output)]
+    logged = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for kind, code in (("process", 2), ("allocated", 0)):
+        metrics.write_text("".join(json.dumps({**line, "memory_kind": kind}) + "\n" for line in logged))
+        assert main(command) == code
+        assert output.exists() == (code == 0)
+        assert ("the run used CPUs" in capsys.readouterr().err) == (code == 2)
+
+
 @pytest.mark.parametrize("damage", ["a byte", "a pipe", "a link", "a directory"])
 def test_a_damaged_run_calibrates_nothing(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -69,6 +69,7 @@ def run(arguments: Namespace) -> int:
     metrics = folder / METRICS_NAME
     try:
         lines = _logged(metrics)
+        _require_device(lines, device=device.name)
         seconds = step_seconds(lines)
         date = datetime.fromtimestamp(metrics.stat().st_mtime, UTC).date().isoformat()
         measured = calibrate(bound, seconds=seconds, machine=arguments.machine, device=device, date=date)
@@ -88,6 +89,12 @@ def _logged(metrics: Path) -> list[str]:
             raise ValueError(f"line {number} is damaged")
         lines.append(line.text.decode())
     return lines
+
+
+def _require_device(lines: list[str], *, device: str) -> None:
+    """ValueError for a run on CPUs, which log the memory of a process, not of a device's allocator."""
+    if any(loads_json(line).get("memory_kind") == "process" for line in lines):
+        raise ValueError(f"the run used CPUs, so it can't calibrate {device}: pass a run on {device}")
 
 
 def _require_same(folder: Path, digest: str) -> None:
