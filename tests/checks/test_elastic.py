@@ -75,7 +75,7 @@ def test_a_smaller_mesh_that_breaks_a_rule_is_an_error_of_the_plan() -> None:
     checked = check(tokens=3 * 2 * 4 * 256, replicas=3, sizes="[2]")
     (finding,) = checked.diagnostics
     assert finding.code.code == "P701"
-    assert "to which `elastic` lets a run shrink" in finding.notes[-1]
+    assert "a smaller mesh that `elastic` allows" in finding.notes[-1]
     assert checked.graph is None
 
 

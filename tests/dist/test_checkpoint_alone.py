@@ -78,7 +78,7 @@ def test_another_dtype_is_not_converted(single: tuple[Path, TrainingState]) -> N
 
 
 def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorruptCheckpointError, match=r"holds no manifest\.json"):
+    with pytest.raises(CorruptCheckpointError, match=r"has no manifest\.json"):
         load(build(SINGLE, seed=2), directory=tmp_path)
 
 

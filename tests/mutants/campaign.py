@@ -7,6 +7,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,10 +131,16 @@ class Workshop:
         return name
 
 
+def drafted_plans() -> tuple[Path, ...]:
+    """The plans that drafts can hold: those without blocks inside blocks."""
+    nested = re.compile(r"^  eval ", re.MULTILINE)
+    return tuple(path for path in canonical_plans() if not nested.search(path.read_text(encoding="utf-8")))
+
+
 @functools.cache
 def shrunk_bases() -> tuple[Base, ...]:
-    """The bases of every canonical plan."""
-    return tuple(base for path in canonical_plans() for base in bases(path))
+    """The bases of every plan that a draft can hold."""
+    return tuple(base for path in drafted_plans() for base in bases(path))
 
 
 def mutants(

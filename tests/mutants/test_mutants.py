@@ -14,12 +14,21 @@ from planc.api import check_plan
 from planc.graph.graph import plan_hash
 from planc.show.resolved import resolved_text
 from tests.dist.pool import start_server
-from tests.mutants.campaign import MUTATIONS, TYPES, Mutant, Result, Workshop, judged, mutants, shrunk_bases
+from tests.mutants.campaign import (
+    MUTATIONS,
+    TYPES,
+    Mutant,
+    Result,
+    Workshop,
+    drafted_plans,
+    judged,
+    mutants,
+    shrunk_bases,
+)
 from tests.mutants.draft import Draft, read_draft
 from tests.mutants.mutant import Edited
 from tests.mutants.report import ALARM, CAUGHT, FINE, HOLE, ON_PRINCIPLE, class_of, report, told
 from tests.mutants.shrink import Base, bases
-from tests.plans import canonical_plans
 
 NUM_MUTANTS = 25
 SEED = 0
@@ -58,7 +67,7 @@ def without_rule(draft: Draft, pattern: str) -> Draft:
     return draft.edit("tensor_parallel", lambda block: block.with_rule(index))
 
 
-@pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", drafted_plans(), ids=lambda path: path.stem)
 def test_a_draft_means_what_it_was_read_from(path: Path, workshop: Workshop) -> None:
     checked = check_plan(path)
     assert checked.bound is not None and checked.graph is not None
@@ -86,7 +95,7 @@ def test_a_base_trains_as_one_process(workshop: Workshop, tp2: Base) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", drafted_plans(), ids=lambda path: path.stem)
 def test_every_canonical_plan_trains_as_one_process(path: Path, workshop: Workshop) -> None:
     for base in (base for base in bases(path) if base.draft.world_size() <= 4):
         result = result_of(workshop, base, base.draft)

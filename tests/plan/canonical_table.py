@@ -53,9 +53,10 @@ def group(path: Path) -> str:
     """The purpose that a plan serves, by its name and what it imports."""
     if path.stem == "quickstart":
         return "Start here"
-    for prefix, name in (("launch-", "Launch shapes"), ("finetune-", "Fine-tune")):
-        if path.stem.startswith(prefix):
-            return name
+    if path.stem.startswith("launch-"):
+        return "Launch shapes"
+    if path.stem.endswith("-chat"):
+        return "Fine-tune"
     return "Published runs" if "presets/torchtitan.plan" in path.read_text(encoding="utf-8") else "Pretrain"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
 from planc.runtime.checkpoint_format.shards import Entry
-from planc.runtime.run_directory.directory import export_folder
+from planc.runtime.run_directory import export_folder
 from planc.runtime.run_directory.export_folder import (
     ORIGIN_NAME,
     Description,
