@@ -150,7 +150,7 @@ expect {
     ("block", "finding"),
     [
         (TIGHT, "{peak} of 1.00 MiB"),
-        (TIGHT, "the peak is in forward and loss: {part}"),
+        (TIGHT, ": {part}"),
         (EXPECTING, "peak_memory is {peak} ("),
     ],
 )
