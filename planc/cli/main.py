@@ -49,7 +49,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("completions", "print a shell completion script"),
     Command("doctor", "check this machine's hardware and software, for a plan or in general"),
     Command("verify", "run a small version of a plan and compare it with one process"),
-    Command("checkpoint", "list, verify, compare, export and convert checkpoints"),
+    Command("checkpoint", "checkpoints: ls, verify, diff, export, convert"),
     Command("launch", "print launch commands: torchrun, accelerate, Slurm, Kubernetes"),
     Command("run", "run a plan on this rank; start all ranks with torchrun"),
 )
@@ -202,7 +202,7 @@ def _run(argv: Sequence[str]) -> int:
 def _without_help(argv: Sequence[str]) -> list[str]:
     """`help check` as `check --help`."""
     if argv and argv[0] == _HELP:
-        return [*argv[1:], "--help"]
+        return [*(word for word in argv[1:] if word != _HELP), "--help"]
     return list(argv)
 
 
