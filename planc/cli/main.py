@@ -152,6 +152,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return READER_GONE
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and error.filename is not None:
+            print(f"planc: error: {error.filename}: {error.strerror}", file=sys.stderr)
+            return COULD_NOT_RUN
         # Unusable files raise UsageError, so these are errors of the output.
         if error.errno not in _NO_ROOM or error.filename is not None:
             return _report_bug(error, is_debug="--debug" in arguments)

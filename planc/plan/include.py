@@ -183,10 +183,11 @@ class _Reader:
     def _is_cycle(self, written: ast.Text, path: str) -> bool:
         if path not in self.chain:
             return False
-        text = (
-            f"`{path}` already includes this file" if path != self.chain[-1] else "the file includes itself"
-        )
-        help = "move what both files need to a third file"
+        if path == self.chain[-1]:
+            text, help = f"`{path}` is this file", "remove this line"
+        else:
+            text = f"`{path}` already includes this file"
+            help = "move what both files need to a third file"
         notes = (self._chain(path),)
         self._refuse(codes.INCLUDE_CYCLE.at(written.span, text, notes=notes, help=help))
         return True

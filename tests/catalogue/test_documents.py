@@ -10,6 +10,7 @@ import pytest
 
 from planc.api import check_source
 from planc.cli.main import COMMANDS, command_parsers
+from planc.cli.support.parser import subcommands
 from planc.diagnostics.pages import pages
 from planc.show.reference import topics
 from planc.source import SourceFile
@@ -52,9 +53,14 @@ def test_every_command_that_a_row_names_is_planc_s(command: str) -> None:
     if words[0] == "torchrun":
         assert "-m planc.run" in command
         return
-    options = {one.name: parser._option_string_actions for one, parser in command_parsers()}
+    parsers = {one.name: parser for one, parser in command_parsers()}
     assert words[1] in {one.name for one in COMMANDS}
-    assert [word for word in words if re.match("--?[a-z]", word) and word not in options[words[1]]] == []
+    parser = parsers[words[1]]
+    if parts := subcommands(parser):
+        assert words[2] in parts
+        parser = parts[words[2]]
+    options = parser._option_string_actions
+    assert [word for word in words if re.match("--?[a-z]", word) and word not in options] == []
     if words[1] == "explain":
         assert words[2] in {*pages(), *(name for names in topics().values() for name in names)}
 

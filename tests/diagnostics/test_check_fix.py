@@ -58,7 +58,7 @@ def test_unsafe_fixes_wait_until_wanted(tmp_path: Path, capsys: pytest.CaptureFi
     path = write_plan(tmp_path, text=TINY, edits=UNUSED)
     assert main(["check", str(path), "--fix"]) == 0
     assert "ignore[P707]" in path.read_text()
-    assert "1 finding left with an unsafe fix" in capsys.readouterr().err
+    assert "1 unsafe fix left: see --unsafe-fixes --diff" in capsys.readouterr().err
     assert main(["check", str(path), "--fix", "--unsafe-fixes"]) == 0
     assert path.read_text() == TINY
 
@@ -251,7 +251,7 @@ def test_a_pattern_of_an_included_file_may_be_for_another_model(
     path, base = write_pair(tmp_path, base=BASE.replace('"model.layers.*"', '"model.layesr.*"'))
     assert main(["check", str(path), "--fix"]) == 1
     assert "model.layesr" in base.read_text()
-    assert f"planc: {base}: 1 finding left with an unsafe fix" in capsys.readouterr().err
+    assert f"planc: {base}: 1 unsafe fix left: see --unsafe-fixes --diff" in capsys.readouterr().err
     assert main(["check", str(path), "--fix", "--unsafe-fixes"]) == 0
     assert '"model.layers.*"' in base.read_text()
 

@@ -18,7 +18,7 @@ from tests.plans import FULL, PLANS
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`code` at `line`, counted from 1, with `help` in its remedy; accepted where `code` is empty.
+    """`code` at `line`, counted from 1, with `label` and `help` in its texts; accepted where `code` is empty.
 
     `arrange` writes the plan into a folder and returns its path.
     """
@@ -28,6 +28,7 @@ class Case:
     code: str = ""
     line: int = 1
     help: str = ""
+    label: str = ""
     exit_code: int = 1
     arguments: tuple[str, ...] = field(default=())
 
@@ -46,14 +47,21 @@ def line_of(text: str, part: str) -> int:
 
 
 def edit(
-    row: str, old: str, new: str, code: str, *, help: str = "", at: str = "", arguments: tuple[str, ...] = ()
+    row: str,
+    old: str,
+    new: str,
+    code: str,
+    *,
+    help: str = "",
+    label: str = "",
+    at: str = "",
+    arguments: tuple[str, ...] = (),
 ) -> Case:
     """FULL with one edit, and the finding on the line where `at`, or else the new text, stands."""
     assert old in FULL, old
     text = FULL.replace(old, new, 1)
-    return Case(
-        row, plan(text), code, line_of(text, at or new.strip()) if code else 1, help, arguments=arguments
-    )
+    line = line_of(text, at or new.strip()) if code else 1
+    return Case(row, plan(text), code, line, help, label, arguments=arguments)
 
 
 def fifo(folder: Path) -> Path:
@@ -65,8 +73,9 @@ def device(folder: Path) -> Path:
     return Path("/dev/zero")
 
 
-def folder_as_plan(folder: Path) -> Path:
-    return folder
+def folder_as_base(folder: Path) -> Path:
+    (folder / "sub").mkdir()
+    return plan('extends "sub"\n')(folder)
 
 
 def absent(folder: Path) -> Path:
@@ -165,7 +174,7 @@ TEXT = (
     Case("5 byte ff", plan(FULL.encode() + b"# \xff\n"), "P106", FULL.count("\n") + 1, "UTF-8"),
     Case("6 UTF-16", plan(FULL.encode("utf-16")), "P106", 1, "UTF-8"),
     Case("6 UTF-16 without a mark", plan(FULL.encode("utf-16-be")), "P106", 1, "remove the character"),
-    Case("7 lone CR", plan(FULL.replace("\n", "\r")), "P106", 1, "line ends"),
+    Case("7 lone CR", plan(FULL.replace("\n", "\r")), "P106", 1, "with Unix or Windows line endings"),
     edit("8 right-to-left override", "seed = 0", "seed = 0 # \u202e", "P106", help="remove"),
     edit("9 Cyrillic letter", "mesh {", "m\u0430sh {", "P101", help="ASCII"),
     edit("10 zero-width space", "  tp = 2", "  t\u200bp = 2", "P106", help="remove"),
@@ -189,17 +198,17 @@ TEXT = (
     edit("22 key given twice", TP, "  tp = 2\n  tp = 4", "P204", at="  tp = 4"),
     Case("23 FIFO", fifo, "P100", 1, exit_code=2),
     Case("24 /dev/zero", device, "P100", 1, exit_code=2),
-    Case("a folder", folder_as_plan, "P100", 1, exit_code=2),
+    Case("a folder as the base", folder_as_base, "P231", 1, "a `.plan` file", "sub is not a regular file"),
 )
 
 VALUES = (
     edit("25 tp = 0", TP, "  tp = 0", "P206"),
     edit("26 tp = -1", TP, "  tp = -1", "P206"),
-    edit("27 tp = 2.0", TP, "  tp = 2.0", "P205", help="write 2"),
+    edit("27 tp = 2.0", TP, "  tp = 2.0", "P205", help="write `2`"),
     edit("28 5,000 digits", TP, f"  tp = {'9' * 5000}", "P107"),
     edit("29 2**63 as written", TP, "  tp = 2**63", "P101"),
     edit("29 2**63 as a number", TP, "  tp = 9223372036854775808", "P206"),
-    edit("30 lr = nan", LR, "adamw(lr = nan", "P205", help="nan"),
+    edit("30 lr = nan", LR, "adamw(lr = nan", "P205", help="`lr = 3e-4`", label="found `nan`"),
     edit("31 lr = 1e999", LR, "adamw(lr = 1e999", "P206"),
     edit("32 lr = -1", LR, "adamw(lr = -1", "P206"),
     edit("33 betas as a tuple", BETAS, "betas = (1.0, 0.9)", "P102", help="[a, b]"),
@@ -231,14 +240,29 @@ VALUES = (
     Case("49 mask under cp", plan(cp("256", CONTEXT.replace("position_ids", "attention_mask"))), "P203", 39),
 )
 
+INSIDE = "relative to this file, inside the plan's directory"
 IMPORTS = (
-    Case("50 cycle", files(x='extends "y.plan"\n', y='extends "x.plan"\n'), "P233", 1, "neither"),
-    Case("51 self", files(x='\nextends "x.plan"\n'), "P233", 2, "neither"),
-    Case("52 above the folder", plan('import "../../etc/passwd" as p\n'), "P232", 1, "below it"),
-    Case("52 absolute", plan('extends "/etc/passwd"\n'), "P232", 1, "below it"),
-    Case("53 link out of the folder", linked, "P232", 1, "put the file itself there"),
-    Case("54 over the network", plan('extends "http://example.org/x.plan"\n'), "P232", 1, "below it"),
-    Case("55 ten by ten, ten levels", fan_out, "P210", 1, "an imported file holds"),
+    Case("50 cycle", files(x='extends "y.plan"\n', y='extends "x.plan"\n'), "P233", 1, "to a third file"),
+    Case("51 self", files(x='\nextends "x.plan"\n'), "P233", 2, "remove this line", "`x.plan` is this file"),
+    Case(
+        "52 above the folder",
+        plan('import "../../etc/passwd" as p\n'),
+        "P232",
+        1,
+        INSIDE,
+        "leaves the plan's directory",
+    ),
+    Case("52 absolute", plan('extends "/etc/passwd"\n'), "P232", 1, INSIDE, "leaves the plan's directory"),
+    Case("53 link out of the folder", linked, "P232", 1, "copy the file into the directory", "symbolic link"),
+    Case(
+        "54 over the network",
+        plan('extends "http://example.org/x.plan"\n'),
+        "P232",
+        1,
+        INSIDE,
+        "only local files",
+    ),
+    Case("55 ten by ten, ten levels", fan_out, "P210", 1, "keep only parameters and fragments"),
     Case("55 hundred files", hundred_files, "P234", 100),
 )
 
@@ -247,14 +271,14 @@ GRAPH = (
     edit("56 {a,b} thirty times", Q_PROJ, f'"{"{a,b}" * 30}"', "P213"),
     edit("57 many stars", Q_PROJ, '"model.layers.*.*a*a*a*a*b"', "P203"),
     edit("58 dependency cycle", "param lr: float = 4e-3", "param lr: float = b\nparam b: float = lr", "P205"),
-    edit("59 undefined name", TP, "  tp = undefined", "P205", help="no parameter `undefined`"),
+    edit("59 undefined name", TP, "  tp = undefined", "P205", help="`tp = 1`", label="found `undefined`"),
     edit("60 10^6 layers", '"model.layers.*" -> none', '"model.layers.{0..999999}" -> none', "P213"),
     edit(
         "61 loop of 10^18", "train {", "for i in range(1_000_000_000_000_000_000) {", "P102", help="no loops"
     ),
     edit("61 range of 10^18", Q_PROJ, f'"model.layers.{{0..{10**18}}}"', "P213"),
     edit("62 __import__", HF, 'hf = __import__("os")', "P212"),
-    edit("63 ${HF_TOKEN}", HF, "hf = ${HF_TOKEN}", "P101", help="reads no environment"),
+    edit("63 ${HF_TOKEN}", HF, "hf = ${HF_TOKEN}", "P101", help="can't read the environment"),
     edit("63 ${HF_TOKEN} in a string", HF, 'hf = "${HF_TOKEN}"', "P216"),
     edit("64 run named $(id)", "train {", 'train {\n  name = "$(id)"', "P202", at="name"),
     Case("64 plan named $(id)", plan(FULL, name="$(id).plan")),

@@ -14,7 +14,7 @@ from planc.cli.main import main
 from tests.faults.ranks import endings
 from tests.faults.state import saved_root
 from tests.launch.processes import LAUNCHER_VARIABLES
-from tests.robustness.bad_files import CHECKPOINTS, FileCase, workspace
+from tests.robustness.bad_files import CHECKPOINTS, KEY, FileCase, workspace
 
 LIMIT_SECONDS = 60
 
@@ -62,6 +62,8 @@ def problems(case: FileCase, found: FileAnswer) -> Iterator[str]:
         yield f"exit code {found.code}, not {case.code}"
     if case.said not in found.text:
         yield f"does not say {case.said!r}"
+    if KEY in found.text:
+        yield "shows a key"
     if "Traceback" in found.text or "internal error" in found.text:
         yield "shows a traceback"
 

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from planc.cli.main import main
 from planc.plan.pattern import Pattern, parse_pattern
 from planc.source import Span
 from planc.syntax.ast import Text
 from tests.patience import PATIENCE_SECONDS
+from tests.plans import QUICKSTART
 from tests.robustness.bad_inputs import CASES, Case
 from tests.robustness.outcomes import Answer, answers, guarded, misconduct
 
@@ -55,8 +57,9 @@ def test_a_bad_plan_is_answered_with_a_place_and_a_remedy(case: Case, found: Ans
         assert fitting, [(one["code"], one["line"], one["message"]) for one in answer.errors]
         one = fitting[0]
         assert one["column"] >= 1
-        assert one["file"].endswith((".plan", "zero")) or Path(one["file"]).is_dir()
+        assert one["file"].endswith((".plan", "zero"))
         assert case.help in (one["help"] or "")
+        assert case.label in one["text"]
         assert f"error[{case.code}]" in answer.person.out
         assert one["help"] or SAYS_ITSELF.search(one["text"]), one["text"]
 
@@ -65,6 +68,38 @@ def test_a_bad_plan_is_answered_with_a_place_and_a_remedy(case: Case, found: Ans
 def test_a_bad_plan_is_answered_without_a_trace(case: Case, found: Answers) -> None:
     answer = found[case.row]
     assert [*misconduct(answer.machine), *misconduct(answer.person)] == []
+
+
+def test_a_folder_without_plans_is_wrong_usage(tmp_path: Path) -> None:
+    for outcome in guarded([["check", str(tmp_path)], ["check", str(tmp_path), "--output-format", "json"]]):
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err == f"planc: error: no .plan file in `{tmp_path}`\n"
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("fmt", LONG), "error[P100]"),
+        (("diff", LONG, LONG), "error[P100]"),
+        (("checkpoint", "ls", LONG), "planc: error: "),
+        (("checkpoint", "verify", LONG), "planc: error: "),
+        (("checkpoint", "diff", LONG, LONG), "planc: error: "),
+        (("checkpoint", "export", LONG, "--hf", "x"), "planc: error: "),
+        (("run", str(QUICKSTART), "--run-dir", LONG), "planc: error: "),
+    ],
+    ids=lambda value: " ".join(value[:2]).replace(LONG, "x") if isinstance(value, tuple) else "",
+)
+def test_67_a_long_name_is_an_error_in_any_command(
+    command: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(list(command)) == 2
+    out, err = capsys.readouterr()
+    assert expected in out + err
+    assert "too long" in out + err
+    assert "internal error" not in out + err
 
 
 def test_109_without_assertions_every_answer_is_the_same(

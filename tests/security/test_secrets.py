@@ -113,7 +113,8 @@ def test_a_run_that_fails_leaves_no_key(workspace: Path, tmp_path: Path) -> None
 def test_a_traceback_shows_no_key(tmp_path: Path) -> None:
     program = (
         "import os\n"
-        "from planc.cli import main, explain\n"
+        "from planc.cli import main\n"
+        "from planc.cli.commands import explain\n"
         "def fail(arguments): raise ConnectionError('https://user:' + os.environ['HF_TOKEN'] + '@host')\n"
         "explain.run = fail\n"
         "raise SystemExit(main.main(['explain', '--debug']))\n"

@@ -40,7 +40,7 @@ def plan_files(names: Sequence[str]) -> tuple[PlanFile, ...]:
         raise UsageError("`-` (stdin) can't be combined with other files")
     found: list[PlanFile] = []
     for name in names:
-        if name == STDIN or not name or not Path(name).is_dir():
+        if name == STDIN or not name or not os.path.isdir(name):
             # As a finding names the file: `./x.plan` is `x.plan`.
             found.append(PlanFile(str(Path(name))))
             continue

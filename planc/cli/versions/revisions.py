@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ def read_side(
 
     UsageError for errors of git, the artifact reader or the checkpoint reader.
     """
-    if Path(name).is_dir():
+    if os.path.isdir(name):
         return _stored(Path(name), settings=settings), Checked({}, ())
     files: Load | None = None
     if name.startswith(GIT_PREFIX):
@@ -97,7 +98,7 @@ def _running(folder: Path) -> Artifact:
 def checkpoint_in(name: str) -> Path | None:
     """The checkpoint to resume from: `name`, or the newest of a run directory; None without one."""
     folder = Path(name)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return None
     if step_of(folder.resolve()) is not None:
         return folder
