@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 from planc.diagnostics import Applicability, Fix
 from planc.plan.blocks import BLOCKS, settings
 from planc.plan.foreign_words import FOREIGN, Foreign
+from planc.plan.scalars import MAX_INTEGER, Int
 from planc.plan.scope import ParamValue, Scope
+from planc.plan.spellings import dtype_word
+from planc.plan.surroundings import block_header, factor, positive_integer, setting_value
 from planc.plan.types import type_of
 from planc.record import record
 from planc.source import SourceFile
@@ -36,27 +40,81 @@ class Meant:
     key: str | None = None
 
 
-def meant_by(
-    statement: ast.Setting, *, kind: str, taken: Collection[str], params: Mapping[str, ParamValue]
-) -> Meant | None:
-    """What a setting of a `kind` block means, if its key is another tool's; `taken` are the block's keys."""
+def meant_by(statement: ast.Setting, *, kind: str, taken: Collection[str], scope: Scope) -> Meant | None:
+    """What a setting of a `kind` block means, if its key is another tool's; `taken` are the block's keys.
+
+    `kind` is empty at the top level.
+    """
     word = statement.name.text
     foreign = FOREIGN.get(word.lower())
     if foreign is None:
         return None
-    lines = tuple(_lines_with(foreign, word, statement.value))
-    line = next((one for one in lines if _fits(foreign.block, one, params)), None)
-    help = _sentence(foreign, word, line or _example(foreign, word), kind=kind)
     key = _key(foreign) if foreign.block == kind else None
+    if foreign.factors:
+        return Meant(_product_sentence(foreign, statement, kind=kind, scope=scope), key=key)
+    lines = tuple(_lines_with(foreign, word, statement.value))
+    line = next((one for one in lines if _fits(foreign.block, one, scope.params)), None)
+    if there := _already_there(foreign, line, statement, scope):
+        return Meant(f"remove it: `{there}` already does this", key=key)
+    help = _sentence(foreign, word, line, kind=kind, value=statement.value)
     if line is None or line != lines[0] or not foreign.same or key is None or key in taken:
         return Meant(help, key=key)
     return Meant(help, Fix(statement.name.span, key, Applicability.SAFE), key)
 
 
+def _product_sentence(foreign: Foreign, statement: ast.Setting, *, kind: str, scope: Scope) -> str:
+    """The product that the line takes, where the plan shows all factors."""
+    word = statement.name.text
+    numbers = [
+        positive_integer(statement.value, scope),
+        *(factor(path, scope) for path in foreign.factors),
+    ]
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers) or math.prod(known) > MAX_INTEGER:
+        return _sentence(foreign, word, None, kind=kind)
+    why, place = foreign.why.replace("{word}", word), _place(foreign, kind)
+    line = f"{_key(foreign)} = {Int().render(math.prod(known))}"
+    return f"{why}: write `{line}`{place}, {' x '.join(map(str, known))} ({foreign.also})"
+
+
+def _already_there(foreign: Foreign, line: str | None, statement: ast.Setting, scope: Scope) -> str | None:
+    """What the plan has that does what a word with its value asks for."""
+    value = statement.value
+    if foreign.block == "" and " -> " in foreign.line:
+        return None if _is_off(value) else block_header(foreign.line.split()[0], scope)
+    key = _key(foreign)
+    if key is None or foreign.why or foreign.also:
+        return None
+    meant = line or (_example(foreign, statement.name.text) if _asks_for(foreign, value) else "")
+    there = setting_value(foreign.block, key, scope)
+    text = _text(there) if there is not None else None
+    return meant if meant and text is not None and meant == f"{key} = {text}" else None
+
+
+def _is_off(value: ast.Value) -> bool:
+    """Whether a value is `false` or zero."""
+    return isinstance(value, ast.Bool | ast.Number) and not value.value
+
+
+def _asks_for(foreign: Foreign, value: ast.Value) -> bool:
+    """Whether a value turns a word on: `true`, or another spelling of what the line sets."""
+    sets = foreign.line.partition(" = ")[2]
+    match value:
+        case ast.Bool(is_true):
+            return is_true
+        case ast.Ref(name):
+            word = name.text
+        case ast.Text(word):
+            pass
+        case _:
+            return False
+    return word == sets or dtype_word(word, known=(sets,)) == sets
+
+
 def foreign_help(word: str, *, kind: str = "") -> str | None:
     """What to write for another tool's word inside a `kind` block, or at the top level."""
     foreign = FOREIGN.get(word.lower())
-    return _sentence(foreign, word, _example(foreign, word), kind=kind) if foreign else None
+    return _sentence(foreign, word, None, kind=kind) if foreign else None
 
 
 def foreign_page(word: str) -> str | None:
@@ -64,7 +122,7 @@ def foreign_page(word: str) -> str | None:
     foreign = FOREIGN.get(word.lower())
     if foreign is None or word in LABELS:
         return None
-    lines = [f"{word}: a word of other tools", "", _sentence(foreign, word, _example(foreign, word), kind="")]
+    lines = [f"{word}: a word of other tools", "", _sentence(foreign, word, None, kind="")]
     if block := meant_block(word):
         lines.append(f"`planc explain {block}` lists what the block takes")
     return "\n".join(lines) + "\n"
@@ -96,12 +154,24 @@ def meant_mesh_dim(word: str) -> MeshDim | None:
     return MeshDim(key) if key in tuple(MeshDim) else None
 
 
-def _sentence(foreign: Foreign, word: str, line: str, *, kind: str) -> str:
-    why = foreign.why.replace("{word}", word)
-    if not line:
+def _sentence(
+    foreign: Foreign, word: str, line: str | None, *, kind: str, value: ast.Value | None = None
+) -> str:
+    """The help with a line that has the plan's value, else with the example."""
+    why, place = foreign.why.replace("{word}", word), _place(foreign, kind)
+    if foreign.factors:
+        return f"{why}: set `{_key(foreign)}`{place} to {foreign.also}"
+    if not foreign.line:
         return why
-    place = f" in `{foreign.block}`" if foreign.block not in ("", kind) else ""
-    return f"{f'{why}: ' if why else ''}write `{line}`{place}{foreign.also}"
+    if foreign.has and line is None and isinstance(value, ast.Ref | ast.Text):
+        why = f"planc has {foreign.has}, not {(_text(value) or '').strip(chr(34))}"
+    written = line or _example(foreign, word)
+    also = foreign.also.replace("{value}", written.rpartition(" = ")[2])
+    return f"{f'{why}: ' if why else ''}write `{written}`{place}{also}"
+
+
+def _place(foreign: Foreign, kind: str) -> str:
+    return f" in `{foreign.block}`" if foreign.block not in ("", kind) else ""
 
 
 def _key(foreign: Foreign) -> str | None:
@@ -121,7 +191,7 @@ def _lines_with(foreign: Foreign, word: str, value: ast.Value) -> Iterator[str]:
     if shown is None or text is None:
         return
     unit = shown[1].partition(" ")[2]
-    for written in (text, f"{text} {unit}"):
+    for written in (text, f"{text} {unit}", text.strip('"')):
         line = f"{foreign.line[: shown.start()]}{written}{foreign.line[shown.end() :]}"
         yield line.replace("{word}", word)
 

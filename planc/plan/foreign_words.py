@@ -13,7 +13,9 @@ class Foreign:
 
     `line` is what to write in `block`, or at the top level if that is empty. Its value is in angle brackets
     if a value that the plan gives can take its place. Without a line, `why` states what planc has instead.
-    `why` comes before the line, `also` after it. With `same`, the line means exactly what the word means.
+    `why` comes before the line, `also` after it, with the plan's value for `{value}`. With `same`, the line
+    means exactly what the word means. With `factors`, the value of the line is the product of the word's own
+    value and these settings. `has` lists the values that planc has, for a value that it does not have.
     """
 
     block: str
@@ -21,6 +23,8 @@ class Foreign:
     why: str = ""
     also: str = ""
     same: bool = False
+    factors: tuple[str, ...] = ()
+    has: str = ""
 
 
 _SHARDED = 'fsdp on dp_shard { "model.layers.*" -> unit }'
@@ -110,7 +114,8 @@ _TRAIN: Mapping[str, Foreign] = {
         "train",
         "tokens_per_step = 8192",
         why="`{word}` is derived",
-        also=" (accumulation x dp_replicate x dp_shard x micro_batch x sequence_length)",
+        also="accumulation x dp_replicate x dp_shard x micro_batch x sequence_length",
+        factors=("mesh.dp_replicate", "mesh.dp_shard", "data.micro_batch", "data.sequence_length"),
     ),
     "tokens_per_batch batch_tokens global_batch_tokens total_batch_tokens": Foreign(
         "train", "tokens_per_step = <8192>", same=True
@@ -119,7 +124,8 @@ _TRAIN: Mapping[str, Foreign] = {
         "train",
         "tokens_per_step = 8192",
         why="the global batch is counted in tokens",
-        also=" (sequences x sequence_length)",
+        also="sequences x sequence_length",
+        factors=("data.sequence_length",),
     ),
     "logging_steps log_steps log_interval logging_interval log_freq log_every_n_steps": Foreign(
         "train", "log_every = <10 steps>", same=True
@@ -208,7 +214,7 @@ _MESH: Mapping[str, Foreign] = {
         "mesh", "dp_shard = <2>", same=True
     ),
     "dp dp_size dp_degree data_parallel data_parallel_size data_parallel_degree": Foreign(
-        "mesh", "dp_shard = <2>", also=" to shard with `fsdp`, or `dp_replicate = 2` to replicate"
+        "mesh", "dp_shard = <2>", also=" to shard with `fsdp`, or `dp_replicate = {value}` to replicate"
     ),
     "ddp ddp_size distributed_data_parallel "
     "dp_replicate_size dp_replicate_degree num_replicas replicas "
@@ -289,7 +295,9 @@ _MODEL: Mapping[str, Foreign] = {
     ),
     "attn_implementation attn_impl attention_implementation "
     "attention_backend flash_attention flash_attn "
-    "use_flash_attention use_flash_attention_2": Foreign("model", "attention = sdpa"),
+    "use_flash_attention use_flash_attention_2": Foreign(
+        "model", "attention = <sdpa>", has="`sdpa` and `eager`"
+    ),
     "attention_dropout hidden_dropout resid_pdrop embd_pdrop attn_pdrop": Foreign(
         "model", "dropout = false", why="dropout rates come from config.json"
     ),

@@ -8,9 +8,9 @@ from dataclasses import Field
 from typing import Any, assert_never
 
 from planc.plan.blocks import BLOCKS, Shape
-from planc.plan.foreign_help import foreign_help
+from planc.plan.foreign_help import foreign_help, meant_by
 from planc.plan.scalars import listed
-from planc.plan.scope import ParamValue, Scope
+from planc.plan.scope import Scope
 from planc.plan.types import keys, type_of
 from planc.record import record
 from planc.syntax import ast
@@ -18,11 +18,12 @@ from planc.syntax import ast
 _TOP_LEVEL = "move it to the top level, outside every block"
 
 
-def home(statement: ast.Statement, *, params: Mapping[str, ParamValue] | None = None) -> str | None:
+def home(statement: ast.Statement, *, scope: Scope) -> str | None:
     """Where to move a misplaced statement. A setting belongs where its value is of the right type."""
     match statement:
         case ast.Setting(name, value):
-            return _home_of_setting(name.text, value, Scope(params or {})) or foreign_help(name.text)
+            meant = meant_by(statement, kind="", taken=(), scope=scope)
+            return _home_of_setting(name.text, value, scope) or (meant.help if meant else None)
         case ast.Comparison():
             return "write `=` for a setting, or move the comparison to `expect`"
         case ast.Rule():

@@ -36,7 +36,7 @@ def findings_of(recovered: Recovered, source: SourceFile) -> tuple[Diagnostic, .
     """
     if any(isinstance(one, ast.Extends | ast.Import) for one in recovered.file.statements):
         return ()
-    _, problems = resolve(recovered.file)
+    _, problems = resolve(recovered.file, is_whole=False)
     return tuple(
         problem
         for problem in problems

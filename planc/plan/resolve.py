@@ -39,15 +39,22 @@ MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
 
 
 def resolve(
-    file: ast.PlanFile, *, overrides: Sequence[Override] = (), links: Links | None = None
+    file: ast.PlanFile,
+    *,
+    overrides: Sequence[Override] = (),
+    links: Links | None = None,
+    is_whole: bool = True,
 ) -> tuple[spec.Plan | None, tuple[Diagnostic, ...]]:
     """The plan that a file and its overrides give, or every error that prevents it.
 
-    `links` adds what the statements of a linked file, gathered from several files, can't show.
+    `links` adds what the statements of a linked file, gathered from several files, can't show. `is_whole` is
+    false if some statements of the file did not parse.
     """
     links = links or Links()
     params, problems = resolve_params(file, overrides)
-    resolver = Resolver(Scope(params.values, params.broken, list(problems), links.folders), links)
+    statements = () if params.other_overrides or links.incomplete else file.statements
+    scope = Scope(params.values, params.broken, list(problems), links.folders, statements, is_whole)
+    resolver = Resolver(scope, links)
     resolver.spans[""] = Span(file.file, 1, 1, 1, 1)
     written = _collect(file, resolver)
     apply_overrides(params.other_overrides, written, resolver)
@@ -95,7 +102,7 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
             continue
         if not isinstance(statement, ast.Block):
             text = "only blocks and parameters are allowed at the top level"
-            scope.report(codes.MISPLACED, statement.span, text, help=home(statement))
+            scope.report(codes.MISPLACED, statement.span, text, help=home(statement, scope=scope))
             continue
         kind = statement.kind.text
         if kind == "expect":
@@ -166,7 +173,10 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                 )
             case _:
                 scope.report(
-                    codes.MISPLACED, statement.span, f"not allowed in `{kind}`", help=home(statement)
+                    codes.MISPLACED,
+                    statement.span,
+                    f"not allowed in `{kind}`",
+                    help=home(statement, scope=scope),
                 )
     return found
 
@@ -187,13 +197,13 @@ def _unknown_key(setting: ast.Setting, block: ast.Block, shape: Shape, scope: Sc
     name, kind = setting.name, block.kind.text
     text = f"`{kind}` has no key `{name.text}`"
     taken = {one.name.text for one in block.body if isinstance(one, ast.Setting)}
-    meant = meant_by(setting, kind=kind, taken=taken, params=scope.params)
+    meant = meant_by(setting, kind=kind, taken=taken, scope=scope)
     if meant is not None:
         scope.report(codes.UNKNOWN_KEY, name.span, text, help=meant.help, fix=meant.fix)
         yield from [meant.key] if meant.key else []
         return
     instead = rule_instead(kind, shape, setting) or argument_home(kind, name.text)
-    instead = instead or home(setting, params=scope.params)
+    instead = instead or home(setting, scope=scope)
     scope.unknown(codes.UNKNOWN_KEY, name, shape.names, text=text, help=instead)
     yield from filter(None, [closest(name.text, shape.names)])
 

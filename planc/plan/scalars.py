@@ -11,7 +11,7 @@ from planc.diagnostics import Applicability, Fix, Label
 from planc.diagnostics.suggest import closest
 from planc.plan import codes
 from planc.plan.scope import Scope
-from planc.plan.spellings import bool_word, dtype_word
+from planc.plan.spellings import bool_word, dtype_word, is_number, policy_bool
 from planc.record import record
 from planc.syntax import ast
 
@@ -51,6 +51,22 @@ def wrong_type(
     scope.report(codes.WRONG_TYPE, value.span, text, secondary=labels, help=help, fix=fix)
 
 
+def _report_number(
+    wanted: Int | Float,
+    value: ast.Value,
+    scope: Scope,
+    labels: tuple[Label, ...],
+    *,
+    hint: str | None = None,
+) -> None:
+    """Reports what is not a number, with a fix for a number in quotes that would convert without them."""
+    if not isinstance(value, ast.Text) or not is_number(value.value):
+        wrong_type(wanted, value, scope, labels, help=hint)
+        return
+    fix = None if labels else Fix(value.span, value.value, Applicability.SAFE)
+    wrong_type(wanted, value, scope, labels, help=f"write `{value.value}` without quotes", fix=fix)
+
+
 @record
 class Int:
     low: int | None = None
@@ -59,7 +75,7 @@ class Int:
     def convert(self, value: ast.Value, scope: Scope) -> int | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Number) or isinstance(value.value, float):
-            wrong_type(self, value, scope, labels, help=self._hint(value))
+            _report_number(self, value, scope, labels, hint=self._hint(value))
             return None
         if _has_unit(value, scope, labels) or not _in_range(self, value, scope, labels):
             return None
@@ -78,8 +94,6 @@ class Int:
                 return f"write {full}"
             case ast.Number(float(number)) if number.is_integer() and abs(number) <= MAX_INTEGER:
                 return f"write `{Int().render(int(number))}`"
-            case ast.Text(text) if text.isascii() and text.isdecimal():
-                return f"write `{text}` without quotes"
             case _:
                 return None
 
@@ -92,7 +106,7 @@ class Float:
     def convert(self, value: ast.Value, scope: Scope) -> float | None:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Number):
-            wrong_type(self, value, scope, labels)
+            _report_number(self, value, scope, labels)
             return None
         if _has_unit(value, scope, labels) or not _in_range(self, value, scope, labels):
             return None
@@ -149,7 +163,8 @@ class Bool:
         value, labels = scope.lookup(value)
         if not isinstance(value, ast.Bool):
             word = bool_word(_word(value) or "")
-            help = f"write `{word}`" if word else None
+            policy = policy_bool(value.name.text) if isinstance(value, ast.Call) else None
+            help = f"write `{word or policy}`" if word or policy else None
             fix = Fix(value.span, word, Applicability.SAFE) if word else None
             wrong_type(self, value, scope, labels, help=help, fix=fix)
             return None

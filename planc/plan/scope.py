@@ -60,12 +60,16 @@ class Scope:
     """Parameters by name, and the findings so far. Lives for one resolve.
 
     `broken` are the names of parameters whose own definition is at fault: what uses them is not judged.
+    `statements` are the plan's, for helps that depend on other blocks; empty where overrides may change them.
+    `is_whole` is false if some of them did not parse.
     """
 
     params: Mapping[str, ParamValue]
     broken: frozenset[str] = frozenset()
     diagnostics: list[Diagnostic] = field(default_factory=list)
     folders: Mapping[str, str] = field(default_factory=dict)
+    statements: Sequence[ast.Statement] = ()
+    is_whole: bool = True
     _unjudged: set[Span] = field(default_factory=set)
 
     def lookup(self, value: ast.Value) -> tuple[ast.Value, tuple[Label, ...]]:

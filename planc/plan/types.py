@@ -11,7 +11,7 @@ from planc.diagnostics import Applicability, Fix
 from planc.plan import codes
 from planc.plan.scalars import Int, ValueType, listed, wrong_type
 from planc.plan.scope import Scope
-from planc.plan.spellings import is_none_word
+from planc.plan.spellings import is_none_word, style_word
 from planc.record import record
 from planc.syntax import ast
 
@@ -196,7 +196,9 @@ class Variant:
                 return None
         if name.text not in self.cases:
             text = f"`{name.text}` is not {_article(self.noun)} {self.noun}"
-            scope.unknown(codes.UNKNOWN_ACTION, name, tuple(self.cases), text=text)
+            meant = style_word(name.text, known=self.cases)
+            help = f"write `{meant}`" if meant else None
+            scope.unknown(codes.UNKNOWN_ACTION, name, tuple(self.cases), text=text, help=help)
             return None
         return convert_arguments(self.cases[name.text], name, arguments, scope)
 

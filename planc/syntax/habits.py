@@ -15,6 +15,12 @@ _EXPECTATION = "remove `override`: the expectations of all files must hold"
 
 # Matched with the statement's line, in which NUL marks where it went wrong. The first that matches helps.
 _HABITS: tuple[tuple[str, str], ...] = (
+    # A path without quotes: `text(data/*.txt)` or `hf = ./model`, but neither `a / b`, `a/2` nor a comment.
+    (
+        r"[=(,]\s*(?P<start>[A-Za-z_][\w.-]*\0(-[\w.-]+)?/(?![/\d]|\*\s|\*$)|\0\.{0,2}/(?![/*\s]))"
+        r"(?P<rest>[^\s,)\"#]*)",
+        'write the path in quotes: `"{start}{rest}"`',
+    ),
     (r"\0(//|/\*|\*/|--)", _COMMENT),
     (r"^\s*\0(<|==|>)(<<|==|>>)", "resolve the merge conflict and remove its markers"),
     (r"\0\$", "declare a `param` and set it with `--set`: a plan can't read the environment"),
@@ -58,7 +64,7 @@ def habit(line: str, *, column: int) -> str | None:
     marked = f"{line[: column - 1]}\0{line[column - 1 :]}"
     for pattern, help in _COMPILED:
         if match := pattern.search(marked):
-            return help.format(**match.groupdict())
+            return help.format(**match.groupdict()).replace("\0", "")
     return _keyword(marked) or _quote(line)
 
 

@@ -6,12 +6,14 @@ import re
 
 import pytest
 
+from planc.api import check_source
 from planc.diagnostics.fixes import apply_fixes
 from planc.plan.blocks import BLOCKS, setting_paths
 from planc.plan.foreign_help import LABELS, foreign_help, foreign_page, meant_block, meant_setting
 from planc.plan.foreign_words import FOREIGN
 from planc.source import SourceFile
 from tests.plan.resolving import TEXT, edited, fault, faults, resolved, setting
+from tests.plans import PLANS
 
 KEYS = {path.rpartition(".")[2] for path in setting_paths()}
 PLAIN = TEXT.replace("param lr: float = 4e-3\n", "").replace("lr = lr", "lr = 4e-3")
@@ -50,7 +52,7 @@ def test_the_line_that_a_help_offers_resolves(word: str) -> None:
     """One word of each row: the others of the row have the same line."""
     help = foreign_help(word)
     assert help is not None
-    if not FOREIGN[word].line:
+    if FOREIGN[word].factors or not FOREIGN[word].line:
         assert "write `" not in help, "without a line there is nothing to paste"
         return
     line = LINE.search(help)
@@ -62,7 +64,7 @@ def test_the_line_that_a_help_offers_resolves(word: str) -> None:
 def test_an_unknown_key_gets_the_help_in_the_block_where_people_write_it(kind: str) -> None:
     words = [word for word in FOREIGN if word not in KEYS and (meant_block(word) == kind or kind == "train")]
     start, _ = body_of(kind)
-    lines = "".join(f"  {word} = unfit\n" for word in words)
+    lines = "".join(f"  {word} = 0 s\n" for word in words)
     found = {one.primary.text: one for one in faults(f"{PLAIN[:start]}{lines}{PLAIN[start:]}")}
     for word in words:
         problem = found[f"`{kind}` has no key `{word}`"]
@@ -114,9 +116,21 @@ def test_every_word_can_be_a_name_and_is_in_lower_case() -> None:
         ("steps = 60", "steps = 60\n  epochs = 3", "planc counts steps, not epochs: write `steps = 1000`"),
         (
             "steps = 60",
-            "steps = 60\n  gradient_accumulation_steps = 2",
-            "is derived: write `tokens_per_step = 8192`",
+            "steps = 60\n  gradient_accumulation_steps = 16",
+            "is derived: write `tokens_per_step = 32_768`, 16 x 1 x 2 x 4 x 256 (accumulation x dp",
         ),
+        (
+            "steps = 60",
+            "steps = 60\n  global_batch_size = 64",
+            "write `tokens_per_step = 16_384`, 64 x 256 (sequences x sequence_length)",
+        ),
+        ("tp = 2", "tp = 2\n  dp = 8", "write `dp_shard = 8` to shard with `fsdp`, or `dp_replicate = 8`"),
+        (
+            "seed = 42",
+            "seed = 42\n  attn_implementation = flash_attention_2",
+            "planc has `sdpa` and `eager`, not flash_attention_2: write `attention = sdpa`",
+        ),
+        ("seed = 42", 'seed = 42\n  attn_implementation = "eager"', "write `attention = eager`"),
         ("tp = 2", "tp = 2\n  pp = 2", "planc does not have pipeline parallelism"),
         ("steps = 60", "steps = 60\n  save_steps = 50", "write `save_every = 50 steps` in `checkpoint`"),
         (
@@ -133,6 +147,63 @@ def test_every_word_can_be_a_name_and_is_in_lower_case() -> None:
 )
 def test_a_help_has_the_value_that_was_written_if_it_fits(old: str, new: str, help: str) -> None:
     assert help in str(fault(edited((old, new))).help)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [("micro_batch = 4", "micro_batch = half")],
+        [("micro_batch = 4", "mbs = 4")],
+        [("dp_shard = 2", "dp = 2")],
+        [("steps = 60", "steps = 60 steps = 60")],
+    ],
+)
+def test_a_product_with_an_unclear_factor_is_said_as_a_formula(edits: list[tuple[str, str]]) -> None:
+    text = edited(*edits).replace("\ntrain {", "\ntrain {\n  grad_accum = 16")
+    helps = [str(one.help) for one in check_source(SourceFile("x.plan", text), base=PLANS).diagnostics]
+    formula = (
+        "set `tokens_per_step` to accumulation x dp_replicate x dp_shard x micro_batch x sequence_length"
+    )
+    assert any(formula in help for help in helps), helps
+
+
+def test_an_override_of_a_factor_leaves_the_formula() -> None:
+    text = edited(("steps = 60", "steps = 60\n  global_batch_size = 64"))
+    (problem,) = faults(text, overrides=[setting("data.sequence_length=128")])
+    assert "set `tokens_per_step` to sequences x sequence_length" in str(problem.help)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "help"),
+    [
+        ("\ntrain {", "\nzero_stage = 3\ntrain {", "remove it: `fsdp on dp_shard, cp` already does this"),
+        ("\ntrain {", "\nzero_stage = 0\ntrain {", "FSDP2 shards parameters, gradients and optimizer state"),
+        (
+            " replicate_on",
+            " param_dtype = bfloat16\n  bf16 = true\n  replicate_on",
+            "remove it: `param_dtype = bfloat16` already does",
+        ),
+        (
+            " replicate_on",
+            ' param_dtype = bfloat16\n  precision = "bf16"\n  replicate_on',
+            "remove it: `param_dtype = bfloat16` alr",
+        ),
+        (
+            " replicate_on",
+            " param_dtype = bfloat16\n  bf16 = false\n  replicate_on",
+            "write `param_dtype = bfloat16`",
+        ),
+        (
+            " replicate_on",
+            " param_dtype = bfloat16\n  precision = fp16\n  replicate_on",
+            "write `param_dtype = bfloat16`",
+        ),
+        (" = 256", " = 256\n  seq_len = 256", "remove it: `sequence_length = 256` already does this"),
+        (" = 256", " = 256\n  seq_len = 512", "write `sequence_length = 512`"),
+    ],
+)
+def test_a_word_for_what_the_plan_already_does_is_to_be_removed(old: str, new: str, help: str) -> None:
+    assert str(fault(edited((old, new))).help).startswith(help)
 
 
 def test_a_key_with_another_name_has_a_safe_fix_and_is_not_missing_as_well() -> None:

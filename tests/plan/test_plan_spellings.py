@@ -21,6 +21,8 @@ from tests.plans import PLANS
         ("dtype = float32", 'dtype = "torch.float32"'),
         ("keep_last = 2", "keep_last = 2\n  save_last = True"),
         ("clip_grad_norm = 1.0", "clip_grad_norm = None"),
+        ("clip_grad_norm = 1.0", 'clip_grad_norm = "1e-1"'),
+        ("seed = 42", 'seed = "42"'),
     ],
 )
 def test_another_language_s_word_has_a_safe_fix(old: str, new: str) -> None:
@@ -47,6 +49,26 @@ def check_text(text: str) -> Checked:
 def test_a_short_dtype_is_the_one_of_that_name(word: str, meant: str) -> None:
     fix = fault(edited(("dtype = float32", f"dtype = {word}"))).fix
     assert fix is not None and (fix.replacement, fix.applicability) == (meant, Applicability.SAFE)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("CPUOffloadPolicy", "true"), ("OffloadPolicy", "false")])
+def test_an_offload_policy_is_a_bool(name: str, meant: str) -> None:
+    problem = fault(edited((" replicate_on", f" cpu_offload = {name}()\n  replicate_on")))
+    assert problem.help == f"write `{meant}`"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ColwiseParallel", "write `colwise`"),
+        ("RowwiseParallel", "write `rowwise`"),
+        ("SequenceParallel", "did you mean `sequence_parallel`?"),
+        ("PrepareModuleInput", "did you mean `prepare_input`?"),
+    ],
+)
+def test_a_class_of_pytorch_is_the_style_of_that_name(name: str, meant: str) -> None:
+    text = edited(("tensor_parallel on tp {", f'tensor_parallel on tp {{\n  "lm_head" -> {name}()'))
+    assert meant in [one.help for one in check_text(text).diagnostics]
 
 
 def test_a_parameter_with_such_a_name_is_that_parameter() -> None:
