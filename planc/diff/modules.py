@@ -46,14 +46,14 @@ def compare_styles(old: Side, new: Side) -> Iterator[Change]:
         yield _all_or_none(before or after, is_added=bool(after), old=old, new=new)
         return
     old_layouts, new_layouts = old.layouts(), new.layouts()
-    groups: dict[Key, list[str]] = {}
+    groups: dict[tuple[str | None, str | None, str, str], list[str]] = {}
     for fqn in dict.fromkeys((*before, *after)):
         was, now = before.get(fqn), after.get(fqn)
         if was and now and (was.use, was.parameters) == (now.use, now.parameters):
             continue
         note = _shape_change(fqn, was or now, old_layouts, new_layouts)
-        groups.setdefault((*_styles(was, now), note), []).append(fqn)
-    yield from _grouped(groups, before=before, after=after)
+        groups.setdefault((*_styles(was, now), note, _place(now or was)), []).append(fqn)
+    yield from _grouped(groups)
     yield from _resharded(before, after, old, new)
 
 
@@ -100,13 +100,16 @@ def _shape_change(fqn: str, divided: _Divided | None, old: Layouts | None, new: 
     return ", ".join(texts)
 
 
-def _grouped(
-    groups: Mapping[Key, Sequence[str]], *, before: Mapping[str, _Divided], after: Mapping[str, _Divided]
-) -> Iterator[Change]:
-    for (was, now, note), fqns in groups.items():
+def _place(divided: _Divided | None) -> str:
+    """`x.plan:12`, the rule of a module; empty for a style that no rule gave."""
+    span = divided.span if divided else None
+    return f"{span.file}:{span.line}" if span else ""
+
+
+def _grouped(groups: Mapping[tuple[str | None, str | None, str, str], Sequence[str]]) -> Iterator[Change]:
+    """One change for all modules that one rule changes in one way."""
+    for (was, now, note, place), fqns in groups.items():
         action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
-        span = (after if now else before)[fqns[0]].span
-        place = f"{span.file}:{span.line}" if span else ""
         for folded in summarise(fqns):
             yield Change(Group.LAYOUT, action, folded, was, now, note, place)
 

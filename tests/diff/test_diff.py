@@ -98,6 +98,15 @@ def test_style_change_shows_local_shapes() -> None:
     assert change.place.startswith("x.plan:")
 
 
+def test_rules_that_change_alike_have_a_place_each() -> None:
+    old = '"model.layers.*.mlp.down_proj" -> rowwise(output = Shard(1))'
+    new = "\n  ".join(f'"model.layers.{{{one}}}.mlp.down_proj" -> replicate' for one in ("0,1", "2,3"))
+    found = diff(_side(), _side((old, new)))
+    places = [change.place for change in found.changes if change.new == "replicate"]
+    line = FULL[: FULL.index(old)].count("\n") + 1
+    assert places == [f"x.plan:{line}", f"x.plan:{line + 1}"]
+
+
 def test_boundary_change_shows_the_placements() -> None:
     found = diff(
         _side(),
