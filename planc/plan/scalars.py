@@ -59,7 +59,7 @@ def _report_number(
     *,
     hint: str | None = None,
 ) -> None:
-    """Reports what is not a number, with a fix for a number in quotes that would convert without them."""
+    """Reports a wrong type of value, with a fix for a number in quotes."""
     if not isinstance(value, ast.Text) or not is_number(value.value):
         wrong_type(wanted, value, scope, labels, help=hint)
         return

@@ -12,6 +12,7 @@ Check = Callable[[str], Checked]
 
 _RULE = re.compile(r'`(?:override )?"([^"]+)" -> ([^`]+)`')
 _OPTION = re.compile(r"`(input|output|desired|warmup) = ([^`]+)`")
+_ALSO = re.compile(r"`, and write `(input) = ([^`]+)` for `([^`]+)`")
 _USE = re.compile(r"use `(\w+)` for `([^`]+)`")
 _ACTION = re.compile(r"use `([^`]+)`$")
 _OF = re.compile(r"(?:let|for|rule of) `([^`]+)`")
@@ -26,6 +27,9 @@ def applied(text: str, diagnostic: Diagnostic, check: Check) -> str:
     if rules := _RULE.findall(help.partition(", or ")[0]):
         for pattern, action in rules:
             text = _with_rule(text, pattern, action, check)
+        for option, value, pattern in _ALSO.findall(help):
+            (line,) = (one for one in text.split("\n") if f'"{pattern}" -> ' in one)
+            text = text.replace(line, _with_option(line, option, value))
         return text
     if use := _USE.search(help):
         return _with_rule(text, use[2], use[1], check)

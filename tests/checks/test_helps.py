@@ -150,6 +150,9 @@ BROKEN = {
     ),
     "gates without a divided sequence": Broken(PLAIN, ("P415",), added(SEQUENCE["gates"])),
     "no gates": Broken(SEQUENCE, ("P415",), {"gates": ""}),
+    "no gates, and a head for whole tokens": Broken(
+        SEQUENCE, ("P415",), {"gates": "", **rule(SEQUENCE, "head", "input = Shard(1), ", "")}
+    ),
     "experts on a part of the tokens": Broken(MIXED, ("P415",), model="tiny-mixtral"),
     "experts without a gate": Broken(
         MIXED, ("P415",), rule(MIXED, "gates", "{self_attn,mlp}", "self_attn"), model="tiny-mixtral"
@@ -313,6 +316,13 @@ def test_helps_on_a_sequence_that_is_half_divided_lead_to_no_circle(
         assert text not in seen, found[0].help
         seen.append(text)
         text = applied(text, found[0], check)
+
+
+def test_modules_and_a_head_without_rules_get_both_remedies_in_one_help(base: Path) -> None:
+    text = plan(Broken(SEQUENCE, (), {"gates": "", "heads": "", "up": "", "head": ""}))
+    (found,) = check_source(SourceFile("x.plan", text), base=base).diagnostics
+    gates, head = SEQUENCE["gates"], SEQUENCE["head"]
+    assert found.help == f"gather once for all of them: add `{gates}`, and write `{head}`"
 
 
 OPTIMIZER = "  kind = adamw(lr = 1e-3)\n"

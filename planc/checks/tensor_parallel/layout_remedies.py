@@ -63,8 +63,13 @@ def declared_help(subject: Subject, group: ClashGroup) -> str:
         return leave if leave and (is_inside or is_due) else f"write `input = {arriving}`"
     if "desired" in _options(subject, group.producers[0]):
         return _prepared_help(subject, group)
-    if group.first.needs == WHOLE and _is_gathered_above(subject, group):
-        return _gather_above(subject, group)
+    members = _members(group)
+    if group.first.needs == WHOLE and _is_gathered_above(subject, members):
+        gather = _gather_above(subject, group, members)
+        others = tuple(fqn for fqn in group.consumers if fqn not in members)
+        return (
+            f"{gather}, and write `input = {arriving}` for {_named(subject, *others)}" if others else gather
+        )
     leave = _leave(subject, group.producers, group.first.needs)
     if leave and _is_output_written(subject, group.producers):
         return leave
@@ -85,7 +90,7 @@ def _norm_help(subject: Subject, group: ClashGroup) -> str:
     arriving, style, producer = group.first.arriving, group.style, group.producers[0]
     is_for_tokens = style is not None and "sequence_dim" in style.options
     if arriving == FEATURES and group.first.needs == WHOLE:
-        parents = _parents(group)
+        parents = _parents(group.consumers)
         gather = gathered(subject, parents) if _is_kind(subject, group.producers, Kind.LINEAR) else ""
         due = SEQUENCE if is_for_tokens else WHOLE
         leave = _leave(subject, group.producers, due)
@@ -115,8 +120,13 @@ def _ruleless_help(subject: Subject, group: ClashGroup) -> str:
     if not inner:
         action = f"colwise(input = {arriving}, output = Shard(-1))"
         return f"write {changed(subject, group.consumers, action)}"
-    if _is_kind(subject, inner, Kind.LINEAR):
-        return _gather_above(subject, group)
+    members = _members(group)
+    if _is_kind(subject, inner, Kind.LINEAR) and set(members) == set(inner):
+        gather = _gather_above(subject, group, members)
+        if len(inner) == len(group.consumers) or head is None:
+            return gather
+        action = f"colwise(input = {arriving}, output = Shard(-1))"
+        return f"{gather}, and write {changed(subject, [head.fqn], action)}"
     return _prepared_member(subject, inner)
 
 
@@ -147,19 +157,24 @@ def _prepared_help(subject: Subject, group: ClashGroup) -> str:
     return f"write `desired = {needs}` for {gates}"
 
 
-def _is_gathered_above(subject: Subject, group: ClashGroup) -> bool:
+def _members(group: ClashGroup) -> tuple[str, ...]:
+    """The modules that a container holds, which can gather for them; not `lm_head`."""
+    return tuple(fqn for fqn in group.consumers if "." in fqn)
+
+
+def _is_gathered_above(subject: Subject, members: Sequence[str]) -> bool:
     """Whether a container should gather: for several modules in it, and always for attention.
 
     Attention takes the number of tokens from its own input.
     """
-    parents = _parents(group)
+    parents = _parents(members)
     attentions = {attention.fqn for attention in subject.inventory.attentions}
-    return all(parents) and (len(parents) < len(group.consumers) or parents[0] in attentions)
+    return bool(parents) and (len(parents) < len(members) or parents[0] in attentions)
 
 
-def _gather_above(subject: Subject, group: ClashGroup) -> str:
+def _gather_above(subject: Subject, group: ClashGroup, members: Sequence[str]) -> str:
     action = _PREPARE.format(group.first.arriving, group.first.needs)
-    return f"gather once for all of them: {rules_to_add(subject, _parents(group), action)}"
+    return f"gather once for all of them: {rules_to_add(subject, _parents(members), action)}"
 
 
 def _leave(subject: Subject, producers: Sequence[str], placement: Placement) -> str | None:
@@ -180,8 +195,8 @@ def _is_output_written(subject: Subject, fqns: Sequence[str]) -> bool:
     return bool(rules) and all(rule and rule.action.boundary.output is not None for rule in rules)
 
 
-def _parents(group: ClashGroup) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(fqn.rpartition(".")[0] for fqn in group.consumers))
+def _parents(fqns: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(fqn.rpartition(".")[0] for fqn in fqns))
 
 
 def _is_kind(subject: Subject, fqns: Sequence[str], kind: Kind) -> bool:
