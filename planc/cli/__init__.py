@@ -1,1 +1,1 @@
-"""The command line: one file a command. The only code that prints, reads the environment or exits."""
+"""The command line: one file a command. The only code that prints or exits."""

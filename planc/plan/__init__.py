@@ -1,1 +1,1 @@
-"""`PlanFile` to `Plan`: names, types, units, defaults and where each value came from."""
+"""`PlanFile` to `Plan`: names, types, units, defaults and origins; `bind.py` expands `auto`."""

@@ -1,1 +1,1 @@
-"""Executes a graph. Sees graph, styles, vocab, source and diagnostics, never the front end."""
+"""Executes a graph; reads torchrun's environment in `process.py`. Never sees the front end."""
