@@ -131,7 +131,12 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
             "two consecutive units, gathered",
             "FSDP2: copy-in stream",
         ),
-        _closed("reducing pool", reducing_pool(pieces), "the gradients, sharded", "FSDP2: reduce stream"),
+        _closed(
+            "reducing pool",
+            reducing_pool(pieces),
+            "reduce-scatter outputs: this rank's gradient shards",
+            "FSDP2: reduce stream",
+        ),
         (staged := staging(work.graph, work.inventory)),
     )
     peak = _closed(

@@ -14,9 +14,9 @@ from planc.record import record
 from planc.vocab import MeshDim
 
 CONVENTION = (
-    "Closed form, not calibrated. Per rank: rank 0, which holds and sends the most.",
+    "Closed-form estimate, uncalibrated. Figures are for rank 0, which holds and sends the most.",
     "Memory is what CUDA's caching allocator reserves, without context and communicators;",
-    "CPUs have no pools, and a process also contains Python and PyTorch.",
+    "CPU ranks have no caching allocator; their processes also hold Python and PyTorch.",
     "Bytes are what a rank sends, by ring algorithms.",
 )
 """The caveats of every number in an estimate."""
@@ -84,7 +84,7 @@ AT_PEAK: Mapping[str, tuple[bool, str]] = {
     "parameters": (True, "shards in their stored dtype"),
     "optimizer": (True, "optimizer state of the shards"),
     "gathering pool": (False, "FSDP's copy-in stream: two consecutive units, gathered"),
-    "reducing pool": (False, "FSDP's reduce stream: the gradients, sharded"),
+    "reducing pool": (False, "FSDP's reduce stream: this rank's gradient shards"),
     "activations": (False, "kept for backward, or recomputed"),
     "loss": (False, "tensors [tokens, vocabulary] in cross entropy's backward"),
     "gaps": (False, "freed blocks too small for the allocations at the peak"),

@@ -40,7 +40,7 @@ def memory_text(found: Estimate, *, device: Device | None = None) -> str:
     text = f"MEMORY PER RANK, at the peak, in {needs.peak_phase(found).text}\n"
     text += render_table(rows, right=(1,), indent="  ")
     if elsewhere := [*_elsewhere(found)]:
-        text += "  at other times or in other places, each at its own maximum:\n"
+        text += "  not in the peak (other phases, or host memory), each at its own maximum:\n"
         text += render_table(elsewhere, right=(1,), indent="  ")
     if found.memory.host_bytes:
         text += f"  in host memory, in addition to the process: {needs.host_memory(found).text} per rank\n"

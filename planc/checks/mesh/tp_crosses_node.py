@@ -24,7 +24,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         subject.plan.span("mesh.tp"),
         f"tp = {mesh.tp} ranks do not fit evenly on nodes of {per_node} devices",
         secondary=(Label(subject.plan.span("mesh.devices_per_node"), "the devices of a node"),),
-        notes=("tp would wait for the network between nodes twice in every layer",),
+        notes=("every layer would wait on inter-node collectives, in forward and backward",),
         help=f"set `tp` to {choices(sizes, near=min(mesh.tp, per_node))}",
     )
 

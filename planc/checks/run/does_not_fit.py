@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
-from planc.devices.hardware import FITS, RISKY, Demand
+from planc.devices.hardware import FITS, RISKY, Change, Demand
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.source import Span
 from planc.tables import format_bytes
@@ -56,8 +56,13 @@ def _notes(found: Demand) -> Iterator[str]:
 def _help(found: Demand) -> str:
     if not found.changes:
         return "no two changes make it fit; run `planc estimate` for a breakdown of the memory"
-    texts = [f"{' and '.join(one.texts)}: {format_bytes(one.peak_bytes)}" for one in found.changes]
-    return f"change one of: {'; or '.join(texts)}"
+    return f"to fit, set {'; or '.join(map(_change, found.changes))}"
+
+
+def _change(one: Change) -> str:
+    """`mesh.dp_shard = 16 (16 ranks, peak 27.39 GiB)`: the ranks, if their number changes."""
+    settings, _, ranks = " and ".join(one.texts).partition(", on ")
+    return f"{settings} ({f'{ranks}, ' if ranks else ''}peak {format_bytes(one.peak_bytes)})"
 
 
 # An indivisible batch has no step to estimate.

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from planc.checks.support.rule import Subject
 from planc.diagnostics import Label
-from planc.layouts.families import as_patterns, families, family
+from planc.layouts.families import as_patterns, families, family, quoted
 from planc.layouts.flow import Clash, ClashKind
 from planc.layouts.types import SEQUENCE
 from planc.record import record
 from planc.source import Span
 from planc.styles.style import Style
+from planc.vocab import Placement
 
 _OF_PLACES = (ClashKind.TOKENS_APART, ClashKind.FEATURES_APART, ClashKind.OWN_PARAMETER)
 """Faults of values between modules, whatever the styles of these modules."""
@@ -88,6 +89,14 @@ def labels_at(spans: Sequence[Span], text: str, *, apart_from: Span | None) -> t
 def patterns(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
     """The modules as patterns over all layers."""
     return as_patterns(families(subject.inventory, fqns))
+
+
+def outputs(subject: Subject, fqns: Sequence[str], layout: Placement) -> str:
+    """ "`model.norm` outputs Shard(1)", as patterns over all layers."""
+    names = patterns(subject, fqns)
+    # A pattern such as `model.layers.*.self_attn.{q,k}_proj` is several modules too.
+    verb = "outputs" if len(names) == 1 and "{" not in names[0] else "output"
+    return f"{quoted(names)} {verb} {layout}"
 
 
 def rules_to_add(subject: Subject, fqns: Sequence[str], action: str) -> str:

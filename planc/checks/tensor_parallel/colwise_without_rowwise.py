@@ -9,6 +9,7 @@ from planc.checks.support.clash_report import (
     block_span,
     clash_groups,
     labels_at,
+    outputs,
     patterns,
     rowwise_for,
     rule_spans,
@@ -38,7 +39,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         consumers = rule_spans(subject, group.consumers)
         yield CODE.at(
             span,
-            f"{quoted(patterns(subject, group.producers))} outputs {group.first.arriving}",
+            outputs(subject, group.producers, group.first.arriving),
             secondary=(
                 *labels_at(dividing, "and here", apart_from=span),
                 *labels_at(consumers, f"this needs {group.first.needs}", apart_from=span),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.clash_report import (
     clash_groups,
     labels_at,
+    outputs,
     patterns,
     primary_span,
     rule_spans,
@@ -15,7 +16,6 @@ from planc.checks.support.clash_report import (
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
@@ -30,7 +30,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         consumers = rule_spans(subject, group.consumers)
         yield CODE.at(
             span,
-            f"{quoted(patterns(subject, group.producers))} outputs {group.first.arriving}",
+            outputs(subject, group.producers, group.first.arriving),
             secondary=(
                 *labels_at(spans, "and here", apart_from=span),
                 *labels_at(consumers, "and this takes its output", apart_from=span),

@@ -9,6 +9,7 @@ from planc.checks.support.clash_report import (
     ClashGroup,
     clash_groups,
     labels_at,
+    outputs,
     patterns,
     primary_span,
     rule_spans,
@@ -52,14 +53,13 @@ def _are_heads_awaited(subject: Subject, group: ClashGroup) -> bool:
 def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
     """The finding for values that are added or multiplied, at the producer with the wrong layout."""
     needs, arriving = group.first.needs, group.first.arriving
-    culprits = quoted(patterns(subject, group.producers))
     partners = quoted(patterns(subject, group.partners[:1]))
     meeting = quoted(patterns(subject, group.consumers[:1]))
     spans = rule_spans(subject, group.producers)
     span = primary_span(subject, spans)
     return CODE.at(
         span,
-        f"{culprits} outputs {arriving}" + ("" if spans else ", since it has no rule"),
+        outputs(subject, group.producers, arriving) + ("" if spans else ", since it has no rule"),
         secondary=(
             *labels_at(rule_spans(subject, group.partners[:1]), f"this outputs {needs}", apart_from=span),
             *labels_at(_meeting_spans(subject, group), "they are combined before this", apart_from=span),
@@ -85,7 +85,9 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
     spans = rule_spans(subject, group.consumers)
     span = primary_span(subject, spans)
     names = quoted(patterns(subject, group.consumers))
-    get = "get" if len(patterns(subject, group.consumers)) > 1 else "gets"
+    is_several = len(patterns(subject, group.consumers)) > 1
+    get = "get" if is_several else "gets"
+    take = "take" if is_several or "{" in names else "takes"
     return CODE.at(
         span,
         f"needs {needs}, gets {arriving}" if spans else f"no rule matches {names}, which {get} {arriving}",
@@ -94,7 +96,7 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
             *labels_at(rule_spans(subject, group.producers), f"this outputs {arriving}", apart_from=span),
         ),
         notes=(
-            f"{quoted(patterns(subject, group.producers))} outputs {arriving} for {names}",
+            f"{outputs(subject, group.producers, arriving)}, which {names} {take} as input",
             *_gradient(group.first.gradient),
             *size_note(subject, group.consumers),
         ),

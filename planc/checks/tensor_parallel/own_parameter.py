@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.clash_report import (
     clash_groups,
     labels_at,
+    outputs,
     patterns,
     primary_span,
     rule_spans,
@@ -31,7 +32,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         owner = group.first.consumer
         yield CODE.at(
             span,
-            f"{quoted(patterns(subject, group.producers))} outputs {group.first.arriving}",
+            outputs(subject, group.producers, group.first.arriving),
             secondary=labels_at(spans, "and here", apart_from=span),
             notes=(
                 f"`{patterns(subject, [owner])[0]}` has {_owned(subject, owner)} of its own, "
