@@ -99,8 +99,9 @@ def test_style_change_shows_local_shapes() -> None:
 
 
 def test_rules_that_change_alike_have_a_place_each() -> None:
-    old = '"model.layers.*.mlp.down_proj" -> rowwise(output = Shard(1))'
-    new = "\n  ".join(f'"model.layers.{{{one}}}.mlp.down_proj" -> replicate' for one in ("0,1", "2,3"))
+    old = '"model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel'
+    names = ("input_layernorm", "post_attention_layernorm")
+    new = "\n  ".join(f'"model.layers.*.{name}" -> replicate' for name in names)
     found = diff(_side(), _side((old, new)))
     places = [change.place for change in found.changes if change.new == "replicate"]
     line = FULL[: FULL.index(old)].count("\n") + 1
