@@ -11,8 +11,8 @@ from planc.graph.ops import OpenData, OpenEvaluation
 def source_arguments(op: OpenData | OpenEvaluation) -> dict[str, Any]:
     """The arguments of an op's source, by their names in the registry."""
     # Ops keep a repository in `patterns`.
-    values = {"repository": op.patterns[0] if op.patterns else "", "patterns": op.patterns}
-    return {name: values.get(name, getattr(op, name, "")) for name in BY_NAME[op.source].arguments}
+    arguments = BY_NAME[op.source].arguments
+    return {name: op.patterns[0] if name == "repository" else getattr(op, name) for name in arguments}
 
 
 def reads_local_files(op: OpenData | OpenEvaluation) -> bool:
