@@ -54,6 +54,8 @@ train {
 """`llama.plan` for what trains, in a folder with a run of it."""
 
 NOT_RUN = {
+    "planc calibrate llama.plan runs/llama --gpu h100"
+    ' --machine "cluster a, 8 x H100" -o cluster-a.json': "needs a run on GPUs",
     "srun --ntasks-per-node 1 planc doctor llama.plan --world-size 64": "needs a Slurm cluster",
     "planc inventory hf://org/name@0123456789abcdef0123456789abcdef01234567": "needs the network",
     "torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan": "run by .ci/run",
@@ -119,6 +121,7 @@ def small(folder: Path) -> Path:
     workspace(folder)
     text(folder / "data" / "text.txt")
     (folder / "llama.plan").write_text(SMALL)
+    (folder / "cluster-a.json").write_text(CALIBRATION)
     printed, code = run("planc run llama.plan", folder)
     assert code == 0, printed
     for name in ("a", "b", "x"):

@@ -78,7 +78,7 @@ FAULTS = [
         "P205",
         '"1"',
         "a number",
-        "write a value such as `clip_grad_norm = 1.0`",
+        "write `1` without quotes",
     ),
     (
         "steps = 60",
@@ -634,7 +634,7 @@ FAULTS = [
     ),
     # Parameters.
     (LR, "param lr: flaot = 4e-3\n", "P207", "flaot", "not a parameter type", "did you mean `float`?"),
-    (LR, 'param lr: float = "4e-3"\n', "P205", '"4e-3"', "a number", "write a number"),
+    (LR, 'param lr: float = "4e-3"\n', "P205", '"4e-3"', "a number", "`4e-3` without quotes"),
     (
         LR,
         "param lr: float = 4 h\n",

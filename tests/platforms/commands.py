@@ -48,7 +48,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("show x.plan --origin"),
     Command("show x.plan --graph mermaid"),
     Command("estimate x.plan --gpu h100"),
-    Command("calibrate x.plan run --gpu h100 --machine here -o calibration.json"),
+    Command("calibrate x.plan gpu-run --gpu h100 --machine here -o calibration.json"),
     Command("diff x.plan y.plan"),
     Command("diff git:main:x.plan x.plan"),
     Command("diff run y.plan"),
@@ -146,8 +146,18 @@ def world(folder: Path) -> Path:
             [sys.executable, "-m", "planc", *line.split()], cwd=folder, capture_output=True, timeout=120
         )
         assert done.returncode == 0, done.stderr.decode()
+    _as_of_gpus(folder / "run", folder / "gpu-run")
     (folder / "out").mkdir()
     return folder
+
+
+def _as_of_gpus(run: Path, copy: Path) -> None:
+    """A copy of a run on CPUs whose metrics are of a kind that only GPUs log."""
+    shutil.copytree(run, copy)
+    metrics = copy / "metrics.jsonl"
+    logged = metrics.read_text(encoding="utf-8")
+    assert '"process"' in logged, "the run logs the memory of processes"
+    metrics.write_text(logged.replace('"process"', '"allocated"'), encoding="utf-8", newline="\n")
 
 
 def _git(folder: Path, *arguments: str) -> None:

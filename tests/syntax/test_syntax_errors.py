@@ -16,7 +16,7 @@ from tests.syntax.reading import covered, parsed, refused
     [
         ("k = 'x'", "P101", "'", "double quotes"),
         ("k = 1;", "P101", ";", "comma"),
-        ("k = a/b", "P101", "/", "string"),
+        ("k = a/b", "P101", "/", 'the path in quotes: `"a/b"`'),
         ('k = "x', "P101", '"', "close it"),
         ('k = "x\n', "P101", '"', "close it"),
         ("k = ٣", "P101", "٣", "ASCII"),
