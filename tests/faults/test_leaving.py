@@ -38,6 +38,11 @@ LEAVES_SECONDS = 20.0
 """From the start of a run to its end; every op here would take a minute or more."""
 HEARD = "SIGTERM received on rank"
 
+LONG_STEP_SECONDS = 0.5
+"""From when on these runs abandon a step: sooner than a user's, that tests take less time."""
+IN_A_LONG_STEP = 0.8
+"""A request that comes so late into a step finds it long, however short the steps before were."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slow:
@@ -106,7 +111,7 @@ def _run_rank(
 
 def _make_slow(slow: Slow, *, is_told: bool) -> None:
     """Makes what `slow` names take `slow.seconds`, and sends this process SIGTERM in its midst, once."""
-    stop_points.LONG_STEP_SECONDS = 0.5
+    stop_points.LONG_STEP_SECONDS = LONG_STEP_SECONDS
     watching._START_SECONDS = 2.0
     step = 0
     waiting = [signal.SIGTERM] if is_told else []
@@ -224,14 +229,14 @@ def test_ranks_without_a_common_collective_leave_after_the_same_batch(scene: Sce
 
 def test_a_long_step_is_left_and_the_step_before_is_saved(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    found = run(scene.plans["one"], folder, world_size=1, slow=Slow("a micro-batch", 6.0, 2))
+    found = run(scene.plans["one"], folder, world_size=1, slow=Slow("a micro-batch", 6.0, 2, after=IN_A_LONG_STEP))
     assert left(folder, found, step=1) == ["step 2"]
     goes_on_exactly(scene.plans["one"], folder, scene, world_size=1)
 
 
 def test_ranks_leave_a_long_step_together(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    found = run(scene.plans["dp"], folder, world_size=2, slow=Slow("a micro-batch", 4.0, 2, (1,)))
+    found = run(scene.plans["dp"], folder, world_size=2, slow=Slow("a micro-batch", 4.0, 2, (1,), after=IN_A_LONG_STEP))
     assert left(folder, found, step=1) == ["step 2"]
     goes_on_exactly(scene.plans["dp"], folder, scene, world_size=2)
 

@@ -73,7 +73,7 @@ def test_a_disk_without_room_ends_the_run_at_the_checkpoint_block(tmp_path: Path
     assert outcome.code == 4, outcome.stderr
     assert f"planc: error: {plan}:" in outcome.stderr
     assert "10_001 checkpoints of" in outcome.stderr
-    assert "[P923]\nhelp: make room" in outcome.stderr
+    assert "[P923]\nhelp: free some space" in outcome.stderr
     assert not folder.exists()
 
 
@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_written_ends_the_run_before_torch(
     arguments = (str(workspace / "one.plan"), "--run-dir", str(tmp_path / "file" / "run"))
     outcome = without_torch(*arguments, no_torch=no_torch)
     assert outcome.code == 4
-    assert "file: Not a directory [P924]\nhelp: choose another with --run-dir" in outcome.stderr
+    assert "file: Not a directory [P924]\nhelp: choose another directory with --run-dir" in outcome.stderr
 
 
 def test_devices_that_are_asked_for_and_not_there_are_no_run_on_processors(workspace: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_world_of_more_ranks_than_were_started_is_told_by_those_that_were(plan
     settings = ("--set", "mesh.timeout=3 s", "--run-dir", str(four.parent / "four"))
     outcome = start(*agent, "--no-python", *rank, *settings)
     assert outcome.code == 1
-    assert "ranks 2, 3 did not come within 3 s" in outcome.stderr
+    assert "ranks 2, 3 did not join within 3 s" in outcome.stderr
 
 
 def test_a_rank_that_is_told_of_another_world_says_so_and_the_others_name_it(plan: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_rank_that_is_told_of_another_world_says_so_and_the_others_name_it(pla
         ]
         (first,), (second,) = (one.result() for one in started)
     assert second.code == ExitCode.INPUT
-    assert "the mesh does not have one place for every rank" in second.stderr
+    assert "the mesh does not match the world size" in second.stderr
     assert first.code == ExitCode.COMMUNICATION
-    assert "rank 1 did not come within 3 s" in first.stderr
+    assert "rank 1 did not join within 3 s" in first.stderr
 
 
 def test_a_rank_that_is_there_twice_is_named_on_all_ranks() -> None:
