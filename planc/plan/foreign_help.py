@@ -10,7 +10,7 @@ from typing import Any
 
 from planc.diagnostics import Applicability, Fix
 from planc.plan.blocks import BLOCKS, settings
-from planc.plan.foreign_words import FOREIGN, Foreign
+from planc.plan.foreign_words import ARGUMENT_NAME, FOREIGN, Foreign
 from planc.plan.scalars import MAX_INTEGER, Int
 from planc.plan.scope import ParamValue, Scope
 from planc.plan.spellings import dtype_word
@@ -24,7 +24,6 @@ from planc.vocab import MeshDim
 
 _VALUE = re.compile(r"<([^<>]*)>")
 _KEY = re.compile(r"(\w+) = ")
-_ARGUMENT = re.compile(r"(\w+) = <")
 
 
 LABELS = frozenset(label for shape in BLOCKS.values() for labels in shape.nested.values() for label in labels)
@@ -141,7 +140,7 @@ def meant_block(word: str) -> str | None:
 def meant_setting(word: str) -> str | None:
     """The dotted path of the setting, or of the argument, whose value another tool's word takes."""
     foreign = FOREIGN.get(word.lower())
-    if foreign is None or not (argument := _ARGUMENT.search(foreign.line)):
+    if foreign is None or not (argument := ARGUMENT_NAME.search(foreign.line)):
         return None
     path = f"{foreign.block}.{_key(foreign)}"
     return path if argument.start() == 0 else f"{path}.{argument[1]}"

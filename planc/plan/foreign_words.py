@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from planc.record import record
@@ -361,3 +362,13 @@ FOREIGN: Mapping[str, Foreign] = {
     for word in words.split()
 }
 """By word, in lower case."""
+
+ARGUMENT_NAME = re.compile(r"(\w+) = <")
+"""In a line: the key, or the argument of a call, that takes the word's value."""
+
+
+def argument_meant(word: str) -> str | None:
+    """The argument of a call whose value another tool's word takes."""
+    foreign = FOREIGN.get(word.lower())
+    found = ARGUMENT_NAME.search(foreign.line) if foreign is not None else None
+    return found[1] if found else None

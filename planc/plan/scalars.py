@@ -71,6 +71,8 @@ def _report_number(
 class Int:
     low: int | None = None
     high: int | None = None
+    instead: str | None = None
+    """What to write instead of a number below the range."""
 
     def convert(self, value: ast.Value, scope: Scope) -> int | None:
         value, labels = scope.lookup(value)
@@ -365,7 +367,8 @@ def _in_range(wanted: Int | Float, value: ast.Number, scope: Scope, labels: tupl
     if low_ok and high_ok and is_held:
         return True
     text = f"expected {wanted.describe()}" if is_held else "the number is too large to store"
-    scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels)
+    help = wanted.instead if isinstance(wanted, Int) and not low_ok else None
+    scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels, help=help)
     return False
 
 

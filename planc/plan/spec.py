@@ -94,16 +94,19 @@ class Backend(StrEnum):
     NCCL = "nccl"
 
 
+_SIZE = Int(1, instead="write every mesh dim as a number: the world size is their product")
+
+
 @record
 class MeshSpec:
     """The device mesh, outermost dim first: dp_replicate, dp_shard, cp, tp."""
 
     dp_replicate: int = key(
-        Int(1), default=1, doc="replicas of the shards with `fsdp`, otherwise of the whole model"
+        _SIZE, default=1, doc="replicas of the shards with `fsdp`, otherwise of the whole model"
     )
-    dp_shard: int = key(Int(1), default=1, doc="ranks that shard parameters, gradients and optimizer state")
-    cp: int = key(Int(1), default=1, doc="ranks that shard each sequence")
-    tp: int = key(Int(1), default=1, doc="ranks that shard each layer")
+    dp_shard: int = key(_SIZE, default=1, doc="ranks that shard parameters, gradients and optimizer state")
+    cp: int = key(_SIZE, default=1, doc="ranks that shard each sequence")
+    tp: int = key(_SIZE, default=1, doc="ranks that shard each layer")
     devices_per_node: int | None = key(
         Optional(Int(1)), default=None, doc="shows the checks which dims cross nodes", example="8"
     )

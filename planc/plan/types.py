@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from planc import vocab
 from planc.diagnostics import Applicability, Fix
 from planc.plan import codes
+from planc.plan.foreign_words import argument_meant
 from planc.plan.scalars import Int, ValueType, listed, wrong_type
 from planc.plan.scope import Scope
 from planc.plan.spellings import is_none_word, style_word
@@ -299,6 +300,7 @@ def _assign(
     positional = next((f for f in known.values() if f.metadata["positional"]), None)
     loose = [argument for argument in arguments if argument.name is None]
     named = [(argument.name, argument) for argument in arguments if argument.name is not None]
+    given_names = {written.text for written, _ in named}
     takes_rest = positional is not None and isinstance(type_of(positional), Rest)
     given: dict[str, ast.Value] = {}
     if positional is not None and takes_rest:
@@ -314,7 +316,15 @@ def _assign(
         if written.text not in known:
             none = f"`{name.text}` does not take arguments"
             text = f"`{name.text}` has no argument `{written.text}`" if known else none
-            scope.unknown(codes.WRONG_ARGUMENTS, written, tuple(known), text=text)
+            meant = argument_meant(written.text)
+            if meant is not None and meant in given_names:
+                scope.report(codes.WRONG_ARGUMENTS, written.span, text, help=f"remove it: `{meant}` is given")
+            elif meant is not None and meant in known:
+                help = f"write `{meant} = ...`"
+                fix = Fix(written.span, meant, Applicability.SAFE)
+                scope.report(codes.WRONG_ARGUMENTS, written.span, text, help=help, fix=fix)
+            else:
+                scope.unknown(codes.WRONG_ARGUMENTS, written, tuple(known), text=text)
         elif takes_rest and positional is not None and written.text == positional.name:
             help = f"write `{name.text}(...)` without `{written.text} =`"
             scope.report(

@@ -229,14 +229,16 @@ def test_ranks_without_a_common_collective_leave_after_the_same_batch(scene: Sce
 
 def test_a_long_step_is_left_and_the_step_before_is_saved(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    found = run(scene.plans["one"], folder, world_size=1, slow=Slow("a micro-batch", 6.0, 2, after=IN_A_LONG_STEP))
+    slow = Slow("a micro-batch", 6.0, 2, after=IN_A_LONG_STEP)
+    found = run(scene.plans["one"], folder, world_size=1, slow=slow)
     assert left(folder, found, step=1) == ["step 2"]
     goes_on_exactly(scene.plans["one"], folder, scene, world_size=1)
 
 
 def test_ranks_leave_a_long_step_together(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    found = run(scene.plans["dp"], folder, world_size=2, slow=Slow("a micro-batch", 4.0, 2, (1,), after=IN_A_LONG_STEP))
+    slow = Slow("a micro-batch", 4.0, 2, (1,), after=IN_A_LONG_STEP)
+    found = run(scene.plans["dp"], folder, world_size=2, slow=slow)
     assert left(folder, found, step=1) == ["step 2"]
     goes_on_exactly(scene.plans["dp"], folder, scene, world_size=2)
 

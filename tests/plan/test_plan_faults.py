@@ -27,8 +27,8 @@ FAULTS = [
     (TP, "  tp = two\n", "P205", "two", "an integer from 1 up", "write a value such as `tp = 1`"),
     (TP, "  tp = LR\n", "P205", "LR", "an integer from 1 up", "did you mean `lr`?"),
     (TP, "  tp = 1e999\n", "P205", "1e999", "an integer from 1 up", "write a value such as `tp = 1`"),
-    (TP, "  tp = 0\n", "P206", "0", "an integer from 1 up", "write a value such as `tp = 1`"),
-    (TP, "  tp = -2\n", "P206", "-2", "an integer from 1 up", "write a value such as `tp = 1`"),
+    (TP, "  tp = 0\n", "P206", "0", "an integer from 1 up", "write every mesh dim as a number"),
+    (TP, "  tp = -2\n", "P206", "-2", "an integer from 1 up", "write every mesh dim as a number"),
     (TP, f"  tp = {2**63}\n", "P206", str(2**63), "too large", "write a value such as `tp = 1`"),
     (
         TP,
@@ -631,6 +631,23 @@ FAULTS = [
         "1e999 GiB",
         "too large",
         "write a number up to 9_223_372_036_854_775_807",
+    ),
+    # Words of other tools as arguments.
+    (
+        "adamw(lr = lr",
+        "adamw(learning_rate = lr",
+        "P211",
+        "learning_rate",
+        "no argument `learning_rate`",
+        "write `lr = ...`",
+    ),
+    (
+        "adamw(lr = lr",
+        "adamw(lr = lr, learning_rate = lr",
+        "P211",
+        "learning_rate",
+        "no argument `learning_rate`",
+        "remove it: `lr` is given",
     ),
     # Parameters.
     (LR, "param lr: flaot = 4e-3\n", "P207", "flaot", "not a parameter type", "did you mean `float`?"),
