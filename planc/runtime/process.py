@@ -69,6 +69,11 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
     return Launch(rank, world_size, local_rank, environment["MASTER_ADDR"], port, agent, local)
 
 
+def is_under_torchrun(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in environment
+
+
 def names_devices(environment: Mapping[str, str]) -> bool:
     """Whether CUDA_VISIBLE_DEVICES names devices: a run that finds none must not continue without them."""
     return environment.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1", "NoDevFiles")

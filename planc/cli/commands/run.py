@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from planc.cli.running.banner import banner, closing, mesh_text, preempted
+from planc.cli.running.banner import TORCHRUN_TRACEBACK, banner, closing, mesh_text, preempted
 from planc.cli.running.compiled import Compiled, compiled_for, work_of
 from planc.cli.running.fetching import require_models
 from planc.cli.running.preflight import (
@@ -42,6 +42,7 @@ from planc.runtime.failures import exit_code, memory_help, summary
 from planc.runtime.observer import Observer, Silent
 from planc.runtime.process import (
     Launch,
+    is_under_torchrun,
     needs_shared_folder,
     read_launch,
     require_world_size,
@@ -333,6 +334,8 @@ def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, sess
         directory.write_status(state, code=ExitCode.DONE, step=last_step, plan_hash=digest)
     checkpoint, num_steps = display.checkpoint, graph.num_steps
     print(closing(directory, checkpoint=checkpoint, last_step=last_step, num_steps=num_steps), flush=True)
+    if notice.is_agreed and is_under_torchrun(os.environ):
+        print(TORCHRUN_TRACEBACK, flush=True)
 
 
 def _display(

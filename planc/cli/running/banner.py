@@ -63,6 +63,10 @@ def preempted(graph: Graph, *, last_step: int, signal_name: str) -> str:
     return f"stopped by {signal_name or 'a signal on another rank'}; {outcome}"
 
 
+TORCHRUN_TRACEBACK = "torchrun prints a traceback about the signal; the run itself ended without an error"
+"""What a run under torchrun says last when a signal ended it."""
+
+
 def mesh_text(graph: Graph) -> str:
     """`dp_shard=2 tp=2`; dims of one rank are left out."""
     return " ".join(f"{mesh_dim}={size}" for mesh_dim, size in graph.mesh if size > 1) or "of one rank"
