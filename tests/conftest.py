@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.isolation import changed_files, files_of_checkout, isolate
 
@@ -24,6 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--shuffle", type=int, metavar="SEED", help="run modules, and the tests of each, in another order"
     )
+
+
+# How long one example takes says more about what else the machine does than about the code.
+settings.register_profile("planc", deadline=None)
+settings.load_profile("planc")
 
 
 def pytest_configure(config: pytest.Config) -> None:

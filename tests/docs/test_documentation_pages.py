@@ -8,6 +8,7 @@ import shlex
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -42,12 +43,22 @@ def runs(block: Block) -> bool:
     return not block.rest.startswith(NOT_RUN)
 
 
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def slow_if_of_ci(page: Path) -> Any:
+    """The page, marked slow if all of it is `make quickstart`, which CI runs."""
+    marks = [pytest.mark.slow] if name_of(page) == "docs/start/quickstart.md" else []
+    return pytest.param(page, marks=marks)
+
+
 def sessions() -> list[Block]:
     return [block for page in PAGES for block in blocks(page) if block.kind == "console"]
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [slow_if_of_ci(page) for page in PAGES], ids=name_of)
 def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """With --update-goldens what commands print is written into the page."""
     workspace(tmp_path)

@@ -28,16 +28,16 @@ from tests.parity.ranks import Task
 NARROW = ("fsdp.param_dtype=bfloat16", "fsdp.reduce_dtype=float32")
 TP2 = {"tp": 2}
 QUICK = (
-    Case("TP2", "sequence parallel, recompute", TP2, recomputes=True),
     Case("TP2·DP2", "auto, 257 rows, accumulate", TP2_DP2, model="llama-uneven", tensor_parallel="auto"),
-    Case("TP2·DP2", "qwen3, bfloat16, accumulate", TP2_DP2, model="qwen3", micro_batch=1, settings=NARROW),
     Case("TP2", "sequence parallel, selective", TP2, recomputes=True, recomputation="selective"),
     Case("DP4", "HSDP 2x2", {"dp_replicate": 2, "dp_shard": 2}, micro_batch=1),
-    Case("TP2·DP2", "whole replicas", TP2_REPLICATE2, replicas="whole", micro_batch=2),
     Case("CP2·DP2", "ring, recompute", CP2_DP2, recomputes=True),
-    Case("CP2·TP2", "ulysses, recompute", CP2_TP2, rotate="ulysses", balance="none", recomputes=True),
 )
 SLOW = (
+    Case("TP2·DP2", "qwen3, bfloat16, accumulate", TP2_DP2, model="qwen3", micro_batch=1, settings=NARROW),
+    Case("TP2", "sequence parallel, recompute", TP2, recomputes=True),
+    Case("TP2·DP2", "whole replicas", TP2_REPLICATE2, replicas="whole", micro_batch=2),
+    Case("CP2·TP2", "ulysses, recompute", CP2_TP2, rotate="ulysses", balance="none", recomputes=True),
     Case("TP2", "sequence parallel", TP2),
     Case("TP2", "qwen3", TP2, model="qwen3"),
     Case("TP2", "auto, recompute", TP2, tensor_parallel="auto", recomputes=True),

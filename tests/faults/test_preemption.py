@@ -26,10 +26,10 @@ def told_stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 @pytest.mark.parametrize(
     ("told", "steps"),
     [
-        (Told(("SIGTERM",), (1,), "forward"), (2,)),
+        pytest.param(Told(("SIGTERM",), (1,), "forward"), (2,), marks=pytest.mark.slow),
         (Told(("SIGUSR1",), (0, 1), "backward"), (2,)),
         # After the step's notices have been summed, the next step is the last.
-        (Told(("SIGHUP",), (0,), "evaluate"), (3,)),
+        pytest.param(Told(("SIGHUP",), (0,), "evaluate"), (3,), marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -15,6 +15,7 @@ from planc.inventory.probe.probe import SourceTracker, probe
 from planc.inventory.schema import Inventory, Kind, Routing
 from tests.models.tiny import tiny_config
 from tests.plans import PLANS
+from tests.slow import slow_except
 
 ConfigWriter = Callable[..., Path]
 
@@ -39,7 +40,11 @@ def qwen3(models: Path) -> Inventory:
     return probe(models / "qwen3-8b")
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (PLANS / "models").iterdir()))
+QUICK = ("tiny-llama", "llama-3.1-8b", "qwen3-0.6b", "deepseek-v2-lite", "gemma-3-1b")
+MODELS = sorted(path.name for path in (PLANS / "models").iterdir())
+
+
+@pytest.mark.parametrize("name", slow_except(MODELS, *QUICK))
 def test_saved_inventory_equals_a_fresh_probe(models: Path, name: str) -> None:
     assert dumps(probe(models / name)) == (models / name / "inventory.json").read_text()
 

@@ -73,7 +73,7 @@ def test_rank_0_that_is_not_there_is_named_by_those_that_are(plan: Path) -> None
     assert outcome.seconds < 40
 
 
-@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_processes_of_one_rank_both_say_so(rank: int, plan: Path) -> None:
     outcomes = ranks_started(rank, rank, plan=plan, timeout="600 s")
     for outcome in outcomes:

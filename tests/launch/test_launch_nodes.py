@@ -58,6 +58,7 @@ def require_equal(run: Path, *, workspace: Path, num_steps: int = 6) -> None:
     assert [line["grad_norm"] for line in lines] == pytest.approx(reference.grad_norms[:num_steps], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_jobs_of_two_nodes_run_side_by_side(workspace: Path, tmp_path: Path) -> None:
     runs = [tmp_path / "first", tmp_path / "second"]
     lines = [

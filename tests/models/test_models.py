@@ -15,6 +15,7 @@ from tests.models.judge import Status, judged
 from tests.models.page import PAGE, RESULTS, read_rows
 from tests.models.plans import COLUMNS
 from tests.models.tiny import tiny_config
+from tests.slow import slow_except
 
 SAMPLE = ("gpt_oss", "granitemoehybrid", "phi3", "qwen3_next")
 """Sinks and experts, a state space, fused projections, a linear attention."""
@@ -55,7 +56,7 @@ def test_a_tiny_config_keeps_every_kind_of_layer() -> None:
     assert config["num_hidden_layers"] == len(config["layer_types"])
 
 
-@pytest.mark.parametrize("model_type", SAMPLE)
+@pytest.mark.parametrize("model_type", slow_except(SAMPLE, "gpt_oss", "qwen3_next"))
 def test_a_row_of_the_table_still_holds(model_type: str) -> None:
     start_server()
     columns = ("one", "fsdp", "tp", "sp", "cp")
@@ -67,7 +68,7 @@ def test_a_row_of_the_table_still_holds(model_type: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("model_type", DTYPES)
+@pytest.mark.parametrize("model_type", slow_except(DTYPES, "llama", "deepseek_v3"))
 def test_every_tensor_begins_and_trains_as_transformers_has_it(model_type: str) -> None:
     require_equal(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
 
@@ -100,14 +101,14 @@ ROPES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ROPES)
+@pytest.mark.parametrize("kind", slow_except(ROPES, "llama3", "longrope"))
 def test_scaled_frequencies_are_those_of_transformers(kind: str) -> None:
     rope = {"rope_type": kind, "rope_theta": 10_000.0, **ROPES[kind]}
     changes = {"head_dim": 16, "max_position_embeddings": 256, "rope_parameters": rope}
     require_equal("llama", columns=("random", "one", "one bfloat16"), changes=changes)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", slow_except(["float16", "float64"], "float16"))
 def test_the_dtype_of_a_config_says_nothing(dtype: str) -> None:
     """The plan's does, also where config.json has another."""
     changes = {"dtype": dtype, "torch_dtype": dtype}

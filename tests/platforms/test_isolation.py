@@ -80,6 +80,7 @@ def test_a_session_that_writes_into_the_checkout_fails(checkout: Path) -> None:
     assert session(checkout).returncode == 1
 
 
+@pytest.mark.slow
 def test_a_seed_gives_another_order_in_which_modules_stay_whole(checkout: Path) -> None:
     def order(*arguments: str) -> list[str]:
         lines = session(checkout, *arguments).stdout.splitlines()

@@ -24,6 +24,7 @@ from planc.runtime.torch.weights.build import meta_model
 from planc.source import SourceFile
 from planc.vocab import MeshDim, Replicate
 from tests.parity.cases import ALL_8, CP2_DP2, MODELS, TP2_DP2, TP2_REPLICATE2, Case, compile_case, plan_text
+from tests.slow import slow_except
 
 DEEP = "llama-deep"
 NUM_LAYERS = 7
@@ -66,7 +67,7 @@ def test_every_op_has_a_handler() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case("DP2·CP2·TP2", "", ALL_8, model=DEEP),
+        pytest.param(Case("DP2·CP2·TP2", "", ALL_8, model=DEEP), marks=pytest.mark.slow),
         Case("TP2·DP2", "recompute, accumulate", TP2_DP2, model=DEEP, recomputes=True, micro_batch=1),
     ],
     ids=lambda case: case.name,
@@ -88,7 +89,7 @@ def test_a_message_that_holds_some_of_every_layer_is_as_long_as_on_the_whole(dee
     assert short.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=2e-3)
 
 
-@pytest.mark.parametrize("implementation", ["fused", "foreach", "for_loop"])
+@pytest.mark.parametrize("implementation", slow_except(["fused", "foreach", "for_loop"], "foreach"))
 def test_gradients_of_every_layer_are_there_when_the_optimizer_steps(
     implementation: str, deep_workspace: Path
 ) -> None:

@@ -19,6 +19,7 @@ from planc.runtime.torch.weights.weights import move_buffers
 from planc.source import SourceFile
 from planc.verify.verify import compared, prepare, run_plan, verify
 from tests.plans import PLANS
+from tests.slow import slow_except
 
 PLAN = """\
 model {
@@ -112,7 +113,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_except(CASES, "fsdp, recomputed", "ulysses, documents alone"))
 def test_compiled_layers_give_the_gradients_of_one_process(case: str, tmp_path: Path) -> None:
     found = check_source(SourceFile("x.plan", plan_text(**CASES[case])), base=PLANS)
     assert found.bound is not None and found.graph is not None, found.diagnostics
