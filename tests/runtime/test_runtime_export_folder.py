@@ -30,16 +30,15 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def export(folder: Path, *, source: Path, step: int) -> str:
+def export(folder: Path, *, source: Path, step: int, tokenizer: Path | None = None) -> str:
     """A whole export of one weight; what `finish` returns."""
     temporary = begin(folder)
     write_file(temporary / "model.safetensors", [WEIGHT], data=[memoryview(bytes(8))])
     files = {"model.safetensors": (WEIGHT,)}
-    return finish(
-        temporary,
-        folder,
-        described=Description(source, config={"dtype": "float32"}, files=files, origin={"step": step}),
+    described = Description(
+        source, tokenizer, config={"dtype": "float32"}, files=files, origin={"step": step}
     )
+    return finish(temporary, folder, described=described)
 
 
 def names(folder: Path) -> list[str]:
@@ -88,7 +87,7 @@ def test_wider_elements_come_first_in_a_file() -> None:
 
 
 def test_an_export_stands_alone_in_its_place(tmp_path: Path, source: Path) -> None:
-    assert export(tmp_path / "export/hf", source=source, step=3) == ""
+    assert export(tmp_path / "export/hf", source=source, step=3) == f"; without a tokenizer: none in {source}"
     assert names(tmp_path / "export") == ["hf"]
     assert names(tmp_path / "export/hf") == ["config.json", "model.safetensors", ORIGIN_NAME]
     config = json.loads((tmp_path / "export/hf/config.json").read_text())
@@ -107,11 +106,43 @@ def test_companions_go_along_and_nothing_else(tmp_path: Path, source: Path) -> N
 
 def test_an_earlier_export_is_replaced_and_named(tmp_path: Path, source: Path) -> None:
     export(tmp_path / "hf", source=source, step=3)
-    (tmp_path / "hf" / "stale").write_text("")
+    (source / "tokenizer.json").write_text("{}")
     assert export(tmp_path / "hf", source=source, step=6) == ", replacing the export of step 3"
     assert step_of(tmp_path / "hf") == 6
-    assert "stale" not in names(tmp_path / "hf")
     assert names(tmp_path) == ["hf", "model"]
+
+
+def test_what_planc_did_not_write_into_an_earlier_export_is_kept(tmp_path: Path, source: Path) -> None:
+    export(tmp_path / "hf", source=source, step=3)
+    (tmp_path / "hf" / "README.md").write_text("mine")
+    (tmp_path / "hf" / "tokenizer.json").write_text("by hand")
+    (tmp_path / "hf" / "notes").mkdir()
+    (tmp_path / "hf" / "notes" / "x").write_text("mine")
+    (tmp_path / "hf" / "model-00001-of-00002.safetensors").write_text("of an export of two files")
+    said = export(tmp_path / "hf", source=source, step=6)
+    assert said.startswith(", replacing the export of step 3, with README.md, notes, tokenizer.json of it")
+    assert (tmp_path / "hf" / "README.md").read_text() == "mine"
+    assert (tmp_path / "hf" / "notes" / "x").read_text() == "mine"
+    assert "model-00001-of-00002.safetensors" not in names(tmp_path / "hf")
+    # The new export's own tokenizer counts, and a third export still knows whose README.md is.
+    (source / "tokenizer.json").write_text("the model's")
+    export(tmp_path / "hf", source=source, step=9)
+    assert (tmp_path / "hf" / "tokenizer.json").read_text() == "the model's"
+    assert (tmp_path / "hf" / "README.md").read_text() == "mine"
+
+
+def test_the_plans_tokenizer_goes_before_the_models(tmp_path: Path, source: Path) -> None:
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    for folder in (source, tokenizer):
+        for name in ("generation_config.json", "tokenizer.json"):
+            (folder / name).write_text(f"of {folder.name}")
+    (source / "vocab.json").write_text("of model")
+    export(tmp_path / "hf", source=source, step=3, tokenizer=tokenizer)
+    assert (tmp_path / "hf" / "tokenizer.json").read_text() == "of tokenizer"
+    assert (tmp_path / "hf" / "generation_config.json").read_text() == "of model"
+    # Two tokenizers' files are no tokenizer.
+    assert "vocab.json" not in names(tmp_path / "hf")
 
 
 def test_an_earlier_export_stays_while_the_new_one_is_written(tmp_path: Path, source: Path) -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from planc.cli.support.exits import UsageError
 from planc.cli.support.libraries import require_libraries
-from planc.cli.versions.saved_plans import NoSavedPlanError, saved_plan
+from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
 from planc.graph.artifact import graph_of
-from planc.graph.ops import BuildModel
+from planc.graph.ops import BuildModel, OpenData
 from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.verify import read_manifest
+from planc.runtime.data.tokenizer_folder import folder_of_tokenizer
 from planc.runtime.errors import RunError
 from planc.vocab import DType
 
@@ -27,12 +28,16 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
 
     try:
         source = _named(model) if model else _model(checkpoint)
-        replaced = export_checkpoint(
-            checkpoint, model=source, folder=Path(folder), dtype=DType(dtype) if dtype else None
+        said = export_checkpoint(
+            checkpoint,
+            model=source,
+            tokenizer=_tokenizer(checkpoint),
+            folder=Path(folder),
+            dtype=DType(dtype) if dtype else None,
         )
     except RunError as error:
         raise UsageError(f"{error.message}\n{error.help}" if error.help else error.message) from error
-    return f"wrote {folder} from {checkpoint}{replaced}"
+    return f"wrote {folder} from {checkpoint}{said}"
 
 
 def _named(model: str) -> Path:
@@ -46,9 +51,7 @@ def _model(checkpoint: Path) -> Path:
     """The model's directory, as named by the plan that saved a checkpoint."""
     remedy = "pass the model's directory: --model DIR"
     try:
-        saved = saved_plan(checkpoint, read_manifest(checkpoint))
-    except CheckpointError as error:
-        raise UsageError(error.message) from error
+        saved = _saved(checkpoint)
     except NoSavedPlanError as error:
         raise UsageError(f"{checkpoint}: the plan that saved it {error}\n{remedy}") from error
     built = next(op for op in graph_of(saved.artifact).setup if isinstance(op, BuildModel))
@@ -57,3 +60,20 @@ def _model(checkpoint: Path) -> Path:
         # Relative paths of the plan start elsewhere if the checkpoint was copied.
         raise UsageError(f"{checkpoint}: the model directory of its plan is missing: {found}\n{remedy}")
     return found
+
+
+def _tokenizer(checkpoint: Path) -> Path | None:
+    """The directory of the tokenizer of the plan that saved a checkpoint, where the plan is known."""
+    try:
+        saved = _saved(checkpoint)
+    except NoSavedPlanError:
+        return None
+    opened = next(op for op in graph_of(saved.artifact).setup if isinstance(op, OpenData))
+    return folder_of_tokenizer(opened.tokenizer, base=saved.folder / saved.artifact.base)
+
+
+def _saved(checkpoint: Path) -> SavedPlan:
+    try:
+        return saved_plan(checkpoint, read_manifest(checkpoint))
+    except CheckpointError as error:
+        raise UsageError(error.message) from error

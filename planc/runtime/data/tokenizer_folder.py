@@ -66,3 +66,11 @@ def _decoded(path: Path, *, name: str, reads: Reads | None) -> str:
         return read_regular_file(path, name=name, reads=reads).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{name} is not UTF-8: {error.reason}", help="restore the file") from error
+
+
+def folder_of_tokenizer(tokenizer: str, *, base: Path) -> Path | None:
+    """The directory of a plan's tokenizer, a path relative to `base`; None for `bytes`."""
+    if tokenizer == "bytes":
+        return None
+    path = base / tokenizer
+    return path if path.is_dir() else path.parent

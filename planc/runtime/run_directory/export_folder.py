@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +31,7 @@ ORIGIN_NAME = "planc_export.json"
 
 _MAX_ORIGIN_BYTES = 10_000
 
-COMPANIONS = (
-    "generation_config.json",
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -44,18 +44,24 @@ COMPANIONS = (
     "chat_template.jinja",
     "chat_template.json",
 )
-"""Files that are copied if the model's own directory has them."""
+"""Files of a tokenizer, which are copied if the tokenizer's directory has them."""
+COMPANIONS = ("generation_config.json", *TOKENIZER_FILES)
+"""Files of a model's directory that belong with its weights."""
+_CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
+_WEIGHTS = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
     """The contents of an export other than the weights.
 
-    `source` is the model's own directory; `config` the entries of config.json that the export changes;
-    `files` the tensors of each weight file; `origin` the contents of ORIGIN_NAME, including `step`.
+    `source` is the model's own directory; `tokenizer` the directory of the plan's tokenizer, None if the plan
+    reads bytes; `config` the entries of config.json that the export changes; `files` the tensors of each
+    weight file; `origin` the contents of ORIGIN_NAME, including `step`.
     """
 
     source: Path
+    tokenizer: Path | None
     config: Mapping[str, Any]
     files: Mapping[str, Sequence[Entry]]
     origin: Mapping[str, Any]
@@ -108,25 +114,63 @@ def write_file(path: Path, entries: Sequence[Entry], *, data: Iterable[memoryvie
 
 
 def finish(temporary: Path, folder: Path, *, described: Description) -> str:
-    """Complete an export and put it into place; return `, replacing the export of step 60` if it did."""
+    """Complete an export and put it into place; return what there is to say of it, such as
+    `, replacing the export of step 60`.
+
+    Files in an earlier export that planc did not write are kept, unless the new one has a file of that name.
+    """
     with storage_errors(f"cannot complete {folder}"):
         _write_config(temporary, described)
-        for name in COMPANIONS:
-            if (described.source / name).is_file():
-                _write(temporary / name, (described.source / name).read_bytes())
+        _copy(("generation_config.json",), described.source, temporary)
+        tokenizer = described.tokenizer or described.source
+        has_tokenizer = _copy(TOKENIZER_FILES, tokenizer, temporary)
         if len(described.files) > 1:
-            _write_json(temporary / "model.safetensors.index.json", _index(described.files))
-        _write_json(temporary / ORIGIN_NAME, described.origin)
-        fsync_directory(temporary)
+            _write_json(temporary / _INDEX, _index(described.files))
+        written = sorted((*(path.name for path in temporary.iterdir()), ORIGIN_NAME))
+        _write_json(temporary / ORIGIN_NAME, {**described.origin, "files": written})
         replaced = exported_step(folder)
+        kept = _keep_foreign(folder, temporary) if replaced is not None else ()
+        fsync_directory(temporary)
         if replaced is not None:
             folder.rename(_aside(folder))
         temporary.rename(folder)
         fsync_directory(folder.parent)
-        if replaced is None:
-            return ""
-        shutil.rmtree(_aside(folder))
-    return f", replacing the export of step {replaced}"
+        if replaced is not None:
+            shutil.rmtree(_aside(folder))
+    return _said(replaced, kept=kept, tokenizer=None if has_tokenizer else tokenizer)
+
+
+def _copy(names: Iterable[str], source: Path, target: Path) -> bool:
+    """Copy those of the files that a directory has; whether it has any."""
+    there = [name for name in names if (source / name).is_file()]
+    for name in there:
+        _write(target / name, (source / name).read_bytes())
+    return bool(there)
+
+
+def _keep_foreign(earlier: Path, temporary: Path) -> tuple[str, ...]:
+    """Copy what planc did not write from an earlier export into the new one; return its names."""
+    origin = loads(read_utf8(earlier / ORIGIN_NAME, max_bytes=_MAX_ORIGIN_BYTES))
+    # An export without a list is of an earlier planc.
+    known = {_CONFIG, _INDEX, ORIGIN_NAME, *COMPANIONS} if "files" not in origin else set(origin["files"])
+    kept = []
+    for path in sorted(earlier.iterdir()):
+        target = temporary / path.name
+        if path.name in known or _WEIGHTS.fullmatch(path.name) or os.path.lexists(target):
+            continue
+        if kind_of(path) == "directory":
+            shutil.copytree(path, target, symlinks=True)
+        else:
+            shutil.copy2(path, target, follow_symlinks=False)
+        kept.append(path.name)
+    return tuple(kept)
+
+
+def _said(replaced: int | None, *, kept: Sequence[str], tokenizer: Path | None) -> str:
+    parts = [f", replacing the export of step {replaced}"] if replaced is not None else []
+    parts += [f", with {', '.join(kept)} of it"] if kept else []
+    parts += [f"; without a tokenizer: none in {os.path.normpath(tokenizer)}"] if tokenizer is not None else []
+    return "".join(parts)
 
 
 def _temporary(folder: Path) -> Path:
@@ -150,15 +194,15 @@ def exported_step(folder: Path) -> int | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(
             f"{folder} is not an export of a run, and the new export would replace it",
-            help="move it away and run again; with checkpoint.resume the run resumes from its last save",
+            help="move it away, or choose another directory",
         ) from None
 
 
 def _write_config(temporary: Path, described: Description) -> None:
-    config = json.loads((described.source / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((described.source / _CONFIG).read_text(encoding="utf-8"))
     # The exported weights are not quantized; with this entry transformers would read them as if they were.
     config.pop("quantization_config", None)
-    _write_json(temporary / "config.json", {**config, **described.config})
+    _write_json(temporary / _CONFIG, {**config, **described.config})
 
 
 def _index(files: Mapping[str, Sequence[Entry]]) -> dict[str, Any]:

@@ -84,8 +84,9 @@ def _of_exports(root: Path) -> Iterator[Obstacle]:
         return
     try:
         exported_step(root / "hf")
-    except CheckpointError as error:
-        yield Obstacle(root / "hf", "is not an export of a run, and the run would replace it", error.help)
+    except CheckpointError:
+        help = "move it away, or choose another directory with --run-dir"
+        yield Obstacle(root / "hf", "is not an export of a run, and the run would replace it", help)
 
 
 def _is_there(path: Path) -> bool:

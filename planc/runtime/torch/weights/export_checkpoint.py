@@ -43,11 +43,15 @@ from planc.vocab import DType
 _MODEL_PREFIX = "model."
 
 
-def export_checkpoint(directory: Path, *, model: Path, folder: Path, dtype: DType | None) -> str:
-    """Export the checkpoint in `directory` to `folder`; `, replacing the export of step 60` if it did.
+def export_checkpoint(
+    directory: Path, *, model: Path, tokenizer: Path | None, folder: Path, dtype: DType | None
+) -> str:
+    """Export the checkpoint in `directory` to `folder`; what there is to say of it, as
+    `, replacing the export of step 60`.
 
-    `model` is the directory of the model's config.json. Without a dtype parameters keep the checkpoint's. All
-    of the checkpoint is verified first. RunError if something is damaged, or does not match the model.
+    `model` is the directory of the model's config.json, `tokenizer` that of the plan's tokenizer, if it has
+    one. Without a dtype parameters keep the checkpoint's. All of the checkpoint is verified first. RunError
+    if something is damaged, or does not match the model.
     """
     with run_errors():
         manifest = read_manifest(directory)
@@ -69,6 +73,7 @@ def export_checkpoint(directory: Path, *, model: Path, folder: Path, dtype: DTyp
             export_folder.write_file(temporary / file, entries, data=data)
         described = export_folder.Description(
             source=model,
+            tokenizer=tokenizer,
             config=config_changes(architecture=type(pristine).__name__, dtype=source.parameter_dtype),
             files=files,
             origin={"planc": planc.__version__, "plan_hash": manifest.plan_hash, "step": manifest.step},
