@@ -83,7 +83,6 @@ class State(StrEnum):
 
     RESUMES = "continues"
     NOTHING_TO_TRAIN = "nothing to train"
-    STARTS_OVER = "starts over"
     REFUSED = "refused"
 
 

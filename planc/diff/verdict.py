@@ -53,12 +53,10 @@ def without_resuming(graph: Graph) -> Verdict | None:
     """The verdict on a plan that never resumes; None for one that does."""
     if any(isinstance(op, ResumeCheckpoint) for op in graph.setup):
         return None
+    why, help = "the plan does not resume", "choose another --run-dir, or set `checkpoint.resume = latest`"
     if not graph.save:
-        return Verdict(State.STARTS_OVER, "the plan has no `checkpoint` block")
-    help = "choose another --run-dir, or set `checkpoint.resume = latest`"
-    return Verdict(
-        State.REFUSED, "the run directory contains checkpoints, and the plan does not resume", help
-    )
+        why, help = "the plan has no `checkpoint` block", "choose another --run-dir"
+    return Verdict(State.REFUSED, f"the run directory contains checkpoints, and {why}", help)
 
 
 def _refusals(old: Side, new: Side) -> Iterator[tuple[str, str]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from planc.graph.graph import Graph
-from planc.graph.op import Op
+from planc.graph.op import Op, Stage
 from planc.graph.ops import Accumulate, Evaluate, ExportHf, SaveCheckpoint, SettleSave
 from planc.runtime.errors import ExitCode, OpFailure, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
@@ -145,7 +145,9 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
     except RunError as error:
         if error.span is None:
             error.span = op.span
-        error.help = backend.failed(error.message, code=error.code) or error.help
+        lost = backend.failed(error.message, code=error.code)
+        error.help = lost or error.help
+        error.record = {**_recorded(op, position, lost=lost), **error.record}
         raise
     except Exception as error:
         where = f"step {position.step}, " if position.step else ""
@@ -155,7 +157,14 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
         text = f"{kind} in op `{op.name}` ({where}{backend.describe_rank()}){': ' if rest else ''}{rest}"
         lost = backend.failed(message, code=code)
         help = lost or (memory_help(error) if code is ExitCode.MEMORY else _HELPS.get(code))
-        raise OpFailure(text, code=code, help=help, span=op.span, is_shared=False) from error
+        record = _recorded(op, position, lost=lost)
+        raise OpFailure(text, code=code, help=help, span=op.span, is_shared=False, record=record) from error
+
+
+def _recorded(op: Op, position: Position, *, lost: str | None) -> Mapping[str, Any]:
+    """What status.json says of a failure in an op: the last complete step, and the ranks that were lost."""
+    step = {"step": position.step - (op.stage is not Stage.SAVE)} if position.step else {}
+    return {**step, **({"lost": lost} if lost else {})}
 
 
 def _is_due(op: Op, step: int, *, last_step: int) -> bool:

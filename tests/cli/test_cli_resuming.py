@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cli.running.resuming import changes_since_saved
+from planc.cli.running.resuming import changes_since_saved, refuse_old_checkpoints
 from planc.graph.artifact import dump
 from planc.graph.graph import Graph, plan_hash
 from planc.runtime.checkpoint_format import commit
@@ -14,7 +14,7 @@ from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest, Pr
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.errors import RunError
 from planc.runtime.run_directory.directory import RunDirectory
-from tests.plans import FULL, checked, write_plan
+from tests.plans import FULL, TINY, checked, write_plan
 
 
 def graph(folder: Path, *settings: str) -> Graph:
@@ -147,3 +147,14 @@ def test_a_damaged_kept_plan_is_said_and_no_traceback(
     kept.write_bytes(content)
     (found,) = changes_since_saved(graph(tmp_path, "train.log_every=7 steps"), run_folder, allowed=())
     assert "cannot be read" in found
+
+
+def test_a_plan_that_saves_nothing_does_not_run_among_the_checkpoints_of_another(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    """Its metrics would be those that the other run resumes with."""
+    unsaved = checked(write_plan(tmp_path, name="unsaved.plan", text=TINY)).graph
+    assert unsaved is not None
+    refuse_old_checkpoints(unsaved, tmp_path / "elsewhere" / "checkpoints")
+    with pytest.raises(RunError, match=r"contains checkpoints, and the plan has no `checkpoint` block"):
+        refuse_old_checkpoints(unsaved, run_folder / "checkpoints")

@@ -110,6 +110,14 @@ def test_a_rank_that_is_left_writes_the_status_of_a_dead_rank_0(
     assert found["lost"].startswith("rank 0 (")
 
 
+def test_rank_0_writes_which_rank_was_lost_and_how_far_the_run_was(workspace: Path, tmp_path: Path) -> None:
+    outcomes = run_faulty(workspace / "two.plan", tmp_path / "run", fault="exit 1 2 forward")
+    assert [outcome.code for outcome in outcomes] == [ExitCode.COMMUNICATION, 9], outcomes[0].stderr
+    found = status(tmp_path / "run")
+    assert (found["state"], found["exit_code"]) == ("failed", ExitCode.COMMUNICATION)
+    assert (found["step"], found["lost"].startswith("rank 1 (")) == (1, True)
+
+
 def test_one_of_the_ranks_that_are_left_writes_and_none_writes_over_a_live_rank_0(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     claimed = directory.claim()

@@ -47,17 +47,16 @@ def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str])
 
 
 def refuse_old_checkpoints(graph: Graph, checkpoints: Path) -> None:
-    """RunError if a run that does not resume finds checkpoints of an earlier run."""
+    """RunError if a run that does not resume finds checkpoints: two runs would write one metrics.jsonl."""
     resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
     if resumes or not committed_steps(checkpoints):
         return
     # Imported lazily, as above.
-    from planc.diff.difference import State
     from planc.diff.verdict import without_resuming
 
     found = without_resuming(graph)
-    if found is not None and found.state is State.REFUSED:
-        raise RunError(f"{checkpoints}: {found.reason}", help=found.help)
+    assert found is not None, "a plan that does not resume has a verdict"
+    raise RunError(f"{checkpoints}: {found.reason}", help=found.help)
 
 
 def _require_names(allowed: Collection[str]) -> None:

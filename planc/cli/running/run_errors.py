@@ -10,7 +10,7 @@ import time
 import traceback
 from pathlib import Path
 
-from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.errors import RunError
 from planc.runtime.process import Launch
 from planc.runtime.run_directory.directory import FolderInUseError, RunDirectory
 from planc.secrets import redactor
@@ -63,9 +63,8 @@ def _record_for_rank_0(error: RunError, launch: Launch, directory: RunDirectory)
         return
     with claimed:
         if directory.is_left_running():
-            lost = {"lost": error.help} if error.code is ExitCode.COMMUNICATION and error.help else {}
             message = f"rank {launch.rank}: {error.message}"
-            directory.write_status("failed", code=error.code, error=message, **lost, **error.record)
+            directory.write_status("failed", code=error.code, error=message, **error.record)
 
 
 def _error_text(error: RunError) -> str:

@@ -102,7 +102,8 @@ class Listener:
 
         def report_lost(lost: str) -> None:
             text = "another rank exited or stopped responding, and this rank can't continue without it"
-            report(RunError(text, code=ExitCode.COMMUNICATION, help=lost, is_shared=False))
+            record = {"lost": lost}
+            report(RunError(text, code=ExitCode.COMMUNICATION, help=lost, is_shared=False, record=record))
 
         points.start(on_first_request=self.acknowledge if self.launch.rank else lambda name: None)
         watch.start(timeout_seconds=init.timeout_seconds, overdue=report_lost if has_nccl else None)
@@ -154,7 +155,8 @@ class Listener:
     def acknowledge(self, name: str) -> None:
         """Print that a signal was received, since the run may take a while to stop."""
         again = "; send it again to exit at once" if name in {number.name for number in _AT_ONCE} else ""
-        text = f"{name} received on rank {self.launch.rank}: saving, then exiting{again}"
+        does = "saving, then exiting" if self.notice.has_trained else "exiting"
+        text = f"{name} received on rank {self.launch.rank}: {does}{again}"
         print(f"planc: {text}", file=sys.stderr, flush=True)
 
     def _look(self, *, signaled_at: float) -> None:

@@ -169,7 +169,8 @@ def _keep_foreign(earlier: Path, temporary: Path) -> tuple[str, ...]:
 def _said(replaced: int | None, *, kept: Sequence[str], tokenizer: Path | None) -> str:
     parts = [f", replacing the export of step {replaced}"] if replaced is not None else []
     parts += [f", with {', '.join(kept)} of it"] if kept else []
-    parts += [f"; without a tokenizer: none in {os.path.normpath(tokenizer)}"] if tokenizer is not None else []
+    if tokenizer is not None:
+        parts.append(f"; without a tokenizer: none in {os.path.normpath(tokenizer)}")
     return "".join(parts)
 
 
