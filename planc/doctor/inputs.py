@@ -1,4 +1,4 @@
-"""The weight and data files of a run, which `planc check` does not open."""
+"""The weight, tokenizer and data files of a run, which `planc check` does not open."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def read_inputs(graph: Graph, *, base: Path) -> tuple[Input, ...]:
 
 def _inputs(graph: Graph, base: Path) -> Iterator[Input]:
     for op in graph.setup:
+        if isinstance(op, OpenData) and op.tokenizer != "bytes":
+            yield _tokenizer(op, base)
         match op:
             case LoadWeights() if not is_hub(op.path):
                 yield _weights(op, base)
@@ -59,6 +61,15 @@ def _weights(op: LoadWeights, base: Path) -> Input:
         return Input("weights", error.message, op.span, error.help or "add the missing files")
     paths = {files} if isinstance(files, Path) else set(files.values())
     return Input("weights", _summary(paths), op.span)
+
+
+def _tokenizer(op: OpenData, base: Path) -> Input:
+    path = base / op.tokenizer
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        help = f"write a tokenizer.json there, or correct `data.tokenizer`: {path.absolute()} has none"
+        return Input("tokenizer", f"no tokenizer at {op.tokenizer}", op.span, help)
+    return Input("tokenizer", _summary({file}), op.span)
 
 
 def _data(name: str, op: OpenData | OpenEvaluation, base: Path) -> Input:

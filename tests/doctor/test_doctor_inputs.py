@@ -48,3 +48,13 @@ def test_data_that_comes_with_python_is_not_looked_for(tmp_path: Path) -> None:
     graph = check_plan(write_plan(tmp_path)).graph
     assert graph is not None
     assert read_inputs(graph, base=tmp_path) == ()
+
+
+@pytest.mark.parametrize("name", ["words", "words/tokenizer.json"])
+def test_a_tokenizer_that_is_not_there_is_an_error_until_it_is(name: str, tmp_path: Path) -> None:
+    plan = write_plan(tmp_path, edits=[("tokenizer = bytes", f'tokenizer = file("{name}")')])
+    (problem,) = problems(plan)
+    assert (problem.code.code, problem.primary.text) == ("P931", f"no tokenizer at {name}")
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "tokenizer.json").write_text("{}")
+    assert not problems(plan)
