@@ -29,7 +29,6 @@ from planc.hub.names import is_hub
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.load import OnProbe
-from planc.inventory.quantized import refuse_quantized
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
 from planc.plan import codes as plan_codes
@@ -160,15 +159,17 @@ def check_source(
     settings: Sequence[SourceFile] = (),
     world_size: int | None = None,
     load: Load | None = None,
+    models: KnownModels | None = None,
     on_probe: OnProbe | None = None,
 ) -> Checked:
     """As `check_plan`, for a text whose relative paths start at `base`.
 
-    Files that the plan includes are read by `load`, or else from `base`. Findings are in the order of the
-    text, without those that a comment suppresses; MAX_FINDINGS at most, errors before warnings.
+    Files that the plan includes are read by `load`, and its model by `models`, or else from `base`. Findings
+    are in the order of the text, without those that a comment suppresses; MAX_FINDINGS at most, errors first.
     """
     load = load or local_files(base, plan=source.name)
-    launch = _Launch(base, tuple(settings), world_size, KnownModels(base, cache_dir(), on_probe=on_probe))
+    models = models or KnownModels(base, cache_dir(), on_probe=on_probe)
+    launch = _Launch(base, tuple(settings), world_size, models)
     checked = _check(source, launch, load=load)
     found = _capped(_with_tried_fixes(source, checked, launch, load=load))
     diagnostics = in_order(_with_way(one, checked.included) for one in found)
@@ -340,9 +341,7 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     """A plan without fault in itself, held against its model."""
     base, world_size = launch.base, launch.world_size
     try:
-        inventory = launch.models.get(plan.model.hf)
-        if plan.model.weights is Weights.PRETRAINED:
-            refuse_quantized(plan.model.hf, base=base)
+        inventory = launch.models.get(plan.model.hf, with_weights=plan.model.weights is Weights.PRETRAINED)
     except InventoryError as error:
         help = _other_source(plan.model.hf, base=base) or error.help
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=help)

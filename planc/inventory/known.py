@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from planc.inventory.load import OnProbe, inventory_of
+from planc.inventory.quantized import refuse_quantized
 from planc.inventory.schema import Inventory
 
 
@@ -19,19 +21,24 @@ class KnownModels:
     found: dict[str, Inventory] = field(default_factory=dict)
     on_probe: OnProbe | None = None
     """Called with the directory of a model before it is read for the first time, which may take long."""
+    place: Callable[[str], str] = str
+    """Where a model's files are: an absolute path, or a path as `model.hf` is."""
 
-    def get(self, hf: str) -> Inventory:
+    def get(self, hf: str, *, with_weights: bool = False) -> Inventory:
+        """The inventory of a model. InventoryError without one, or for quantized weights that are used."""
         if hf not in self.found:
             loaded = inventory_of(
-                hf,
+                self.place(hf),
                 base=self.base,
                 cache_dir=self.cache_dir,
                 may_probe=self.may_probe,
                 on_probe=self.on_probe,
             )
             self.found[hf] = loaded.inventory
+        if with_weights:
+            refuse_quantized(self.place(hf), base=self.base)
         return self.found[hf]
 
     def as_known(self) -> KnownModels:
         """A copy for checks that should not wait for a model."""
-        return KnownModels(self.base, self.cache_dir, may_probe=False, found=self.found)
+        return KnownModels(self.base, self.cache_dir, may_probe=False, found=self.found, place=self.place)

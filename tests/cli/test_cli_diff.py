@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from planc.cli.main import main
+from planc.inventory.files import config_digest
 from tests.plans import TINY, write_plan
 
 
@@ -73,6 +74,47 @@ def test_what_a_plan_of_a_revision_includes_is_read_from_the_revision(
 
 def _git(*arguments: str) -> None:
     subprocess.run(["git", *arguments], check=True)
+
+
+def test_the_model_of_a_revision_is_read_from_the_revision(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["diff", "git:HEAD:plans/x.plan", "plans/x.plan", "--exit-code"])
+    assert "model models/tiny-llama is not in git at HEAD and is read as it is now" in _out(capsys)[0]
+    model = repository / "plans" / "models" / "tiny-llama"
+    content = {path.name: path.read_text() for path in model.iterdir()}
+    model.parent.unlink()
+    model.mkdir(parents=True)
+    for name, text in content.items():
+        (model / name).write_text(text)
+    _git("add", "plans/models")
+    _git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-qm", "a model")
+    digest = config_digest((model / "config.json").read_bytes())
+    config = content["config.json"].replace("1e-05", "1e-06")
+    (model / "config.json").write_text(config)
+    inventory = content["inventory.json"].replace(digest, config_digest(config.encode()))
+    (model / "inventory.json").write_text(inventory)
+    assert main(["diff", "git:HEAD:plans/x.plan", "plans/x.plan", "--exit-code"]) == 1
+    out = _out(capsys)[0]
+    assert f"LlamaForCausalLM (config {digest[:12]}) -> LlamaForCausalLM (config " in out
+    assert "as it is now" not in out
+    _git("add", "plans/models")
+    assert main(["diff", "git:HEAD:plans/x.plan", "git:HEAD:plans/x.plan", "--exit-code"]) == 0
+
+
+def test_a_fault_in_the_model_of_a_revision_names_the_revision(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = repository / "plans" / "models"
+    model.unlink()
+    (model / "tiny-llama").mkdir(parents=True)
+    (model / "tiny-llama" / "config.json").write_text("{")
+    _git("add", "plans/models")
+    _git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-qm", "a model")
+    assert main(["diff", "git:HEAD:plans/x.plan", "plans/x.plan"]) == 2
+    err = _out(capsys)[1]
+    assert "HEAD:plans/models/tiny-llama/config.json: not JSON" in err
+    assert "planc-" not in err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,10 +40,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.setenv("PATH", str(tools), prepend=":")
     monkeypatch.chdir(folder)
-    (folder / "plans" / "models").symlink_to(PLANS / "models")
+    shutil.copytree(PLANS / "models" / "tiny-llama", folder / "plans" / "models" / "tiny-llama")
     (folder / "plans" / "x.plan").write_text(QUICKSTART.read_text())
     git("init", "-q", "-b", "main")
-    git("add", "plans/x.plan")
+    git("add", "plans/x.plan", "plans/models")
     git("commit", "-qm", "a plan")
     return folder
 
@@ -166,7 +167,7 @@ def test_difftool_says_where_several_revisions_could_be_meant(extended: Path) ->
     git("commit", "-qm", "the same plan of another base")
     (extended / "y.plan").write_text('extends "x.plan"\noverride lr = 9e-3\n')
     shown = git("difftool", "--no-prompt", "-t", "planc", "HEAD~1", "--", "plans/y.plan")
-    assert "several revisions have this text; included files are read from the index" in shown
+    assert "several revisions have this text; included files and the model are read from the index" in shown
 
 
 def test_difftool_of_a_base_shows_the_plans_that_did_not_change_themselves(extended: Path) -> None:
@@ -213,7 +214,7 @@ def test_a_version_that_no_revision_has_is_read_with_what_is_here(repository: Pa
         text=True,
         timeout=60,
     )
-    assert "(plans/y.plan: included files are read from the working tree)" in done.stdout
+    assert "(plans/y.plan: included files and the model are read from the working tree)" in done.stdout
     assert "train.steps  90 -> 99" in done.stdout
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -50,7 +51,7 @@ def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "presets").mkdir(parents=True)
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
-    (folder / "models").symlink_to(PLANS / "models")
+    copytree(PLANS / "models" / "tiny-llama", folder / "models" / "tiny-llama")
     (folder / "presets" / "common.plan").write_text(COMMON)
     for name in ("batch", "comments", "gone", "untouched"):
         (folder / f"{name}.plan").write_text(TINY)

@@ -12,6 +12,7 @@ from planc.api import NO_FILE
 from planc.cli.main import main
 from planc.cli.versions.changes import changed_plans, fork_point
 from planc.diff.review import MARKER, MAX_CHARACTERS, Reviewed, render_review
+from planc.inventory.files import config_digest
 from planc.source import SourceFile
 from tests.plans import FULL
 from tests.review.conftest import commit, git, replace
@@ -84,6 +85,45 @@ def test_a_preset_that_is_gone_brings_up_the_plans_that_use_it(
         "plans/uses.plan | has errors that prevent a comparison (through plans/presets/common.plan) | 1 error"
         in out(capsys)
     )
+
+
+def change_model(plans: Path) -> None:
+    """Another epsilon in config.json, and the inventory that a probe would save for it."""
+    folder = plans / "models" / "tiny-llama"
+    config, inventory = folder / "config.json", folder / "inventory.json"
+    digest = config_digest(config.read_bytes())
+    replace(config, '"rms_norm_eps": 1e-05', '"rms_norm_eps": 1e-06')
+    replace(inventory, digest, config_digest(config.read_bytes()))
+
+
+def test_a_model_that_changed_brings_up_its_plans(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_model(plans)
+    found = changed_plans(fork_point("main"))
+    names = ["batch", "comments", "gone", "untouched", "uses"]
+    assert [plan.path for plan in found] == [f"plans/{name}.plan" for name in names]
+    files = ("plans/models/tiny-llama/config.json", "plans/models/tiny-llama/inventory.json")
+    assert {plan.because for plan in found} == {files}
+    assert main(["review", "main", "--fail-on", "layout"]) == 1
+    text = out(capsys)
+    assert "(through plans/models/tiny-llama/config.json, plans/models/tiny-llama/inventory.json)" in text
+    assert "as it is now" not in text
+
+
+def test_a_model_behind_a_link_brings_up_its_plans(plans: Path) -> None:
+    (plans / "linked").symlink_to("models")
+    replace(plans / "batch.plan", "models/tiny-llama", "linked/tiny-llama")
+    git("add", "plans/linked")
+    commit()
+    change_model(plans)
+    assert "plans/batch.plan" in [plan.path for plan in changed_plans("HEAD")]
+
+
+def test_a_model_that_git_does_not_have_is_noted(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    git("rm", "-rq", "--cached", "plans/models")
+    git("commit", "-qm", "no models")
+    replace(plans / "batch.plan", "steps = 10", "steps = 20")
+    assert main(["review", "HEAD"]) == 0
+    assert "model models/tiny-llama is not in git at " in out(capsys)
 
 
 def test_a_plan_that_moved_is_compared_with_what_it_was(

@@ -28,8 +28,9 @@ from planc.tables import printable
 DESCRIPTION = """\
 Show what changed between two plans, grouped by consequence: layout, memory, communication, checkpoint,
 batch, numerics, run. OLD and NEW are plans, compiled artifacts, git:REVISION:PATH, run directories or
-checkpoints; models are read as they are now. Memory and bytes are those of `planc estimate`. Comments,
-order, formatting and parameters change no meaning.
+checkpoints. Included files and the model (config.json, inventory.json) of git:REVISION:PATH are read from
+that revision; a model that is not in git there is read as it is now, with a note. Memory and bytes are those
+of `planc estimate`. Comments, order, formatting and parameters change no meaning.
 
 If OLD is a checkpoint or a run directory, the output also tells whether a run of NEW would resume from it
 (the run decides in the same way), and which --allow-change would permit it."""

@@ -24,8 +24,9 @@ from planc.diff.review import Reviewed, render_review
 
 DESCRIPTION = """\
 Summarize a branch's changes to every plan of the repository for code review: plans whose text differs from
-where the branch left BASE, and plans that include a changed file. It reads the working tree. The markdown
-format is a comment for reviewers; the github format annotates lines of the plans."""
+where the branch left BASE, and plans that include a changed file, or whose model's config.json or
+inventory.json changed. It reads the working tree. The markdown format is a comment for reviewers; the github
+format annotates lines of the plans."""
 
 EPILOG = """\
 examples:

@@ -1,8 +1,9 @@
-"""Plans of a repository that differ from a revision, in their own text or in included files."""
+"""Plans of a repository that differ from a revision, in their text, in included files or in their model."""
 
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from planc.api import local_files, read_source
 from planc.cli.support.exits import UsageError
 from planc.cli.versions.git import git, git_paths, top_folder
+from planc.cli.versions.models import MODEL_FILES, model_files, model_of
 from planc.cli.versions.trees import PLANS, includes_of, is_part
 from planc.source import SourceFile
 from planc.syntax import ast
@@ -20,7 +22,8 @@ from planc.syntax.parse import parse
 class ChangedPlan:
     """A plan that a change affects. Paths start at the top of the repository.
 
-    `old` is None for a new plan, `new` for a deleted one. `because` are changed files that it includes.
+    `old` is None for a new plan, `new` for a deleted one. `because` are changed files that it includes, and
+    those of its model.
     `is_included` is true if another plan includes it, so it may not be a complete plan.
     """
 
@@ -65,15 +68,15 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
     includes = {path: _includes(top, path, tree) for path, tree in trees.items() if tree is not None}
     changed = {path for pair in renames.items() for path in pair if path}
     included = frozenset(path for paths in includes.values() for path in paths)
+    because = {path: tuple(sorted(paths & changed)) for path, paths in includes.items()}
+    if models := _changed_models(revision):
+        for path, tree in trees.items():
+            if tree is not None and not is_part(tree):
+                because[path] += tuple(one for one in _model_files(top, path, tree) if one in models)
     found = [
-        ChangedPlan(
-            renames.get(path, path),
-            path,
-            tuple(sorted(includes.get(path, frozenset()) & changed)),
-            path in included,
-        )
+        ChangedPlan(renames.get(path, path), path, because.get(path, ()), path in included)
         for path in present
-        if path in renames or includes.get(path, frozenset()) & changed
+        if path in renames or because.get(path)
         if not is_part(trees[path])
     ]
     gone = [ChangedPlan(old, None) for new, old in _gone(renames, present)]
@@ -91,6 +94,18 @@ def _changed_files(revision: str) -> Iterator[tuple[str, str | None]]:
             yield next(words), path
         else:
             yield path, None if status == "A" else path
+
+
+def _changed_models(revision: str) -> frozenset[str]:
+    """Changed files that have the name of a model's file."""
+    patterns = [f":(top)*{name}" for name in MODEL_FILES]
+    listed = git_paths("diff", "--name-only", "-z", "--no-renames", revision, "--", *patterns)
+    return frozenset(path for path in listed if posixpath.basename(path) in MODEL_FILES)
+
+
+def _model_files(top: Path, path: str, tree: ast.PlanFile) -> tuple[str, ...]:
+    folder = (top / path).parent
+    return model_files(model_of(tree, load=local_files(folder, plan=path)), base=folder, top=top)
 
 
 def _gone(renames: Mapping[str, str | None], present: list[str]) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from planc.api import Checked, check_source, read_source
+from planc.cli.versions.models import check_at
 from planc.cli.versions.trees import (
+    HERE,
     Repository,
     Tree,
     included_files,
@@ -23,8 +25,6 @@ from planc.source import SourceFile
 
 Read = Callable[..., tuple[Side | None, Checked]]
 """Reads a side with `settings` and `world_size`, as `revisions.read_side` does."""
-
-_HERE = "included files are read from the working tree"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _trees(files: dict[str, Path], repository: Repository, *, has_git: bool) -> 
     if has_git and there:
         return trees_of(there, repository)
     texts = {name: source.text for name, file in there.items() if (source := read_source(file)[0])}
-    return (Tree(repository, None, texts, _HERE),)
+    return (Tree(repository, None, texts, HERE),)
 
 
 def _dependents(path: str, before: Tree, after: Tree) -> Iterator[str]:
@@ -120,11 +120,19 @@ def _read(
     source = SourceFile(name, source.text)
     found: list[Checked] = []
     for tree in trees:
-        checked = check_source(
-            source, base=Path(name).parent, settings=settings, world_size=world_size, load=tree.files(path)
-        )
+        checked, note = _check(tree, source, path, settings=settings, world_size=world_size)
         side = side_of(checked, name=name)
         if side is not None:
-            return (replace(side, note=tree.note) if checked.included and tree.note else side), checked
+            return replace(side, note="; ".join(filter(None, (tree.note, note)))), checked
         found.append(checked)
     return None, found[0]
+
+
+def _check(
+    tree: Tree, source: SourceFile, path: str, *, settings: Sequence[SourceFile], world_size: int | None
+) -> tuple[Checked, str]:
+    """Check a plan with the included files and the model of a tree; the note is that of `check_at`."""
+    base, load = Path(source.name).parent, tree.files(path)
+    if tree.revision is None:
+        return check_source(source, base=base, settings=settings, world_size=world_size, load=load), ""
+    return check_at(tree.revision, source, base=base, load=load, settings=settings, world_size=world_size)

@@ -11,13 +11,15 @@ from planc.api import Checked, cache_dir, check_source, read_source
 from planc.cli.support.exits import UsageError
 from planc.cli.support.plans import announce_probe
 from planc.cli.versions.git import git, top_folder
+from planc.cli.versions.models import ModelsAt, check_at, models_at
 from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
 from planc.diagnostics import Diagnostic, has_errors
 from planc.diff.difference import State, Verdict
 from planc.diff.side import Side, side_of
 from planc.diff.verdict import verdict
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
-from planc.inventory.load import InventoryError, inventory_of
+from planc.inventory.files import InventoryError
+from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
 from planc.plan.codes import CANNOT_INCLUDE
 from planc.plan.include import Load
@@ -40,26 +42,44 @@ def read_side(
     """
     if os.path.isdir(name):
         return _stored(Path(name), settings=settings), Checked({}, ())
-    files: Load | None = None
     if name.startswith(GIT_PREFIX):
-        source, base = _from_git(name)
-        files = _git_files(name)
-    else:
-        path = Path(name)
-        found, problems = read_source(path)
-        if found is None:
-            return None, Checked({}, problems)
-        source, base = found, path.parent
-    # No plan starts with a brace, and every artifact does.
-    if source.text.lstrip().startswith("{"):
-        return _artifact(source, base=base, settings=settings), Checked({}, ())
+        return _at_revision(name, settings=settings, world_size=world_size)
+    path = Path(name)
+    source, problems = read_source(path)
+    if source is None:
+        return None, Checked({}, problems)
+    if _is_artifact(source):
+        return _artifact(source, base=path.parent, settings=settings), Checked({}, ())
     checked = check_source(
-        source, base=base, settings=settings, world_size=world_size, load=files, on_probe=announce_probe
+        source, base=path.parent, settings=settings, world_size=world_size, on_probe=announce_probe
     )
     return side_of(checked, name=name), checked
 
 
-def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile]) -> Side:
+def _at_revision(
+    name: str, *, settings: Sequence[SourceFile], world_size: int | None
+) -> tuple[Side | None, Checked]:
+    """As `read_side`, for `git:REVISION:PATH`: included files and the model are the revision's too."""
+    source, base = _from_git(name)
+    revision = name.removeprefix(GIT_PREFIX).partition(":")[0]
+    if _is_artifact(source):
+        with models_at(revision, base=base) as models:
+            return _artifact(source, base=base, settings=settings, models=models), Checked({}, ())
+    checked, note = check_at(
+        revision, source, base=base, load=_git_files(name), settings=settings, world_size=world_size
+    )
+    side = side_of(checked, name=name)
+    return (replace(side, note=note) if side else None), checked
+
+
+def _is_artifact(source: SourceFile) -> bool:
+    """Whether a text is a compiled plan: no plan starts with a brace, and every artifact does."""
+    return source.text.lstrip().startswith("{")
+
+
+def _artifact(
+    source: SourceFile, *, base: Path, settings: Sequence[SourceFile], models: ModelsAt | None = None
+) -> Side:
     if settings:
         raise UsageError(f"{source.name} is compiled, so --set can't change it")
     try:
@@ -67,7 +87,8 @@ def _artifact(source: SourceFile, *, base: Path, settings: Sequence[SourceFile])
     except ArtifactError as error:
         raise UsageError(f"{source.name}: {error}") from error
     side = Side(source.name, graph_of(artifact))
-    return replace(side, inventory=_inventory(artifact, side, base=base))
+    inventory = _inventory(artifact, side, base=base, models=models)
+    return replace(side, inventory=inventory, note=models.note if models else "")
 
 
 def _stored(folder: Path, *, settings: Sequence[SourceFile]) -> Side:
@@ -128,12 +149,16 @@ def _saved_by(checkpoint: Path) -> SavedPlan:
         raise UsageError(f"{checkpoint}: the plan that saved it {error}") from error
 
 
-def _inventory(artifact: Artifact, side: Side, *, base: Path) -> Inventory | None:
-    """The inventory of an artifact's model; None if it is missing here or has changed."""
+def _inventory(
+    artifact: Artifact, side: Side, *, base: Path, models: ModelsAt | None = None
+) -> Inventory | None:
+    """The inventory of an artifact's model; None if it is missing, here or in its revision, or changed."""
+    known = KnownModels(base / artifact.base, cache_dir(), on_probe=announce_probe)
+    if models is not None:
+        models.base = base / artifact.base
+        known = models.known()
     try:
-        found = inventory_of(
-            side.model.path, base=base / artifact.base, cache_dir=cache_dir(), on_probe=announce_probe
-        ).inventory
+        found = known.get(side.model.path)
     except InventoryError:
         return None
     return found if found.config_digest == side.model.config_digest else None

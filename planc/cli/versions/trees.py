@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from planc.api import local_files, read_source
 from planc.cli.support.exits import UsageError
 from planc.cli.versions.git import git, git_paths, top_folder
+from planc.cli.versions.models import INDEX, model_files, model_of
 from planc.diagnostics import Diagnostic
 from planc.plan.codes import CANNOT_INCLUDE
 from planc.plan.include import Load, read_files
@@ -21,7 +22,10 @@ from planc.syntax.parse import parse
 PLANS = ":(top)*.plan"
 """Every plan of a repository, as git writes it."""
 
-_INDEX = ":0"
+HERE = "included files and the model are read from the working tree"
+"""The note on a version that no known revision has."""
+_MISSING = " missing"
+"""How git's answer for a missing object ends."""
 _MAX_COMMITS = 10_000
 """Older commits are rarely compared, and searching this many takes a tenth of a second."""
 _MAX_TREES = 4
@@ -79,7 +83,7 @@ class Tree:
 
     def plans(self) -> tuple[str, ...]:
         """Every plan that git tracks in this tree."""
-        if self.revision in (None, _INDEX):
+        if self.revision in (None, INDEX):
             listed = git_paths("ls-files", "-z", "--full-name", "--", PLANS)
         else:
             listed = git_paths("ls-tree", "-r", "-z", "--name-only", "--full-tree", f"{self.revision}")
@@ -118,18 +122,23 @@ def trees_of(texts: Mapping[str, Path], repository: Repository) -> tuple[Tree, .
     found.extend(_revisions({path: blob.decode().strip() for path, blob in blobs.items()}))
     if not found:
         texts_here = {path: source.text for path, file in texts.items() if (source := read_source(file)[0])}
-        return (Tree(repository, None, texts_here, "included files are read from the working tree"),)
-    included = {one for path in texts for one in included_files(path, Tree(repository, found[0]))}
-    distinct = {_content(revision, included, repository): revision for revision in reversed(found)}
+        return (Tree(repository, None, texts_here, HERE),)
+    first = Tree(repository, found[0])
+    included = {one for path in texts for one in included_files(path, first)}
+    models = {one for path in texts for one in _model_files(path, first)}
+    distinct = {
+        (_content(revision, included, repository), _model_content(revision, models, repository)): revision
+        for revision in reversed(found)
+    }
     if len(distinct) == 1:
         return (Tree(repository, found[0]),)
     kept = [revision for revision in found if revision in distinct.values()][:_MAX_TREES]
-    text = "several revisions have this text; included files are read"
+    text = "several revisions have this text; included files and the model are read"
     return tuple(Tree(repository, one, note=f"{text} {_where(one)}") for one in kept)
 
 
 def _where(revision: str | None) -> str:
-    known = {None: "from the working tree", _INDEX: "from the index"}
+    known = {None: "from the working tree", INDEX: "from the index"}
     return known.get(revision) or f"from {_short(revision)}"
 
 
@@ -145,23 +154,24 @@ def _revisions(blobs: Mapping[str, str]) -> Iterator[str]:
     """The index, HEAD and every other commit with these files, the likeliest first."""
     commits = git("rev-list", f"--max-count={_MAX_COMMITS}", "--all").decode().split()
     head = git("rev-parse", "--verify", "--quiet", "HEAD").decode().split() if commits else []
-    revisions = tuple(dict.fromkeys((_INDEX, *head, *commits)))
+    revisions = tuple(dict.fromkeys((INDEX, *head, *commits)))
     for revision, found in zip(revisions, _blobs(revisions, tuple(blobs)), strict=True):
         if found == tuple(blobs.values()):
             yield revision
 
 
 def _blobs(revisions: Iterable[str], paths: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """For each revision the ids of its files at the paths; not an id for a missing file."""
+    """For each revision the ids of its files at the paths; empty for a missing file."""
     objects = "".join(f"{revision}:{path}\n" for revision in revisions for path in paths)
     answers = iter(
         git("cat-file", "--batch-check=%(objectname)", stdin=os.fsencode(objects)).decode().splitlines()
     )
     for _ in revisions:
-        yield tuple(next(answers) for _ in paths)
+        found = (next(answers) for _ in paths)
+        yield tuple("" if answer.endswith(_MISSING) else answer for answer in found)
 
 
-def _content(revision: str | None, paths: Iterable[str], repository: Repository) -> tuple[str | None, ...]:
+def _content(revision: str | None, paths: Iterable[str], repository: Repository) -> tuple[str, ...]:
     """The ids of a revision's files, as git would store them."""
     ordered = tuple(sorted(paths))
     if not ordered:
@@ -170,9 +180,15 @@ def _content(revision: str | None, paths: Iterable[str], repository: Repository)
         return next(_blobs((revision,), ordered))
     here = ((path, repository.top / path) for path in ordered)
     return tuple(
-        git("hash-object", f"--path={path}", "--", str(file)).decode().strip() if file.is_file() else None
+        git("hash-object", f"--path={path}", "--", str(file)).decode().strip() if file.is_file() else ""
         for path, file in here
     )
+
+
+def _model_content(revision: str | None, files: Iterable[str], repository: Repository) -> tuple[str, ...]:
+    """As `_content`; without the model in a revision, the files that are read instead of its own."""
+    found = _content(revision, files, repository)
+    return found if any(found) else _content(None, files, repository)
 
 
 def syntax_tree(path: str, tree: Tree) -> ast.PlanFile | None:
@@ -185,6 +201,13 @@ def included_files(path: str, tree: Tree) -> frozenset[str]:
     """Every file that a plan includes, whether it exists or not."""
     file = syntax_tree(path, tree)
     return frozenset() if file is None else includes_of(file, path, load=tree.files(path))
+
+
+def _model_files(path: str, tree: Tree) -> tuple[str, ...]:
+    """The files of a plan's model."""
+    file, top = syntax_tree(path, tree), tree.repository.top
+    hf = model_of(file, load=tree.files(path)) if file else None
+    return model_files(hf, base=(top / path).parent, top=top)
 
 
 def includes_of(file: ast.PlanFile, path: str, *, load: Load) -> frozenset[str]:
