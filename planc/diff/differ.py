@@ -25,12 +25,13 @@ from planc.diff.modules import (
 from planc.diff.reductions import compare_reduction_order, reduction_note
 from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
+from planc.diff.verdict import between
 
 
 def diff(old: Side, new: Side, *, resume: Verdict | None = None) -> PlanDiff:
     """All differences, in the order of the groups; equal facts are counted and left out.
 
-    `resume` is the verdict of `resuming`, if the old side is a checkpoint.
+    `resume` is the verdict on a checkpoint, if the old side is one; otherwise it is that of `between`.
     """
     versions = old.version(), new.version()
     compared = list(_compare(old, new))
@@ -45,7 +46,7 @@ def diff(old: Side, new: Side, *, resume: Verdict | None = None) -> PlanDiff:
         changes=tuple(shown),
         num_unchanged=sum(change.action is Action.KEEP for change in compared),
         diagnostics=(*new.diagnostics, *([note] if (note := reduction_note(old, new)) else [])),
-        resume=resume,
+        resume=resume or between(old, new),
     )
 
 

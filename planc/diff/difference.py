@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from planc.diagnostics import Diagnostic
+from planc.diagnostics import Diagnostic, has_errors
 
 
 class Group(StrEnum):
@@ -114,7 +114,7 @@ class PlanDiff:
     num_unchanged: int
     diagnostics: tuple[Diagnostic, ...]
     resume: Verdict | None = None
-    """If the old side is a checkpoint: what a run of the new plan does with it."""
+    """What a run of the new plan does with the old side, a checkpoint, or else with one that it saved."""
 
     @property
     def same_meaning(self) -> bool:
@@ -127,7 +127,15 @@ class PlanDiff:
 
     def differs_in(self, group: Group) -> bool:
         """Whether anything in a group differs, or does not carry over."""
+        if group is Group.CHECKPOINT and self.refuses_checkpoints:
+            return True
         return any(change.group is group and change.action is not Action.KEEP for change in self.changes)
+
+    @property
+    def refuses_checkpoints(self) -> bool:
+        """Whether a run would not resume because of a change; a plan with errors does not run at all."""
+        is_refused = self.resume is not None and self.resume.state is State.REFUSED
+        return is_refused and not has_errors(self.diagnostics)
 
     @property
     def num_changed(self) -> int:

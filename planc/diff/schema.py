@@ -46,7 +46,7 @@ def _version() -> dict[str, Any]:
 
 
 def _verdict() -> dict[str, Any]:
-    """The schema of the verdict; null if the old side is not a checkpoint."""
+    """The schema of the verdict; null if the old plan saves no checkpoints, or if neither plan resumes."""
     names = {"type": "array", "items": _TEXT}
     return closed(
         state={"enum": [str(state) for state in State]},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator
 
+from planc.diagnostics import has_errors
 from planc.diff.consequences import misfit
 from planc.diff.difference import Action, Change, State, Verdict
 from planc.diff.facts import BATCH_FACTS, DATA_STATE, LAYOUT_FACTS, NUMERICS_FACTS, compare
@@ -47,6 +48,22 @@ def verdict(old: Graph, new: Graph, *, step: int = 0, allowed: Collection[str] =
     if any(change.name == TOKENIZER for change in _changed_data(*sides)):
         reason = f"{reason}, if the tokenizer's content is the same".removeprefix(", ")
     return Verdict(State.RESUMES, reason, notes=tuple(_notes(changes)))
+
+
+def judge(saved: Graph, new: Side, *, step: int = 0) -> Verdict:
+    """As `verdict`, for a plan that may have errors, with which no run starts."""
+    if has_errors(new.diagnostics):
+        return Verdict(State.REFUSED, "the plan has errors")
+    return verdict(saved, new.graph, step=step)
+
+
+def between(old: Side, new: Side) -> Verdict | None:
+    """Whether a run of `new` would resume from a checkpoint of the plan `old`.
+
+    None if `old` saves no checkpoints, or if neither plan resumes.
+    """
+    neither = without_resuming(old.graph) and without_resuming(new.graph)
+    return None if not old.graph.save or neither else judge(old.graph, new)
 
 
 def without_resuming(graph: Graph) -> Verdict | None:

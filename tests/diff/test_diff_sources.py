@@ -151,6 +151,36 @@ def test_fail_on_watches_one_group(plan: str, setting: str, group: str, code: in
     assert main(["diff", plan, plan, "--set", setting, "--fail-on", group]) == code
 
 
+CHECKPOINT = "\ncheckpoint {\n  save_every = 1 steps\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "line"),
+    [
+        ("mesh.tp=4", 0, "resume: continues"),
+        ("optimizer.kind.lr=2e-3", 1, "help: restore the old value, or pass --allow-change 'optimizer lr'"),
+        ("model.seed=1", 1, "resume: refused: the checkpoint was trained with another seed"),
+        ("checkpoint.resume=none", 1, "and the plan does not resume"),
+    ],
+)
+def test_a_plan_that_would_not_resume_fails_on_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, code: int, line: str
+) -> None:
+    saves = str(write_plan(tmp_path, text=TINY + CHECKPOINT))
+    assert main(["diff", saves, saves, "--set", setting, "--fail-on", "checkpoint"]) == code
+    assert line in capsys.readouterr().out
+
+
+def test_plans_that_never_resume_have_no_verdict(
+    tmp_path: Path, plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    never = CHECKPOINT.replace("{", "{\n  resume = none")
+    saves = str(write_plan(tmp_path, name="never.plan", text=TINY + never))
+    for one in (plan, saves):
+        assert main(["diff", one, one, "--set", "optimizer.kind.lr=2e-3", "--fail-on", "checkpoint"]) == 0
+    assert "resume:" not in capsys.readouterr().out
+
+
 def test_fail_on_can_be_repeated(plan: str) -> None:
     change = ["diff", plan, plan, "--set", "train.log_every=2 steps", "--fail-on"]
     assert main([*change, "layout"]) == 0

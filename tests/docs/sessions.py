@@ -21,11 +21,10 @@ TIMEOUT_SECONDS = 240
 def workspace(folder: Path) -> Path:
     """A folder with the checkout's plans and examples, in which commands may write.
 
-    Plans are copied, since what a plan includes must lie below it; models are large, and linked.
+    Plans and models are copied, since git must be able to add them; examples are large, and linked.
     """
-    shutil.copytree(ROOT / "plans", folder / "plans", ignore=shutil.ignore_patterns("models"))
-    for name in ("plans/models", "examples"):
-        (folder / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "plans", folder / "plans")
+    (folder / "examples").symlink_to(ROOT / "examples")
     return folder
 
 

@@ -32,8 +32,9 @@ checkpoints. Included files and the model (config.json, inventory.json) of git:R
 that revision; a model that is not in git there is read as it is now, with a note. Memory and bytes are those
 of `planc estimate`. Comments, order, formatting and parameters change no meaning.
 
-If OLD is a checkpoint or a run directory, the output also tells whether a run of NEW would resume from it
-(the run decides in the same way), and which --allow-change would permit it."""
+The output also tells whether a run of NEW would resume from OLD, if that is a checkpoint or a run directory,
+or else from a checkpoint that a run of OLD saved, and which --allow-change would permit it. The run decides
+in the same way. A refusal counts for --fail-on checkpoint."""
 
 EPILOG = """\
 examples:

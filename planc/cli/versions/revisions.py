@@ -13,10 +13,10 @@ from planc.cli.support.plans import announce_probe
 from planc.cli.versions.git import git, top_folder
 from planc.cli.versions.models import ModelsAt, check_at, models_at
 from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
-from planc.diagnostics import Diagnostic, has_errors
-from planc.diff.difference import State, Verdict
+from planc.diagnostics import Diagnostic
+from planc.diff.difference import Verdict
 from planc.diff.side import Side, side_of
-from planc.diff.verdict import verdict
+from planc.diff.verdict import judge
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
@@ -132,11 +132,9 @@ def checkpoint_in(name: str) -> Path | None:
 
 def resuming(checkpoint: Path, new: Side) -> Verdict:
     """Whether a run of `new` would resume from a checkpoint, judged like the run by the saved plan."""
-    if has_errors(new.diagnostics):
-        return Verdict(State.REFUSED, "the plan has errors")
     step = step_of(checkpoint.resolve())
     assert step is not None, "a checkpoint's directory is named by its step"
-    return verdict(graph_of(_saved_by(checkpoint).artifact), new.graph, step=step)
+    return judge(graph_of(_saved_by(checkpoint).artifact), new, step=step)
 
 
 def _saved_by(checkpoint: Path) -> SavedPlan:
