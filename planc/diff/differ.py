@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.diff.consequences import compare_checkpoints
 from planc.diff.difference import Action, Change, Group, PlanDiff, Verdict
+from planc.diff.expectations import compare_expectations
 from planc.diff.facts import (
     BATCH_FACTS,
     CHECKPOINT_FACTS,
@@ -37,9 +38,10 @@ def diff(old: Side, new: Side, *, resume: Verdict | None = None) -> PlanDiff:
     compared = list(_compare(old, new))
     changed = {change.group for change in compared if change.action is not Action.KEEP}
     shown = [change for change in compared if _is_shown(change, changed)]
-    if not changed and versions[0].plan_hash != versions[1].plan_hash:
+    if not changed - {Group.EXPECT} and versions[0].plan_hash != versions[1].plan_hash:
         # Fields that planc derives from others may differ in another version's artifact.
-        shown = [Change(Group.RUN, Action.CHANGE, "graph", note="compiled differently; see show --graph")]
+        graph = Change(Group.RUN, Action.CHANGE, "graph", note="compiled differently; see show --graph")
+        shown = [graph, *(change for change in shown if change.group in changed)]
     return PlanDiff(
         old=versions[0],
         new=versions[1],
@@ -65,6 +67,7 @@ def _compare(old: Side, new: Side) -> Iterator[Change]:
     yield from compare_groups(old, new)
     yield from compare_reduction_order(old, new)
     yield from compare(RUN_FACTS, old, new)
+    yield from compare_expectations(old, new)
 
 
 def _is_shown(change: Change, changed: set[Group]) -> bool:

@@ -18,6 +18,8 @@ class Group(StrEnum):
     BATCH = "batch"
     NUMERICS = "numerics"
     RUN = "run"
+    EXPECT = "expect"
+    """The expectations themselves. Broken ones are findings."""
 
     @property
     def heading(self) -> str:

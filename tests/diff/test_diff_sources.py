@@ -194,6 +194,35 @@ def test_fail_on_expect_watches_broken_expectations(tmp_path: Path) -> None:
     assert main(["diff", plan, plan, "--set", "data.micro_batch=512", "--fail-on", "expect"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "code", "line"),
+    [
+        ("peak_memory < 100 MiB", "", 1, "- peak_memory < 100 MiB x.plan:36"),
+        ("peak_memory < 100 MiB", "peak_memory < 90 GiB", 1, "< 100 MiB -> < 90 GiB loosened y.plan:36"),
+        ("peak_memory < 100 MiB", "peak_memory < 99 MiB", 1, "< 100 -> < 99 MiB tightened y.plan:36"),
+        ("world_size >= 4", "world_size == 4", 1, "~ world_size >= 4 -> == 4 y.plan:36"),
+        ("", "world_size == 4", 0, "+ world_size == 4 y.plan:36"),
+    ],
+)
+def test_fail_on_expect_watches_the_expectations_themselves(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    code: int,
+    line: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("x.plan", old), ("y.plan", new)):
+        write_plan(tmp_path, name=name, text=f"{TINY}\nexpect {{\n  dp_size == 2\n  {text}\n}}\n")
+    assert main(["diff", "x.plan", "y.plan", "--fail-on", "expect"]) == code
+    assert main(["diff", "x.plan", "y.plan", "--exit-code"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"EXPECT {line}" in out or ("EXPECT ~" in out and line in out)
+    assert "no semantic change" not in out
+
+
 def test_memory_that_cannot_be_compared_is_not_taken_for_unchanged(
     tmp_path: Path, run_folder: Path, plan: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from planc.cli.versions.difftool import Pair, pairs
 from planc.cli.versions.revisions import checkpoint_in, read_side, resuming
 from planc.diagnostics import has_errors
 from planc.diff.differ import diff
-from planc.diff.difference import Group, PlanDiff
+from planc.diff.difference import Action, Group, PlanDiff
 from planc.diff.machine import render_diff_json
 from planc.diff.markdown import render_markdown
 from planc.diff.resources import UNKNOWN
@@ -27,7 +27,7 @@ from planc.tables import printable
 
 DESCRIPTION = """\
 Show what changed between two plans, grouped by consequence: layout, memory, communication, checkpoint,
-batch, numerics, run. OLD and NEW are plans, compiled artifacts, git:REVISION:PATH, run directories or
+batch, numerics, run, expect. OLD and NEW are plans, compiled artifacts, git:REVISION:PATH, run directories or
 checkpoints. Included files and the model (config.json, inventory.json) of git:REVISION:PATH are read from
 that revision; a model that is not in git there is read as it is now, with a note. Memory and bytes are those
 of `planc estimate`. Comments, order, formatting and parameters change no meaning.
@@ -44,9 +44,6 @@ examples:
   planc diff old.plan new.plan --output-format markdown --fail-on checkpoint --fail-on expect
 
 --set applies to NEW only. TP_SIZE, DP_SIZE and CP_SIZE are ignored: a diff compares plans as written."""
-
-EXPECT = "expect"
-"""The name of broken expectations in `--fail-on`, next to the groups."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -69,10 +66,11 @@ def add_fail_on_argument(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         action="append",
-        choices=(*map(str, Group), EXPECT),
+        choices=tuple(map(str, Group)),
         default=[],
         metavar="GROUP",
-        help=f"exit with 1 if this group differs: {', '.join((*map(str, Group), EXPECT))}; can be repeated",
+        help=f"exit with 1 if this group differs: {', '.join(Group)}; can be repeated. checkpoint: also if a "
+        "run would not resume; expect: if an expectation is broken, removed or changed, not if one is added",
     )
 
 
@@ -113,17 +111,26 @@ def _compare(pair: Pair, arguments: Namespace) -> int:
 
 
 def fails(found: PlanDiff, groups: Sequence[str]) -> bool:
-    """Whether any of the groups differs; `expect` means any broken expectation.
+    """Whether any of the groups differs; `expect` if an expectation is broken, removed or changed.
 
     UsageError for a group that could not be compared, since it may have changed.
     """
-    if EXPECT in groups and any(finding.code.code == BROKEN.code for finding in found.diagnostics):
+    if Group.EXPECT in groups and _weakens(found):
         return True
     unknown = [change for change in found.changes if change.note == UNKNOWN]
     for group in (Group.MEMORY, Group.COMMUNICATION):
         if unknown and group in groups:
             raise UsageError(f"--fail-on {group}: {UNKNOWN}")
-    return any(found.differs_in(group) for group in Group if group in groups)
+    watched = [group for group in Group if group in groups and group is not Group.EXPECT]
+    return any(map(found.differs_in, watched))
+
+
+def _weakens(found: PlanDiff) -> bool:
+    """Whether an expectation does not hold, or no longer stands as it was."""
+    if any(finding.code.code == BROKEN.code for finding in found.diagnostics):
+        return True
+    actions = {change.action for change in found.changes if change.group is Group.EXPECT}
+    return bool(actions & {Action.REMOVE, Action.CHANGE})
 
 
 def _write(found: PlanDiff, output_format: str) -> None:
