@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 
+from planc.diagnostics import Diagnostic, Severity
 from planc.diff.consequences import compare_checkpoints
 from planc.diff.difference import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.expectations import compare_expectations
@@ -28,6 +31,8 @@ from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
 from planc.diff.verdict import between
 
+_LINE = re.compile(r"\bline \d+")
+
 
 def diff(old: Side, new: Side, *, resume: Verdict | None = None) -> PlanDiff:
     """All differences, in the order of the groups; equal facts are counted and left out.
@@ -49,7 +54,24 @@ def diff(old: Side, new: Side, *, resume: Verdict | None = None) -> PlanDiff:
         num_unchanged=sum(change.action is Action.KEEP for change in compared),
         diagnostics=(*new.diagnostics, *([note] if (note := reduction_note(old, new)) else [])),
         resume=resume or between(old, new),
+        new_warnings=tuple(_new_warnings(old, new)),
     )
+
+
+def _new_warnings(old: Side, new: Side) -> Iterator[Diagnostic]:
+    """Warnings that the old plan does not have, on whichever line."""
+    known = Counter(map(_essence, old.diagnostics))
+    for finding in new.diagnostics:
+        if finding.severity is not Severity.WARNING:
+            continue
+        if known[_essence(finding)] > 0:
+            known[_essence(finding)] -= 1
+        else:
+            yield finding
+
+
+def _essence(finding: Diagnostic) -> tuple[str, str]:
+    return finding.code.code, _LINE.sub("line", finding.primary.text)
 
 
 def _compare(old: Side, new: Side) -> Iterator[Change]:

@@ -118,6 +118,9 @@ class PlanDiff:
     resume: Verdict | None = None
     """What a run of the new plan does with the old side, a checkpoint, or else with one that it saved."""
 
+    new_warnings: tuple[Diagnostic, ...] = ()
+    """The warnings in `diagnostics` that the old plan does not have."""
+
     @property
     def same_meaning(self) -> bool:
         """Whether only comments, order, layout or parameters differ.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.diff.difference import Change, Group, PlanDiff
-from planc.diff.text import consequence, count, error_lines, heading, middle, resume_lines
+from planc.diff.text import consequence, count, finding_line, heading, middle, remaining, resume_lines
 from planc.tables import printable
 
 
@@ -19,9 +19,9 @@ def render_markdown(found: PlanDiff) -> str:
     else:
         for group in Group:
             lines.extend(_group(group, [change for change in found.changes if change.group is group]))
-    problems = list(error_lines(found))
-    if problems:
-        lines.extend(["**Errors**", "", *(f"- {escape(line.strip())}" for line in problems[1:]), ""])
+    for title, findings in remaining(found):
+        listed = (f"- {escape(finding_line(finding))}" for finding in findings)
+        lines.extend([f"**{title.capitalize()}**", "", *listed, ""])
     lines.append(count(found))
     return "\n".join(lines) + "\n"
 

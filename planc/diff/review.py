@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from planc.diagnostics import Diagnostic, Severity
 from planc.diff.difference import Group, PlanDiff
 from planc.diff.markdown import escape, render_markdown
+from planc.diff.text import finding_line
 from planc.tables import plural
 
 MARKER = "<!-- planc review -->"
@@ -74,17 +75,17 @@ def _findings(plan: Reviewed) -> str:
 
 
 def _section(plan: Reviewed) -> Iterator[str]:
-    """The difference; for a plan without one, its errors."""
+    """The difference; for a plan without one, its errors and warnings."""
     if plan.found is not None:
-        if not plan.found.same_meaning or any(map(_is_error, plan.diagnostics)):
+        is_listed = plan.found.new_warnings or any(map(_is_error, plan.diagnostics))
+        if not plan.found.same_meaning or is_listed:
             yield render_markdown(plan.found)
         return
-    errors = [finding for finding in plan.diagnostics if _is_error(finding)]
-    if errors:
+    findings = [finding for finding in plan.diagnostics if finding.severity is not Severity.NOTE]
+    if findings:
         yield f"### {escape(plan.path)} {escape(plan.what)}\n"
-        for error in errors:
-            line = f"{error.primary.span} [{error.code.code}] {error.code.summary}: {error.primary.text}"
-            yield f"- {escape(line)}"
+        for finding in findings:
+            yield f"- {escape(finding_line(finding))}"
         yield ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Severity
@@ -14,14 +13,15 @@ _MAX_NAME_WIDTH = 44
 
 
 def render_text(found: PlanDiff, *, colour: bool) -> str:
-    """A heading, the groups that changed, the new plan's other errors, and the count."""
+    """A heading, the groups that changed, the new plan's other errors, its new warnings, and the count."""
     lines = [heading(found), *(printable(line) for line in resume_lines(found)), ""]
     if found.same_meaning:
         lines.append("no semantic change")
     else:
         for group in Group:
             lines.extend(_group(group, [c for c in found.changes if c.group is group], colour=colour))
-    lines.extend(error_lines(found))
+    for title, findings in remaining(found):
+        lines.extend([title.upper(), *(f"    {finding_line(finding)}" for finding in findings)])
     lines.append(count(found))
     return "\n".join(lines) + "\n"
 
@@ -94,8 +94,8 @@ def consequence(finding: Finding) -> str:
     return f"breaks `expect`, {finding.place} {code}" if finding.breaks else code
 
 
-def error_lines(found: PlanDiff) -> Iterator[str]:
-    """The new plan's errors that no change above shows, one line each."""
+def remaining(found: PlanDiff) -> Iterator[tuple[str, list[Diagnostic]]]:
+    """The new plan's errors that no change above shows, and its new warnings, each under a title."""
     mentioned = {(finding.code, finding.place) for change in found.changes for finding in change.findings}
     rest = [
         finding
@@ -103,10 +103,17 @@ def error_lines(found: PlanDiff) -> Iterator[str]:
         if (finding.code.code, f"{finding.primary.span.file}:{finding.primary.span.line}") not in mentioned
     ]
     if rest:
-        yield "ERRORS"
-    for finding in rest:
-        text = f": {finding.primary.text}" if finding.primary.text else ""
-        yield f"    {finding.primary.span} [{finding.code.code}] {finding.code.summary}{text}"
+        yield "errors", rest
+    # A change shows only the code of a warning.
+    if found.new_warnings:
+        is_all = len(found.new_warnings) == _number(found, Severity.WARNING)
+        yield "warnings" if is_all else "new warnings", list(found.new_warnings)
+
+
+def finding_line(finding: Diagnostic) -> str:
+    """`x.plan:12:3 [P412] summary: particulars`."""
+    text = f": {finding.primary.text}" if finding.primary.text else ""
+    return f"{finding.primary.span} [{finding.code.code}] {finding.code.summary}{text}"
 
 
 def errors(found: PlanDiff) -> tuple[Diagnostic, ...]:
@@ -114,8 +121,16 @@ def errors(found: PlanDiff) -> tuple[Diagnostic, ...]:
 
 
 def count(found: PlanDiff) -> str:
-    """`Diff: 5 changed, 30 unchanged. 1 error, 1 warning.`"""
-    severities = Counter(finding.severity for finding in found.diagnostics)
-    parts = [plural(severities[severity], str(severity)) for severity in Severity if severities[severity]]
+    """`Diff: 5 changed, 30 unchanged. 1 error, 2 warnings (1 new).`"""
+    parts = []
+    for severity in Severity:
+        if number := _number(found, severity):
+            parts.append(plural(number, str(severity)))
+            if severity is Severity.WARNING and len(found.new_warnings) < number:
+                parts[-1] += f" ({len(found.new_warnings) or 'none'} new)"
     ending = f" {', '.join(parts)}." if parts else ""
     return f"Diff: {found.num_changed} changed, {found.num_unchanged} unchanged.{ending}"
+
+
+def _number(found: PlanDiff, severity: Severity) -> int:
+    return sum(finding.severity is severity for finding in found.diagnostics)

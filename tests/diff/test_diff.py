@@ -83,6 +83,21 @@ def test_refactoring_is_no_semantic_change(edit: tuple[str, str]) -> None:
     assert "no semantic change" in render_text(found, colour=False)
 
 
+def test_new_warnings_are_listed_with_line_and_label() -> None:
+    comment = ("mesh {", "mesh {  # planc: ignore[P304] one node")
+    one, two = _side(comment), _side((comment[0], f"# Above.\n{comment[1]}"), ("4e-3", "4.0"))
+    text = render_text(diff(_side(), one), colour=False)
+    line = FULL[: FULL.index("mesh {")].count("\n") + 1
+    assert (
+        f"no semantic change\nWARNINGS\n    x.plan:{line}:9 [P903] this comment suppresses nothing: " in text
+    )
+    assert text.endswith(" 1 warning.\n")
+    markdown = render_markdown(diff(one, two))
+    assert "**New warnings**\n\n- x.plan:" in markdown and "P723" in markdown and "P903" not in markdown
+    assert markdown.endswith(" 2 warnings (1 new).\n")
+    assert render_text(diff(two, two), colour=False).endswith(" 2 warnings (none new).\n")
+
+
 def test_resharding_is_one_line_with_kv_heads() -> None:
     change = _change(_diff("mesh.tp=4"), "30 modules resharded over tp")
     assert change.note == "kv heads per rank 2 -> 1"

@@ -151,6 +151,18 @@ def test_an_unchanged_branch_says_so(plans: Path, capsys: pytest.CaptureFixture[
     assert out(capsys).endswith("\nNo plan changed.\n")
 
 
+def test_a_change_that_only_brings_a_warning_shows_it(
+    plans: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace(plans / "batch.plan", "mesh {", "mesh {  # planc: ignore[P304] one node")
+    (plans / "new.plan").write_text((plans / "batch.plan").read_text())
+    git("add", "plans/new.plan")
+    assert main(["review", "main"]) == 0
+    text = out(capsys)
+    for name in ("batch", "new"):
+        assert re.search(rf"- plans/{name}.plan:\d+:9 \\\[P903\\\] this comment suppresses nothing: ", text)
+
+
 def test_fail_on_watches_a_group_of_all_plans(plans: Path) -> None:
     replace(plans / "batch.plan", "steps = 10", "steps = 20")
     assert main(["review", "main", "--fail-on", "layout"]) == 0
