@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from planc import __version__
 from planc.cli.support.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
@@ -69,7 +69,8 @@ examples:
 
 `planc help COMMAND` shows a command's help.
 
-exit codes: 0 clean; 1 errors found, or a difference with diff --exit-code; 2 could not run.
+exit codes: 0 clean; 1 errors found, or a difference with diff --exit-code; 2 could not run; 130 interrupted;
+141 the reader of the output closed it, as in `planc check plans | head`.
 
 The environment variables TP_SIZE, DP_SIZE and CP_SIZE set mesh.tp, mesh.dp_shard and mesh.cp; --set wins."""
 
@@ -93,25 +94,31 @@ def _leave(code: int) -> NoReturn:
     """
     try:
         sys.stdout.flush()
+        sys.stderr.flush()
     except BrokenPipeError:
-        _forget_output()
-        code = READER_GONE
+        code = _end_unread()
     except OSError as error:
-        _forget_output()
         code = _report_full(error)
     if "torch" not in sys.modules:
-        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 
 
-def _forget_output() -> None:
-    """Discard stdout: the interpreter flushes it once more at exit, and would fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _forget(stream: TextIO) -> None:
+    """Discard a stream's output: the interpreter flushes it once more at exit, and would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _end_unread() -> int:
+    """The exit code of a command whose output nobody reads any more, as in `planc check plans | head`."""
+    _forget(sys.stdout)
+    _forget(sys.stderr)
+    return READER_GONE
 
 
 def _report_full(error: OSError) -> int:
-    print(f"planc: error: cannot write the output: {error.strerror}", file=sys.stderr)
+    _forget(sys.stdout)
+    print(f"planc: error: cannot write the output: {error.strerror}", file=sys.stderr, flush=True)
     return COULD_NOT_RUN
 
 
@@ -149,8 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("planc: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        _forget_output()
-        return READER_GONE
+        return _end_unread()
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and error.filename is not None:
             print(f"planc: error: {error.filename}: {error.strerror}", file=sys.stderr)
@@ -158,7 +164,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Unusable files raise UsageError, so these are errors of the output.
         if error.errno not in _NO_ROOM or error.filename is not None:
             return _report_bug(error, is_debug="--debug" in arguments)
-        _forget_output()
         return _report_full(error)
     except Exception as error:
         return _report_missing(error, arguments) or _report_bug(error, is_debug="--debug" in arguments)

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.plans import PLANS
 
-COMMAND = f"{sys.executable} -m planc check {PLANS / 'quickstart.plan'}"
+PLAN = PLANS / "quickstart.plan"
+COMMAND = f"{sys.executable} -m planc check {PLAN}"
 
 
 def shell(redirection: str) -> subprocess.CompletedProcess[str]:
@@ -31,6 +34,14 @@ def test_closed_streams_change_no_exit_code() -> None:
     assert shell(">&- 2>&-").returncode == 0
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
-    outcome = shell("| true")
-    assert (outcome.returncode, outcome.stderr) == (0, "")
+@pytest.mark.parametrize("pipe", ["| true", "2>&1 | true"])
+@pytest.mark.parametrize(
+    "command", [f"check {PLAN}", f"show {PLAN} --set mesh.nope=1", f"diff {PLAN} {PLAN}"]
+)
+def test_a_command_whose_reader_leaves_ends_as_by_sigpipe(command: str, pipe: str) -> None:
+    """A shell shows the code of `planc check plans | head -1` under pipefail; 1 would mean errors."""
+    script = f"{sys.executable} -m planc {command} {pipe}; echo ${{PIPESTATUS[0]}}"
+    outcome = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    is_read = "show" in command and "2>&1" not in pipe
+    assert outcome.stdout == ("1\n" if is_read else "141\n")
+    assert "planc: " not in outcome.stderr and "Traceback" not in outcome.stderr

@@ -7,8 +7,8 @@ FINDINGS = 1
 """A plan has errors, or `diff --exit-code` found a difference."""
 COULD_NOT_RUN = 2
 """Wrong usage, an unreadable file, a bug."""
-READER_GONE = 1
-"""The reader of stdout closed it."""
+READER_GONE = 141
+"""The reader of the output closed it: 128 + SIGPIPE, as a shell reports it of other commands."""
 INTERRUPTED = 130
 
 
