@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planc.cli.main import main
-from tests.plans import PLANS, TINY, write_plan
+from tests.plans import PLANS, QUICKSTART, TINY, write_plan
 
 
 def test_json_adds_nothing_up_but_the_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,3 +59,17 @@ def test_a_sound_plan_says_its_peak_and_what_it_sends(capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert "about 24.72 GiB reserved per rank at the peak, 31 % of h100, in forward and loss" in out
     assert "335 GiB sent per rank and step" in out
+
+
+@pytest.mark.parametrize(
+    "command", [["estimate"], ["show"], ["show", "--memory"], ["estimate", "--gpu", "h100"]]
+)
+def test_figures_of_a_plan_that_breaks_an_expectation_come_before_the_finding(
+    command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, str(QUICKSTART), "--set", "data.micro_batch=2"]) == 1
+    out, err = capfd.readouterr()
+    assert "18.50 MiB" in out
+    assert err.count("error[P702]: an expectation does not hold") == 1
+    assert main([*command, str(QUICKSTART), "--set", "mesh.tp=8"]) == 1
+    assert capfd.readouterr().out == ""

@@ -7,7 +7,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli.support import plans
 from planc.cli.support.arguments import (
     add_gpu_argument,
@@ -41,7 +40,8 @@ examples:
   planc estimate llama.plan --gpu h100 --calibration h100.json
   planc estimate llama.plan --set mesh.tp=8 --output-format json
 
-An `expect` block can enforce limits: peak_memory < 60 GiB, tp_bytes_per_step < 300 GiB, fits == true."""
+An `expect` block can enforce limits: peak_memory < 60 GiB, tp_bytes_per_step < 300 GiB, fits == true.
+A plan that breaks one is estimated all the same; the errors follow, and the exit code is 1."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -55,10 +55,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """As `check`; a plan whose only error is that it does not fit still gets its estimate."""
+    """As `check`; a plan that only does not fit, or only breaks `expect`, is estimated before the errors."""
     calibration = _calibration(arguments.calibration)
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
-    failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
+    failure = plans.require_figures(checked)
     if failure is not None:
         return failure
     graph, plan, inventory = checked.draft(), checked.plan, checked.inventory
@@ -73,7 +73,7 @@ def run(arguments: Namespace) -> int:
     else:
         heading = f"{graph.name}  {plan_hash(graph)[:12]}  world size {graph.world_size:_}"
         write_view(f"{heading}\n{estimate_text(found, device=device, bound=bound)}", stream=sys.stdout)
-    return plans.exit_code(checked.diagnostics)
+    return plans.finish(checked)
 
 
 def _calibration(path: Path | None) -> Calibration | None:

@@ -8,7 +8,6 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import Any
 
-from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.cli.support import plans
 from planc.cli.support.arguments import (
     add_gpu_argument,
@@ -32,7 +31,9 @@ from planc.show.overview import overview
 from planc.show.resolved import resolved_text
 from planc.tables import render_table
 
-DESCRIPTION = "Show what a plan means, as read from the execution graph. Without a view, show an overview."
+DESCRIPTION = """\
+Show what a plan means, as read from the execution graph. Without a view, show an overview. A plan that breaks
+its `expect` block, or does not fit its device, is shown before these errors; the exit code is 1."""
 
 EPILOG = """\
 examples:
@@ -67,9 +68,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """As `check`; a plan whose only error is that it does not fit is still shown."""
+    """As `check`; a plan that only does not fit, or only breaks `expect`, is shown before the errors."""
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
-    failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
+    failure = plans.require_figures(checked)
     if failure is not None:
         return failure
     bound, graph = checked.bound, checked.draft()
@@ -82,7 +83,7 @@ def run(arguments: Namespace) -> int:
         sys.stdout.write(resolved_text(bound))
     else:
         write_view(_text(arguments.view, bound, graph), stream=sys.stdout)
-    return plans.exit_code(checked.diagnostics)
+    return plans.finish(checked)
 
 
 def _graph(graph: Graph, output_format: str) -> str:

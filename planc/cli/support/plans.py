@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from planc.api import NO_FILE, Checked, check_plan, check_source
+from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
+from planc.checks.run.expectation_broken import CODE as BROKEN
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
 from planc.cli.support.settings import SIZE_VARIABLES, settings_from, unknown_variables
 from planc.cli.support.terminal import terminal_width, wants_color
@@ -21,6 +23,8 @@ from planc.source import SourceFile
 from planc.syntax.codes import NOT_TEXT
 from planc.tables import plural
 
+_OF_FIGURES = (DOES_NOT_FIT, BROKEN)
+"""Errors that people look at the figures for."""
 STDIN_NAME = "<stdin>"
 """How findings name a plan read from stdin."""
 
@@ -84,6 +88,23 @@ def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> int | None:
     """
     sys.stderr.write(render_errors(checked, stream=sys.stderr))
     return exit_code(one for one in checked.diagnostics if one.code not in but) or None
+
+
+def require_figures(checked: Checked) -> int | None:
+    """None for a plan that has figures to show: its only errors are of what it needs or expects.
+
+    `finish` then prints the findings. Otherwise, as `require_sound`.
+    """
+    if exit_code(one for one in checked.diagnostics if one.code not in _OF_FIGURES) == CLEAN:
+        return None
+    return require_sound(checked)
+
+
+def finish(checked: Checked) -> int:
+    """Print the findings below the figures that they are about, and return the exit code."""
+    sys.stdout.flush()
+    sys.stderr.write(render_errors(checked, stream=sys.stderr))
+    return exit_code(checked.diagnostics)
 
 
 def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
