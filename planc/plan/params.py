@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from planc.diagnostics import Diagnostic, Label
+from planc.diagnostics.suggest import closest
 from planc.plan import codes
 from planc.plan.overrides import Override
 from planc.plan.scalars import Bool, Float, Int, Text, ValueType, wrong_type
@@ -76,16 +77,37 @@ def used_names(file: ast.PlanFile, overrides: Sequence[Override]) -> frozenset[s
 
 def words(statement: ast.Statement) -> Iterator[str]:
     """The parameters that a statement may name, as the plan knows them."""
+    return (ref.param_name for ref in _bare_words(statement))
+
+
+def _bare_words(statement: ast.Statement) -> Iterator[ast.Ref]:
     match statement:
         case ast.Block(body=body):
             for inner in body:
-                yield from words(inner)
+                yield from _bare_words(inner)
         case ast.Setting(value=value) | ast.Comparison(value=value):
-            yield from (ref.param_name for ref in references(value))
+            yield from references(value)
         case ast.Rule(action=action):
-            yield from (ref.param_name for ref in references(action))
+            yield from references(action)
         case _:
             return
+
+
+def misspelled(
+    file: ast.PlanFile, idle: Iterable[str], diagnostics: Sequence[Diagnostic], *, params: Collection[str]
+) -> frozenset[str]:
+    """The parameters that a wrong word most likely means: one with an error, or one of an unused fragment."""
+    faulty = {finding.primary.span for finding in diagnostics}
+    refs = [ref for statement in file.statements for ref in _bare_words(statement)]
+    wrong = {ref.param_name for ref in refs if ref.span in faulty}
+    sound = {ref.param_name for ref in refs} - wrong
+    found = set()
+    for word in ({*idle} | wrong) - sound - {*params}:
+        alias, _, last = word.rpartition(".")
+        near = {name.rpartition(".")[2]: name for name in params if name.rpartition(".")[0] == alias}
+        if (meant := closest(last, near)) is not None:
+            found.add(near[meant])
+    return frozenset(found)
 
 
 def _convert(value: ast.Value, wanted: ValueType, scope: Scope) -> ast.Value | None:

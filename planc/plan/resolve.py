@@ -20,7 +20,7 @@ from planc.plan.homes import home, nested_home, rule_instead
 from planc.plan.mesh_dims import mesh_dims
 from planc.plan.missing import report_block, report_keys, required
 from planc.plan.overrides import Override
-from planc.plan.params import resolve_params, used_names
+from planc.plan.params import misspelled, resolve_params, used_names
 from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
 from planc.plan.pattern_habits import as_list, as_pattern
 from planc.plan.scalars import listed
@@ -63,7 +63,8 @@ def resolve(
     for kind, shape in BLOCKS.items():
         if shape.required and kind not in written and kind not in resolver.mistyped:
             report_block(kind, shape, resolver.scope, file=file.span)
-    _report_unused(params.values, used_names(file, overrides), resolver)
+    meant = misspelled(file, links.idle, resolver.scope.diagnostics, params=params.values)
+    _report_unused(params.values, used_names(file, overrides) | meant, resolver)
     diagnostics = tuple(resolver.scope.diagnostics)
     if has_errors(diagnostics) or links.incomplete:
         return None, diagnostics

@@ -99,6 +99,21 @@ def test_a_value_for_a_fragment_that_is_not_used_is_a_fault() -> None:
     assert at(fault(using(FSDP), overrides=(setting("p.seed=4"),))) == "P214 --set:1:1"
 
 
+@pytest.mark.parametrize("written", ["reshardd", "reshard_ed"])
+def test_a_misspelled_use_of_a_parameter_is_one_fault(written: str) -> None:
+    preset = PRESET.replace("= resharded)", f"= {written})")
+    assert at(fault(using(FSDP, preset=preset))).endswith(" p.plan:5:52")
+
+
+def test_a_misspelled_use_in_a_fragment_that_is_not_used_is_no_fault() -> None:
+    assert plan_of(using(FSDP, preset=PRESET.replace("= seed", "= seeed"))).data.shuffle_seed == 0
+
+
+def test_a_word_without_fault_is_not_taken_for_a_misspelled_parameter() -> None:
+    found = fault(using(FSDP, preset="param bfloat1: int = 1\n" + PRESET))
+    assert at(found) == "P214 p.plan:1:7"
+
+
 def test_a_parameter_that_no_fragment_reads_is_a_fault_of_the_preset() -> None:
     assert at(fault(using(FSDP, preset="param idle: int = 1\n" + PRESET))) == "P214 p.plan:1:7"
 

@@ -54,6 +54,16 @@ def test_annotations_are_on_the_lines_of_changed_plans(
     match_golden(HERE / "annotations.txt", out(capsys))
 
 
+def test_a_fault_in_a_preset_is_annotated_once(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (plans / "more.plan").write_text((plans / "uses.plan").read_text())
+    git("add", "plans/more.plan")
+    replace(plans / "presets" / "common.plan", "lr = lr", "lr = lrr")
+    assert main(["review", "main", "--output-format", "github"]) == 1
+    (line,) = out(capsys).splitlines()
+    assert "planc P205 " in line and "file=plans/presets/common.plan,line=8," in line
+    assert line.endswith("%0Afound in 2 plans, starting with plans/more.plan")
+
+
 def test_a_change_that_is_not_committed_yet_counts(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replace(plans / "batch.plan", "steps = 10", "steps = 20")
     assert main(["review", "main"]) == 0
