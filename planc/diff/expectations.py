@@ -42,13 +42,12 @@ def _change(was: Expectation | None, now: Expectation | None) -> Change:
     one = now or was
     assert one is not None, "one of the plans has it"
     action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
-    texts = [_text(each) if each else None for each in (was, now)]
-    if texts[0] == texts[1]:
-        texts = [f"{each.operator} {each.value}" if each else None for each in (was, now)]
+    before, after = (_text(each) if each else None for each in (was, now))
+    if before == after:
+        before, after = (f"{each.operator} {each.value}" if each else None for each in (was, now))
     note = _direction(was, now) if was and now else ""
-    return Change(
-        Group.EXPECT, action, one.subject, *texts, note=note, place=f"{one.span.file}:{one.span.line}"
-    )
+    place = f"{one.span.file}:{one.span.line}"
+    return Change(Group.EXPECT, action, one.subject, before, after, note=note, place=place)
 
 
 def _text(one: Expectation) -> str:

@@ -230,11 +230,23 @@ def _compare_option(
         if fqn in after and after[fqn] != value:
             groups.setdefault((value, after[fqn]), []).append(fqn)
     for (was, now), fqns in groups.items():
-        place = new.place("optimizer")
+        place = _group_place(new, name, fqns)
         same = [fqn for fqn, value in before.items() if value == was]
         names = [f"of {plural(len(fqns), 'parameter')}"] if same == fqns else summarise(fqns)
         for folded in names:
             yield Change(Group.NUMERICS, Action.CHANGE, f"{name} {folded}", was, now, place=place)
+
+
+def _group_place(new: Side, name: str, fqns: Sequence[str]) -> str:
+    """The rules that give an option to parameters, or else the optimizer's own argument."""
+    if new.bound is None:
+        return ""
+    rules = new.bound.weight_decay if name == "weight_decay" else new.bound.learning_rates
+    spans = dict.fromkeys(rules[fqn][1] for fqn in fqns if fqn in rules)
+    places = [f"{span.file}:{span.line}" for span in spans]
+    if any(fqn not in rules for fqn in fqns):
+        places.append(new.place(f"optimizer.kind.{name}"))
+    return ", ".join(dict.fromkeys(filter(None, places)))
 
 
 def _weight_decay(op: BuildOptimizer, group: ParameterGroup) -> str:

@@ -15,6 +15,8 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import BuildModel
 from planc.inventory.schema import Inventory
+from planc.plan.bind import BoundPlan
+from planc.plan.call_arguments import argument_targets
 from planc.plan.spec import Plan
 from planc.source import SourceFile, Span
 
@@ -25,8 +27,8 @@ AnOp = TypeVar("AnOp", bound=Op)
 class Side:
     """A plan or a compiled artifact.
 
-    `plan` is None for an artifact; `inventory` is None if the model is not here. `note` is a remark on its
-    origin for the reader.
+    `plan` and `bound` are None for an artifact; `inventory` is None if the model is not here. `note` is a
+    remark on its origin for the reader.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Side:
     plan: Plan | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
     note: str = ""
+    bound: BoundPlan | None = None
 
     def op(self, kind: type[AnOp]) -> AnOp | None:
         """The first op of a kind."""
@@ -65,12 +68,15 @@ class Side:
 
     def place(self, path: str) -> str:
         """Where `mesh.tp` is set: `llama.plan:7 (param tp_size)`; empty for a default or an artifact."""
-        if self.plan is None or not path or path not in self.plan.spans:
+        setting = argument_targets().get(path, path)
+        if self.plan is None or not path or setting not in self.plan.spans:
             return ""
-        span = self.plan.spans[path]
+        # An argument that the call leaves to its default is shown at the call, which no parameter explains.
         steps = self.plan.origins.get(path, ())
         if steps and steps[0].kind == "set":
             return steps[0].text
+        own = steps[0].span if setting != path and steps else None
+        span = own or self.plan.spans[setting]
         via = [f"param {step.text}" if step.kind == "parameter" else step.text for step in steps[1:]]
         return f"{span.file}:{span.line}" + (f" ({', '.join(via)})" if via else "")
 
@@ -119,4 +125,4 @@ def side_of(checked: Checked, *, name: str) -> Side | None:
     graph = checked.draft()
     if graph is None:
         return None
-    return Side(name, graph, checked.inventory, checked.plan, checked.diagnostics)
+    return Side(name, graph, checked.inventory, checked.plan, checked.diagnostics, bound=checked.bound)

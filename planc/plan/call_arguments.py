@@ -3,25 +3,59 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, replace
 from typing import Any
 
 from planc.plan import codes
 from planc.plan.blocks import settings
 from planc.plan.scalars import ValueType, listed
-from planc.plan.scope import Scope
+from planc.plan.scope import OriginStep, Scope, references
 from planc.plan.types import Rest, calls_of, example, keys, type_of
 from planc.plan.written import Written
 from planc.source import SourceFile, Span
 from planc.syntax import ast
 from planc.syntax.parse import parse_assignment
 
+_OUTSIDE = ("set", "environment")
+"""The kinds of origins that no file has."""
+
 
 @functools.cache
 def argument_targets() -> Mapping[str, str]:
     """The setting of each argument that one of its calls takes: `optimizer.kind` of `optimizer.kind.lr`."""
     return {f"{path}.{argument}": path for path, _ in settings() for argument in arguments(path)}
+
+
+def via_parameters(value: ast.Value, scope: Scope) -> tuple[OriginStep, ...]:
+    """The parameters that a value names, each with what sets it."""
+    named = (scope.params[ref.param_name] for ref in references(value) if ref.param_name in scope.params)
+    return tuple(
+        step
+        for one in named
+        for step in (OriginStep("parameter", one.param.name.span, one.param.name.text), *one.via)
+    )
+
+
+def argument_origins(
+    path: str, value: ast.Value, steps: Sequence[OriginStep], scope: Scope
+) -> Iterator[tuple[str, tuple[OriginStep, ...]]]:
+    """The origin of each argument of a call, which is the value of the setting `path` that `steps` led to."""
+    if not isinstance(value, ast.Call):
+        return
+    kept = [step for step in steps if step.kind not in (*_OUTSIDE, "written", "default")]
+    for argument in value.arguments:
+        if argument.name is None:
+            continue
+        target = f"{path}.{argument.name.text}"
+        given = (
+            step
+            for step in steps
+            if step.kind in _OUTSIDE
+            and any(f"{name}=" in step.text.replace(" ", "") for name in (target, path))
+        )
+        first = next(given, OriginStep("written", argument.span, ""))
+        yield target, (first, *kept, *via_parameters(argument.value, scope))
 
 
 def takers(setting: str, argument: str) -> tuple[str, ...]:

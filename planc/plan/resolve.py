@@ -13,7 +13,7 @@ from planc.diagnostics.suggest import closest
 from planc.plan import codes, spec
 from planc.plan.apply_overrides import apply_overrides
 from planc.plan.blocks import BLOCKS, Shape
-from planc.plan.call_arguments import argument_home
+from planc.plan.call_arguments import argument_home, argument_origins, via_parameters
 from planc.plan.expectations import resolve_expectations
 from planc.plan.foreign_help import foreign_help, meant_block, meant_by
 from planc.plan.homes import home, nested_home, rule_instead
@@ -24,7 +24,7 @@ from planc.plan.params import misspelled, resolve_params, used_names
 from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
 from planc.plan.pattern_habits import as_list, as_pattern
 from planc.plan.scalars import listed
-from planc.plan.scope import Links, OriginStep, ParamValue, Scope, references
+from planc.plan.scope import Links, OriginStep, ParamValue, Scope
 from planc.plan.style_actions import StyleAction
 from planc.plan.types import NONE, Variant, convert_field, keys
 from planc.plan.written import Resolver, Written
@@ -305,13 +305,8 @@ def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> 
         return spec_field.metadata["default"]
     value, span, steps = written.values[spec_field.name]
     converted = convert_field(spec_field, value, resolver.scope)
-    via: list[OriginStep] = []
-    for ref in references(value):
-        name = ref.param_name
-        if name in resolver.scope.params:
-            param = resolver.scope.params[name]
-            via.extend((OriginStep("parameter", param.param.name.span, name), *param.via))
-    resolver.origins[path] = (*steps, *via)
+    resolver.origins[path] = (*steps, *via_parameters(value, resolver.scope))
+    resolver.origins.update(argument_origins(path, value, steps, resolver.scope))
     resolver.spans[path] = span
     if converted is None:
         return MISSING

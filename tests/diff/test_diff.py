@@ -98,6 +98,29 @@ def test_new_warnings_are_listed_with_line_and_label() -> None:
     assert render_text(diff(two, two), colour=False).endswith(" 2 warnings (none new).\n")
 
 
+@pytest.mark.parametrize(
+    ("edit", "settings", "name", "place"),
+    [
+        (("0.95]", "0.99]"), (), "optimizer betas", "kind ="),
+        (("betas = [0.9, 0.95]", "betas = [0.8, 0.95], eps = 1e-9"), (), "optimizer eps", "kind ="),
+        (("4e-3", "3e-3"), (), "optimizer lr", "kind = (param lr)"),
+        (("0.95]", "0.99]"), ("lr=1e-3",), "optimizer betas", "kind ="),
+        (("0.95]", "0.99]"), ("optimizer.kind.lr=1e-3",), "optimizer betas", "kind ="),
+        (("0.95]", "0.99]"), ("optimizer.kind.lr=1e-3",), "optimizer lr", "--set optimizer.kind.lr=1e-3"),
+        (("decay = 0.0)", "decay = 0.05)"), (), "weight_decay of 9 parameters", "-> group("),
+        (("weight_decay = 0.1)", "weight_decay = 0.2)"), (), "weight_decay of 30 parameters", "kind ="),
+    ],
+)
+def test_a_change_in_the_optimizer_is_at_the_line_that_makes_it(
+    edit: tuple[str, str], settings: tuple[str, ...], name: str, place: str
+) -> None:
+    found = diff(_side(), _side(edit, settings=settings))
+    head, space, via = place.partition(" (")
+    line = next((n for n, text in enumerate(FULL.splitlines(), 1) if head in text), None)
+    expected = f"x.plan:{line}{space}{via}" if line else place
+    assert _change(found, name).place == expected
+
+
 def test_resharding_is_one_line_with_kv_heads() -> None:
     change = _change(_diff("mesh.tp=4"), "30 modules resharded over tp")
     assert change.note == "kv heads per rank 2 -> 1"
