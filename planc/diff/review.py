@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from planc.diagnostics import Diagnostic, Severity
 from planc.diff.difference import Group, PlanDiff
 from planc.diff.markdown import escape, render_markdown
+from planc.diff.side import Side
 from planc.diff.text import finding_line
+from planc.figures import needs
+from planc.figures import plan as of_plan
 from planc.tables import plural
 
 MARKER = "<!-- planc review -->"
@@ -52,6 +55,20 @@ def render_review(reviewed: Sequence[Reviewed], *, revision: str) -> str:
         text += f"\n{plural(len(left_out), 'difference')} omitted from this long comment; see `planc diff`: "
         text += f"{', '.join(map(escape, left_out))}\n"
     return text
+
+
+def what_is_new(side: Side | None) -> str:
+    """`is new: world size 4, 804_992 parameters, 4_096 tokens per step, peak memory 31.79 MiB per rank`."""
+    estimated = side.estimate() if side else None
+    if side is None or side.inventory is None or estimated is None:
+        return "is new"
+    figures = (
+        f"world size {of_plan.world_size(side.graph).number}",
+        f"{of_plan.parameters(side.inventory.num_parameters).number} parameters",
+        f"{of_plan.tokens_per_step(side.graph).text} per step",
+        f"peak memory {needs.peak_memory(estimated).text} per rank",
+    )
+    return f"is new: {', '.join(figures)}"
 
 
 def _row(plan: Reviewed) -> str:

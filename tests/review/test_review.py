@@ -54,6 +54,14 @@ def test_annotations_are_on_the_lines_of_changed_plans(
     match_golden(HERE / "annotations.txt", out(capsys))
 
 
+def test_a_new_plan_is_shown_with_its_figures(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (plans / "new.plan").write_text((plans / "batch.plan").read_text())
+    git("add", "plans/new.plan")
+    assert main(["review", "main"]) == 0
+    figures = r"world size 4, 804\\_992 parameters, 128 tokens per step, peak memory \d+\.\d+ MiB per rank"
+    assert re.search(rf"\| plans/new.plan \| is new: {figures} \|", out(capsys))
+
+
 def test_a_fault_in_a_preset_is_annotated_once(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (plans / "more.plan").write_text((plans / "uses.plan").read_text())
     git("add", "plans/more.plan")

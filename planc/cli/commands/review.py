@@ -20,7 +20,7 @@ from planc.diagnostics import has_errors
 from planc.diagnostics.github import render_github
 from planc.diagnostics.report import PlanFindings, Report
 from planc.diff.differ import diff
-from planc.diff.review import Reviewed, render_review
+from planc.diff.review import Reviewed, render_review, what_is_new
 
 DESCRIPTION = """\
 Summarize a branch's changes to every plan of the repository for code review: plans whose text differs from
@@ -80,7 +80,7 @@ def _compare(change: ChangedPlan, *, revision: str, top: Path) -> _Plan:
     new, checked = read_side(name, settings=(), world_size=None)
     reviewed = Reviewed(name, because=change.because, diagnostics=checked.diagnostics)
     if change.old is None:
-        return _Plan(replace(reviewed, what="is new"), checked)
+        return _Plan(replace(reviewed, what=what_is_new(new)), checked)
     if new is None:
         return _Plan(replace(reviewed, what="has errors that prevent a comparison"), checked)
     old, _ = read_side(f"{GIT_PREFIX}{revision}:{change.old}", settings=(), world_size=None)
