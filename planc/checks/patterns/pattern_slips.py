@@ -16,6 +16,8 @@ from planc.source import Span
 from planc.syntax import ast
 
 _PARAMETERS = ("weight", "bias")
+_WRAPPERS = frozenset({"model", "base_model", "module", "_orig_mod", "_fsdp_wrapped_module"})
+"""Modules that other tools put around a whole model."""
 _BLOCKS = ("layers", "layer", "blocks", "block", "h", "decoder_layers")
 """The names that models give the list of their repeated blocks."""
 _MEMBER = re.compile(r"\*|[0-9]+|\{[0-9., ]+\}")
@@ -24,22 +26,33 @@ _MAX_TRIED = 2000
 """Names that a pattern is matched against, part by part."""
 
 
-def rewritten(selection: Selection, blocks: Sequence[str]) -> str | None:
+def rewritten(selection: Selection, blocks: Sequence[str], *, of_parameters: bool) -> str | None:
     """Return the pattern that was most likely meant; None if no candidate is clear.
 
     The pattern lacks a prefix (`layers.*` in `model.layers.*`), has a prefix too much
     (`module.model.layers.*`) or a suffix (`q_proj.weight`), or uses another model's name for the blocks.
+    A suffix is not too much in a pattern `of_parameters`.
     """
     text, names = selection.pattern.text, selection.names
     for found in (
         _with_prefix(selection.pattern, names),
         _without_prefix(selection.pattern, names),
-        _without_parameter(selection.pattern, names),
+        None if of_parameters else _without_parameter(selection.pattern, names),
         _with_blocks(selection.pattern, names, blocks),
     ):
         if found is not None and found != text:
             return found
     return None
+
+
+def widens(written: str, meant: str) -> bool:
+    """Whether a rewritten pattern selects what the written one would not: it has fewer segments.
+
+    A wrapper around the whole model, such as `module.` of DDP, adds nothing to what a pattern selects.
+    """
+    if not written.endswith(f".{meant}"):
+        return not meant.endswith(written)
+    return not _WRAPPERS.issuperset(written.removesuffix(f".{meant}").split("."))
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +79,11 @@ class Beside:
                 names.setdefault(name, set()).add(id(rule))
         frozen = {block: {name: frozenset(ids) for name, ids in one.items()} for block, one in takers.items()}
         return cls(subject, owners, frozen)
+
+    def names_parameters(self, selection: Selection) -> bool:
+        """Whether a pattern is one of `optimizer`, whose groups are of parameters."""
+        _, owner = self._owners[id(selection.pattern)]
+        return any(rule is owner for rule in self.subject.plan.optimizer.rules)
 
     def is_clear(self, selection: Selection, text: str) -> bool:
         """Whether a rule with this pattern would be valid: it names nothing that another rule of its block
@@ -125,7 +143,8 @@ def _without_prefix(pattern: Pattern, names: tuple[str, ...]) -> str | None:
 def _without_parameter(pattern: Pattern, names: tuple[str, ...]) -> str | None:
     """The module, if the pattern names a parameter of it."""
     head, _, last = pattern.text.rpartition(".")
-    module = _parsed(head) if last in _PARAMETERS else None
+    is_named = last in _PARAMETERS and head.rpartition(".")[2].strip("*") != ""
+    module = _parsed(head) if is_named else None
     return head if module is not None and module.select(names) else None
 
 

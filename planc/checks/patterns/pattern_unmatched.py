@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planc.checks.patterns.pattern_slips import Beside, rewritten
+from planc.checks.patterns.pattern_slips import Beside, rewritten, widens
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix
 from planc.diagnostics.suggest import closest, is_slip
@@ -86,7 +86,8 @@ def _reports(
     if not selection.matched and not any(
         one and _leads(selection, gap, one) for gap, one in zip(gaps, near, strict=True)
     ):
-        meant = rewritten(selection, beside.subject.inventory.blocks)
+        of_parameters = beside.names_parameters(selection)
+        meant = rewritten(selection, beside.subject.inventory.blocks, of_parameters=of_parameters)
     for gap, one in zip(gaps, near, strict=True):
         if meant is not None:
             yield _rewrite(beside, selection, gap, meant, is_own=is_own)
@@ -103,6 +104,7 @@ def _whole_segment(pattern: Pattern, gaps: Sequence[Gap]) -> Gap:
 
 def _report(beside: Beside, selection: Selection, gap: Gap, near: str | None, *, is_safe: bool) -> Diagnostic:
     same, pattern = _same_but_for_case(gap), selection.pattern
+    of_parameters = beside.names_parameters(selection)
     span = pattern.source.part(gap.start, gap.end)
     nothing = f"`{gap.parent}` has no children"
     children = tuple(dict.fromkeys((*(same[0] if same else ()), *gap.children)))
@@ -112,9 +114,9 @@ def _report(beside: Beside, selection: Selection, gap: Gap, near: str | None, *,
         fix = Fix(span, near, Applicability.of(is_safe=is_sure))
     return CODE.at(
         span,
-        _label(gap),
+        _label(gap, of_parameters=of_parameters),
         notes=(f"candidates: {_listed(children)}" if children else nothing,),
-        help=f"did you mean `{near}`?" if near else _other_help(beside.subject, gap),
+        help=f"did you mean `{near}`?" if near else _other_help(beside.subject, gap, pattern, of_parameters),
         fix=fix,
     )
 
@@ -123,12 +125,14 @@ def _rewrite(beside: Beside, selection: Selection, gap: Gap, meant: str, *, is_o
     """A finding on a pattern that would match if it were written differently."""
     pattern = selection.pattern
     whole = pattern.source.part(0, len(pattern.text))
-    # Another model's name for its blocks belongs to that model's plan.
-    is_same = meant.endswith(pattern.text) or pattern.text.endswith(meant) or pattern.text.startswith(meant)
-    is_safe = is_own and is_same and beside.is_clear(selection, meant)
+    of_parameters = beside.names_parameters(selection)
+    # Another model's name for its blocks belongs to that model's plan. What a group of parameters has changes
+    # training without another finding.
+    is_sure = is_own and not of_parameters and not widens(pattern.text, meant)
+    is_safe = is_sure and beside.is_clear(selection, meant)
     return CODE.at(
         pattern.source.part(gap.start, gap.end),
-        _label(gap),
+        _label(gap, of_parameters=of_parameters),
         notes=(f"candidates: {_listed(gap.children)}",) if gap.children else (),
         help=f"did you mean `{meant}`?",
         fix=Fix(whole, meant, Applicability.of(is_safe=is_safe)),
@@ -154,22 +158,44 @@ def _is_slip(gap: Gap, near: str) -> bool:
     return is_slip(gap.wanted, meant)
 
 
-def _other_help(subject: Subject, gap: Gap) -> str | None:
+def _other_help(subject: Subject, gap: Gap, pattern: Pattern, of_parameters: bool) -> str | None:
     """The help if no name is similar."""
+    if of_parameters and (usual := _usual_group(subject, gap, pattern)):
+        return usual
     if gap.wanted.lstrip("-").isdecimal() and gap.children:
         return f"use a number that exists: {_listed(gap.children)}"
     if match := _NUMBERS.fullmatch(gap.wanted):
         return f"write the range as `{{{match[1]}..{match[2]}}}`"
     if not gap.children:
-        return f"write `{gap.parent}`" if gap.parent else None
+        is_named = gap.parent.rpartition(".")[2].strip("*") != "" and not of_parameters
+        return f"write `{gap.parent}`" if is_named else None
     return f"name one of the candidates, or run `planc inventory {subject.plan.model.hf}` to list all modules"
 
 
-def _label(gap: Gap) -> str:
+def _usual_group(subject: Subject, gap: Gap, pattern: Pattern) -> str | None:
+    """The help for a pattern of what is usually left out of weight decay: biases and norms."""
+    wanted, last = gap.wanted.lower(), pattern.parts[-1][1].strip("*").lower()
+    names = [fqn.lower() for fqn, _, _ in subject.inventory.parameters()]
+    if "bias" in (wanted.strip("*"), last) and not any("bias" in name for name in names):
+        return f"the model has no biases; remove {_removed(subject, gap, pattern)}"
+    if "norm" in wanted and any("norm" in name for name in names):
+        return "write `**.*norm*` for all norms"
+    return None
+
+
+def _removed(subject: Subject, gap: Gap, pattern: Pattern) -> str:
+    """What to remove of a rule that names something the model does not have."""
+    if gap.others:
+        return f"`{gap.wanted}`"
+    owner = next(rule for rule in subject.plan.optimizer.rules if pattern in rule.patterns)
+    return "the rule" if len(owner.patterns) == 1 else f'`"{pattern.text}"`'
+
+
+def _label(gap: Gap, *, of_parameters: bool) -> str:
     if gap.is_container:
         return f"`{gap.wanted}` has no parameters of its own"
     if gap.parent.endswith("**"):
-        return f"no module is named `{gap.wanted}`"
+        return f"no {'parameter or module' if of_parameters else 'module'} is named `{gap.wanted}`"
     return f"no child `{gap.wanted}` under `{gap.parent}`" if gap.parent else f"no `{gap.wanted}`"
 
 
