@@ -10,11 +10,18 @@ from typing import Any
 
 from planc.diagnostics import Applicability, Fix
 from planc.plan.blocks import BLOCKS, settings
-from planc.plan.foreign_words import ARGUMENT_NAME, FOREIGN, Foreign
+from planc.plan.foreign import Foreign
+from planc.plan.foreign_words import ARGUMENT_NAME, FOREIGN
 from planc.plan.scalars import MAX_INTEGER, Int
 from planc.plan.scope import ParamValue, Scope
 from planc.plan.spellings import dtype_word
-from planc.plan.surroundings import block_header, factor, positive_integer, setting_value
+from planc.plan.surroundings import (
+    block_header,
+    factor,
+    positive_integer,
+    rules_block,
+    setting_value,
+)
 from planc.plan.types import type_of
 from planc.record import record
 from planc.source import SourceFile
@@ -55,6 +62,8 @@ def meant_by(statement: ast.Setting, *, kind: str, taken: Collection[str], scope
     line = next((one for one in lines if _fits(foreign.block, one, scope.params)), None)
     if there := _already_there(foreign, line, statement, scope):
         return Meant(f"remove it: `{there}` already does this", key=key)
+    if _asks_for_nothing(foreign, statement.value):
+        return Meant(_removed(foreign, statement, scope), key=key)
     help = _sentence(foreign, word, line, kind=kind, value=statement.value)
     if line is None or line != lines[0] or not foreign.same or key is None or key in taken:
         return Meant(help, key=key)
@@ -79,6 +88,8 @@ def _product_sentence(foreign: Foreign, statement: ast.Setting, *, kind: str, sc
 def _already_there(foreign: Foreign, line: str | None, statement: ast.Setting, scope: Scope) -> str | None:
     """What the plan has that does what a word with its value asks for."""
     value = statement.value
+    if foreign.rule and not _asks_for_nothing(foreign, value):
+        return rules_block("tensor_parallel", foreign.rule, scope)
     if foreign.block == "" and " -> " in foreign.line:
         return None if _is_off(value) else block_header(foreign.line.split()[0], scope)
     key = _key(foreign)
@@ -88,6 +99,26 @@ def _already_there(foreign: Foreign, line: str | None, statement: ast.Setting, s
     there = setting_value(foreign.block, key, scope)
     text = _text(there) if there is not None else None
     return meant if meant and text is not None and meant == f"{key} = {text}" else None
+
+
+def _asks_for_nothing(foreign: Foreign, value: ast.Value) -> bool:
+    """Whether a value of a word turns off what is off by default."""
+    if (_text(value) or "").strip('"') in foreign.off:
+        return True
+    is_fixed = bool(foreign.line) and not foreign.both and _VALUE.search(foreign.line) is None
+    return is_fixed and isinstance(value, ast.Bool) and not value.value
+
+
+def _removed(foreign: Foreign, statement: ast.Setting, scope: Scope) -> str:
+    """The help for a word that asks for nothing, also where the plan itself asks for it."""
+    if not foreign.line and not foreign.rule:
+        return f"remove it: {foreign.why}"
+    key = _key(foreign)
+    there = setting_value(foreign.block, key, scope) if key is not None else None
+    line = _example(foreign, statement.name.text)
+    if there is not None and f"{key} = {_text(there)}" == line:
+        return f"remove it, and `{line}` in `{foreign.block}`, which turns this on"
+    return "remove it: this is off by default"
 
 
 def _is_off(value: ast.Value) -> bool:

@@ -11,8 +11,10 @@ from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.foreign_help import foreign_help, meant_by
 from planc.plan.scalars import listed
 from planc.plan.scope import Scope
+from planc.plan.surroundings import rules_block
 from planc.plan.types import keys, type_of
 from planc.record import record
+from planc.styles import BY_NAME, Style
 from planc.syntax import ast
 
 _TOP_LEVEL = "move it to the top level, outside every block"
@@ -43,7 +45,7 @@ def home(statement: ast.Statement, *, scope: Scope) -> str | None:
             assert_never(statement)
 
 
-def rule_instead(kind: str, shape: Shape, statement: ast.Setting | ast.Directive) -> str | None:
+def rule_instead(kind: str, shape: Shape, statement: ast.Setting | ast.Directive, scope: Scope) -> str | None:
     """The rule to write for `mode = full` in a block of rules; None where a key of the block may be meant."""
     if shape.actions is None:
         return None
@@ -53,8 +55,19 @@ def rule_instead(kind: str, shape: Shape, statement: ast.Setting | ast.Directive
     action = next((word for word in shape.actions if word in words), None)
     if action is None and (shape.names or shape.directives):
         return None
+    if action in BY_NAME:
+        return _style_instead(BY_NAME[action], scope)
     example = f'`"model.layers.*" -> {action or next(iter(shape.actions))}`'
     return f"write a rule that names the modules: {example}"
+
+
+def _style_instead(style: Style, scope: Scope) -> str:
+    """The help for a style without a pattern, which is for some modules only."""
+    kind = "tensor_parallel"
+    if style.together and (there := rules_block(kind, style.name, scope)):
+        return f"remove it: `{there}` already does this"
+    together = foreign_help(style.name, kind=kind) if style.together else None
+    return together or f"write a rule that names the modules: `{style.example}`"
 
 
 def _home_of_setting(name: str, value: ast.Value, scope: Scope) -> str | None:

@@ -162,7 +162,9 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
             case ast.Directive(name) if name.text in names:
                 text, help = f"`{name.text}` has no value", f"write `{name.text} = ...`"
                 scope.report(codes.MISPLACED, name.span, text, help=help)
-            case ast.Directive(name) if (rule := rule_instead(kind, shape, statement)) is not None:
+            case ast.Directive(name) if (
+                rule := rule_instead(kind, shape, statement, scope=scope)
+            ) is not None:
                 text = f"`{name.text}` is not a statement of `{kind}`"
                 scope.report(codes.MISPLACED, name.span, text, help=rule)
             case ast.Directive(name) if shape.directives:
@@ -203,7 +205,7 @@ def _unknown_key(setting: ast.Setting, block: ast.Block, shape: Shape, scope: Sc
         scope.report(codes.UNKNOWN_KEY, name.span, text, help=meant.help, fix=meant.fix)
         yield from [meant.key] if meant.key else []
         return
-    instead = rule_instead(kind, shape, setting) or argument_home(kind, name.text)
+    instead = rule_instead(kind, shape, setting, scope) or argument_home(kind, name.text)
     instead = instead or home(setting, scope=scope)
     scope.unknown(codes.UNKNOWN_KEY, name, shape.names, text=text, help=instead)
     yield from filter(None, [closest(name.text, shape.names)])

@@ -18,6 +18,16 @@ def block_header(kind: str, scope: Scope) -> str | None:
     return None
 
 
+def rules_block(kind: str, action: str, scope: Scope) -> str | None:
+    """The header of a block that has a rule with an action, or that uses a fragment of that name."""
+    for block in _blocks(kind, scope):
+        rules = (one.action.name.text for one in block.body if isinstance(one, ast.Rule))
+        uses = (one.name.text for one in block.body if isinstance(one, ast.Use))
+        if action in (*rules, *(one.rpartition(".")[2] for one in uses)):
+            return block_header(kind, scope)
+    return None
+
+
 def setting_value(kind: str, key: str, scope: Scope) -> ast.Value | None:
     """The value of a setting of the plan, as it is written."""
     found = (one.value for block in _blocks(kind, scope) for one in _settings(block) if one.name.text == key)

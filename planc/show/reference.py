@@ -167,6 +167,7 @@ def _style(style: Style) -> Iterator[str]:
     yield ""
     rows = [
         ("for", ", ".join(style.kinds)),
+        *([] if style.together else [("such as", style.example)]),
         (
             "parameters",
             ", ".join(f"{n} {p}" for n, p in style.parameters.items()) or "replicated on every rank",
@@ -180,6 +181,7 @@ def _style(style: Style) -> Iterator[str]:
     actions = BLOCKS["tensor_parallel"].actions or {}
     yield ""
     yield from _call(style.name, actions[style.name], doc="takes" if style.options else "takes no options")
+    yield from ("", style.together.rstrip()) if style.together else ()
 
 
 def _field(op: type[Op], name: str) -> Field[Any]:

@@ -6,6 +6,7 @@ from planc.vocab import Replicate, Shard
 
 COLWISE = Style(
     name="colwise",
+    usual="model.layers.*.mlp.{gate,up}_proj",
     doc="Shards a linear layer's output features: each rank computes its own columns of the output.",
     kinds=(Kind.LINEAR,),
     parameters={"weight": Shard(0), "bias": Shard(0)},
@@ -17,6 +18,7 @@ COLWISE = Style(
 
 COLWISE_GATHER_OUTPUT = Style(
     name="colwise_gather_output",
+    usual="lm_head",
     doc="Like colwise, and gathers the output: every rank gets all features.",
     kinds=(Kind.LINEAR,),
     parameters={"weight": Shard(0), "bias": Shard(0)},

@@ -6,6 +6,7 @@ from planc.vocab import Replicate, Shard
 
 EMBEDDING_ROWWISE = Style(
     name="embedding_rowwise",
+    usual="model.embed_tokens",
     doc="Shards an embedding table by vocabulary rows: each rank looks up its own, and the results add up.",
     kinds=(Kind.EMBEDDING,),
     parameters={"weight": Shard(0)},
@@ -17,6 +18,7 @@ EMBEDDING_ROWWISE = Style(
 
 EMBEDDING_COLWISE = Style(
     name="embedding_colwise",
+    usual="model.embed_tokens",
     doc="Shards an embedding table by features; gathers the output unless the plan sets another.",
     kinds=(Kind.EMBEDDING,),
     parameters={"weight": Shard(1)},

@@ -6,6 +6,7 @@ from planc.vocab import Replicate
 
 MOE_TP_EXPERTS = Style(
     name="moe_tp_experts",
+    usual="model.layers.*.mlp.experts",
     doc=(
         "Shards every expert of a mixture by its intermediate features, and reduces the experts' outputs. "
         "Gradients of the tokens and the router's weights are reduced too; the router stays replicated."

@@ -6,6 +6,7 @@ from planc.vocab import Replicate
 
 MLA_KV_A_PROJ = Style(
     name="mla_kv_a_proj",
+    usual="model.layers.*.self_attn.kv_a_proj_with_mqa",
     doc=(
         "Replicates the projection to latent keys and values. Its rotary part goes directly to each rank's "
         "own heads and not through a sharded layer, so its gradient is reduced."

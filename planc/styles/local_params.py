@@ -6,6 +6,7 @@ from planc.vocab import Replicate
 
 LOCAL_PARAMS = Style(
     name="local_params",
+    usual="model.layers.*.mlp.gate",
     doc=(
         "Shards parameters that a module has in addition to its sharded layers, such as one number per head: "
         "every rank computes with its own shard."

@@ -6,6 +6,7 @@ from planc.vocab import Replicate, Shard, StridedShard
 
 PACKED_COLWISE = Style(
     name="packed_colwise",
+    usual="model.layers.*.mlp.gate_up_proj",
     doc=(
         "Like colwise, for a layer that packs two projections of one width, such as gate and up of an "
         "MLP: each is sharded, and a rank gets its columns of both."

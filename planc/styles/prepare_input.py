@@ -6,6 +6,7 @@ from planc.vocab import Replicate
 
 PREPARE_INPUT = Style(
     name="prepare_input",
+    usual="model.layers.*.{self_attn,mlp}",
     doc=(
         "Redistributes a module's hidden states from `input` to `desired` before it runs, once for all the "
         "layers inside: under sequence parallelism the all-gather before attention and before the MLP."
@@ -21,6 +22,7 @@ PREPARE_INPUT = Style(
 
 PREPARE_INPUT_OUTPUT = Style(
     name="prepare_input_output",
+    usual="model.layers.*.mlp",
     doc=(
         "Like prepare_input, and redistributes the module's output from `desired` to `output`. Inside, "
         "tensors are plain, so layers without a style can read them: for a mixture of experts under "

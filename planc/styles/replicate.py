@@ -6,6 +6,7 @@ from planc.vocab import Replicate, Shard
 
 REPLICATE = Style(
     name="replicate",
+    usual="lm_head",
     doc="Replicates a module on every rank: all ranks compute the same from the same input.",
     kinds=(Kind.LINEAR, Kind.EMBEDDING, Kind.NORM, Kind.OTHER),
     parameters={},
@@ -16,6 +17,7 @@ REPLICATE = Style(
 
 REPLICATED_WITH_GRAD_ALLREDUCE = Style(
     name="replicated_with_grad_allreduce",
+    usual="model.layers.*.self_attn.{q,k}_norm",
     doc=(
         "Replicates parameters whose activations differ between ranks, such as query and key norms on "
         "sharded heads, and reduces their gradients over the ranks."

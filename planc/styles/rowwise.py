@@ -6,6 +6,7 @@ from planc.vocab import Replicate, Shard
 
 ROWWISE = Style(
     name="rowwise",
+    usual="model.layers.*.mlp.down_proj",
     doc="Shards a linear layer's input features, and reduces the partial outputs over the ranks.",
     kinds=(Kind.LINEAR,),
     parameters={"weight": Shard(1), "bias": Replicate()},
@@ -17,6 +18,7 @@ ROWWISE = Style(
 
 ROWWISE_SPLIT_INPUT = Style(
     name="rowwise_split_input",
+    usual="model.layers.*.self_attn.o_proj",
     doc="Like rowwise, for an input that is whole on every rank: each rank takes its own features of it.",
     kinds=(Kind.LINEAR,),
     parameters={"weight": Shard(1), "bias": Replicate()},

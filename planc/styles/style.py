@@ -19,6 +19,8 @@ class Style:
     """
 
     name: str
+    usual: str
+    """A pattern of modules that it is for, as transformers names them."""
     doc: str
     kinds: tuple[Kind, ...]
     parameters: Mapping[str, Placement]
@@ -34,6 +36,13 @@ class Style:
     """Whether sharded heads use the whole output, and its gradient from them is reduced."""
     prepares: bool = False
     """Whether it only redistributes its module's input and output."""
+    together: str = ""
+    """The rules of a whole model that it only works with, and where a plan can take them from."""
+
+    @property
+    def example(self) -> str:
+        """A rule with the style, as a plan writes it."""
+        return f'"{self.usual}" -> {self.name}'
 
 
 @record

@@ -13,7 +13,10 @@ from planc.layouts.types import FEATURES, SEQUENCE, WHOLE, normal
 from planc.styles.style import Style
 from planc.vocab import Placement
 
-_LEAVE_OUT = "leave this rule out: the sequence is not sharded here, and all ranks have the same gradient"
+_LEAVE_OUT = (
+    "leave this rule out: the sequence is not sharded here, and all ranks have the same gradient; "
+    "`planc explain sequence_parallel` lists the rules that shard it"
+)
 _PREPARE = "prepare_input(input = {}, desired = {})"
 
 
