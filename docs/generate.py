@@ -110,7 +110,7 @@ def _commands(section: str) -> Iterator[tuple[str, str]]:
 
 def _errors(section: str) -> Iterator[tuple[str, str]]:
     for code in pages():
-        # Syntax errors have no colors, and 177 entries in every page's sidebar would help nobody.
+        # Syntax errors have no colors, and 178 entries in every page's sidebar would help nobody.
         text = str(page(code)).replace("```plan fails", "```text" if code < "P2" else "```plan")
         yield f"errors/{code}.md", f"---\norphan: true\n---\n\n{text}"
     table = re.sub(r"\[(P\d+)\]\([^)]*\)", r"[\1](\1.md)", section).strip()

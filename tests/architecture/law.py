@@ -31,7 +31,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "layouts": ("vocab", "inventory.schema", "plan.bind"),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
-        "inventory.schema",
+        *("inventory.schema", "data_sources"),
     ),
     "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources"),
     "lower": ("vocab", "optimizers", "plan", "graph"),

@@ -193,11 +193,22 @@ def test_the_summary_lists_what_was_not_read(terminal: Terminal, plan: Path) -> 
     assert terminal.out.splitlines()[-1].split(maxsplit=2)[2] == "data; --deep also rehearses the run"
 
 
+def test_data_that_matches_no_file_is_named_in_every_output(terminal: Terminal, plan: Path) -> None:
+    (plan.parent / "data").mkdir()
+    assert terminal.run("check", plan, "--output-format", "json") == 0
+    (found,) = json.loads(terminal.out)["diagnostics"]
+    assert (found["code"], found["severity"]) == ("P738", "note")
+    assert terminal.run("check", plan, "--output-format", "concise") == 0
+    assert "note[P738] no such file on this machine: no file matches `data/*.txt`" in terminal.out
+    assert terminal.run("check", plan) == 0
+    assert "not read       data (no file matches data/*.txt); --deep" in terminal.out
+
+
 def test_weights_and_a_tokenizer_that_is_not_here_are_not_read(terminal: Terminal, plan: Path) -> None:
     settings = ("--set", "model.weights=pretrained", "--set", 'data.tokenizer=file("none.json")')
     assert terminal.run("check", plan, *settings) == 0
-    absent = "weights (files not found), data (some files not found)"
-    assert f"  not read       {absent}, tokenizer (file not found); --deep" in terminal.out
+    absent = "weights (files not found), data (no file matches data/*.txt)"
+    assert f"  not read       {absent}, tokenizer (no file none.json); --deep" in terminal.out
 
 
 def test_concise_is_one_line_a_finding(terminal: Terminal, plan: Path) -> None:

@@ -7,6 +7,7 @@ from planc.checks.data import (
     bytes_for_pretrained,
     chat_without_template,
     evaluated_on_training,
+    files_absent,
     recurrent_isolated,
     sequence_beyond_positions,
     tokenizer_beyond_vocabulary,
@@ -25,4 +26,5 @@ RULES: tuple[Rule, ...] = (
     unpinned_revision.RULE,
     unknown_data_format.RULE,
     evaluated_on_training.RULE,
+    files_absent.RULE,
 )

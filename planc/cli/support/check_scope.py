@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from planc.checks.data.files_absent import absent_files
 from planc.graph.graph import Graph
-from planc.graph.op import Op
-from planc.graph.ops import LoadWeights, OpenData, OpenEvaluation
-from planc.graph.sources import reads_local_files
+from planc.graph.ops import LoadWeights
 from planc.hub.names import model_folder
 from planc.plan.data import FileTokenizer
 from planc.plan.spec import Plan, Weights
@@ -27,23 +25,17 @@ def unread(plan: Plan, graph: Graph, *, base: Path, is_deep: bool) -> Row:
 
 
 def _unread(plan: Plan, graph: Graph, base: Path) -> Iterator[str]:
-    absent = {kind for op in graph.setup if (kind := _absent(op, base)) is not None}
     if plan.model.weights is Weights.PRETRAINED:
-        yield "weights (files not found)" if "weights" in absent else "weights"
-    yield "data (some files not found)" if "data" in absent else "data"
+        folders = [model_folder(op.path, base=base) for op in graph.setup if isinstance(op, LoadWeights)]
+        is_whole = all(any(folder.glob("*.safetensors")) for folder in folders)
+        yield "weights" if is_whole else "weights (files not found)"
+    missing = [one.pattern for _, source in plan.data.sources() for one in absent_files(source, base=base)]
+    yield f"data (no file matches {_some(missing)})" if missing else "data"
     tokenizer = plan.data.tokenizer
     if isinstance(tokenizer, FileTokenizer) and not (base / tokenizer.path).exists():
-        yield "tokenizer (file not found)"
+        yield f"tokenizer (no file {tokenizer.path})"
 
 
-def _absent(op: Op, base: Path) -> str | None:
-    """The kind of an op's input if its files are missing; `planc doctor` reports which files."""
-    match op:
-        case LoadWeights():
-            folder = model_folder(op.path, base=base)
-            return None if any(folder.glob("*.safetensors")) else "weights"
-        case OpenData() | OpenEvaluation() if reads_local_files(op):
-            is_whole = all(any(glob.iglob(one, root_dir=base, recursive=True)) for one in op.patterns)
-            return None if is_whole else "data"
-        case _:
-            return None
+def _some(names: Sequence[str]) -> str:
+    """`data/*.txt and 2 more`."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

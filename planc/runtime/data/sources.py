@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import assert_never
 
+from planc.data_sources.globs import without_file
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import open_regular_file, read_regular_file
 from planc.runtime.ranks.reads import Reads
@@ -80,9 +81,19 @@ def matched_files(patterns: tuple[str, ...], *, base: Path) -> tuple[str, ...]:
         matches = glob.glob(pattern, root_dir=base, recursive=True)
         names = sorted(name for name in matches if not (base / name).is_dir())
         if not names:
-            raise DataError(f'pattern "{pattern}" matches no file', help=f"patterns are relative to {base}")
+            raise DataError(f'pattern "{pattern}" matches no file', help=_no_file_help(pattern, base=base))
         files.update(dict.fromkeys(names))
     return tuple(files)
+
+
+def _no_file_help(pattern: str, *, base: Path) -> str:
+    """Where a pattern starts, and what is there in place of the files."""
+    start = f"patterns are relative to {os.path.abspath(base)}"
+    found = without_file(pattern, base=base)
+    if found is None:
+        return start
+    there = f"has {found.near or 'no files'}" if found.is_searched else "does not exist"
+    return f"{start}; {found.directory} {there}"
 
 
 def _text_documents(patterns: tuple[str, ...], *, base: Path, reads: Reads | None) -> Iterator[Document]:

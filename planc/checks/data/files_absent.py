@@ -1,0 +1,71 @@
+"""Files of the data and the tokenizer that are not on this machine, though their directory is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from planc.checks.support.rule import Rule, Subject
+from planc.data_sources.globs import NoFile, without_file
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.diagnostics.suggest import closest
+from planc.plan.data import AnySource, Chat, FileTokenizer, HfDataset, JsonLines, TextFiles
+from planc.plan.spec import Plan
+
+CODE = Code("P738", "files-absent", "no such file on this machine", Severity.NOTE)
+
+_OF_FILES = (TextFiles, JsonLines, Chat, HfDataset)
+_ELSEWHERE = "unless the file is on the run's machines"
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each pattern without a file in a directory that exists, and for such a tokenizer.
+
+    A plan may be checked where its data is not. Nothing is reported if the directory is missing too.
+    """
+    base, plan = subject.base, subject.plan
+    if base is None:
+        return
+    for path, source in plan.data.sources():
+        for found in absent_files(source, base=base):
+            if found.is_searched:
+                yield CODE.at(
+                    plan.span(path),
+                    f"no file matches `{found.pattern}`",
+                    notes=(f"`{found.directory}` has {found.near or 'no files'}",),
+                    help=f"correct the pattern, which starts from `{os.path.abspath(base)}`, {_ELSEWHERE}",
+                )
+    yield from _tokenizer(plan, base=base)
+
+
+def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
+    """The patterns of a source that match no file."""
+    patterns = source.patterns if isinstance(source, _OF_FILES) else ()
+    found = (without_file(pattern, base=base) for pattern in patterns)
+    return tuple(one for one in found if one is not None)
+
+
+def _tokenizer(plan: Plan, *, base: Path) -> Iterator[Diagnostic]:
+    tokenizer = plan.data.tokenizer
+    if not isinstance(tokenizer, FileTokenizer) or (base / tokenizer.path).exists():
+        return
+    folder = Path(os.path.abspath((base / tokenizer.path).parent))
+    if not folder.is_dir() or _is_configuration(folder):
+        return
+    near = closest(Path(tokenizer.path).name, sorted(one.name for one in folder.iterdir()))
+    correct = f"write `{Path(tokenizer.path).with_name(near).as_posix()}`" if near else "correct the path"
+    yield CODE.at(
+        plan.span("data.tokenizer"),
+        f"no file `{tokenizer.path}`",
+        notes=(f"`{folder}` has no `{Path(tokenizer.path).name}`",),
+        help=f"{correct}, {_ELSEWHERE}",
+    )
+
+
+def _is_configuration(folder: Path) -> bool:
+    """Whether a model's directory has only its configuration: the rest is on the run's machines."""
+    return (folder / "config.json").is_file() and not any(folder.glob("*.safetensors"))
+
+
+RULE = Rule((CODE,), check)
