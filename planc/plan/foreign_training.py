@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planc.plan.epochs import EPOCH
 from planc.plan.foreign import NONE, Foreign, absent
 
 _FORMATS = "; `jsonl`, `chat`, `hf_dataset` and `hf_hub` read other formats"
@@ -81,7 +82,7 @@ TRAIN: Mapping[str, Foreign] = {
     "training_steps num_train_steps num_training_steps train_iters "
     "max_iters max_iterations iterations": Foreign("train", "steps = <1000>", same=True),
     "epoch epochs num_epochs n_epochs num_train_epochs max_epochs train_epochs": Foreign(
-        "train", "steps = 1000", why="planc counts steps, not epochs"
+        "train", "steps = 1000", why="planc counts steps, not epochs", also=f"; {EPOCH}"
     ),
     "gradient_accumulation_steps gradient_accumulation grad_accum grad_accum_steps grad_acc_steps "
     "accumulate_grad_batches accumulation_steps accumulate_steps": Foreign(

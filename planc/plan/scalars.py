@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, assert_never
 from planc.diagnostics import Applicability, Fix, Label
 from planc.diagnostics.suggest import closest
 from planc.plan import codes
+from planc.plan.epochs import EPOCH_HELP, EPOCHS
 from planc.plan.scope import Scope
 from planc.plan.spellings import bool_word, dtype_word, is_number, policy_bool
 from planc.record import record
@@ -242,7 +243,8 @@ class Quantity:
             return None
         if value.unit.text not in self.units:
             text = f"expected {self.describe(mark='`')}"
-            scope.unknown(codes.WRONG_UNIT, value.unit, self._names(), text=text)
+            help = EPOCH_HELP if value.unit.text.lower() in EPOCHS and "steps" in self.units else None
+            scope.unknown(codes.WRONG_UNIT, value.unit, self._names(), text=text, help=help)
             return None
         amount = self._amount(value, value.unit.text)
         if amount is None:
@@ -355,9 +357,18 @@ def _has_unit(value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> boo
     if value.unit is None:
         return False
     text = f"unexpected unit `{value.unit.text}`: this value is a plain number"
-    help = f"write {_in_full(value) or f'`{value.text}`'}"
-    scope.report(codes.WRONG_UNIT, value.unit.span, text, secondary=labels, help=help)
+    scope.report(codes.WRONG_UNIT, value.unit.span, text, secondary=labels, help=_without_unit(value))
     return True
+
+
+def _without_unit(value: ast.Number) -> str:
+    """What to write for a plain number with a unit."""
+    unit = value.unit.text if value.unit else ""
+    if unit.lower() in EPOCHS:
+        return EPOCH_HELP
+    if unit in SECONDS or unit in BYTES:
+        return "write a number without a unit: this value is neither a time nor a size in bytes"
+    return f"write {_in_full(value) or f'`{value.text}`'}"
 
 
 def _in_range(wanted: Int | Float, value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> bool:
@@ -366,7 +377,8 @@ def _in_range(wanted: Int | Float, value: ast.Number, scope: Scope, labels: tupl
     is_held = abs(value.value) <= MAX_INTEGER if isinstance(value.value, int) else math.isfinite(value.value)
     if low_ok and high_ok and is_held:
         return True
-    text = f"expected {wanted.describe()}" if is_held else "the number is too large to store"
+    has_range = is_held or (wanted.high is not None and not high_ok)
+    text = f"expected {wanted.describe()}" if has_range else "the number is too large to store"
     help = wanted.instead if isinstance(wanted, Int) and not low_ok else None
     scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels, help=help)
     return False

@@ -35,7 +35,8 @@ def over_budget(source: SourceFile) -> tuple[Diagnostic, ...]:
         return (_forbidden(source, match.start(), match.group()),)
     for match in _DIGITS.finditer(source.text):
         if match.group()[0].isdigit():
-            text, help = f"more than {MAX_DIGITS} digits", "write an exponent, as in `1e12`"
+            text = f"more than {MAX_DIGITS} digits"
+            help = "an integer can be up to 9_223_372_036_854_775_807; write other numbers as in `1e12`"
             span = span_at(source, match.start(), MAX_DIGITS)
             return (codes.NUMBER_TOO_LONG.at(span, text, help=help),)
     depth = 0

@@ -8,16 +8,31 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.tables import plural
 
-CODE = Code("P707", "nothing-saved", "the `checkpoint` block never saves", Severity.WARNING)
+CODE = Code("P707", "nothing-saved", "the run saves nothing", Severity.WARNING)
+
+
+_MANY_STEPS = 1000
+"""A run of more steps is hardly a trial."""
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One warning if there is a checkpoint block and no step of the run is saved.
+    """One warning if no step of the run is saved; without a checkpoint block, if the run is long.
 
     An elastic run must save more often, which is another rule's finding.
     """
     checkpoint, steps = subject.plan.checkpoint, subject.plan.train.steps
-    if checkpoint is None or checkpoint.save_last or subject.plan.elastic is not None:
+    if subject.plan.elastic is not None:
+        return
+    if checkpoint is None:
+        if steps > _MANY_STEPS:
+            yield CODE.at(
+                subject.plan.span("train.steps"),
+                f"no `checkpoint` block, and {plural(steps, 'step')}",
+                notes=("the trained weights would be lost at the end, and everything if a rank fails",),
+                help="add `checkpoint { save_every = 500 steps }`",
+            )
+        return
+    if checkpoint.save_last:
         return
     if checkpoint.save_every is None or checkpoint.save_every > steps:
         every = (
