@@ -111,6 +111,7 @@ def malformed(message: str) -> Check:
     name = message.partition("=")[0]
     observed = SourceFile(name, message.partition(" ")[0])
     text, _, help = message.partition(": ")
+    help = help or f"set {name} to a positive integer, or unset it"
     problem = codes.MALFORMED_VARIABLE.at(observed.whole(), text, help=help)
     return Check(Section.VARIABLES, observed, problems=(problem,))
 

@@ -7,6 +7,7 @@ from planc.plan import codes, spec
 from planc.plan.facts import COUNTS, FLAGS, SIZES
 from planc.plan.scalars import ALL_UNITS, BYTES, MAX_INTEGER, Bool, Float, wrong_type
 from planc.plan.scope import Scope
+from planc.plan.spellings import is_number
 from planc.syntax import ast
 
 
@@ -25,7 +26,8 @@ def resolve_expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expecta
         subject = statement.subject
         is_flag = subject.text in FLAGS
         if not isinstance(value, ast.Bool if is_flag else ast.Number):
-            help = f"write `{subject.text} == {'true' if is_flag else '8'}`"
+            wanted = _number_in_quotes(value) or "8" if not is_flag else "true"
+            help = f"write `{subject.text} {statement.operator} {wanted}`"
             wrong_type(Bool() if is_flag else Float(), value, scope, labels, help=help)
             continue
         number = value.value if isinstance(value, ast.Bool) else _in_base_unit(value, subject, scope, labels)
@@ -34,6 +36,11 @@ def resolve_expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expecta
                 spec.Expectation(subject.text, statement.operator, number, subject.span, statement.span)
             )
     return tuple(found)
+
+
+def _number_in_quotes(value: ast.Value) -> str | None:
+    """The number that a string holds."""
+    return value.value if isinstance(value, ast.Text) and is_number(value.value) else None
 
 
 def _in_base_unit(

@@ -65,6 +65,10 @@ def meant_by(statement: ast.Setting, *, kind: str, taken: Collection[str], scope
     if _asks_for_nothing(foreign, statement.value):
         return Meant(_removed(foreign, statement, scope), key=key)
     help = _sentence(foreign, word, line, kind=kind, value=statement.value)
+    if (own := _own_learning_rate(scope)) is not None and foreign.block == "optimizer":
+        help = help.replace("lr = 3e-4", f"lr = {own}")
+    if word.lower() in ("recompute_granularity", "ac_mode") and _text(statement.value) in ("full", '"full"'):
+        help = help.partition("; ")[0].replace("-> selective", "-> full")
     if line is None or line != lines[0] or not foreign.same or key is None or key in taken:
         return Meant(help, key=key)
     return Meant(help, Fix(statement.name.span, key, Applicability.SAFE), key)
@@ -119,6 +123,16 @@ def _removed(foreign: Foreign, statement: ast.Setting, scope: Scope) -> str:
     if there is not None and f"{key} = {_text(there)}" == line:
         return f"remove it, and `{line}` in `{foreign.block}`, which turns this on"
     return "remove it: this is off by default"
+
+
+def _own_learning_rate(scope: Scope) -> str | None:
+    """The learning rate that the plan writes in the optimizer's call, or as a key of the block."""
+    kind = setting_value("optimizer", "kind", scope)
+    arguments = kind.arguments if isinstance(kind, ast.Call) else ()
+    written = [one.value for one in arguments if one.name is not None and one.name.text == "lr"]
+    for word in ("lr", "learning_rate"):
+        written += filter(None, [setting_value("optimizer", word, scope)])
+    return _text(written[0]) if written else None
 
 
 def _is_off(value: ast.Value) -> bool:

@@ -8,6 +8,7 @@ from planc.plan.foreign import NONE, Foreign, absent
 
 _SHARDED = 'fsdp on dp_shard { "model.layers.*" -> unit }'
 _DIMS = "mesh dims are `dp_replicate`, `dp_shard`, `cp` and `tp`"
+_SELECTIVE = 'activation_checkpoint { "model.layers.*" -> selective }'
 _RECOMPUTED = Foreign("", 'activation_checkpoint { "model.layers.*" -> full }')
 
 MESH: Mapping[str, Foreign] = {
@@ -125,8 +126,14 @@ MODEL: Mapping[str, Foreign] = {
     ),
     "trust_remote_code": absent("planc never runs code of a model repository: remove the line"),
     "gradient_checkpointing gradient_checkpointing_kwargs "
-    "activation_checkpointing checkpoint_activations recompute "
-    "recompute_activations recompute_granularity remat ac ac_mode selective_ac": _RECOMPUTED,
+    "activation_checkpointing checkpoint_activations recompute remat ac": _RECOMPUTED,
+    # Megatron's flag means --recompute-granularity selective.
+    "recompute_activations selective_ac": Foreign("", _SELECTIVE),
+    "recompute_granularity ac_mode": Foreign(
+        "",
+        _SELECTIVE,
+        also="; `full` in place of `selective` recomputes everything",
+    ),
     "compile torch_compile use_compile "
     "compile_model torch_compile_mode torch_compile_backend dynamo": Foreign(
         "", 'compile { "model.layers.*" -> region }', why="a block names the modules to compile"

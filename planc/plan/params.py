@@ -18,6 +18,8 @@ _TYPE_NAMES = ("int", "float", "string", "bool")
 _WORDS = ("true", "false", "none", "auto", "on", "override", "param")
 """Words that readers would take for keywords."""
 
+_NOT_FINITE = ("nan", "inf", "infinity")
+
 
 @record
 class Params:
@@ -114,6 +116,8 @@ def _convert(value: ast.Value, wanted: ValueType, scope: Scope) -> ast.Value | N
     """The value as its type has it, or None after a report: `1` of a float parameter is a float."""
     if isinstance(value, ast.Ref) and isinstance(wanted, Int | Float):
         help = "write the value: a parameter can't refer to another parameter"
+        if value.name.text.lower() in _NOT_FINITE:
+            help = f"write a finite number: a plan can't hold `{value.name.text}`"
         wrong_type(wanted, value, scope, (), help=help)
         return None
     num_before = len(scope.diagnostics)

@@ -243,8 +243,8 @@ class Quantity:
             return None
         if value.unit.text not in self.units:
             text = f"expected {self.describe(mark='`')}"
-            help = EPOCH_HELP if value.unit.text.lower() in EPOCHS and "steps" in self.units else None
-            scope.unknown(codes.WRONG_UNIT, value.unit, self._names(), text=text, help=help)
+            epoch = EPOCH_HELP if value.unit.text.lower() in EPOCHS and "steps" in self.units else None
+            scope.unknown(codes.WRONG_UNIT, value.unit, self._names(), text=text, help=epoch)
             return None
         amount = self._amount(value, value.unit.text)
         if amount is None:

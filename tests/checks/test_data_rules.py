@@ -55,7 +55,7 @@ def base(tmp_path: Path) -> Path:
 
 def chatting(tokenizer: str) -> str:
     assert "source = python_stdlib()" in FULL and "tokenizer = bytes" in FULL
-    text = FULL.replace("source = python_stdlib()", 'source = chat("talk.jsonl")')
+    text = FULL.replace("source = python_stdlib()", 'source = chat("elsewhere/talk.jsonl")')
     return text.replace("tokenizer = bytes", f"tokenizer = {tokenizer}")
 
 
@@ -78,7 +78,7 @@ def test_bytes_have_no_template(base: Path) -> None:
 
 def test_nothing_is_said_of_a_tokenizer_that_is_not_here(base: Path) -> None:
     assert has_chat_template(base / "gone") is None
-    assert codes(chatting('file("gone")'), base=base) == []
+    assert codes(chatting('file("gone/tokenizer.json")'), base=base) == []
 
 
 def test_a_damaged_config_says_nothing_of_templates(base: Path) -> None:

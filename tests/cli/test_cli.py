@@ -443,3 +443,12 @@ def test_inventory_of_nothing_is_two(terminal: Terminal, tmp_path: Path) -> None
     for path in (tmp_path, tmp_path / "none"):
         assert terminal.run("inventory", path) == 2
         assert terminal.err.startswith("planc: error: ")
+
+
+def test_explain_takes_a_flag_with_dashes(terminal: Terminal) -> None:
+    assert terminal.run("explain", "tensor-model-parallel-size") == 0
+    assert "write `tp = 2` in `mesh`" in terminal.out
+    assert terminal.run("explain", "--", "--tensor-model-parallel-size") == 0
+    assert "write `tp = 2` in `mesh`" in terminal.out
+    assert terminal.run("explain", "--tensor-model-parallel-size") == 2
+    assert "run `planc explain tensor_model_parallel_size`" in terminal.err

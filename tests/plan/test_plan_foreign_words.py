@@ -72,7 +72,9 @@ def test_an_unknown_key_gets_the_help_in_the_block_where_people_write_it(kind: s
     found = {one.primary.text: one for one in faults(f"{PLAIN[:start]}{lines}{PLAIN[start:]}")}
     for word in words:
         problem = found[f"`{kind}` has no key `{word}`"]
-        assert (problem.code.code, problem.help) == ("P202", foreign_help(word, kind=kind))
+        # The plan's own learning rate is in the line.
+        help = str(foreign_help(word, kind=kind)).replace("lr = 3e-4", "lr = 4e-3")
+        assert (problem.code.code, problem.help) == ("P202", help)
 
 
 def test_an_unknown_block_gets_the_help() -> None:
@@ -88,6 +90,13 @@ def test_explain_has_every_word() -> None:
         page = foreign_page(word)
         assert page is not None and str(foreign_help(word)) in page
         assert page.startswith(f"{word}: a word of other tools\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "action"), [("recompute_activations", "selective"), ("gradient_checkpointing", "full")]
+)
+def test_a_flag_for_recomputing_has_the_meaning_of_its_tool(word: str, action: str) -> None:
+    assert foreign_help(word) == f'write `activation_checkpoint {{ "model.layers.*" -> {action} }}`'
 
 
 def test_explain_leaves_a_label_of_planc_to_its_block() -> None:

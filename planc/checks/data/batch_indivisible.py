@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import lcm
 
 from planc.checks.context_parallel.sequence_over_cp import CODE as SEQUENCE_OVER_CP
-from planc.checks.support.legal_values import choices, multiples_around
+from planc.checks.support.legal_values import choices, divisors, multiples_around
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.tensor_parallel.sequence_indivisible import CODE as SEQUENCE_INDIVISIBLE
 from planc.diagnostics import Code, Diagnostic, Label
@@ -37,8 +37,20 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             Label(plan.span("data.micro_batch"), sequences),
             Label(plan.span("data.sequence_length"), f"{data.sequence_length} tokens each"),
         ),
-        help=f"set `tokens_per_step` to {choices(multiples_around(wanted, of=every), near=wanted)}",
+        help=f"{_micro_batches(subject, wanted)}set `tokens_per_step` to "
+        f"{choices(multiples_around(wanted, of=every), near=wanted)}",
     )
+
+
+def _micro_batches(subject: Subject, wanted: int) -> str:
+    """The micro batches with which the tokens of a step stay as they are, `` or `` included."""
+    plan = subject.plan
+    if subject.meshes or plan.elastic is not None:
+        return ""
+    sequences, rest = divmod(wanted, tokens_per_micro_step(plan) // plan.data.micro_batch)
+    if rest or not sequences:
+        return ""
+    return f"set `micro_batch` to {choices(divisors(sequences), near=plan.data.micro_batch, limit=3)}, or "
 
 
 # A new sequence length would change the micro steps.

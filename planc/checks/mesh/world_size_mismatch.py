@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.plan.elastic_meshes import smaller_plans
+from planc.plan.spec import Plan
 from planc.vocab import MeshDim
 
 CODE = Code("P301", "world-size-mismatch", "the mesh does not match the world size")
@@ -21,7 +23,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     fits = [
         f"{mesh_dim} = {started * mesh.size(mesh_dim) // mesh.world_size}"
         for mesh_dim in (MeshDim.DP_SHARD, MeshDim.DP_REPLICATE, MeshDim.CP, MeshDim.TP)
-        if started * mesh.size(mesh_dim) % mesh.world_size == 0
+        if started * mesh.size(mesh_dim) % mesh.world_size == 0 and _can_use(subject.plan, mesh_dim)
     ]
     smaller = "".join(f" or {one.mesh.world_size}" for one in smaller_plans(subject.plan))
     product = f"{' x '.join(factors)} needs" if factors else "a mesh of one rank needs"
@@ -31,6 +33,23 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         help=f"start {mesh.world_size}{smaller} ranks"
         + (f", or set {' or '.join(f'`{one}`' for one in fits)}" if fits else ""),
     )
+
+
+def _can_use(plan: Plan, mesh_dim: MeshDim) -> bool:
+    """Whether a plan may give a mesh dim more ranks: something shards or replicates over it."""
+    if plan.mesh.size(mesh_dim) > 1:
+        return True
+    match mesh_dim:
+        case MeshDim.DP_REPLICATE:
+            return plan.fsdp is None or plan.fsdp.replicate_on is mesh_dim
+        case MeshDim.DP_SHARD:
+            return plan.fsdp is not None and mesh_dim in plan.fsdp.on
+        case MeshDim.CP:
+            return plan.context_parallel is not None
+        case MeshDim.TP:
+            return plan.tensor_parallel is not None
+        case _:
+            assert_never(mesh_dim)
 
 
 RULE = Rule((CODE,), check)

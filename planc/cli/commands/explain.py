@@ -73,7 +73,8 @@ def _page(topic: str) -> str | None:
     text = reference.page(topic)
     if text is None:
         text = pages.page(pages.names().get(topic.lower(), ""))
-    return text if text is not None else _command(topic) or foreign_page(topic) or _home(topic)
+    word = topic.lstrip("-").replace("-", "_")
+    return text if text is not None else _command(topic) or foreign_page(word) or _home(word)
 
 
 def _command(topic: str) -> str | None:

@@ -83,6 +83,8 @@ def _unknown(argument: str, parser: ArgumentParser) -> str:
         return f"unexpected argument `{argument}`"
     name = argument.partition("=")[0]
     near = _did_you_mean(name, _options(parser)) or f"`{parser.prog} --help` lists all options"
+    if parser.prog.endswith(" explain"):
+        near = f"for another tool's flag, run `{parser.prog} {name.lstrip('-').replace('-', '_')}`"
     return f"unknown option `{name}`; {near}"
 
 
