@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planc.diff.difference import Action, Change, Group
 from planc.diff.side import Side
@@ -19,6 +19,7 @@ from planc.graph.ops import (
 )
 from planc.graph.text import summarise
 from planc.source import Span
+from planc.styles.edges import Edge
 from planc.styles.style import StyleUse
 from planc.tables import format_shape, plural
 from planc.vocab import MeshDim, Placement, Shard, StridedShard
@@ -30,6 +31,7 @@ Layouts = Mapping[str, ParameterLayout]
 @dataclass(frozen=True, slots=True)
 class _Divided:
     use: StyleUse
+    edges: tuple[Edge, ...]
     parameters: tuple[tuple[str, Placement], ...]
     span: Span | None
 
@@ -49,7 +51,7 @@ def compare_styles(old: Side, new: Side) -> Iterator[Change]:
     groups: dict[tuple[str | None, str | None, str, str], list[str]] = {}
     for fqn in dict.fromkeys((*before, *after)):
         was, now = before.get(fqn), after.get(fqn)
-        if was and now and (was.use, was.parameters) == (now.use, now.parameters):
+        if was and now and replace(was, span=now.span) == now:
             continue
         note = _shape_change(fqn, was or now, old_layouts, new_layouts)
         groups.setdefault((*_styles(was, now), note, _place(now or was)), []).append(fqn)
@@ -59,7 +61,7 @@ def compare_styles(old: Side, new: Side) -> Iterator[Change]:
 
 def _divided(side: Side) -> dict[str, _Divided]:
     return {
-        fqn: _Divided(op.use, op.parameters, op.span)
+        fqn: _Divided(op.use, op.edges, op.parameters, op.span)
         for op in side.ops(ShardTensorParallel)
         for fqn in op.modules
     }
@@ -75,10 +77,17 @@ def _all_or_none(divided: Mapping[str, _Divided], *, is_added: bool, old: Side, 
 
 
 def _styles(was: _Divided | None, now: _Divided | None) -> tuple[str | None, str | None]:
-    """The styles' names, with the options that differ if the names are equal."""
+    """The styles' names, with the options that differ if the names are equal, or else with their edges."""
+    if was and now and was.use == now.use and was.edges != now.edges:
+        return _with_edges(was), _with_edges(now)
     if was and now and was.use.style == now.use.style:
         return _options(was.use, now.use), _options(now.use, was.use)
     return was.use.style if was else None, now.use.style if now else None
+
+
+def _with_edges(divided: _Divided) -> str:
+    found = "; ".join(map(str, divided.edges)) or "sends nothing at its edges"
+    return f"{divided.use.style} ({found})"
 
 
 def _options(use: StyleUse, other: StyleUse) -> str:

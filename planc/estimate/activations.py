@@ -24,10 +24,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from planc.estimate.experts import experts_saved
-from planc.estimate.rank_work import SEQUENCE, RankWork, ancestors
+from planc.estimate.rank_work import RankWork, ancestors
 from planc.estimate.selective import kept_results_bytes
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
+from planc.styles.edges import SEQUENCE
 from planc.vocab import DType, Replicate
 
 

@@ -20,10 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.estimate.activations import Loss, norm_tokens
-from planc.estimate.rank_work import SEQUENCE, RankWork, ancestors
+from planc.estimate.rank_work import RankWork, ancestors
 from planc.estimate.units import Unit
 from planc.inventory.schema import Kind
 from planc.record import record
+from planc.styles.edges import SEQUENCE
 
 SQUARES = "last norm's squares"
 _FLOAT32_BYTES = 4

@@ -23,13 +23,10 @@ from planc.graph.ops import (
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
-from planc.vocab import DType, MeshDim, Replicate, Shard
+from planc.styles.edges import FEATURES, SEQUENCE, Edge
+from planc.vocab import DType, MeshDim, Replicate
 
 AnOp = TypeVar("AnOp", bound=Op)
-
-SEQUENCE = Shard(1)
-"""Activations [batch, sequence, features], sharded along the sequence."""
-FEATURES = Shard(-1)
 
 
 @record
@@ -45,6 +42,8 @@ class RankWork:
     layouts: Mapping[str, ParameterLayout]
     styles: Mapping[str, StyleUse]
     """By module fqn, if tensor parallelism shards over more than one rank."""
+    edges: Mapping[str, tuple[Edge, ...]]
+    """What happens at the edges of these modules."""
     with_columns: frozenset[str]
     """Modules around a layer that computes its own columns of an output: their heads are sharded."""
     divides_sequence: bool
@@ -114,15 +113,6 @@ class RankWork:
         """The module that backward recomputes: this one, or one around it."""
         return fqn if fqn in self.checkpointed else self.checkpoint_around(fqn)
 
-    def gate(self, module: Module) -> str | None:
-        """The container that redistributes this module's input: the nearest, if the source is outside."""
-        for ancestor in ancestors(module.fqn):
-            use = self.styles.get(ancestor)
-            if use is not None and use.style == "prepare_input":
-                is_fed_inside = any(source.startswith(f"{ancestor}.") for source in module.sources)
-                return None if is_fed_inside else ancestor
-        return None
-
     def heads(self, attention: Attention) -> tuple[int, int]:
         """Query heads and key-value heads on this rank; sharded if a layer inside computes columns."""
         parts = self.tp if attention.fqn in self.with_columns else 1
@@ -137,7 +127,8 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
     # The root's dtype, which comes last: a unit of parameters kept in float32 is not cast.
     unit = next((op for op in reversed(ops) if isinstance(op, FullyShard)), None)
     compute = unit.param_dtype if unit and unit.param_dtype else build.dtype
-    styles = _styles(ops)
+    sharding = _sharding(ops)
+    styles = {fqn: op.use for fqn, op in sharding.items()}
     recomputed = [op for op in ops if isinstance(op, CheckpointActivations)]
     checkpointed = frozenset(fqn for op in recomputed for fqn in op.modules)
     return RankWork(
@@ -145,6 +136,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         inventory=inventory,
         layouts={layout.fqn: layout for layout in layouts(graph, inventory)},
         styles=styles,
+        edges={fqn: op.edges for fqn, op in sharding.items()},
         with_columns=frozenset(
             ancestor
             for fqn, use in styles.items()
@@ -179,9 +171,9 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
     )
 
 
-def _styles(ops: tuple[Op, ...]) -> dict[str, StyleUse]:
+def _sharding(ops: tuple[Op, ...]) -> dict[str, ShardTensorParallel]:
     return {
-        fqn: op.use
+        fqn: op
         for op in ops
         if isinstance(op, ShardTensorParallel) and op.over and op.use.style != "replicate"
         for fqn in op.modules

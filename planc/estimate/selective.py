@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from planc.estimate.rank_work import FEATURES, SEQUENCE, RankWork
+from planc.estimate.rank_work import RankWork
 from planc.inventory.schema import Attention, Kind
+from planc.styles.edges import Transfer
 from planc.vocab import DType
 
 
@@ -62,9 +63,8 @@ def kept_results(work: RankWork) -> frozenset[str]:
 
 def keeps_scattered(work: RankWork, fqn: str) -> bool:
     """Whether the result of a module's reduce-scatter over tp is kept."""
-    use = work.styles.get(fqn)
-    is_sum = use is not None and use.computes_on == FEATURES and use.output == SEQUENCE
-    return is_sum and work.region(fqn) in work.selective
+    is_scattered = any(edge.forward is Transfer.REDUCE_SCATTER for edge in work.edges.get(fqn, ()))
+    return is_scattered and work.region(fqn) in work.selective
 
 
 def _attention_bytes(work: RankWork, attention: Attention) -> int:

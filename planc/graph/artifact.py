@@ -17,7 +17,8 @@ from planc.graph.verify import verify
 from planc.strict_json import loads
 from planc.vocab import MeshDim
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: `tp.shard` lists what happens at the edges of its modules."""
 
 _Op = Annotated[AnyOp, Field(discriminator="op")]
 _STRICT: Any = {"extra": "forbid", "strict": True}
@@ -90,18 +91,17 @@ def dump(
 def load(text: str) -> Artifact:
     """The artifact in `text`, its graph verified and its hash recomputed; ArtifactError otherwise."""
     try:
-        artifact = _ADAPTER.validate_json(text)
         # Of two fields with one name the adapter takes the last, a reviewer may read the first.
-        loads(text)
+        _require_format(loads(text))
+        artifact = _ADAPTER.validate_json(text)
+    except ArtifactError:
+        raise
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(f"not a compiled plan: {where or 'document'}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"not a compiled plan: {error}") from None
-    if artifact.format_version != FORMAT_VERSION:
-        found = artifact.format_version
-        raise ArtifactError(f"format version {found}; this planc reads version {FORMAT_VERSION}")
     graph = graph_of(artifact)
     violations = verify(graph)
     if violations:
@@ -109,6 +109,13 @@ def load(text: str) -> Artifact:
     if graphs.plan_hash(graph) != artifact.plan_hash:
         raise ArtifactError("plan_hash does not match the graph: the file was changed after it was compiled")
     return artifact
+
+
+def _require_format(content: Any) -> None:
+    """ArtifactError for another format, whose fields are not known here."""
+    found = content.get("format_version") if isinstance(content, dict) else None
+    if isinstance(found, int) and found != FORMAT_VERSION:
+        raise ArtifactError(f"format version {found}; this planc reads version {FORMAT_VERSION}")
 
 
 def artifact_schema() -> dict[str, Any]:

@@ -16,19 +16,10 @@ from planc.inventory.schema import Kind, Module
 from planc.layouts.data_order import data_order, module_of
 from planc.layouts.families import family
 from planc.layouts.places import Places, places
-from planc.layouts.types import (
-    BATCH,
-    FEATURES,
-    PLAIN,
-    SEQUENCE,
-    WHOLE,
-    GradientFault,
-    Signature,
-    gradient_fault,
-    signature,
-)
+from planc.layouts.types import PLAIN, WHOLE, GradientFault, Signature, gradient_fault, signature
 from planc.plan.bind import BoundPlan
 from planc.record import record
+from planc.styles.edges import BATCH, FEATURES, SEQUENCE
 from planc.vocab import Placement
 
 _MAX_WALKS = 4

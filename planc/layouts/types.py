@@ -31,15 +31,10 @@ from enum import StrEnum
 from planc.inventory.schema import Module
 from planc.plan.bind import Assignment
 from planc.record import record
+from planc.styles.edges import normal
 from planc.vocab import Partial, Placement, Replicate, Shard
 
 WHOLE = Replicate()
-BATCH = Shard(0)
-SEQUENCE = Shard(1)
-FEATURES = Shard(-1)
-
-NUM_DIMS = 3
-"""The dimensions of activations between modules: [batch, sequence, features]."""
 
 
 class GradientFault(StrEnum):
@@ -85,16 +80,6 @@ def signature(assignment: Assignment) -> Signature:
     # The output of an attention with parameters of its own is the output of its last projection.
     gives = None if style.name == "local_params" else normal(use.output)
     return Signature(takes, computes_on, gives, placed, bool(placed), style.meets_heads)
-
-
-def normal(placement: Placement) -> Placement:
-    """The layout that a placement of [batch, sequence, features] means, by its usual name.
-
-    After the view to heads, `Shard(2)` is whole heads, which are the same ranks' features.
-    """
-    if isinstance(placement, Shard) and -NUM_DIMS <= placement.tensor_dim < NUM_DIMS:
-        return (BATCH, SEQUENCE, FEATURES)[placement.tensor_dim % NUM_DIMS]
-    return placement
 
 
 def gradient_of_whole(computed_on: Placement) -> Placement:

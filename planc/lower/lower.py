@@ -28,7 +28,6 @@ from planc.graph.ops import (
     ReduceMetrics,
     ResumeCheckpoint,
     ShardContext,
-    ShardTensorParallel,
     StepOptimizer,
     StepSchedule,
     SyncGradients,
@@ -39,14 +38,15 @@ from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
 from planc.lower.saving import save_checkpoint, settle_save
+from planc.lower.tensor_parallel import shard_tensor_parallel
 from planc.plan import spec
-from planc.plan.bind import Assignment, BoundPlan
+from planc.plan.bind import BoundPlan
 from planc.plan.data import Packing
 from planc.plan.facts import gradient_accumulation
 from planc.plan.tensor_dtypes import kept_in_float32
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
-from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, DType, MeshDim, Placement, Shard
+from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, DType, MeshDim, Shard
 
 
 def lower(bound: BoundPlan) -> Graph:
@@ -82,7 +82,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         span=plan.span("model.hf"),
     )
     yield _attention(plan)
-    yield from _tensor_parallel(bound)
+    yield from shard_tensor_parallel(bound)
     yield from _recomputation(bound)
     if plan.compile is not None:
         yield from _compilation(bound, plan.compile)
@@ -148,32 +148,6 @@ def _backend(compilation: spec.CompileSpec) -> tuple[CompileBackend, CompileMode
             return "aot_eager", None
         case spec.Eager():
             return "eager", None
-
-
-def _tensor_parallel(bound: BoundPlan) -> Iterator[AnyOp]:
-    """One op for each way of sharding modules, in the model's order."""
-    if bound.plan.tensor_parallel is None:
-        return
-    families: dict[tuple[object, ...], list[Assignment]] = {}
-    for fqn, assignment in bound.styles.items():
-        last = fqn.rpartition(".")[2]
-        depth = fqn.count(".")
-        families.setdefault((assignment.use, last, depth, _placements(bound, fqn)), []).append(assignment)
-    for (_, _, _, _), members in families.items():
-        yield ShardTensorParallel(
-            modules=tuple(member.fqn for member in members),
-            use=members[0].use,
-            parameters=_placements(bound, members[0].fqn),
-            over=bound.plan.tensor_parallel.on,
-            span=members[0].span,
-        )
-
-
-def _placements(bound: BoundPlan, fqn: str) -> tuple[tuple[str, Placement], ...]:
-    module = bound.inventory.get(fqn)
-    assert module is not None, f"{fqn} was matched in this inventory"
-    assignment = bound.styles[fqn]
-    return tuple((parameter.name, assignment.placement(parameter.name)) for parameter in module.parameters)
 
 
 def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:

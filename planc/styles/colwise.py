@@ -12,6 +12,8 @@ COLWISE = Style(
     parameters={"weight": Shard(0), "bias": Shard(0)},
     computes_on=Replicate(),
     input=Replicate(),
+    reads_by_parts=True,
+    yields=Shard(-1),
     output=Shard(-1),
     options=("input", "output"),
 )
@@ -24,6 +26,8 @@ COLWISE_GATHER_OUTPUT = Style(
     parameters={"weight": Shard(0), "bias": Shard(0)},
     computes_on=Replicate(),
     input=Replicate(),
+    reads_by_parts=True,
+    yields=Shard(-1),
     output=Replicate(),
     options=("input",),
 )

@@ -2,7 +2,7 @@
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
-from planc.vocab import Replicate, Shard
+from planc.vocab import Partial, Replicate, Shard
 
 EMBEDDING_ROWWISE = Style(
     name="embedding_rowwise",
@@ -12,6 +12,7 @@ EMBEDDING_ROWWISE = Style(
     parameters={"weight": Shard(0)},
     computes_on=Replicate(),
     input=Replicate(),
+    yields=Partial(),
     output=Replicate(),
     options=("output",),
 )
@@ -24,6 +25,7 @@ EMBEDDING_COLWISE = Style(
     parameters={"weight": Shard(1)},
     computes_on=Replicate(),
     input=Replicate(),
+    yields=Shard(-1),
     output=Replicate(),
     options=("output",),
 )

@@ -1,6 +1,7 @@
 """The replicated projection of latent attention."""
 
 from planc.inventory.schema import Kind
+from planc.styles.edges import READ_BY_PARTS, WHOLE, At, Edge
 from planc.styles.style import Style
 from planc.vocab import Replicate
 
@@ -17,4 +18,5 @@ MLA_KV_A_PROJ = Style(
     input=Replicate(),
     output=Replicate(),
     meets_heads=True,
+    more_edges=(Edge(At.ROTARY_OUTPUT, WHOLE, READ_BY_PARTS),),
 )

@@ -15,6 +15,8 @@ PACKED_COLWISE = Style(
     parameters={"weight": StridedShard(0, 2), "bias": StridedShard(0, 2)},
     computes_on=Replicate(),
     input=Replicate(),
+    reads_by_parts=True,
+    yields=Shard(-1),
     output=Shard(-1),
     options=("input",),
 )

@@ -15,6 +15,7 @@ PREPARE_INPUT = Style(
     parameters={},
     computes_on=Replicate(),
     input=Replicate(),
+    reads_by_parts=True,
     output=Replicate(),
     options=("input", "desired"),
     prepares=True,

@@ -2,7 +2,7 @@
 
 from planc.inventory.schema import Kind
 from planc.styles.style import Style
-from planc.vocab import Replicate, Shard
+from planc.vocab import Partial, Replicate, Shard
 
 ROWWISE = Style(
     name="rowwise",
@@ -12,6 +12,7 @@ ROWWISE = Style(
     parameters={"weight": Shard(1), "bias": Replicate()},
     computes_on=Shard(-1),
     input=Shard(-1),
+    yields=Partial(),
     output=Replicate(),
     options=("input", "output"),
 )
@@ -24,6 +25,7 @@ ROWWISE_SPLIT_INPUT = Style(
     parameters={"weight": Shard(1), "bias": Replicate()},
     computes_on=Shard(-1),
     input=Replicate(),
+    yields=Partial(),
     output=Replicate(),
     options=("output",),
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from planc.inventory.schema import Kind
 from planc.record import record
+from planc.styles.edges import READ_BY_PARTS, WHOLE, At, Edge, distribution, normal
 from planc.vocab import Placement, Replicate, Shard, StridedShard
 
 
@@ -14,8 +15,9 @@ class Style:
     """A style: the placements of one module over the tensor-parallel mesh dim.
 
     `parameters` places each parameter by its local name; one that is not listed is replicated. `computes_on`
-    is the placement of the input that the module's own arithmetic needs: an input in another placement
-    (`input`) is redistributed, and so is the output to `output`.
+    is the placement of the input that the module's own arithmetic needs, and `yields` the one it gives, the
+    input's unless it says another: an input in another placement (`input`) is redistributed, and so is the
+    output to `output`.
     """
 
     name: str
@@ -27,6 +29,11 @@ class Style:
     computes_on: Placement
     input: Placement
     output: Placement
+    yields: Placement | None = None
+    reads_by_parts: bool = False
+    """Whether ranks compute different things with a whole input, so that its gradient is a partial sum."""
+    more_edges: tuple[Edge, ...] = ()
+    """Of other values than the module's input and output."""
     options: tuple[str, ...] = ()
     reduces_parameter_gradients: bool = False
     """Whether gradients of replicated parameters are summed over the mesh dim."""
@@ -106,3 +113,24 @@ def use(style: Style, boundary: Boundary) -> StyleUse:
         boundary.output or (computes_on if is_input_only else style.output),
         sequence_dim,
     )
+
+
+def edges(style: Style, use: StyleUse, *, is_prepared: bool) -> tuple[Edge, ...]:
+    """The edges of a module with a style at which anything happens.
+
+    `is_prepared` is for a module whose input a container around it has prepared for all that read it: the
+    container reduces the sum of their gradients, once.
+    """
+    computes_on = normal(use.computes_on)
+    yields = computes_on if style.yields is None else style.yields
+    arriving, entering = distribution(normal(use.input)), distribution(computes_on)
+    if style.reads_by_parts and entering == WHOLE:
+        entering = READ_BY_PARTS
+    if is_prepared and arriving == WHOLE != entering:
+        arriving = READ_BY_PARTS
+    found = (
+        Edge(At.INPUT, arriving, entering),
+        Edge(At.OUTPUT, distribution(yields), distribution(normal(use.output))),
+        *style.more_edges,
+    )
+    return tuple(edge for edge in found if edge.arriving != edge.leaving)

@@ -13,10 +13,10 @@ from planc.api import check_plan
 from planc.deep_check.check import check_deep
 from planc.diagnostics import Diagnostic, Severity
 from planc.estimate.estimate import estimate
-from planc.layouts.types import normal
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import facts
 from planc.source import SourceFile
+from planc.styles.edges import normal
 from planc.vocab import Placement
 
 Verdict = Callable[[Path], tuple[str, ...]]

@@ -7,8 +7,8 @@ from math import gcd
 
 from planc.checks.support.rule import Subject
 from planc.inventory.schema import Attention
-from planc.layouts.types import FEATURES, normal
 from planc.plan.bind import Assignment
+from planc.styles.edges import FEATURES, normal
 
 
 def divided_attentions(subject: Subject) -> Iterator[tuple[Attention, Assignment]]:

@@ -8,9 +8,9 @@ from planc.checks.support.rule import Subject
 from planc.diagnostics import Label
 from planc.layouts.families import as_patterns, families, family, quoted
 from planc.layouts.flow import Clash, ClashKind
-from planc.layouts.types import SEQUENCE
 from planc.record import record
 from planc.source import Span
+from planc.styles.edges import SEQUENCE
 from planc.styles.style import Style
 from planc.vocab import Placement
 

@@ -8,8 +8,8 @@ from planc.checks.support.clash_report import patterns
 from planc.checks.support.rule import Subject
 from planc.inventory.schema import Kind, Module
 from planc.layouts.flow import ClashKind
-from planc.layouts.types import FEATURES, SEQUENCE, normal
 from planc.plan.bind import Assignment
+from planc.styles.edges import FEATURES, SEQUENCE, normal
 from planc.vocab import Placement, Shard
 
 

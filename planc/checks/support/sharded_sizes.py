@@ -13,11 +13,11 @@ from planc.checks.support.rule import Subject
 from planc.diagnostics import Label
 from planc.inventory.schema import Kind, Module, Parameter
 from planc.layouts.families import quoted
-from planc.layouts.types import SEQUENCE, normal
 from planc.plan.bind import Assignment
 from planc.record import record
 from planc.source import Span
 from planc.styles import StyleUse
+from planc.styles.edges import SEQUENCE, normal
 from planc.tables import plural
 from planc.vocab import Shard, StridedShard
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.legal_values import choices, multiples_around
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
-from planc.layouts.types import BATCH, normal
+from planc.styles.edges import BATCH, normal
 from planc.tables import plural
 from planc.vocab import MeshDim
 

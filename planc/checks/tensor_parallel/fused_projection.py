@@ -12,8 +12,8 @@ from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Attention, Kind, Module
 from planc.layouts.families import quoted
-from planc.layouts.types import FEATURES, normal
 from planc.plan.bind import Assignment
+from planc.styles.edges import FEATURES, normal
 from planc.vocab import MeshDim, Shard
 
 CODE = Code("P417", "fused-projection", "a fused projection is sharded across its parts")

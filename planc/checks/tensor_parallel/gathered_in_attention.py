@@ -11,8 +11,9 @@ from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGR
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.families import quoted
-from planc.layouts.types import SEQUENCE, WHOLE, normal
+from planc.layouts.types import WHOLE
 from planc.plan.bind import Assignment
+from planc.styles.edges import SEQUENCE, normal
 from planc.vocab import MeshDim
 
 CODE = Code("P460", "gathered-in-attention", "attention gets a sharded sequence length")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.layouts.types import FEATURES, WHOLE
+from planc.layouts.types import WHOLE
+from planc.styles.edges import FEATURES
 from planc.vocab import MeshDim
 
 CODE = Code("P410", "head-output", "the loss does not support this layout of logits")

@@ -13,8 +13,8 @@ from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Attention, Kind
 from planc.layouts.families import as_patterns, families, quoted
-from planc.layouts.types import FEATURES, normal
 from planc.source import Span
+from planc.styles.edges import FEATURES, normal
 from planc.vocab import MeshDim
 
 CODE = Code("P418", "heads-fixed", "this attention needs all of its heads")

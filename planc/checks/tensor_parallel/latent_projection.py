@@ -11,7 +11,7 @@ from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind
 from planc.layouts.families import quoted
-from planc.layouts.types import FEATURES
+from planc.styles.edges import FEATURES
 from planc.vocab import MeshDim
 
 CODE = Code("P432", "latent-projection", "`mla_kv_a_proj` needs latent attention with sharded heads")

@@ -9,7 +9,8 @@ from planc.checks.support.remedies import behind_norms, changed, gathered, is_se
 from planc.checks.support.rule import Subject
 from planc.inventory.schema import Kind
 from planc.layouts.families import quoted
-from planc.layouts.types import FEATURES, SEQUENCE, WHOLE, normal
+from planc.layouts.types import WHOLE
+from planc.styles.edges import FEATURES, SEQUENCE, normal
 from planc.styles.style import Style
 from planc.vocab import Placement
 

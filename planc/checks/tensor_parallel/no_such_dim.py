@@ -9,8 +9,8 @@ from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.rule_groups import by_rule
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.families import quoted
-from planc.layouts.types import NUM_DIMS
 from planc.styles import StyleUse
+from planc.styles.edges import NUM_DIMS
 from planc.vocab import MeshDim, Placement, Shard
 
 CODE = Code("P483", "no-such-dim", "activations have no such dimension")

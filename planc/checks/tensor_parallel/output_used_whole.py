@@ -9,8 +9,8 @@ from planc.checks.support.rule import Rule, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.families import as_patterns, families, quoted
-from planc.layouts.types import FEATURES, normal
 from planc.source import Span
+from planc.styles.edges import FEATURES, normal
 from planc.vocab import MeshDim
 
 REDUCED = Code("P433", "features-reduced", "a reduction over features would see one shard")

@@ -12,9 +12,9 @@ from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind
 from planc.layouts.families import families, quoted
 from planc.layouts.places import weightless_norms
-from planc.layouts.types import FEATURES, normal
 from planc.plan.bind import Assignment
 from planc.styles import STYLES, Style
+from planc.styles.edges import FEATURES, normal
 from planc.vocab import MeshDim
 
 CODE = Code("P405", "style-kind", "this style does not fit the module")

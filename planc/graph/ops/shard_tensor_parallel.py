@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
+from planc.styles.edges import Edge
 from planc.styles.style import StyleUse
 from planc.vocab import MeshDim, Placement
 
@@ -17,6 +18,8 @@ class ShardTensorParallel(Op):
     summary: ClassVar[str] = "Shards modules over the tensor-parallel mesh dim with one style."
     modules: tuple[str, ...]
     use: StyleUse
+    edges: tuple[Edge, ...]
+    """What happens to the values that enter and leave a module, forward and backward."""
     parameters: tuple[tuple[str, Placement], ...]
     """Each parameter's local name and placement."""
     over: tuple[MeshDim, ...]
