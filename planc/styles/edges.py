@@ -9,7 +9,7 @@ Ranks hold a value between modules in one of these ways, with its gradient:
 | Shard(d)  | Shard(d)  | have a shard each                                                     |
 | Partial   | Replicate | have summands: the value is yet to be summed                          |
 
-An edge goes from one to another. `Edge.forward` and `Edge.backward` are the only place that says what is sent
+An edge goes from one to another. `Edge.forward` and `Edge.backward` are the only place that states what is sent
 for it: the estimate counts their bytes, and runs perform them.
 """
 
@@ -62,7 +62,7 @@ class At(StrEnum):
     INPUT = "input"
     OUTPUT = "output"
     ROUTING_WEIGHTS = "routing_weights"
-    """The weights of each token's experts: an input of experts beside the tokens."""
+    """The weights of each token's experts: an input of experts in addition to the tokens."""
     ROTARY_OUTPUT = "rotary_output"
     """The last features of a latent projection's output, which each rank's heads read."""
 

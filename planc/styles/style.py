@@ -31,7 +31,7 @@ class Style:
     output: Placement
     yields: Placement | None = None
     reads_by_parts: bool = False
-    """Whether ranks compute different things with a whole input, so that its gradient is a partial sum."""
+    """Whether ranks compute different things with a whole input, whose gradient is then a partial sum."""
     more_edges: tuple[Edge, ...] = ()
     """Of other values than the module's input and output."""
     options: tuple[str, ...] = ()

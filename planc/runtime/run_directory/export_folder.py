@@ -114,7 +114,7 @@ def write_file(path: Path, entries: Sequence[Entry], *, data: Iterable[memoryvie
 
 
 def finish(temporary: Path, folder: Path, *, described: Description) -> str:
-    """Complete an export and put it into place; return what there is to say of it, such as
+    """Complete an export and put it into place; return remarks on it, such as
     `, replacing the export of step 60`.
 
     Files in an earlier export that planc did not write are kept, unless the new one has a file of that name.

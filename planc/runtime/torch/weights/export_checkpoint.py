@@ -46,7 +46,7 @@ _MODEL_PREFIX = "model."
 def export_checkpoint(
     directory: Path, *, model: Path, tokenizer: Path | None, folder: Path, dtype: DType | None
 ) -> str:
-    """Export the checkpoint in `directory` to `folder`; what there is to say of it, as
+    """Export the checkpoint in `directory` to `folder`; return remarks on it, such as
     `, replacing the export of step 60`.
 
     `model` is the directory of the model's config.json, `tokenizer` that of the plan's tokenizer, if it has
