@@ -162,7 +162,7 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
 
 
 def _recorded(op: Op, position: Position, *, lost: str | None) -> Mapping[str, Any]:
-    """The entries of status.json for a failure in an op: the last complete step, and the ranks that were lost."""
+    """The entries of status.json for a failure in an op: the last complete step, and the lost ranks."""
     step = {"step": position.step - (op.stage is not Stage.SAVE)} if position.step else {}
     return {**step, **({"lost": lost} if lost else {})}
 
