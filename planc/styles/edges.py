@@ -10,7 +10,8 @@ Ranks hold a value between modules in one of these ways, with its gradient:
 | Partial   | Replicate | have summands: the value is yet to be summed                          |
 
 An edge goes from one to another. `Edge.forward` and `Edge.backward` are the only place that states what is
-sent for it: the graph lists them, the estimate counts their bytes, and tests compare these with what runs send.
+sent for it: the graph lists them, the estimate counts their bytes, and tests compare these with what runs
+send.
 """
 
 from __future__ import annotations

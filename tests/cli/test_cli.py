@@ -81,7 +81,7 @@ def test_reader_that_stops_reading_is_no_bug(plan: Path) -> None:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
-    assert process.returncode == 1
+    assert process.returncode == 141
 
 
 def test_an_interrupt_is_one_line(terminal: Terminal, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:

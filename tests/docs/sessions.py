@@ -87,6 +87,8 @@ def elided(entry: Entry, printed: str) -> str:
 
 
 VOLATILE = (
+    # A commit's hash may be of digits alone.
+    (r"\bcompared with [0-9a-f]{7}\b", "compared with HASH"),
     (r"\b[0-9a-f]{7,64}\b(?<![0-9]{7})", "HASH"),
     (r"\b\d+\.\d+ s\b", "SECONDS"),
     (r"\b\d(\.\d+)?e-\d\d\b", "SMALL"),

@@ -108,7 +108,7 @@ def large(folder: Path) -> Path:
     for name in ("llama.plan", "old.plan"):
         (folder / name).write_text(plan)
     (folder / "tour.plan").write_text(WHOLE)
-    (folder / "new.plan").write_text(plan.replace("steps = 40_000", "steps = 50_000"))
+    (folder / "new.plan").write_text(plan.replace("steps = 40_000", "steps = 40_000\n  log_every = 7 steps"))
     (folder / "plans" / "llama.plan").write_text((PLANS / "llama-3.1-8b.plan").read_text())
     quickstart = (PLANS / "quickstart.plan").read_text()
     (folder / "h100.json").write_text(CALIBRATION)
@@ -183,6 +183,7 @@ FILLED = {
     "planc estimate --calibration FILE": "planc estimate llama.plan --gpu h100",
     "planc checkpoint convert": "planc checkpoint convert runs/llama --dcp plain",
     "planc checkpoint verify": "planc checkpoint verify runs/llama",
+    "planc check --fix": "planc check --fix llama.plan",
     "planc check --fix --unsafe-fixes": "planc check --fix --unsafe-fixes llama.plan",
     "planc check plans/NAME.plan": "planc check plans/quickstart.plan",
     "planc show --layout": "planc show llama.plan --layout",
