@@ -91,4 +91,6 @@ def test_globs_of_any_depth_are_followed(
     trained: str, evaluated: str, codes: list[str], tmp_path: Path
 ) -> None:
     new = f'source = text("{trained}")\n  eval "held" {{ source = text("{evaluated}"), every = 5 steps }}'
-    assert [code for code, _ in found(tmp_path, old='source = text("data/*.txt")', new=new)] == codes
+    # P738 notes that no such files are here.
+    noted = found(tmp_path, old='source = text("data/*.txt")', new=new)
+    assert [code for code, _ in noted if code != "P738"] == codes

@@ -89,4 +89,4 @@ def test_resolved_text_says_all_of_it_and_means_the_same() -> None:
 def test_sources_of_evaluations_are_checked_as_those_of_the_data(tmp_path: Path) -> None:
     block = '  eval "talk" { source = chat("talk.jsonl"), every = 1 steps }\n'
     checked = check_source(SourceFile("x.plan", FULL.replace(*with_blocks(block))), base=PLANS)
-    assert [one.code.code for one in checked.diagnostics] == ["P731"]
+    assert [one.code.code for one in checked.diagnostics] == ["P731", "P738"]

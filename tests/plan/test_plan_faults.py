@@ -105,7 +105,7 @@ FAULTS = [
         "P208",
         "h",
         "unexpected unit `h`: this value is a plain numbe",
-        "write `1`",
+        "write a number without a unit",
     ),
     (
         "[0.9, 0.95]",
@@ -658,7 +658,7 @@ FAULTS = [
         "P208",
         "h",
         "unexpected unit `h`: this value is a plain numbe",
-        "write `4`",
+        "write a number without a unit",
     ),
     (
         LR,
