@@ -31,10 +31,11 @@ def workspace(folder: Path) -> Path:
 def run(command: str, folder: Path) -> tuple[str, int]:
     """What a command prints on both streams, and its exit code.
 
-    A plain `planc` command runs in this process, which has imported all that it needs; all else runs in bash.
+    A plain `planc` command runs in this process, which has imported all that it needs; all else runs in bash,
+    and so does what executes a model.
     """
     words = [] if re.search(r"[|<>&;$*\\\n]", command) else shlex.split(command, comments=True)
-    if words[:1] == ["planc"] and words[1:2] != ["run"]:
+    if words[:1] == ["planc"] and words[1:2] != ["run"] and "--deep" not in words:
         return _in_process(words[1:], folder)
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
