@@ -15,6 +15,7 @@ from planc.graph.sources import reads_local_files
 from planc.hub.names import is_hub, model_folder
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import matched_files
+from planc.runtime.data.tokenizer_folder import tokenizer_file
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_files
 from planc.source import SourceFile, Span
@@ -65,7 +66,7 @@ def _weights(op: LoadWeights, base: Path) -> Input:
 
 def _tokenizer(op: OpenData, base: Path) -> Input:
     path = base / op.tokenizer
-    file = path / "tokenizer.json" if path.is_dir() else path
+    file = tokenizer_file(path)
     if not file.is_file():
         help = f"write a tokenizer.json there, or correct `data.tokenizer`: {path.absolute()} has none"
         return Input("tokenizer", f"no tokenizer at {op.tokenizer}", op.span, help)

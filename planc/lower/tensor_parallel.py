@@ -7,31 +7,36 @@ from collections.abc import Iterator
 from planc.graph.ops import ShardTensorParallel
 from planc.plan.bind import Assignment, BoundPlan
 from planc.styles.edges import Edge
-from planc.styles.style import edges
+from planc.styles.style import StyleUse, edges
 from planc.vocab import Placement
+
+_Placements = tuple[tuple[str, Placement], ...]
+_Family = tuple[str, int, StyleUse, tuple[Edge, ...], _Placements]
+"""A module's last name and depth, and how it is sharded: what modules of one op have in common."""
 
 
 def shard_tensor_parallel(bound: BoundPlan) -> Iterator[ShardTensorParallel]:
     """One op for each way of sharding modules, in the model's order."""
     if bound.plan.tensor_parallel is None:
         return
-    families: dict[tuple[object, ...], list[Assignment]] = {}
+    made: dict[tuple[StyleUse, bool], tuple[Edge, ...]] = {}
+    families: dict[_Family, list[Assignment]] = {}
     for fqn, assignment in bound.styles.items():
-        alike = (assignment.use, _edges(bound, assignment), _placements(bound, fqn))
-        families.setdefault((fqn.rpartition(".")[2], fqn.count("."), *alike), []).append(assignment)
-    for members in families.values():
+        key = assignment.use, _is_prepared(bound, fqn)
+        if key not in made:
+            made[key] = edges(assignment.style, assignment.use, is_prepared=key[1])
+        name, depth = fqn.rpartition(".")[2], fqn.count(".")
+        family = name, depth, assignment.use, made[key], _placements(bound, fqn)
+        families.setdefault(family, []).append(assignment)
+    for (_, _, use, at_edges, placements), members in families.items():
         yield ShardTensorParallel(
             modules=tuple(member.fqn for member in members),
-            use=members[0].use,
-            edges=_edges(bound, members[0]),
-            parameters=_placements(bound, members[0].fqn),
+            use=use,
+            edges=at_edges,
+            parameters=placements,
             over=bound.plan.tensor_parallel.on,
             span=members[0].span,
         )
-
-
-def _edges(bound: BoundPlan, assignment: Assignment) -> tuple[Edge, ...]:
-    return edges(assignment.style, assignment.use, is_prepared=_is_prepared(bound, assignment.fqn))
 
 
 def _is_prepared(bound: BoundPlan, fqn: str) -> bool:
@@ -47,7 +52,7 @@ def _is_prepared(bound: BoundPlan, fqn: str) -> bool:
     return False
 
 
-def _placements(bound: BoundPlan, fqn: str) -> tuple[tuple[str, Placement], ...]:
+def _placements(bound: BoundPlan, fqn: str) -> _Placements:
     module = bound.inventory.get(fqn)
     assert module is not None, f"{fqn} was matched in this inventory"
     assignment = bound.styles[fqn]

@@ -72,5 +72,9 @@ def folder_of_tokenizer(tokenizer: str, *, base: Path) -> Path | None:
     """The directory of a plan's tokenizer, a path relative to `base`; None for `bytes`."""
     if tokenizer == "bytes":
         return None
-    path = base / tokenizer
-    return path if path.is_dir() else path.parent
+    return tokenizer_file(base / tokenizer).parent
+
+
+def tokenizer_file(path: Path) -> Path:
+    """The tokenizer.json that a plan's path means: the file itself, or the one in a directory."""
+    return path / "tokenizer.json" if path.is_dir() else path
