@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import inf
-from statistics import median
 from typing import Any
 
 from planc.record import record
@@ -93,4 +92,7 @@ def step_seconds(lines: Sequence[str]) -> float:
     if len(found) <= WARMUP_STEPS:
         logged = "1 step is" if len(found) == 1 else f"{len(found)} steps are"
         raise ValueError(f"{logged} logged; more than {WARMUP_STEPS} are needed")
+    # It brings fractions and decimals, for which every check would wait.
+    from statistics import median
+
     return median(found[WARMUP_STEPS:])

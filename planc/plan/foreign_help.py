@@ -11,7 +11,7 @@ from typing import Any
 from planc.diagnostics import Applicability, Fix
 from planc.plan.blocks import BLOCKS, settings
 from planc.plan.foreign import Foreign
-from planc.plan.foreign_words import ARGUMENT_NAME, FOREIGN
+from planc.plan.foreign_words import ARGUMENT_NAME, foreign_word
 from planc.plan.scalars import MAX_INTEGER, Int
 from planc.plan.scope import ParamValue, Scope
 from planc.plan.spellings import dtype_word
@@ -52,7 +52,7 @@ def meant_by(statement: ast.Setting, *, kind: str, taken: Collection[str], scope
     `kind` is empty at the top level.
     """
     word = statement.name.text
-    foreign = FOREIGN.get(word.lower())
+    foreign = foreign_word(word)
     if foreign is None:
         return None
     key = _key(foreign) if foreign.block == kind else None
@@ -157,13 +157,13 @@ def _asks_for(foreign: Foreign, value: ast.Value) -> bool:
 
 def foreign_help(word: str, *, kind: str = "") -> str | None:
     """What to write for another tool's word inside a `kind` block, or at the top level."""
-    foreign = FOREIGN.get(word.lower())
+    foreign = foreign_word(word)
     return _sentence(foreign, word, None, kind=kind) if foreign else None
 
 
 def foreign_page(word: str) -> str | None:
     """What `planc explain` prints for another tool's word; None for a label that plans have too."""
-    foreign = FOREIGN.get(word.lower())
+    foreign = foreign_word(word)
     if foreign is None or word in LABELS:
         return None
     lines = [f"{word}: a word of other tools", "", _sentence(foreign, word, None, kind="")]
@@ -174,7 +174,7 @@ def foreign_page(word: str) -> str | None:
 
 def meant_block(word: str) -> str | None:
     """The kind of block that another tool's word belongs to, or names."""
-    foreign = FOREIGN.get(word.lower())
+    foreign = foreign_word(word)
     if foreign is None or not foreign.line:
         return None
     kind = foreign.block or foreign.line.split()[0]
@@ -184,7 +184,7 @@ def meant_block(word: str) -> str | None:
 
 def meant_setting(word: str) -> str | None:
     """The dotted path of the setting, or of the argument, whose value another tool's word takes."""
-    foreign = FOREIGN.get(word.lower())
+    foreign = foreign_word(word)
     if foreign is None or not (argument := ARGUMENT_NAME.search(foreign.line)):
         return None
     path = f"{foreign.block}.{_key(foreign)}"
@@ -193,7 +193,7 @@ def meant_setting(word: str) -> str | None:
 
 def meant_mesh_dim(word: str) -> MeshDim | None:
     """The mesh dim that another tool's word names."""
-    foreign = FOREIGN.get(word.lower())
+    foreign = foreign_word(word)
     key = _key(foreign) if foreign is not None and foreign.block == "mesh" else None
     return MeshDim(key) if key in tuple(MeshDim) else None
 

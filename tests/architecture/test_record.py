@@ -127,6 +127,7 @@ NOT_NEEDED = (
         "planc.graph.artifact",
     ),
     *("planc.cli.support.deep", "planc.runtime", "planc.diff", "planc.fmt", "planc.capacity.fits"),
+    *("planc.plan.foreign_training", "planc.plan.foreign_parallelism", "statistics"),
     *("torch", "transformers", "numpy", "rich", "pydantic", "asyncio", "multiprocessing"),
 )
 

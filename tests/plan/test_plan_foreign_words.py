@@ -10,7 +10,7 @@ from planc.api import check_source
 from planc.diagnostics.fixes import apply_fixes
 from planc.plan.blocks import BLOCKS, setting_paths
 from planc.plan.foreign_help import LABELS, foreign_help, foreign_page, meant_block, meant_setting
-from planc.plan.foreign_words import FOREIGN
+from planc.plan.foreign_words import foreign_words
 from planc.source import SourceFile
 from tests.plan.resolving import TEXT, edited, fault, faults, resolved, setting
 from tests.plans import PLANS
@@ -47,12 +47,12 @@ def with_line(line: str, kind: str) -> str:
     return PLAIN[:start] + "\n".join((*kept, f"  {line}")) + "\n" + PLAIN[end:]
 
 
-@pytest.mark.parametrize("word", {meant: word for word, meant in FOREIGN.items()}.values())
+@pytest.mark.parametrize("word", {meant: word for word, meant in foreign_words().items()}.values())
 def test_the_line_that_a_help_offers_resolves(word: str) -> None:
     """One word of each row: the others of the row have the same line."""
     help = foreign_help(word)
     assert help is not None
-    if FOREIGN[word].factors or not FOREIGN[word].line:
+    if foreign_words()[word].factors or not foreign_words()[word].line:
         assert "write `" not in help, "without a line there is nothing to paste"
         return
     line = LINE.search(help)
@@ -64,7 +64,7 @@ def test_the_line_that_a_help_offers_resolves(word: str) -> None:
 def test_an_unknown_key_gets_the_help_in_the_block_where_people_write_it(kind: str) -> None:
     words = [
         word
-        for word, meant in FOREIGN.items()
+        for word, meant in foreign_words().items()
         if word not in KEYS and (meant_block(word) == kind or kind == "train") and not meant.rule
     ]
     start, _ = body_of(kind)
@@ -78,7 +78,7 @@ def test_an_unknown_key_gets_the_help_in_the_block_where_people_write_it(kind: s
 
 
 def test_an_unknown_block_gets_the_help() -> None:
-    words = [word for word in FOREIGN if word not in BLOCKS]
+    words = [word for word in foreign_words() if word not in BLOCKS]
     found = {one.primary.text: one for one in faults(PLAIN + "".join(f"\n{word} {{\n}}" for word in words))}
     for word in words:
         problem = found[f"no block `{word}`"]
@@ -86,7 +86,7 @@ def test_an_unknown_block_gets_the_help() -> None:
 
 
 def test_explain_has_every_word() -> None:
-    for word in FOREIGN.keys() - LABELS:
+    for word in foreign_words().keys() - LABELS:
         page = foreign_page(word)
         assert page is not None and str(foreign_help(word)) in page
         assert page.startswith(f"{word}: a word of other tools\n")
@@ -104,7 +104,7 @@ def test_explain_leaves_a_label_of_planc_to_its_block() -> None:
 
 
 def test_every_word_can_be_a_name_and_is_in_lower_case() -> None:
-    for word in FOREIGN:
+    for word in foreign_words():
         assert re.fullmatch(r"[a-z][a-z0-9_]*", word)
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from planc.api import Checked, check_source
-from planc.plan.foreign_words import FOREIGN
+from planc.plan.foreign_words import foreign_words
 from planc.source import SourceFile
 from planc.styles import STYLES, Style
 from planc.styles.sequence_parallel import RULES
@@ -102,7 +102,7 @@ def test_a_word_that_asks_for_nothing_is_removed(written: str, help: str) -> Non
 
 def test_false_is_not_answered_with_a_line_that_turns_the_feature_on() -> None:
     """Unless the row says that both values ask for something."""
-    for word, foreign in FOREIGN.items():
+    for word, foreign in foreign_words().items():
         if not foreign.line or foreign.both or foreign.factors or "<" in foreign.line:
             continue
         found = fault(edited(("steps = 60", f"steps = 60\n  {word} = false")))
