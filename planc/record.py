@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from operator import attrgetter
 from types import CodeType, FunctionType
@@ -66,7 +66,7 @@ def _record(cls: type[Any], *, kw_only: bool) -> Any:
     metaclass: Any = type(cls)
     made = metaclass(cls.__name__, cls.__bases__, namespace)
     made.__qualname__ = cls.__qualname__
-    made.__init__ = _init(made, taken)
+    made.__init__ = _init(made, [one for one in taken if one.init])
     return made
 
 
@@ -107,7 +107,7 @@ def _getter(names: list[str]) -> Callable[[object], object]:
     return attrgetter(*names) if names else lambda self: ()
 
 
-def _init(cls: type[Any], taken: tuple[Field[Any], ...]) -> Callable[..., None]:
+def _init(cls: type[Any], taken: Sequence[Field[Any]]) -> Callable[..., None]:
     """`__init__` with the fields as its parameters. A frozen object is filled through its class's slots."""
     by_place = [one for one in taken if not one.kw_only]
     by_name = [one for one in taken if one.kw_only]

@@ -26,6 +26,10 @@ def example(decorate: Callable[[type[Any]], Any]) -> Any:
         table: dict[str, int] = field(default_factory=dict)
         place: int = field(default=0, compare=False)
         hidden: str = field(default="", repr=False)
+        later: int = field(init=False, compare=False, repr=False)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "later", self.size + 1)
 
     return decorate(Example)
 
@@ -49,6 +53,7 @@ def test_a_record_is_made_as_a_dataclass_is(arguments: tuple[Any, ...], named: d
     assert asdict(made) == asdict(wanted)
     assert repr(replace(made, size=9)) == repr(replace(wanted, size=9))
     assert [one.name for one in fields(made)] == [one.name for one in fields(wanted)]
+    assert (made == Record(*arguments, **named), made.later) == (True, wanted.later)
 
 
 @pytest.mark.parametrize("named", [{}, {"name": "a", "other": 1}, {"size": 1}])
