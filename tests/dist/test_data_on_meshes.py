@@ -15,6 +15,7 @@ from planc.runtime.errors import RunError
 from planc.verify.ranks import Record, Task, train_rank
 from tests.data.conversing import TALK, save_talks, save_tokenizer
 from tests.dist.pool import RankError, run_ranks
+from tests.slow import slow_except
 from tests.plans import PLANS, checked, write_plan
 
 PLAN = """\
@@ -92,7 +93,7 @@ def trained(folder: Path, *settings: str, run_folder: Path, stop_after: int | No
     return run_ranks(train_rank, graph.world_size, task, init=False)
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", slow_except(MESHES, "dp2 cp2"))
 @pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.slow), "isolate"])
 def test_losses_and_evaluations_are_those_of_one_process(
     folder: Path, packing: str, mesh: str, tmp_path: Path

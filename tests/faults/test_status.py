@@ -23,6 +23,7 @@ from tests.launch.faulty import FAULTY, PYTHON, run_faulty
 from tests.launch.faulty_run_fill import fill
 from tests.launch.processes import start
 from tests.parity.cases import Case, make_workspace, plan_text
+from tests.slow import slow_except
 
 MIB = 2**20
 
@@ -97,7 +98,7 @@ def test_a_run_on_a_full_disk_says_how_it_ended(op: str, workspace: Path, small_
     assert "Traceback" not in outcome.stderr
 
 
-@pytest.mark.parametrize("op", ["forward", "checkpoint.save"])
+@pytest.mark.parametrize("op", slow_except(["forward", "checkpoint.save"], "forward"))
 def test_a_rank_that_is_left_writes_the_status_of_a_dead_rank_0(
     op: str, workspace: Path, tmp_path: Path
 ) -> None:

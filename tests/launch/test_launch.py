@@ -183,6 +183,7 @@ def test_ranks_with_different_plans_are_refused(workspace: Path, tmp_path: Path)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_numbers_that_explode_end_the_run_with_its_own_code(workspace: Path, tmp_path: Path) -> None:
     command = (
         *(str(workspace / "two.plan"), "--run-dir", str(tmp_path / "run")),
@@ -196,6 +197,7 @@ def test_numbers_that_explode_end_the_run_with_its_own_code(workspace: Path, tmp
     assert (status["state"], status["exit_code"]) == ("failed", 5)
 
 
+@pytest.mark.slow
 def test_a_run_of_one_process_goes_on_under_torchrun_as_if_it_had_never_stopped(
     workspace: Path, tmp_path: Path
 ) -> None:

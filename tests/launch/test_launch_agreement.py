@@ -111,6 +111,7 @@ def test_one_byte_of_one_ranks_data_ends_the_run_before_its_first_step(folder: P
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_versions_environment_and_settings_are_compared(folder: Path, tmp_path: Path) -> None:
     shim = tmp_path / "shim"
     (shim / "pyarrow-1.2.3.dist-info").mkdir(parents=True)

@@ -121,6 +121,7 @@ def test_what_a_failed_rank_said_is_told_by_the_others_too(plan: Path, tmp_path:
     assert seconds < IN_TIME_SECONDS
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_busy_elsewhere_is_named(plan: Path, tmp_path: Path) -> None:
     with launched(plan, tmp_path, fault="sleep 1 2 batch.next", launcher="mpirun") as rank_0:
         text, seconds = report(rank_0)
@@ -128,6 +129,7 @@ def test_a_rank_that_is_busy_elsewhere_is_named(plan: Path, tmp_path: Path) -> N
     assert seconds < IN_TIME_SECONDS
 
 
+@pytest.mark.slow
 def test_ranks_that_may_be_on_several_machines_meet_in_the_store(plan: Path, tmp_path: Path) -> None:
     with launched(plan, tmp_path, fault="linger 1 2 forward", launcher="srun") as rank_0:
         text, seconds = report(rank_0)

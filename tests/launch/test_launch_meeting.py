@@ -93,6 +93,7 @@ def test_a_world_of_more_ranks_than_were_started_is_told_by_those_that_were(plan
     assert "ranks 2, 3 did not join within 3 s" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_told_of_another_world_says_so_and_the_others_name_it(plan: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
         port = free_port()

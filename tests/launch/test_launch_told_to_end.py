@@ -48,6 +48,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return Undisturbed(plan, last_files(folder / "run"))
 
 
+@pytest.mark.slow
 def test_a_signal_to_torchrun_saves_and_the_run_goes_on_exactly(
     undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ def experts_on(shape: str, mesh: Mapping[str, int], *settings: str) -> Case:
     return Case(shape, "experts", mesh, model="qwen3-moe", tensor_parallel="auto", settings=settings)
 
 
+@pytest.mark.slow
 def test_divided_experts_resume_whole_and_whole_ones_divided(workspace: Path) -> None:
     """What is stored is in the model's own order, in which a rank's part of packed experts is two blocks."""
     divided, whole = experts_on("TP2", {"tp": 2}), experts_on("DP2", {"dp_shard": 2})

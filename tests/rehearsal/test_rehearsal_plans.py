@@ -13,8 +13,6 @@ from tests.plans import PLANS, canonical_plans, checked
 
 QUICK = (
     PLANS / "launch-dp2-cp2-tp2.plan",
-    # Its embedding is initialized together with a buffer of its own.
-    PLANS / "gemma-3-1b.plan",
     # A buffer of the whole model, without parameters of its own, is set by the initialization.
     PLANS / "starcoderbase-1b.plan",
 )
