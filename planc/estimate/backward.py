@@ -11,8 +11,8 @@ unit is (torch's _fsdp_param_group.py, post_backward). The operations are transf
     attention             the gradients of its output, queries, keys and values
     norm                  three tensors in float32
     stacked experts       the gradients of the rows that a projection reads and makes
-    embedding             its whole weight's gradient, whatever rows a rank holds, and the rank's rows of it;
-                          where it is the head's too, the head's, which has waited, and the sum of both
+    embedding             the gradient of a rank's rows; where they are the head's too, the head's, which has
+                          waited, and the sum of both
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from planc.estimate.experts import experts_saved
 from planc.estimate.gaps import last_units
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork, ancestors
-from planc.estimate.units import Unit, num_gradients
+from planc.estimate.units import Unit
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 
@@ -163,10 +163,8 @@ class _Walk:
                 self._live -= norm_bytes(self._work, module)
                 self._weigh(module)
             case Kind.EMBEDDING:
-                whole = self._element * sum(prod(one.shape) for one in self._layouts(module))
-                own = self._element * sum(prod(one.tp_shape) for one in self._layouts(module))
                 shared = self._shared(module)
-                yield self._now(whole + (own if own < whole else 0) + shared * self._is_added)
+                yield self._now(self._gradient(module) + shared * self._is_added)
                 if not shared:
                     self._weigh(module)
                 elif not self._waits:
@@ -208,7 +206,7 @@ class _Walk:
             self._live -= num_bytes
 
     def _gradient(self, module: Module) -> int:
-        return self._element * sum(num_gradients(self._work, one) for one in self._layouts(module))
+        return self._element * sum(prod(one.tp_shape) for one in self._layouts(module))
 
     def _layouts(self, module: Module) -> Iterator[ParameterLayout]:
         for parameter in module.parameters:

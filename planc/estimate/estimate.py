@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from planc.devices.hardware import FITS, Device
 from planc.estimate.activations import activations, context_bytes, document_bias_bytes, loss
@@ -25,7 +26,7 @@ from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.replicas import comparison
 from planc.estimate.result import Amount, Collective, Estimate, Memory
 from planc.estimate.states import num_local_parameters, states, update_bytes
-from planc.estimate.units import Unit, num_gradients, units
+from planc.estimate.units import Unit, units
 from planc.graph.graph import Graph
 from planc.graph.ops import CompileModules
 from planc.inventory.schema import Inventory
@@ -84,7 +85,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
         parameters=here * parameters.num_bytes,
         gradients=here * gradients.num_bytes,
         unreduced=work.reduce_dtype.size_bytes
-        * sum(num_gradients(work, layout) for layout in work.layouts.values()),
+        * sum(prod(layout.tp_shape) for layout in work.layouts.values()),
         activations=kept_bytes,
         recomputed=kept.recomputed,
         loss=entropy.tensors,

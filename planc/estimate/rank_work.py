@@ -16,7 +16,6 @@ from planc.graph.ops import (
     CheckpointActivations,
     ComputeLoss,
     FullyShard,
-    InitMesh,
     OpenData,
     ShardTensorParallel,
 )
@@ -86,10 +85,6 @@ class RankWork:
     @property
     def has_fsdp(self) -> bool:
         return any(isinstance(op, FullyShard) for op in self.graph.setup)
-
-    @property
-    def runs_on_gloo(self) -> bool:
-        return any(isinstance(op, InitMesh) and op.backend == "gloo" for op in self.graph.setup)
 
     def module(self, fqn: str) -> Module:
         found = self.inventory.get(fqn)

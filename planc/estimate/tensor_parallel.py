@@ -52,11 +52,7 @@ def _sent(
     num_bytes = _value_bytes(work, module, edge)
     if transfer in (Transfer.ALL_GATHER, Transfer.ALL_TO_ALL):
         num_bytes = _shard_bytes(work, module, edge)
-    kind = Kind(transfer.value)
-    if kind is Kind.ALL_TO_ALL and work.runs_on_gloo:
-        # On CPUs, DTensor gathers everything and keeps its part (tensor/_collective_utils.py).
-        kind = Kind.ALL_GATHER
-    yield Collective(_OVER, work.tp, kind, "tp.shard", times * work.times, num_bytes)
+    yield Collective(_OVER, work.tp, Kind(transfer.value), "tp.shard", times * work.times, num_bytes)
 
 
 def _value_bytes(work: RankWork, module: Module, edge: Edge) -> int:

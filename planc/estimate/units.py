@@ -8,7 +8,6 @@ from math import prod
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork, ancestors
 from planc.graph.ops import FullyShard
-from planc.inventory.schema import Kind
 from planc.record import record
 from planc.vocab import DType, MeshDim
 
@@ -17,14 +16,13 @@ from planc.vocab import DType, MeshDim
 class Unit:
     """One group of `fully_shard`.
 
-    `num_elements` are the parameters that tensor parallelism leaves on a rank; `num_gradients` are those
-    of their gradients before reduction; `num_local` are the rank's own, with the padding that makes all
-    ranks' equal, and `num_gathered` those of all ranks.
+    `num_elements` are the parameters that tensor parallelism leaves on a rank, and their gradients before
+    reduction; `num_local` are the rank's own, with the padding that makes all ranks' equal, and
+    `num_gathered` those of all ranks.
     """
 
     modules: tuple[str, ...]
     num_elements: int
-    num_gradients: int
     num_local: int
     num_gathered: int
     reshard_after_forward: bool
@@ -49,7 +47,6 @@ def units(work: RankWork) -> tuple[Unit, ...]:
         Unit(
             modules=group,
             num_elements=sum(prod(layout.tp_shape) for layout in parameters[group]),
-            num_gradients=sum(num_gradients(work, layout) for layout in parameters[group]),
             num_local=sum(prod(layout.local_shape) for layout in parameters[group]),
             num_gathered=sum(prod(layout.local_shape) for layout in parameters[group])
             * prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
@@ -64,17 +61,6 @@ def units(work: RankWork) -> tuple[Unit, ...]:
     ]
     order = {name: index for index, name in enumerate(("", *work.inventory.names()))}
     return tuple(sorted(found, key=lambda unit: min(order[name] for name in unit.modules)))
-
-
-def num_gradients(work: RankWork, layout: ParameterLayout) -> int:
-    """Elements of a parameter's gradient on a rank after backward.
-
-    DTensor computes the whole gradient of an embedding, whatever rows of it a rank holds. If it is the
-    head's too, the head's part is of the rank's rows, and so is the sum.
-    """
-    is_tied = layout.fqn in work.owners
-    is_embedding = work.module(layout.module).kind is Kind.EMBEDDING
-    return prod(layout.shape if is_embedding and not is_tied else layout.tp_shape)
 
 
 def _groups(work: RankWork) -> Iterator[tuple[FullyShard, tuple[str, ...]]]:

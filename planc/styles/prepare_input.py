@@ -25,9 +25,9 @@ PREPARE_INPUT_OUTPUT = Style(
     name="prepare_input_output",
     usual="model.layers.*.mlp",
     doc=(
-        "Like prepare_input, and redistributes the module's output from `desired` to `output`. Inside, "
-        "tensors are plain, so layers without a style can read them: for a mixture of experts under "
-        "sequence parallelism."
+        "Like prepare_input, and redistributes the module's output from `desired` to `output`. Ranks do "
+        "not sum the input's gradient, so layers without a style can read it: for a mixture of experts "
+        "under sequence parallelism."
     ),
     kinds=(Kind.CONTAINER,),
     parameters={},

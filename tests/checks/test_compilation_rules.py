@@ -48,16 +48,9 @@ def codes(check: Check, text: str, *settings: str) -> list[str]:
     return [one.code.code for one in check(text, settings=settings).diagnostics]
 
 
-@pytest.mark.parametrize(("tp", "action", "expected"), [(2, "region", ["P805"]), (2, "none", [])])
-def test_what_is_divided_over_tp_is_not_compiled(
-    tp: int, action: str, expected: list[str], check: Check
-) -> None:
-    assert codes(check, plan(action=action), f"mesh.tp={tp}") == expected
-
-
-@pytest.mark.parametrize("action", ["region", "none"])
-def test_one_rank_of_tp_says_nothing_of_compilation(action: str, check: Check) -> None:
-    assert "P805" not in codes(check, plan(action=action), "mesh.dp_shard=2")
+@pytest.mark.parametrize("settings", [("mesh.tp=2",), ("mesh.tp=2", "mesh.dp_shard=2"), ("mesh.dp_shard=2",)])
+def test_layers_may_be_compiled_and_sharded(settings: tuple[str, ...], check: Check) -> None:
+    assert codes(check, plan(), *settings) == []
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,18 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.tensor.parallel import parallelize_module
 
-from planc.runtime.torch.parallel.tensor_parallel import placement, torch_style
+from planc.graph.ops import ShardTensorParallel
+from planc.runtime.torch.parallel.tensor_parallel import placement, shard_module
 from planc.styles import BY_NAME, STYLES, Boundary, Style
-from planc.styles.style import use
-from planc.vocab import Placement, Replicate, Shard, StridedShard
+from planc.styles.style import edges, use
+from planc.vocab import MeshDim, Placement, Replicate, Shard, StridedShard
 from tests.dist.pool import run_ranks
 
 TOLERANCE = 1e-12
@@ -260,20 +259,22 @@ def error(actual: Tensor, expected: Tensor) -> float:
 
 def apply(case: Case, module: nn.Module, mesh: DeviceMesh) -> None:
     """The style as the runtime applies it: `replicate` is the absence of one."""
-    uses = [("", case.style, case.boundary), *case.inside]
-    config = SimpleNamespace(qk_rope_head_dim=ROTARY)
-    plan = {
-        name: realised
-        for name, style, boundary in uses
-        if (
-            realised := torch_style(use(BY_NAME[style], boundary), parameters=placements(case), config=config)
+    for name, style, boundary in (*case.inside, ("", case.style, case.boundary)):
+        part, using = module.get_submodule(name), use(BY_NAME[style], boundary)
+        # The layers that read a prepared container's input are those that shard their columns.
+        is_prepared = bool(name) and case.style == "prepare_input" and style == "colwise"
+        names = (own for own, _ in part.named_parameters(recurse=False))
+        placed = (placements(case) if not name else ()) or tuple(
+            (own, BY_NAME[style].parameters.get(own, Replicate())) for own in names
         )
-    }
-    own = plan.pop("", None)
-    if plan:
-        parallelize_module(module, mesh, plan)
-    if own is not None:
-        parallelize_module(module, mesh, own)
+        op = ShardTensorParallel(
+            modules=(name,),
+            use=using,
+            edges=edges(BY_NAME[style], using, is_prepared=is_prepared),
+            parameters=placed,
+            over=(MeshDim.TP,),
+        )
+        shard_module(part, op, mesh, rotary_width=ROTARY)
 
 
 def placements(case: Case) -> tuple[tuple[str, Placement], ...]:

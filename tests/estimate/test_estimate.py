@@ -145,9 +145,8 @@ def test_recomputed_layers_keep_their_input_alone() -> None:
 def test_accumulation_keeps_whole_gradients_between_micro_steps() -> None:
     accumulating = estimated(FULL).memory.part("gradients between micro steps")
     once = estimated(BARE, "train.tokens_per_step=2048").memory.part("gradients between micro steps")
-    embedding = 260 * 128  # of which a rank holds half, but gets the whole gradient
-    per_tp_rank = (2 * 201_536 + embedding // 2) * 4
-    assert (accumulating.num_bytes, once.num_bytes) == (per_tp_rank, 0)
+    of_a_tp_rank = 2 * 201_536 * 4
+    assert (accumulating.num_bytes, once.num_bytes) == (of_a_tp_rank, 0)
 
 
 @pytest.mark.parametrize(

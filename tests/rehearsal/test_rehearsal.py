@@ -22,6 +22,8 @@ from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.rehearsal.world import fake_world
 from planc.runtime.torch.weights.build import meta_model
 from planc.source import SourceFile
+from planc.styles import BY_NAME
+from planc.styles.style import edges
 from planc.vocab import MeshDim, Replicate
 from tests.parity.cases import ALL_8, CP2_DP2, MODELS, TP2_DP2, TP2_REPLICATE2, Case, compile_case, plan_text
 from tests.slow import slow_except
@@ -79,6 +81,7 @@ def test_a_short_stack_gives_the_figures_of_the_whole(case: Case, deep_workspace
     assert_same_figures(short, whole)
 
 
+@pytest.mark.slow
 def test_a_message_that_holds_some_of_every_layer_is_as_long_as_on_the_whole(deep_workspace: Path) -> None:
     """Gradients of norms travel over tp in one. The simulated allocator knows the length of the short one."""
     case = Case("TP2·DP2", "whole replicas", TP2_REPLICATE2, model=DEEP, replicas="whole")
@@ -113,6 +116,7 @@ def test_messages_of_single_layers_stay_apart_from_one_that_grows(deep_workspace
     assert any(one.count >= NUM_LAYERS for one in whole.sent)
 
 
+@pytest.mark.slow
 def test_layers_that_are_treated_unlike_are_kinds_of_their_own(deep_workspace: Path) -> None:
     text = plan_text(Case("TP2·DP2", "", TP2_DP2, model=DEEP))
     text += 'activation_checkpoint {\n  "model.layers.{0..3}" -> full\n}\n'
@@ -145,7 +149,7 @@ def test_what_would_fail_is_found_at_its_line(workspace: Path) -> None:
     """Rules see this one before; the graph is broken behind their back."""
     graph = compile_case(Case("TP2·DP2", "", TP2_DP2), workspace=workspace)
     broken = tuple(
-        replace(op, use=replace(op.use, output=Replicate()))
+        replace(op, edges=edges(BY_NAME["colwise"], replace(op.use, output=Replicate()), is_prepared=False))
         if isinstance(op, ShardTensorParallel) and op.modules[0].endswith("k_proj")
         else op
         for op in graph.setup

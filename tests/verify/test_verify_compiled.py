@@ -33,6 +33,7 @@ fsdp on dp_shard, cp {
   cpu_offload = OFFLOAD
   "model.layers.*" -> unit
 }
+TENSOR
 RECOMPUTATION
 CONTEXT
 COMPILE
@@ -59,6 +60,20 @@ CONTEXT = (
     "context_parallel on cp {{\n  rotate = {}\n  load_balancer = {}\n"
     '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}}'
 )
+TENSOR_PARALLEL = "tensor_parallel on tp {{\n  {}\n}}"
+AUTO = TENSOR_PARALLEL.format("auto")
+SEQUENCE_PARALLEL = TENSOR_PARALLEL.format(
+    """\
+"model.embed_tokens" -> embedding_rowwise(output = Shard(1))
+  "model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel
+  "model.layers.*.{self_attn,mlp}" -> prepare_input(input = Shard(1), desired = Replicate())
+  "model.layers.*.self_attn.{q,k,v}_proj" -> colwise
+  "model.layers.*.self_attn.o_proj" -> rowwise(output = Shard(1))
+  "model.layers.*.mlp.{gate,up}_proj" -> colwise
+  "model.layers.*.mlp.down_proj" -> rowwise(output = Shard(1))
+  "model.norm" -> sequence_parallel
+  "lm_head" -> colwise(input = Shard(1), output = Shard(-1))"""
+)
 ALLGATHER, ULYSSES = CONTEXT.format("allgather", "headtail"), CONTEXT.format("ulysses", "none")
 
 
@@ -68,11 +83,12 @@ def plan_text(
     offload: bool = False,
     recomputation: str = "",
     context: str = "",
+    tensor: str = "",
     compilation: str = COMPILE,
     packing: str = "attend",
 ) -> str:
     block = f'activation_checkpoint {{\n  "model.layers.*" -> {recomputation}\n}}' if recomputation else ""
-    text = PLAN.replace("MESH", mesh).replace("OFFLOAD", str(offload).lower())
+    text = PLAN.replace("MESH", mesh).replace("OFFLOAD", str(offload).lower()).replace("TENSOR", tensor)
     text = text.replace("RECOMPUTATION", block).replace("CONTEXT", context)
     return text.replace("COMPILE", compilation).replace("PACKING", packing)
 
@@ -110,10 +126,31 @@ CASES = {
         "recomputation": "full",
     },
     "ulysses, documents alone": {"mesh": "cp = 2", "context": ULYSSES, "packing": "isolate"},
+    "tp": {"mesh": "tp = 2", "tensor": AUTO},
+    "tp, cp, recomputed": {
+        "mesh": "cp = 2\n  tp = 2",
+        "tensor": AUTO,
+        "context": ALLGATHER,
+        "recomputation": "full",
+    },
+    # Styles on DTensors gave wrong gradients here, without an error.
+    "sequence parallelism, fsdp, recomputed": {
+        "mesh": "dp_shard = 2\n  tp = 2",
+        "tensor": SEQUENCE_PARALLEL,
+        "recomputation": "full",
+    },
+    "sequence parallelism, recomputed in part": {
+        "mesh": "tp = 2",
+        "tensor": SEQUENCE_PARALLEL,
+        "recomputation": "selective",
+    },
 }
 
 
-@pytest.mark.parametrize("case", slow_except(CASES, "fsdp, recomputed", "ulysses, documents alone"))
+QUICK = ("sequence parallelism, fsdp, recomputed",)
+
+
+@pytest.mark.parametrize("case", slow_except(CASES, *QUICK))
 def test_compiled_layers_give_the_gradients_of_one_process(case: str, tmp_path: Path) -> None:
     found = check_source(SourceFile("x.plan", plan_text(**CASES[case])), base=PLANS)
     assert found.bound is not None and found.graph is not None, found.diagnostics
@@ -125,7 +162,8 @@ def test_compiled_layers_give_the_gradients_of_one_process(case: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.skipif(find_compiler("cpu", {}) is None, reason="inductor needs a C++ compiler")
 def test_inductors_kernels_give_the_gradients_of_one_process() -> None:
-    text = plan_text(recomputation="full").replace("aot_eager", "inductor")
+    text = plan_text(mesh="tp = 2", tensor=SEQUENCE_PARALLEL, recomputation="full")
+    text = text.replace("aot_eager", "inductor")
     found = check_source(SourceFile("x.plan", text), base=PLANS)
     assert found.bound is not None and found.graph is not None, found.diagnostics
     report = verify(found.bound, found.graph, base=PLANS, before_op=is_compiled)

@@ -20,9 +20,9 @@ from planc.styles import Style
 from planc.vocab import MeshDim
 
 CODE = Code("P419", "prepared-input", "this module can't take a prepared input")
-"""The summary's reason: a prepared input is a DTensor, which only modules with a style can take."""
+"""The summary's reason: ranks sum its gradient, and only modules with a style give each rank's part of it."""
 
-_MEETS_PLAIN = "the input would be a DTensor, which can't be combined with plain tensors"
+_MEETS_PLAIN = "the input's gradient is summed over ranks, and code without a style has all of it on each"
 _UNREAD = "planc tracks hidden states from layer to layer, and none enters this module"
 _ELSEWHERE = "leave this rule out: a prepared input is for attention or the MLP"
 
@@ -33,7 +33,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for span, assignments in by_rule(subject):
         if not assignments[0].style.prepares:
             continue
-        stays_plain = not _prepares(assignments[0].style)
+        stays_plain = not _sums_gradients(assignments[0].style)
         reasons: dict[tuple[str, str], list[str]] = {}
         for assignment in assignments:
             module = subject.inventory.get(assignment.fqn)
@@ -69,16 +69,16 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
     readers = [one for one in inside if one.parameters and _from_outside(one.sources, module.fqn)]
     if not readers:
         return "in which no layer reads it", _ELSEWHERE
-    if not _prepares(subject.bound.styles[module.fqn].style):
-        # Tensors stay plain inside, so any module can read them.
+    if not _sums_gradients(subject.bound.styles[module.fqn].style):
+        # Inside, the gradient is held as the value is, so any module can read it.
         return None
     if _from_outside(module.returns, module.fqn):
         return "which adds it to its own output", _ELSEWHERE
-    bare = [one for one in readers if not _takes_layouts(subject, one.fqn)]
+    bare = [one for one in readers if not _gives_a_part(subject, one.fqn)]
     if bare:
         names = [one.fqn for one in bare]
         is_plain_linear = all(one.kind is Kind.LINEAR and one.fqn not in subject.bound.styles for one in bare)
-        reason = f"which {quoted(patterns(subject, names))} reads as a plain tensor"
+        reason = f"which {quoted(patterns(subject, names))} reads whole"
         if is_plain_linear:
             return reason, f"write {changed(subject, names, 'colwise')}, or leave this rule out"
         use = subject.bound.styles[module.fqn].use
@@ -86,14 +86,14 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
         both_ways = changed(subject, [module.fqn], f"prepare_input_output({both})")
         return (
             reason,
-            f"write {both_ways} to keep tensors plain, and leave out `output = {use.input}` inside",
+            f"write {both_ways}, whose gradient is not summed, and leave out `output = {use.input}` inside",
         )
     # A module that fails by itself has a finding already.
     inner = [
         one.fqn
         for one in inside
         if one.fqn in held
-        and _prepares(subject.bound.styles[one.fqn].style)
+        and _sums_gradients(subject.bound.styles[one.fqn].style)
         and _reason(subject, one, held) is None
     ]
     if inner:
@@ -106,16 +106,16 @@ def _from_outside(sources: Sequence[str], fqn: str) -> bool:
     return any(not source.startswith(f"{fqn}.") for source in sources)
 
 
-def _takes_layouts(subject: Subject, fqn: str) -> bool:
-    """Whether a module's style computes on DTensors; other styles give its code plain tensors."""
+def _gives_a_part(subject: Subject, fqn: str) -> bool:
+    """Whether a module's style gives the input this rank's part of its gradient."""
     assignment = subject.bound.styles.get(fqn)
     if assignment is None:
         return False
     return bool(assignment.style.parameters) or assignment.style.reduces_parameter_gradients
 
 
-def _prepares(style: Style) -> bool:
-    """Whether a style prepares only the input, which is then a DTensor."""
+def _sums_gradients(style: Style) -> bool:
+    """Whether a style prepares only the input, and sums the gradients that its readers have."""
     return style.prepares and "output" not in style.options
 
 

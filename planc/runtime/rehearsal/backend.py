@@ -20,7 +20,6 @@ from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.interpreter import Position
 from planc.runtime.rehearsal.collectives import CollectiveRecorder
-from planc.runtime.rehearsal.exchange import exchanging
 from planc.runtime.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode
@@ -144,7 +143,6 @@ class RehearsalBackend(TorchBackend):
         with contextlib.ExitStack() as modes:
             modes.enter_context(self.memory.watching())
             modes.enter_context(_without_masks())
-            modes.enter_context(exchanging(self.session.graph))
             if not isinstance(op, _OUTSIDE):
                 modes.enter_context(self.fake_mode)
                 modes.enter_context(self.memory)

@@ -9,7 +9,6 @@ import torch.distributed.distributed_c10d as c10d
 import torch.distributed.tensor._redistribute as dtensor_redistribute
 import torch.distributed.tensor._sharding_prop as dtensor_sharding_prop
 import torch.distributed.tensor.debug as dtensor_debug
-import torch.distributed.tensor.placement_types as placement_types
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 # Importing it registers the "fake" backend: collectives that return at once, for a world of any size.
@@ -20,9 +19,6 @@ resolve_process_group: Final[Any] = c10d._resolve_process_group  # type: ignore[
 
 # What fake tensors do in place of an op whose own shape function is wrong or missing.
 fake_implementations: Final[dict[Any, Any]] = fake_impls.op_implementations_dict
-
-# Where DTensor looks up how to change from one sharded tensor dimension to another.
-dtensor_placements: Final[Any] = placement_types
 
 # Where DTensor tries an op out to learn the shape of its result; a rank does not compute it.
 ShardingPropagator: Final[Any] = dtensor_sharding_prop.ShardingPropagator
@@ -39,7 +35,6 @@ __all__ = [
     "ShardingPropagator",
     "clear_redistribute_cache",
     "clear_sharding_cache",
-    "dtensor_placements",
     "fake_implementations",
     "resolve_process_group",
 ]

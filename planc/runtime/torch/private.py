@@ -18,6 +18,11 @@ all_gather_autograd: Final[Any] = getattr(
 ) or getattr(functional_collectives, "all_gather_tensor_autograd", None)
 all_to_all_autograd: Final[Any] = functional_collectives.all_to_all_single_autograd
 wait_tensor: Final[Any] = functional_collectives.wait_tensor
+# Collectives that torch.compile traces, for the edges of tensor-parallel modules.
+all_gather: Final[Any] = functional_collectives.all_gather_single
+reduce_scatter: Final[Any] = functional_collectives.reduce_scatter_single
+all_reduce: Final[Any] = functional_collectives.all_reduce
+all_to_all: Final[Any] = functional_collectives.all_to_all_single
 
 # Attention that also returns its log-sum-exp: ring attention merges blocks with it, but the public
 # scaled_dot_product_attention does not return it.

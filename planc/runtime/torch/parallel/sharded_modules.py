@@ -1,114 +1,26 @@
-"""Modules whose own code computes with local tensors: experts, packed layers, per-head parameters.
+"""Modules that tensor parallelism shards: parameters are DTensors, their code computes with local tensors.
 
-With torch's styles DTensor propagates the layout through each operation. These modules slice, index and chunk
-their weights, or run kernels of their own, so they get plain tensors, and their outputs are declared partial
-sums where they are.
+Initialization, checkpoints and clipping see distributed parameters. A module's forward sees this rank's parts
+as plain tensors: no operation is dispatched by layout, and every collective is one that the graph states.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, distribute_tensor
-from torch.distributed.tensor.parallel import ParallelStyle
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+
+from planc.vocab import local_length
 
 Placements = Mapping[str, Placement]
 """The placements of a module's own parameters, by local name."""
-
-
-class ShardOwnParameters(ParallelStyle):
-    """Shards a module's own parameters; its code sees the local ones. Children stay as they are."""
-
-    def __init__(self, placements: Placements) -> None:
-        super().__init__()
-        self.placements = placements
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        distribute_parameters(module, self.placements, device_mesh)
-        inner = module.forward
-
-        # A wrapper rather than a hook: recomputing the module's forward needs local parameters too.
-        @functools.wraps(inner)
-        def forward(*arguments: Any, **keywords: Any) -> Any:
-            with local_parameters(module):
-                return inner(*arguments, **keywords)
-
-        module.forward = forward
-        return module
-
-
-class ShardExperts(ShardOwnParameters):
-    """Shards stacked experts `(hidden_states, top_k_index, top_k_weights)`, and sums their outputs.
-
-    Each rank computes a part of every expert from whole tokens and whole routing weights, whose gradients are
-    therefore partial.
-    """
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        super()._apply(module, device_mesh)
-
-        def enter(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-            entered = tuple(read_by_parts(one, device_mesh) for one in arguments)
-            return entered, {name: read_by_parts(one, device_mesh) for name, one in keywords.items()}
-
-        def leave(_: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
-            partial = DTensor.from_local(output, device_mesh, (Partial(),), run_check=False)
-            return partial.redistribute(placements=(Replicate(),)).to_local()
-
-        module.register_forward_pre_hook(enter, with_kwargs=True)
-        module.register_forward_hook(leave)
-        return module
-
-
-class ShardPackedLinear(ShardOwnParameters):
-    """Shards the columns of each of the layers that a linear layer packs; the output stays sharded."""
-
-    def __init__(self, placements: Placements, input_layout: Placement) -> None:
-        super().__init__(placements)
-        self.input_layout = input_layout
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        super()._apply(module, device_mesh)
-
-        def enter(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
-            tensor, *rest = arguments
-            if not isinstance(tensor, DTensor):
-                tensor = DTensor.from_local(tensor, device_mesh, (self.input_layout,), run_check=False)
-            whole = tensor.redistribute(placements=(Replicate(),))
-            return (whole.to_local(grad_placements=(Partial(),)), *rest)
-
-        module.register_forward_pre_hook(enter)
-        return module
-
-
-class SumRotaryGradient(ParallelStyle):
-    """Sums the gradient of the last `width` features of an output, which every rank's heads read."""
-
-    def __init__(self, *, width: int) -> None:
-        super().__init__()
-        self.width = width
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def leave(_: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
-            latent, rotary = output[..., : -self.width], output[..., -self.width :]
-            return torch.cat((latent, read_by_parts(rotary, device_mesh)), dim=-1)
-
-        module.register_forward_hook(leave)
-        return module
-
-
-def read_by_parts(value: Any, device_mesh: DeviceMesh) -> Any:
-    """The value, for ranks that each compute a part of its gradient, which is summed in backward."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return value
-    whole = DTensor.from_local(value, device_mesh, (Replicate(),), run_check=False)
-    return whole.to_local(grad_placements=(Partial(),))
 
 
 def distribute_parameters(module: nn.Module, placements: Placements, device_mesh: DeviceMesh) -> None:
@@ -119,15 +31,161 @@ def distribute_parameters(module: nn.Module, placements: Placements, device_mesh
         module.register_parameter(name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
 
 
+def compute_locally(module: nn.Module, mesh: DeviceMesh, *, sums_whole: bool) -> None:
+    """Let the module's own code see its local parameters. Children stay as they are.
+
+    With `sums_whole` ranks compute with replicated parameters on different tokens or heads, so their
+    gradients are partial sums.
+    """
+    rows = _rows(module, mesh) if isinstance(module, nn.Embedding) else None
+    if rows is not None:
+        module.padding_idx = rows.padding  # type: ignore[assignment]
+    gradient = (Partial() if sums_whole else Replicate(),)
+    adds_bias_on = mesh.get_local_rank() if _adds_bias_once(module) else None
+    vars(module)[_SHARE] = _Share(gradient, adds_bias_on, rows)
+    of_module: Any = type(module)
+    module.__class__ = _with_local_parameters(of_module, tuple(module._parameters))
+
+
+_SHARE, _COMPUTES = "_planc_share", "_planc_computes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """How a rank's part of a module computes."""
+
+    gradient: tuple[Placement]
+    """Places the gradients of replicated parameters."""
+    adds_bias_on: int | None
+    """This rank, if one rank alone adds the bias."""
+    rows: _Rows | None
+
+    def of(self, name: str, parameter: Tensor | None) -> Tensor | None:
+        """This rank's part of a parameter, as a plain tensor."""
+        if not isinstance(parameter, DTensor):
+            return parameter
+        gradient = self.gradient if parameter.placements == (Replicate(),) else None
+        # Not an nn.Parameter, which would be a leaf: gradients flow to the distributed one.
+        local: Tensor = parameter.to_local(grad_placements=gradient)
+        if name == "bias" and self.adds_bias_on is not None:
+            added: Tensor = _OnFirstRank.apply(local, self.adds_bias_on)  # type: ignore[no-untyped-call]
+            return added
+        return local
+
+
+@functools.cache
+def _with_local_parameters(of_module: Any, names: tuple[str, ...]) -> type[nn.Module]:
+    """A module's class that sees local parameters inside its forward.
+
+    Other code sees the distributed ones: it would not know that the rest is missing. Modules of one kind
+    share a class, so torch.compile takes one graph for all layers. It traces properties, but no code that
+    puts other parameters in their place where forward is recomputed.
+    """
+
+    def forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+        share: _Share = vars(self)[_SHARE]
+        with _computing(self):
+            if share.rows is None:
+                return of_module.forward(self, *arguments, **keywords)
+            return share.rows.look_up(self, functools.partial(of_module.forward, self), *arguments)
+
+    of_parameters = {name: _local_parameter(name) for name in names}
+    own = {"forward": functools.wraps(of_module.forward)(forward), _COMPUTES: False, **of_parameters}
+    of_class = {"__module__": of_module.__module__, "__qualname__": of_module.__qualname__}
+    made: type[nn.Module] = type(of_module.__name__, (of_module,), of_class | own)
+    return made
+
+
+def _local_parameter(name: str) -> property:
+    def read(module: nn.Module) -> Tensor | None:
+        parameter = module._parameters[name]
+        share: _Share = vars(module)[_SHARE]
+        return share.of(name, parameter) if getattr(module, _COMPUTES) else parameter
+
+    return property(read)
+
+
 @contextmanager
-def local_parameters(module: nn.Module) -> Iterator[None]:
-    """Inside, the module's own parameters are its local shards, as plain tensors."""
-    distributed = dict(module._parameters)
-    for name, parameter in distributed.items():
-        if isinstance(parameter, DTensor):
-            # Not an nn.Parameter, which would be a leaf: gradients flow to the distributed one.
-            module._parameters[name] = parameter.to_local()
+def _computing(module: nn.Module) -> Iterator[None]:
+    if torch.compiler.is_compiling():
+        # `local_parameters` has put the parts in place.
+        yield
+        return
+    vars(module)[_COMPUTES] = True
     try:
         yield
     finally:
-        module._parameters.update(distributed)
+        vars(module)[_COMPUTES] = False
+
+
+@contextmanager
+def local_parameters(inside: nn.Module) -> Iterator[None]:
+    """Local parameters are in the place of distributed ones, in all modules inside: for compiled code.
+
+    Of a DTensor the compiler saves the mesh for backward, which a recomputed region mistakes for a tensor
+    (PyTorch 2.13).
+    """
+    sharded = [module for module in inside.modules() if _SHARE in vars(module)]
+    distributed = [dict(module._parameters) for module in sharded]
+    for module in sharded:
+        share: _Share = vars(module)[_SHARE]
+        module._parameters.update({name: share.of(name, one) for name, one in module._parameters.items()})  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        for module, parameters in zip(sharded, distributed, strict=True):
+            module._parameters.update(parameters)
+
+
+class _OnFirstRank(torch.autograd.Function):
+    """A bias that is added to one rank's summand alone, with the gradient that every rank computes."""
+
+    @staticmethod
+    def forward(ctx: Any, bias: Tensor, rank: int) -> Tensor:
+        return bias.view_as(bias) if rank == 0 else torch.zeros_like(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def _adds_bias_once(module: nn.Module) -> bool:
+    """Whether a replicated bias joins summands of a weight that ranks share by its input features."""
+    weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
+    if not isinstance(weight, DTensor) or not isinstance(bias, DTensor):
+        return False
+    return isinstance(module, nn.Linear) and weight.placements == (Shard(1),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A rank's rows of an embedding's table."""
+
+    first: int
+    size: int
+    width: int
+    padding: int | None
+    """The row of the padding token, if it is one of these."""
+
+    def look_up(self, module: nn.Module, inner: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
+        """The rows of ids; zeros for ids of other ranks."""
+        if not self.size:
+            # A zero of each feature, with a gradient of no rows.
+            weight: Any = module.weight
+            return weight.sum().expand(*ids.shape, self.width)  # type: ignore[no-any-return]
+        local = ids - self.first
+        absent = (local < 0) | (local >= self.size)
+        found = inner(local.masked_fill(absent, 0))
+        return found.masked_fill(absent.unsqueeze(-1), 0.0)
+
+
+def _rows(module: nn.Embedding, mesh: DeviceMesh) -> _Rows | None:
+    weight = module.weight
+    if not isinstance(weight, DTensor) or weight.placements != (Shard(0),):
+        return None
+    num_rows, width = weight.shape
+    size = local_length(num_rows, parts=mesh.size(), index=mesh.get_local_rank())
+    first = -(-num_rows // mesh.size()) * mesh.get_local_rank()
+    padding = module.padding_idx
+    is_own = padding is not None and first <= padding < first + size
+    return _Rows(first, size, width, padding - first if is_own and padding is not None else None)

@@ -2,83 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from planc import vocab
 from planc.graph.ops import ShardTensorParallel
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.parallel.sharded_modules import (
-    ShardExperts,
-    ShardOwnParameters,
-    ShardPackedLinear,
-    SumRotaryGradient,
-)
+from planc.runtime.torch.parallel.module_edges import move_at_edges
+from planc.runtime.torch.parallel.sharded_modules import compute_locally, distribute_parameters
 from planc.runtime.torch.parallel.ties import tie, tied_parameters
 from planc.runtime.torch.private import strided_shard
 from planc.runtime.torch.session import Session
-from planc.styles.style import StyleUse
+from planc.styles import BY_NAME
 
 
 def shard_tensor_parallel(session: Session, op: ShardTensorParallel, position: Position) -> None:
     """Shard the op's modules over its mesh dim. Between modules, activations are plain local tensors."""
     (mesh_dim,) = op.over
     ties = tied_parameters(session.model)
-    style = torch_style(op.use, parameters=op.parameters, config=session.model.config)
-    plan = dict.fromkeys(op.modules, style) if style is not None else {}
-    parallelize_module(session.model, session.submesh(mesh_dim), plan)
-    # parallelize_module gives each module a parameter of its own, which unties tied parameters.
+    mesh = session.submesh(mesh_dim)
+    for fqn in op.modules:
+        shard_module(session.model.get_submodule(fqn), op, mesh, rotary_width=_rotary_width(session))
+    # Each module gets parameters of its own, which unties tied ones.
     tie(session.model, ties)
 
 
-def torch_style(
-    use: StyleUse, *, parameters: Sequence[tuple[str, vocab.Placement]] = (), config: Any = None
-) -> ParallelStyle | None:
-    """PyTorch's style for a planc style; None for modules that stay as they are.
+def shard_module(module: nn.Module, op: ShardTensorParallel, mesh: DeviceMesh, *, rotary_width: int) -> None:
+    """Shard one module as the op's style says."""
+    style = BY_NAME[op.use.style]
+    is_sharded = any(isinstance(one, vocab.Shard | vocab.StridedShard) for _, one in op.parameters)
+    if is_sharded or style.reduces_parameter_gradients:
+        distribute_parameters(module, {name: placement(of) for name, of in op.parameters}, mesh)
+        compute_locally(module, mesh, sums_whole=style.reduces_parameter_gradients)
+    move_at_edges(module, op.edges, mesh, rotary_width=rotary_width)
 
-    `parameters` and the model's `config` are read for modules that compute with local tensors.
-    """
-    input_layout, output_layout = placement(use.input), placement(use.output)
-    placements = {name: placement(of) for name, of in parameters}
-    match use.style:
-        case "replicate":
-            return None
-        case "colwise" | "colwise_gather_output" | "embedding_colwise":
-            return ColwiseParallel(input_layouts=input_layout, output_layouts=output_layout)
-        case "rowwise" | "rowwise_split_input" | "embedding_rowwise":
-            return RowwiseParallel(input_layouts=input_layout, output_layouts=output_layout)
-        case "sequence_parallel":
-            return SequenceParallel(sequence_dim=use.sequence_dim, use_local_output=True)
-        case "replicated_with_grad_allreduce":
-            # Heads [batch, sequence, heads, head_dim] are sharded like a sequence along dimension 2: the
-            # weight stays replicated, and its gradient is a partial sum.
-            return SequenceParallel(sequence_dim=2, use_local_output=True)
-        case "prepare_input":
-            return PrepareInput(input_layout, placement(use.computes_on))
-        case "prepare_input_output":
-            return PrepareInputOutput(input_layout, placement(use.computes_on), output_layout)
-        case "packed_colwise":
-            return ShardPackedLinear(placements, input_layout)
-        case "moe_tp_experts":
-            return ShardExperts(placements)
-        case "local_params":
-            return ShardOwnParameters(placements)
-        case "mla_kv_a_proj":
-            return SumRotaryGradient(width=config.qk_rope_head_dim)
-        case unknown:
-            raise AssertionError(f"no implementation of style {unknown}")
+
+def _rotary_width(session: Session) -> int:
+    """The features of a latent projection's output that are keys' rotary part."""
+    return getattr(session.model.config, "qk_rope_head_dim", 0)
 
 
 def placement(of: vocab.Placement) -> Placement:
@@ -95,67 +59,3 @@ def placement(of: vocab.Placement) -> Placement:
             return Partial()
         case _:
             assert_never(of)
-
-
-class PrepareInput(ParallelStyle):
-    """Redistributes a module's hidden states before it runs: its first positional argument, or the
-    `hidden_states` keyword. PyTorch's PrepareModuleInput must know in advance which of the two a model uses.
-
-    The module receives a DTensor, so the gradients of all the linear layers that read it are added up while
-    they are partial, and reduced once.
-    """
-
-    def __init__(self, input_layout: Any, desired_layout: Any) -> None:
-        super().__init__()
-        self.input_layout = input_layout
-        self.desired_layout = desired_layout
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def redistribute(tensor: Tensor) -> Tensor:
-            sharded = DTensor.from_local(tensor, device_mesh, (self.input_layout,), run_check=False)
-            return sharded.redistribute(placements=(self.desired_layout,))
-
-        prepare_hidden_states(module, redistribute)
-        return module
-
-
-class PrepareInputOutput(ParallelStyle):
-    """Redistributes a module's hidden states before it runs, and its output afterwards.
-
-    Inside, tensors are plain. Each inner layer that shards its work sums the gradient of its own input, so
-    the module's gradients are complete on every rank.
-    """
-
-    def __init__(self, input_layout: Any, desired_layout: Any, output_layout: Any) -> None:
-        super().__init__()
-        self.input_layout = input_layout
-        self.desired_layout = desired_layout
-        self.output_layout = output_layout
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def move(tensor: Tensor, arriving: Any, leaving: Any) -> Tensor:
-            sharded = DTensor.from_local(tensor, device_mesh, (arriving,), run_check=False)
-            return sharded.redistribute(placements=(leaving,)).to_local()
-
-        def leave(_: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
-            # GPT's layers return a list.
-            if isinstance(output, tuple | list):
-                return type(output)((move(output[0], self.desired_layout, self.output_layout), *output[1:]))
-            return move(output, self.desired_layout, self.output_layout)
-
-        prepare_hidden_states(module, lambda tensor: move(tensor, self.input_layout, self.desired_layout))
-        module.register_forward_hook(leave)
-        return module
-
-
-def prepare_hidden_states(module: nn.Module, redistribute: Callable[[Tensor], Tensor]) -> None:
-    """Make a module redistribute its hidden states before it runs."""
-
-    def prepare(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if arguments and isinstance(arguments[0], torch.Tensor):
-            return (redistribute(arguments[0]), *arguments[1:]), keywords
-        if "hidden_states" not in keywords:
-            raise ValueError("prepare_input finds no hidden states among this module's arguments")
-        return arguments, {**keywords, "hidden_states": redistribute(keywords["hidden_states"])}
-
-    module.register_forward_pre_hook(prepare, with_kwargs=True)

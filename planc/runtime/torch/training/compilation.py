@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from typing import Any
+
+import torch
+from torch import nn
 
 from planc.graph.ops import CompileModules
 from planc.runtime.compilers import missing_compiler
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.parallel.sharded_modules import local_parameters
 from planc.runtime.torch.session import Session
 
 
@@ -20,9 +26,21 @@ def compile_modules(session: Session, op: CompileModules, position: Position) ->
         text, help = missing
         raise RunError(text, help=help, is_shared=False)
     for fqn in op.modules:
-        session.model.get_submodule(fqn).compile(
-            backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
-        )
+        _compile(session.model.get_submodule(fqn), op)
     many = len(op.modules)
     text = "1 module will be compiled when it first runs"
     session.observer.noted(text if many == 1 else f"{many} modules will be compiled when they first run")
+
+
+def _compile(module: nn.Module, op: CompileModules) -> None:
+    # Only `forward`: hooks of FSDP and of the module's own edges run around it as they are.
+    inner = torch.compile(
+        module.forward, backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
+    )
+
+    @functools.wraps(module.forward)
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        with local_parameters(module):
+            return inner(*arguments, **keywords)
+
+    module.forward = forward
