@@ -74,6 +74,7 @@ def test_straightforward_starts_from_the_plans_loss(mesh_dim: str, workspace: Pa
     assert planc == pytest.approx(straightforward, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_race_has_blocks_of_both_sides(workspace: Path) -> None:
     race = make_race(Shape({}), "by_hand", workspace, num_steps=12)
     (blocks,) = run_ranks(run_race, 1, race, init=False)

@@ -47,6 +47,7 @@ def test_a_second_deep_check_remembers(plan: Path, capsys: pytest.CaptureFixture
     assert "from the cache" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_damaged_memory_is_forgotten(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(plan), "--deep"]) == 0
     (file,) = kept(plan)

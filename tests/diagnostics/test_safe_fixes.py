@@ -93,6 +93,7 @@ def corpus() -> tuple[str, ...]:
     return tuple(dict.fromkeys(seeds()))
 
 
+@pytest.mark.slow
 def test_no_safe_fix_of_the_corpus_makes_a_plan_worse() -> None:
     found = {text: worse(text) for text in corpus()}
     assert {text: new for text, new in found.items() if new} == {}

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from planc.cli.main import main
 from tests.plans import TINY, write_plan
 
@@ -21,6 +23,7 @@ def train(plan: Path, folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_each_checkpoint_of_a_run_is_compared_as_the_plan_that_saved_it(tmp_path: Path) -> None:
     text = TINY.replace("size: int = 2", "size: int = 1").replace("tp = 2", "tp = 1")
     text = text.replace("tensor_parallel on tp {\n  auto\n}\n", "").replace("steps = 10", "steps = 2")

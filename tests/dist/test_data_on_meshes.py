@@ -138,6 +138,7 @@ def test_a_conversations_answers_are_the_loss_of_every_mesh(folder: Path, tmp_pa
     assert [one.loss for one in ranks[0].metrics] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_an_evaluation_changes_nothing_of_the_training(folder: Path, tmp_path: Path) -> None:
     graph = checked(folder / "x.plan", "mesh.dp_shard=2").graph
     assert graph is not None
@@ -153,6 +154,7 @@ def test_an_evaluation_changes_nothing_of_the_training(folder: Path, tmp_path: P
     assert all(finals[0][name].equal(finals[1][name]) for name in finals[0])
 
 
+@pytest.mark.slow
 def test_a_run_with_evaluations_goes_on_at_another_size(folder: Path, tmp_path: Path) -> None:
     (whole,) = trained(folder, run_folder=tmp_path / "whole")
     trained(folder, "mesh.dp_shard=4", run_folder=tmp_path / "parts", stop_after=2)

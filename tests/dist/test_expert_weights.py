@@ -77,11 +77,11 @@ def keys(folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     "one",
     [
-        case("mixtral"),
+        pytest.param(case("mixtral"), marks=pytest.mark.slow),
         case("mixtral", "TP2·DP2"),
-        case("qwen2_moe", "TP2·DP2"),
+        pytest.param(case("qwen2_moe", "TP2·DP2"), marks=pytest.mark.slow),
         case("deepseek_v3"),
-        case("gpt_oss"),
+        pytest.param(case("gpt_oss"), marks=pytest.mark.slow),
         case("inkling2_text"),
     ],
     ids=lambda one: f"{one.model} {one.shape}",

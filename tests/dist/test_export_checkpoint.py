@@ -152,6 +152,7 @@ def test_a_checkpoint_away_from_its_run_needs_the_models_folder(
     assert "--model DIR" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_from_the_hubs_cache_is_exported_as_its_plan_says(workspace: Path, tmp_path: Path) -> None:
     """Weights from a snapshot, one step, a checkpoint, an export: commands as a user gives them, offline."""
     config = AutoConfig.from_pretrained(workspace / "llama")

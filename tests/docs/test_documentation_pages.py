@@ -8,7 +8,6 @@ import shlex
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +19,7 @@ from planc.source import SourceFile
 from tests.docs.pages import ROOT, Block, blocks, entries, written_pages
 from tests.docs.prepare import prepare
 from tests.docs.sessions import run_session, workspace
+from tests.slow import slow_except
 
 PAGES = written_pages()
 TOUR = ROOT / "docs" / "concepts" / "tour.md"
@@ -47,10 +47,15 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def slow_if_of_ci(page: Path) -> Any:
-    """The page, marked slow if all of it is `make quickstart`, which CI runs."""
-    marks = [pytest.mark.slow] if name_of(page) == "docs/start/quickstart.md" else []
-    return pytest.param(page, marks=marks)
+LONG = (
+    # All of it is `make quickstart`, which CI runs.
+    "docs/start/quickstart.md",
+    "docs/start/first-plan.md",
+    "docs/how-to/resume-on-another-mesh.md",
+)
+
+
+QUICK = tuple(name_of(page) for page in PAGES if name_of(page) not in LONG)
 
 
 def sessions() -> list[Block]:
@@ -58,7 +63,7 @@ def sessions() -> list[Block]:
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize("page", [slow_if_of_ci(page) for page in PAGES], ids=name_of)
+@pytest.mark.parametrize("page", slow_except(PAGES, *QUICK, name=name_of), ids=name_of)
 def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """With --update-goldens what commands print is written into the page."""
     workspace(tmp_path)

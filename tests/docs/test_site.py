@@ -49,6 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.slow
 def test_every_code_has_its_page(site: Path) -> None:
     assert sorted(page.stem for page in (site / "errors").glob("P*.html")) == list(pages())
 

@@ -58,6 +58,7 @@ def test_every_run_that_did_not_fit_is_told_from_those_that_did() -> None:
     assert [*confusion(scores()).values()] == [25, 0, 0, 7]
 
 
+@pytest.mark.slow
 def test_an_estimate_of_another_run_misses() -> None:
     wrong = {name: mean_error(found) for name, found in controls()}
     assert len(wrong) == 4

@@ -49,6 +49,7 @@ def test_saved_inventory_equals_a_fresh_probe(models: Path, name: str) -> None:
     assert dumps(probe(models / name)) == (models / name / "inventory.json").read_text()
 
 
+@pytest.mark.slow
 def test_sizes_of_the_published_models(models: Path) -> None:
     num_parameters = {name: probe(models / name).num_parameters for name in ("llama-3.1-8b", "qwen3-8b")}
     assert num_parameters == {"llama-3.1-8b": 8_030_261_248, "qwen3-8b": 8_190_735_360}

@@ -144,6 +144,7 @@ def test_a_hole_is_listed_with_its_plan() -> None:
     assert "bad accepted: 1\nx.plan" in report([RESULT, hole])
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_mutants(tmp_path: Path, small: Sequence[Base]) -> None:
     def notes(folder: Path) -> list[str]:
         found = mutants(Workshop(folder), small, seed=7, types=("style", "mesh", "batch", "pair"))
@@ -162,6 +163,7 @@ def test_a_mutation_edits_some_plan(name: str, starts: Sequence[Base]) -> None:
     assert any(one and (one.draft, one.config) != (base.draft, base.config) for one, base in edited)
 
 
+@pytest.mark.slow
 def test_no_bad_plan_of_a_small_slice_is_accepted(workshop: Workshop, small: Sequence[Base]) -> None:
     found = mutants(workshop, small, seed=SEED, types=TYPES)
     results = [judged(mutant, depths=("static",)) for mutant in islice(found, NUM_MUTANTS)]

@@ -67,6 +67,7 @@ def session(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_a_session_that_writes_into_the_checkout_fails(checkout: Path) -> None:
     assert session(checkout).returncode == 0
     text = "def test_c(): open('left behind', 'w').close()\n"

@@ -79,6 +79,7 @@ def problem(command: Command, found: Mapping[str, Any], *, lacks: frozenset[str]
     return "" if found["code"] in wanted else f"{command.line}: {found['code']}: {err[-400:]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", slow_except(LACKS, *_WHOLE))
 def test_every_command_works_or_says_what_it_needs(environment: str, made: Path, tmp_path: Path) -> None:
     lacks = frozenset(LACKS[environment])

@@ -134,6 +134,7 @@ def test_units_of_several_layers_run_whole(deep_workspace: Path) -> None:
     assert short == whole
 
 
+@pytest.mark.slow
 def test_collectives_of_a_world_too_large_to_start_are_those_estimated(deep_workspace: Path) -> None:
     mesh = {"dp_replicate": 2, "dp_shard": 16, "cp": 2, "tp": 4}
     case = Case("large", "", mesh, model=DEEP, micro_batch=1, settings=("train.tokens_per_step=8192",))

@@ -65,6 +65,7 @@ def growth(measured: Measured) -> int:
     return max(passing) - by_name["batch.next"]
 
 
+@pytest.mark.slow
 def test_sharded_layers_hold_what_the_allocator_says(wide_workspace: Path, tmp_path: Path) -> None:
     case = Case("DP2", "", {"dp_shard": 2}, model=WIDE, micro_batch=4)
     assert held(case, workspace=wide_workspace, tmp_path=tmp_path).error <= FSDP

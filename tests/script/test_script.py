@@ -16,7 +16,7 @@ from planc.plain_pytorch.emit import script
 from planc.plain_pytorch.script import NotInScript, in_one_line, listed
 from tests.bench.shapes import Shape, compile_shape, make_workspace, plan_text
 
-NUM_STEPS = 6
+NUM_STEPS = 12
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_listen_on_loopback_only(plan: Path, tmp_path: Path) -> None:
     command = (sys.executable, *TORCHRUN, *RUN, str(plan), "--run-dir", str(tmp_path / "run"))
     codes, found = listeners_of([command], environments=[{}])
