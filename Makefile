@@ -50,9 +50,8 @@ quickstart: install
 # These are of deadlines and of memory, which tests beside them would spend: they stay in one line.
 ALONE := $(addprefix tests/,bench faults launch)
 
-# Three side by side on two cores: they wait for processes a third of their time.
 test: install lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
 	$(BIN)/python -m pytest $(ALONE)
 
 # The constraints hold the tested set; this finds out what newer releases change before a user does.

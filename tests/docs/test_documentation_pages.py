@@ -51,6 +51,7 @@ LONG = (
     # All of it is `make quickstart`, which CI runs.
     "docs/start/quickstart.md",
     "docs/start/first-plan.md",
+    "docs/how-to/debug.md",
     "docs/how-to/resume-on-another-mesh.md",
 )
 

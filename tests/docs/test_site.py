@@ -54,6 +54,7 @@ def test_every_code_has_its_page(site: Path) -> None:
     assert sorted(page.stem for page in (site / "errors").glob("P*.html")) == list(pages())
 
 
+@pytest.mark.slow
 def test_every_command_has_its_page(site: Path) -> None:
     found = {page.stem for page in (site / "reference" / "commands").glob("*.html")}
     assert found == {"index", *(command.name for command in COMMANDS)}

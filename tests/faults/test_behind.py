@@ -33,6 +33,7 @@ def waiting(stage_behind: Stage, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
+@pytest.mark.slow
 def test_a_save_that_waits_for_the_one_before_leaves_none_out(waiting: Path) -> None:
     saved = [int(match[1]) for match in SAVED.finditer(said(waiting))]
     assert saved == list(range(1, NUM_STEPS + 1))

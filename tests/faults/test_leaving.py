@@ -235,6 +235,7 @@ def test_a_long_step_is_left_and_the_step_before_is_saved(scene: Scene, tmp_path
     goes_on_exactly(scene.plans["one"], folder, scene, world_size=1)
 
 
+@pytest.mark.slow
 def test_ranks_leave_a_long_step_together(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     slow = Slow("a micro-batch", 4.0, 2, (1,), after=IN_A_LONG_STEP)

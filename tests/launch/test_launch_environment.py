@@ -94,6 +94,7 @@ def test_devices_that_are_asked_for_and_not_there_are_no_run_on_processors(works
     assert "CUDA_VISIBLE_DEVICES names devices, but PyTorch sees no CUDA device" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_ranks_with_different_run_folders_end_before_the_model_is_built(
     workspace: Path, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_processes_of_one_rank_both_say_so(rank: int, plan: Path) -> None:
         assert f"another process on {socket.gethostname()} has RANK = {rank} too" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_world_of_more_ranks_than_were_started_is_told_by_those_that_were(plan: Path) -> None:
     """Under torchrun, whose ranks find another WORLD_SIZE than it gave them."""
     four = plan.parent / "four.plan"

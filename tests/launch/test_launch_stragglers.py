@@ -45,6 +45,7 @@ def test_a_rank_that_takes_200_ms_longer_is_named_within_20_steps(
     assert lines[0].startswith("warning: step 10: rank 1 straggles: its own work takes 0.")
 
 
+@pytest.mark.slow
 def test_no_rank_is_named_where_all_take_equally_long(plan: Path, tmp_path: Path) -> None:
     outcome, steps = run(plan, tmp_path, fault="drag 7 1 forward")
     assert outcome.code == 0, outcome.stderr

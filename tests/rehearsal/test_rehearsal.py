@@ -66,6 +66,7 @@ def test_every_op_has_a_handler() -> None:
     assert set(HANDLERS) == set(OPS) - {Accumulate}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
@@ -106,6 +107,7 @@ def test_gradients_of_every_layer_are_there_when_the_optimizer_steps(
     assert short.reserved_bytes >= short.held_bytes
 
 
+@pytest.mark.slow
 def test_messages_of_single_layers_stay_apart_from_one_that_grows(deep_workspace: Path) -> None:
     """The root holds the norms of every layer; attentions and MLPs are reduced for themselves."""
     text = plan_text(Case("DP2", "", {"dp_shard": 2}, model=DEEP))

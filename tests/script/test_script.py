@@ -47,6 +47,7 @@ def launched(*arguments: str | Path, num_ranks: int, folder: Path, sees_planc: b
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [
