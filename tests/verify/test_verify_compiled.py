@@ -17,6 +17,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.weights import move_buffers
 from planc.source import SourceFile
+from planc.styles.sequence_parallel import RULES
 from planc.verify.verify import compared, prepare, run_plan, verify
 from tests.plans import PLANS
 from tests.slow import slow_except
@@ -60,20 +61,7 @@ CONTEXT = (
     "context_parallel on cp {{\n  rotate = {}\n  load_balancer = {}\n"
     '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}}'
 )
-TENSOR_PARALLEL = "tensor_parallel on tp {{\n  {}\n}}"
-AUTO = TENSOR_PARALLEL.format("auto")
-SEQUENCE_PARALLEL = TENSOR_PARALLEL.format(
-    """\
-"model.embed_tokens" -> embedding_rowwise(output = Shard(1))
-  "model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel
-  "model.layers.*.{self_attn,mlp}" -> prepare_input(input = Shard(1), desired = Replicate())
-  "model.layers.*.self_attn.{q,k,v}_proj" -> colwise
-  "model.layers.*.self_attn.o_proj" -> rowwise(output = Shard(1))
-  "model.layers.*.mlp.{gate,up}_proj" -> colwise
-  "model.layers.*.mlp.down_proj" -> rowwise(output = Shard(1))
-  "model.norm" -> sequence_parallel
-  "lm_head" -> colwise(input = Shard(1), output = Shard(-1))"""
-)
+AUTO = "tensor_parallel on tp {\n  auto\n}"
 ALLGATHER, ULYSSES = CONTEXT.format("allgather", "headtail"), CONTEXT.format("ulysses", "none")
 
 
@@ -136,12 +124,12 @@ CASES = {
     # Styles on DTensors gave wrong gradients here, without an error.
     "sequence parallelism, fsdp, recomputed": {
         "mesh": "dp_shard = 2\n  tp = 2",
-        "tensor": SEQUENCE_PARALLEL,
+        "tensor": RULES,
         "recomputation": "full",
     },
     "sequence parallelism, recomputed in part": {
         "mesh": "tp = 2",
-        "tensor": SEQUENCE_PARALLEL,
+        "tensor": RULES,
         "recomputation": "selective",
     },
 }
@@ -162,7 +150,7 @@ def test_compiled_layers_give_the_gradients_of_one_process(case: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.skipif(find_compiler("cpu", {}) is None, reason="inductor needs a C++ compiler")
 def test_inductors_kernels_give_the_gradients_of_one_process() -> None:
-    text = plan_text(mesh="tp = 2", tensor=SEQUENCE_PARALLEL, recomputation="full")
+    text = plan_text(mesh="tp = 2", tensor=RULES, recomputation="full")
     text = text.replace("aot_eager", "inductor")
     found = check_source(SourceFile("x.plan", text), base=PLANS)
     assert found.bound is not None and found.graph is not None, found.diagnostics

@@ -22,7 +22,7 @@ from planc.vocab import MeshDim
 CODE = Code("P419", "prepared-input", "this module can't take a prepared input")
 """The summary's reason: ranks sum its gradient, and only modules with a style give each rank's part of it."""
 
-_MEETS_PLAIN = "the input's gradient is summed over ranks, and code without a style has all of it on each"
+_SUMMED = "the input's gradient is summed over ranks, and code without a style has all of it on each"
 _UNREAD = "planc tracks hidden states from layer to layer, and none enters this module"
 _ELSEWHERE = "leave this rule out: a prepared input is for attention or the MLP"
 
@@ -33,7 +33,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for span, assignments in by_rule(subject):
         if not assignments[0].style.prepares:
             continue
-        stays_plain = not _sums_gradients(assignments[0].style)
+        sums = _sums_gradients(assignments[0].style)
         reasons: dict[tuple[str, str], list[str]] = {}
         for assignment in assignments:
             module = subject.inventory.get(assignment.fqn)
@@ -45,7 +45,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 span,
                 f"prepares the input of {quoted(patterns(subject, fqns))}, {reason}",
-                notes=(_UNREAD if stays_plain else _MEETS_PLAIN,),
+                notes=(_SUMMED if sums else _UNREAD,),
                 help=help,
             )
 

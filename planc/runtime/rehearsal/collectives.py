@@ -30,9 +30,9 @@ KINDS: Mapping[str, str] = {
     "broadcast_": "broadcast",
     "gather_": "gather",
 }
-"""Ops of the namespaces `_c10d_functional` and `c10d`, by what they do."""
+"""Ops of `_NAMESPACES`, by what they do."""
 
-_NAMESPACES = ("_c10d_functional", "c10d", "_c10d_functional_autograd")
+_NAMESPACES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "_dtensor")
 _OUTPUT_FIRST = ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "allgather_", "gather_")
 _FREE = ("mesh_get_process_group", "wait_tensor", "_wrap_tensor_autograd", "monitored_barrier_", "barrier")
 

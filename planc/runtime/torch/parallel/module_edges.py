@@ -12,8 +12,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from planc.runtime.torch.parallel.transfers import crossing, ranks_of
 from planc.styles.edges import FEATURES, At, Edge
 
-Move = Callable[[Tensor], Tensor]
-
 
 def move_at_edges(
     module: nn.Module, at_edges: tuple[Edge, ...], mesh: DeviceMesh, *, rotary_width: int
@@ -35,7 +33,7 @@ def move_at_edges(
                 assert_never(unknown)
 
 
-def _of_last_features(move: Move, width: int) -> Move:
+def _of_last_features(move: Callable[[Tensor], Tensor], width: int) -> Callable[[Tensor], Tensor]:
     """Moves the last `width` features of a value, and leaves the others."""
 
     def moved(value: Tensor) -> Tensor:
@@ -52,7 +50,7 @@ def _num_features(module: nn.Module) -> int | None:
     return weight.shape[1 if isinstance(module, nn.Embedding) else 0]
 
 
-def _prepare_hidden_states(module: nn.Module, move: Move) -> None:
+def _prepare_hidden_states(module: nn.Module, move: Callable[[Tensor], Tensor]) -> None:
     """Move a module's hidden states before it runs: its first positional argument, or the `hidden_states`
     keyword."""
 
@@ -67,7 +65,7 @@ def _prepare_hidden_states(module: nn.Module, move: Move) -> None:
     module.register_forward_pre_hook(prepare, with_kwargs=True)
 
 
-def _move_output(module: nn.Module, move: Move) -> None:
+def _move_output(module: nn.Module, move: Callable[[Tensor], Tensor]) -> None:
     def leave(_: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
         # GPT's layers return a list.
         if isinstance(output, tuple | list):
@@ -77,7 +75,7 @@ def _move_output(module: nn.Module, move: Move) -> None:
     module.register_forward_hook(leave)
 
 
-def _prepare_routing(module: nn.Module, move: Move) -> None:
+def _prepare_routing(module: nn.Module, move: Callable[[Tensor], Tensor]) -> None:
     """Move the floating-point arguments of experts behind their tokens."""
 
     def moved(value: Any) -> Any:

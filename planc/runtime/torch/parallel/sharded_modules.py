@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
-from planc.vocab import local_length
+from planc.runtime.torch.parallel.transfers import ranks_of
 
 Placements = Mapping[str, Placement]
 """The placements of a module's own parameters, by local name."""
@@ -184,8 +184,8 @@ def _rows(module: nn.Embedding, mesh: DeviceMesh) -> _Rows | None:
     if not isinstance(weight, DTensor) or weight.placements != (Shard(0),):
         return None
     num_rows, width = weight.shape
-    size = local_length(num_rows, parts=mesh.size(), index=mesh.get_local_rank())
-    first = -(-num_rows // mesh.size()) * mesh.get_local_rank()
+    ranks = ranks_of(mesh.get_group())
+    first, size = ranks.start(num_rows), ranks.own(num_rows)
     padding = module.padding_idx
     is_own = padding is not None and first <= padding < first + size
     return _Rows(first, size, width, padding - first if is_own and padding is not None else None)
