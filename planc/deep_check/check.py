@@ -10,7 +10,8 @@ from pathlib import Path
 from planc.deep_check.cache import load, save
 from planc.deep_check.codes import ESTIMATE_DIFFERS, REHEARSAL_FAILED
 from planc.diagnostics import Diagnostic
-from planc.estimate.result import Estimate, Kind
+from planc.estimate.collectives import as_called
+from planc.estimate.result import Estimate
 from planc.graph.graph import Graph
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.source import Span
@@ -104,12 +105,8 @@ def _differences(measured: Measured, estimate: Estimate, nowhere: Span) -> Itera
 
 
 def predicted_collectives(estimate: Estimate) -> Counted:
-    """The estimate's collectives of a step. A ring sends with all-to-alls to one partner each way."""
-    found: Counted = Counter()
-    for one in estimate.collectives:
-        kind = Kind.ALL_TO_ALL if one.kind is Kind.SEND else one.kind
-        found[kind.value, one.over, one.input_bytes] += one.count
-    return found
+    """The estimate's collectives of a step."""
+    return as_called(estimate.collectives)
 
 
 def counted_collectives(measured: Measured) -> Counted:

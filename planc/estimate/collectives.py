@@ -37,6 +37,18 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
     )
 
 
+def as_called(collectives: Iterable[Collective]) -> Counter[tuple[str, tuple[MeshDim, ...], int]]:
+    """How many a rank calls, by (PyTorch's name, mesh dims, bytes of the input).
+
+    A ring sends with all-to-alls to one partner each way.
+    """
+    found: Counter[tuple[str, tuple[MeshDim, ...], int]] = Counter()
+    for one in collectives:
+        kind = Kind.ALL_TO_ALL if one.kind is Kind.SEND else one.kind
+        found[kind.value, one.over, one.input_bytes] += one.count
+    return found
+
+
 def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collective]:
     """FSDP2: gathered in every forward, and in every backward where forward resharded; reduced once a step.
 

@@ -17,8 +17,8 @@ from planc.graph.op import Op
 from planc.graph.ops import Backward, Forward, Log, StepOptimizer
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
-from planc.runtime.rehearsal.collectives import Call, CollectiveRecorder
 from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.collectives import Call, CollectiveRecorder
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.session import Session
 from tests.parity.ranks import Task, open_session

@@ -16,8 +16,8 @@ from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Estimate
 from planc.graph.graph import Graph
 from planc.inventory.load import load_inventory
+from planc.runtime.ranks.groups import groups_of
 from planc.runtime.rehearsal.findings import Rehearsal
-from planc.runtime.rehearsal.ranks import groups_of_rank_0
 from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
 from tests.dist.pool import run_ranks
@@ -74,7 +74,7 @@ def measure(graph: Graph, model: str, *, workspace: Path, tmp_path: Path) -> Com
 
 def recorded_collectives(compared: Compared) -> Counted:
     """What rank 0 really called, without the groups of one rank, which send nothing."""
-    groups = groups_of_rank_0(compared.graph)
+    groups = groups_of(compared.graph, rank=0)
     calls: Counted = Counter()
     for found in compared.ranks[0].calls.values():
         for (kind, ranks, num_bytes), count in found.items():

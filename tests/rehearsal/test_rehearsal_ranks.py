@@ -1,9 +1,10 @@
-"""Which ranks are rehearsed, and which groups rank 0 is in."""
+"""Which ranks are rehearsed, and which groups a rank is in."""
 
 from __future__ import annotations
 
 from planc.graph.graph import Graph
-from planc.runtime.rehearsal.ranks import groups_of_rank_0, rehearsed_ranks
+from planc.runtime.ranks.groups import groups_of
+from planc.runtime.rehearsal.ranks import rehearsed_ranks
 from planc.vocab import MeshDim
 
 
@@ -32,9 +33,18 @@ def test_uneven_places_are_ranks_of_the_whole_mesh() -> None:
 
 
 def test_groups_of_rank_0_are_known_by_their_ranks() -> None:
-    assert groups_of_rank_0(mesh(dp_shard=2, tp=2)) == {
+    assert groups_of(mesh(dp_shard=2, tp=2), rank=0) == {
         (0,): (),
         (0, 2): (MeshDim.DP_SHARD,),
         (0, 1): (MeshDim.TP,),
+        (0, 1, 2, 3): (MeshDim.DP_SHARD, MeshDim.TP),
+    }
+
+
+def test_groups_of_another_rank_hold_that_rank() -> None:
+    assert groups_of(mesh(dp_shard=2, cp=1, tp=2), rank=3) == {
+        (3,): (),
+        (1, 3): (MeshDim.DP_SHARD,),
+        (2, 3): (MeshDim.TP,),
         (0, 1, 2, 3): (MeshDim.DP_SHARD, MeshDim.TP),
     }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from planc.cli.running.banner import TORCHRUN_TRACEBACK, banner, closing, mesh_text, preempted
 from planc.cli.running.compiled import Compiled, compiled_for, work_of
+from planc.cli.running.counting import count_first_step
 from planc.cli.running.fetching import require_models
 from planc.cli.running.preflight import (
     require_interface,
@@ -36,6 +37,7 @@ from planc.cli.support.streams import outlive_reader
 from planc.graph.graph import Graph, plan_hash
 from planc.runtime import interpreter
 from planc.runtime.checkpoint_format.layout import committed_steps
+from planc.runtime.collectives import SKIP_CHECK
 from planc.runtime.cpus import unsupported_system
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
@@ -81,6 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sample-ids", action="store_true", help="write the sample ids of each step to metrics.jsonl"
+    )
+    parser.add_argument(
+        SKIP_CHECK,
+        action="store_true",
+        help="do not compare the collectives of the first step with those that the graph predicts",
     )
     parser.add_argument(
         "--allow-change",
@@ -244,6 +251,7 @@ def _execute(
         session.guard.statements = Statements(store, launch.rank, launch.world_size)
         if launch.world_size > 1:
             _watch_others(session, store, listener, directory)
+            count_first_step(session, compiled, is_skipped=arguments.skip_collectives_check)
         last = interpreter.run(graph, TorchBackend(session), stop_after=arguments.stop_after)
         _conclude(session, display, directory, last_step=last)
     finally:

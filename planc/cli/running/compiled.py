@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 from planc.cli.running.fetching import with_model
 from planc.cli.running.run_errors import PlanRefused
 from planc.cli.running.starting import start_with
+from planc.estimate.collectives import as_called, collectives
 from planc.estimate.flops import flops
 from planc.estimate.rank_work import rank_work
+from planc.estimate.units import units
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import BuildModel
 from planc.inventory.schema import Inventory
+from planc.runtime.collectives import Collectives
 from planc.runtime.errors import RunError
 from planc.runtime.process import Launch
 from planc.runtime.ranks.reads import Reads
@@ -118,6 +121,15 @@ def work_of(compiled: Compiled) -> Work | None:
         return None
     per_step = flops(rank_work(compiled.graph, compiled.inventory)).per_step
     return Work(per_step, compiled.graph.world_size, compiled.peak_flops)
+
+
+def collectives_of(compiled: Compiled) -> Collectives | None:
+    """The collectives of a step; None for a compiled plan, which has no inventory of its model."""
+    if compiled.inventory is None:
+        return None
+    work = rank_work(compiled.graph, compiled.inventory)
+    called = as_called(collectives(work, units=units(work)))
+    return {(kind, (*over,), num_bytes): count for (kind, over, num_bytes), count in called.items()}
 
 
 def _load(path: Path, settings: Sequence[str]) -> Compiled:

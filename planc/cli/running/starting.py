@@ -7,6 +7,7 @@ from argparse import Namespace
 from planc.launchers.job import run_arguments
 from planc.launchers.nodes import Nodes
 from planc.launchers.torchrun import on_every_node, on_one_node
+from planc.runtime.collectives import SKIP_CHECK
 
 
 def start_with(arguments: Namespace, *, world_size: int, devices_per_node: int | None) -> str:
@@ -15,7 +16,8 @@ def start_with(arguments: Namespace, *, world_size: int, devices_per_node: int |
     run = run_arguments(str(arguments.plan), settings=arguments.set, run_dir=folder)
     stop = ("--stop-after", str(arguments.stop_after)) if arguments.stop_after is not None else ()
     allowed = (word for name in arguments.allow_change for word in ("--allow-change", name))
-    run = (*run, *stop, *(("--sample-ids",) if arguments.sample_ids else ()), *allowed)
+    flags = {"--sample-ids": arguments.sample_ids, SKIP_CHECK: arguments.skip_collectives_check}
+    run = (*run, *stop, *(name for name, is_set in flags.items() if is_set), *allowed)
     if devices_per_node is None or world_size <= devices_per_node:
         return on_one_node(world_size, run)
     nodes = Nodes(world_size // devices_per_node, devices_per_node)

@@ -19,7 +19,6 @@ from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.interpreter import Position
-from planc.runtime.rehearsal.collectives import CollectiveRecorder
 from planc.runtime.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode
@@ -30,6 +29,7 @@ from planc.runtime.torch.backend import Handler, TorchBackend
 from planc.runtime.torch.checkpoint.reader import TensorLoadPlanner
 from planc.runtime.torch.checkpoint.tensors import TrainingState, named_tensors
 from planc.runtime.torch.checkpoint.writer import TensorSavePlanner
+from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.parallel.gradients import messages_of_replicas, scale, squared_norm, sum_together
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.reporting import metrics as reporting

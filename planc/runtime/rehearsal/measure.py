@@ -15,12 +15,12 @@ from planc.graph.ops import Accumulate
 from planc.runtime.interpreter import run
 from planc.runtime.observer import Silent
 from planc.runtime.process import Launch
+from planc.runtime.ranks.groups import groups_of
 from planc.runtime.rehearsal.allocator import reserved_bytes
 from planc.runtime.rehearsal.backend import MEASURED_STEP, RehearsalBackend
 from planc.runtime.rehearsal.findings import Measured, SegmentPeak, Sent
 from planc.runtime.rehearsal.lives import repeated
 from planc.runtime.rehearsal.memory import BEFORE
-from planc.runtime.rehearsal.ranks import groups_of_rank_0
 from planc.runtime.rehearsal.stack import MEASURED_MICRO_STEPS, Stack, shortened
 from planc.runtime.rehearsal.world import fake_world
 from planc.runtime.torch.session import Paths, Session
@@ -71,7 +71,7 @@ def measure(graph: Graph, stack: Stack, *, base: Path) -> Measured:
         longer = _backend_after(graph, base=base, dropped=stack.dropped(keeping=kind.spare))
         whole = whole.plus(_figures(graph, longer).minus(first), times=kind.num_left_out)
         lives = repeated(lives, kind.inner, times=kind.num_left_out)
-    return _measured(whole, first, groups=groups_of_rank_0(graph), reserved=reserved_bytes(lives))
+    return _measured(whole, first, groups=groups_of(graph, rank=0), reserved=reserved_bytes(lives))
 
 
 def _backend_after(graph: Graph, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch._subclasses.fake_impls as fake_impls
-import torch.distributed.distributed_c10d as c10d
 import torch.distributed.tensor._redistribute as dtensor_redistribute
 import torch.distributed.tensor._sharding_prop as dtensor_sharding_prop
 import torch.distributed.tensor.debug as dtensor_debug
@@ -13,9 +12,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 # Importing it registers the "fake" backend: collectives that return at once, for a world of any size.
 from torch.testing._internal.distributed.fake_pg import FakeStore
-
-# Functional collectives carry the name of their group, not the group.
-resolve_process_group: Final[Any] = c10d._resolve_process_group  # type: ignore[attr-defined]
 
 # What fake tensors do in place of an op whose own shape function is wrong or missing.
 fake_implementations: Final[dict[Any, Any]] = fake_impls.op_implementations_dict
@@ -36,5 +32,4 @@ __all__ = [
     "clear_redistribute_cache",
     "clear_sharding_cache",
     "fake_implementations",
-    "resolve_process_group",
 ]

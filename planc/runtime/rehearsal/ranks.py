@@ -24,21 +24,6 @@ def rehearsed_ranks(graph: Graph, divided: Mapping[MeshDim, tuple[int, ...]]) ->
     return tuple(sorted({_rank(sizes, place) for place in places}))
 
 
-def groups_of_rank_0(graph: Graph) -> dict[tuple[int, ...], tuple[MeshDim, ...]]:
-    """The mesh dims of more than one rank that form each group that rank 0 can be in, by its ranks."""
-    sizes = {mesh_dim: size for mesh_dim, size in graph.mesh if size > 1}
-    groups: dict[tuple[int, ...], tuple[MeshDim, ...]] = {(0,): ()}
-    stride = graph.world_size
-    for mesh_dim, size in sizes.items():
-        stride //= size
-        longer = {
-            tuple(rank + stride * index for rank in ranks for index in range(size)): (*over, mesh_dim)
-            for ranks, over in groups.items()
-        }
-        groups |= longer
-    return groups
-
-
 def _uneven_places(length: int, *, size: int) -> Iterator[int]:
     """The first place with the short chunk, the one after it, which may be empty, and the last."""
     if length % size:

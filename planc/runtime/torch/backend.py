@@ -95,11 +95,21 @@ class TorchBackend:
         if self.session.watch is not None:
             self.session.watch.enter(op, step=position.step, micro_step=position.micro_step)
         if self.session.trace is None:
-            HANDLERS[type(op)](self.session, op, position)
+            self._handle(op, position)
             return
         # A trace shows the plan's own ops, with their lines, around PyTorch's.
         with record_function(f"{op.name} {op.span or ''}".rstrip()):
+            self._handle(op, position)
+
+    def _handle(self, op: Op, position: Position) -> None:
+        first_step = self.session.first_step
+        if first_step is None:
             HANDLERS[type(op)](self.session, op, position)
+            return
+        with first_step.counting(op, position):
+            HANDLERS[type(op)](self.session, op, position)
+        if isinstance(op, ops.StepOptimizer):
+            first_step.compare(self.session, position)
 
     def completed_steps(self) -> int:
         return self.session.completed_steps

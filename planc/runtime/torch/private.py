@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed._functional_collectives as functional_collectives
+import torch.distributed.distributed_c10d as c10d
 import torch.distributed.tensor._utils as dtensor_utils
 import torch.distributed.tensor.placement_types as placement_types
 from torch.distributed import Work
@@ -23,6 +24,9 @@ all_gather: Final[Any] = functional_collectives.all_gather_single
 reduce_scatter: Final[Any] = functional_collectives.reduce_scatter_single
 all_reduce: Final[Any] = functional_collectives.all_reduce
 all_to_all: Final[Any] = functional_collectives.all_to_all_single
+
+# Functional collectives carry the name of their group, not the group.
+resolve_process_group: Final[Any] = c10d._resolve_process_group  # type: ignore[attr-defined]
 
 # Attention that also returns its log-sum-exp: ring attention merges blocks with it, but the public
 # scaled_dot_product_attention does not return it.

@@ -37,7 +37,8 @@ from planc.runtime.trackers import Following
 from planc.vocab import MeshDim
 
 if TYPE_CHECKING:
-    # Lazy: it imports this module.
+    # Lazy: they import this module.
+    from planc.runtime.torch.agreement.first_step import FirstStep
     from planc.runtime.torch.reporting.profile import Trace
 
 T = TypeVar("T")
@@ -89,6 +90,8 @@ class Session:
     """The trace under way, in the steps that the plan profiles."""
     work: Work | None = None
     """None if the FLOPs of a step are unknown."""
+    first_step: FirstStep | None = None
+    """None if collectives are not counted, or no longer."""
     own_time: OwnTime | None = None
     """None if ranks are not compared."""
     clock: PhaseClock | None = None

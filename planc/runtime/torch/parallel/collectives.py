@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from planc.runtime.rehearsal.private import resolve_process_group
+from planc.runtime.torch.private import resolve_process_group
 
 Call = tuple[str, tuple[int, ...], int]
 """(kind, ranks of the group, bytes of this rank's input)."""
@@ -38,12 +38,24 @@ _FREE = ("mesh_get_process_group", "wait_tensor", "_wrap_tensor_autograd", "moni
 
 
 class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts every collective. KeyError on an unknown one, so none goes uncounted."""
+    """Counts every collective, also of compiled modules. KeyError on an unknown one, so none goes uncounted.
 
-    def __init__(self) -> None:
+    With `names_unknown` the kind of an unknown one is its name, and its bytes are 0.
+    """
+
+    supports_higher_order_operators = True
+    """They pass: the tracing of compiled modules calls some."""
+
+    def __init__(self, *, names_unknown: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: Counter[Call] = Counter()
         self._ranks: dict[str, tuple[int, ...]] = {}
+        self._names_unknown = names_unknown
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Modules compile as without the recorder, which then sees what their compiled code calls."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -51,7 +63,7 @@ class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # A DTensor's op comes back here as what it does on this rank.
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
-        namespace, _, name = func._schema.name.partition("::")
+        namespace, name = _name(func)
         if namespace in _NAMESPACES and name not in _FREE:
             self._note(name, (*args, *(kwargs or {}).values()))
         return func(*args, **(kwargs or {}))
@@ -62,8 +74,11 @@ class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tensors = arguments[0]  # c10d takes a list
         elif name in ("allgather_", "gather_"):
             tensors = [arguments[0], *arguments[1]]
-        sent = tensors[1 if name in _OUTPUT_FIRST else 0]
         group = next(filter(None, map(_group, arguments)))
+        if self._names_unknown and name not in KINDS:
+            self.calls[name, self._ranks_of(group), 0] += 1
+            return
+        sent = tensors[1 if name in _OUTPUT_FIRST else 0]
         self.calls[KINDS[name], self._ranks_of(group), sent.numel() * sent.element_size()] += 1
 
     def _ranks_of(self, group: dist.ProcessGroup) -> tuple[int, ...]:
@@ -71,6 +86,14 @@ class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name not in self._ranks:
             self._ranks[name] = tuple(dist.get_process_group_ranks(group))
         return self._ranks[name]
+
+
+def _name(func: Any) -> tuple[str, str]:
+    """An op's namespace and name; higher-order operators have neither."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return "", ""
+    namespace, _, name = func._schema.name.partition("::")
+    return namespace, name
 
 
 def _group(argument: object) -> dist.ProcessGroup | None:

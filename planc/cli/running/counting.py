@@ -1,0 +1,24 @@
+"""Whether a run compares the collectives of its first step with its graph's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planc.cli.running.compiled import Compiled, collectives_of
+from planc.runtime.collectives import SKIP_CHECK
+
+if TYPE_CHECKING:
+    from planc.runtime.torch.session import Session
+
+
+def count_first_step(session: Session, compiled: Compiled, *, is_skipped: bool) -> None:
+    """Compare the first step's collectives, or note why that can't be."""
+    # Imported lazily, as all of torch is.
+    from planc.runtime.torch.agreement.first_step import FirstStep
+
+    predicted = None if is_skipped else collectives_of(compiled)
+    if predicted is not None:
+        session.first_step = FirstStep(predicted)
+        return
+    reason = SKIP_CHECK if is_skipped else "a compiled plan has no inventory to predict them from"
+    session.observer.noted(f"the collectives of the first step are not checked: {reason}")

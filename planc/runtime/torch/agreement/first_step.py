@@ -1,0 +1,73 @@
+"""The collectives of a run's first step, compared with those that the plan's graph predicts.
+
+A dispatch mode counts them, and only in that step. It knows each one's kind, group and bytes, below DTensor
+and FSDP and in compiled modules, where a process group's own counter knows only the group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+
+from planc.graph.op import Op
+from planc.graph.ops import NextBatch
+from planc.runtime.collectives import SKIP_CHECK, Collectives, describe, differences, differences_of
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.ranks.groups import groups_of
+from planc.runtime.torch.parallel.collectives import CollectiveRecorder
+from planc.runtime.torch.session import Session
+
+
+class FirstStep:
+    """Counts from a step's batch to its optimizer step. What follows them is not part of every step."""
+
+    def __init__(self, predicted: Collectives) -> None:
+        self.predicted = predicted
+        self._recorders: dict[str, CollectiveRecorder] = {}
+
+    def counting(self, op: Op, position: Position) -> contextlib.AbstractContextManager[object]:
+        """The context in which an op of a step is executed."""
+        if isinstance(op, NextBatch):
+            self._recorders.clear()
+        if position.step == 0:
+            return contextlib.nullcontext()
+        return self._recorders.setdefault(op.name, CollectiveRecorder(names_unknown=True))
+
+    def compare(self, session: Session, position: Position) -> None:
+        """RunError on every rank if one of them sent other collectives. A step without labels is passed over.
+
+        The guard of a step without labels has nothing to agree on.
+        """
+        if session.batch_tokens == 0:
+            return
+        session.first_step = None
+        rank = session.launch.rank
+        own = differences(rank, self.predicted, self._sent(session))
+        is_different = torch.tensor(int(own.in_number != () or own.in_size != ()), device=session.device)
+        dist.all_reduce(is_different, op=dist.ReduceOp.MAX)
+        if not is_different.item():
+            return
+        found = [(rank, own.data())]
+        if session.guard.statements is not None:
+            found = session.guard.statements.gather(f"collectives/{position.step}", own.data())
+        text = describe(differences_of(*one) for one in found)
+        raise RunError(
+            f"step {position.step} did not send the collectives that its graph predicts: {text}",
+            code=ExitCode.INTERNAL,
+            help="unless the model's own code communicates, this is a bug in planc: report it with the plan "
+            f"and what `planc check --deep` finds; {SKIP_CHECK} trains without this check",
+            span=session.graph.init_mesh.span,
+        )
+
+    def _sent(self, session: Session) -> dict[tuple[str, str, tuple[str, ...], int], int]:
+        """This rank's collectives in groups of several ranks."""
+        groups = groups_of(session.graph, rank=session.launch.rank)
+        return {
+            (op, kind, (*groups.get(ranks, map(str, ranks)),), num_bytes): count
+            for op, recorder in self._recorders.items()
+            for (kind, ranks, num_bytes), count in recorder.calls.items()
+            if len(ranks) > 1
+        }

@@ -1,0 +1,109 @@
+"""Runs that compare the collectives of their first step, and faults in what they send: what each rank tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from planc.cli.running.compiled import Compiled, collectives_of
+from planc.graph.graph import Graph
+from planc.graph.op import Op
+from planc.graph.ops import ClipGradients, NextBatch, StepOptimizer, SyncGradients
+from planc.inventory.load import load_inventory
+from planc.runtime.collectives import Collectives
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position, run
+from planc.runtime.observer import Silent
+from planc.runtime.torch.agreement.first_step import FirstStep
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.session import Session
+from planc.vocab import MeshDim
+from tests.dist.pool import run_ranks
+from tests.parity.ranks import Task, open_session
+
+Fault = Literal["one more", "no norm", "no sync", "no labels"]
+
+SKIPPED: dict[Fault | None, type[Op]] = {"no norm": ClipGradients, "no sync": SyncGradients}
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How a rank's run ended, and the steps in which it counted."""
+
+    code: ExitCode | None
+    message: str
+    counted: tuple[int, ...]
+    saved: tuple[str, ...]
+
+
+class Faulty(TorchBackend):
+    """Runs normally except for the fault, on every rank from a step on."""
+
+    def __init__(self, session: Session, fault: Fault | None, *, since: int) -> None:
+        super().__init__(session)
+        self.fault, self.since = fault, since
+        self.counted: list[int] = []
+
+    def started(self, *, first_step: int) -> None:
+        super().started(first_step=first_step)
+        if self.fault == "one more":
+            self.session.model.register_forward_pre_hook(self._send)
+
+    def _send(self, *_: Any) -> None:
+        dist.all_reduce(torch.zeros(3), group=self.session.submesh(MeshDim.TP).get_group())
+
+    def execute(self, op: Op, position: Position) -> None:
+        if isinstance(op, NextBatch) and self.session.first_step is not None:
+            self.counted.append(position.step)
+        if isinstance(op, SKIPPED.get(self.fault, ())):
+            return
+        if isinstance(op, StepOptimizer) and self.fault == "no labels" and position.step < self.since:
+            self.session.batch_tokens = 0
+        super().execute(op, position)
+
+
+def compared_rank(
+    rank: int, world_size: int, task: Task, predicted: Collectives, fault: Fault | None, since: int
+) -> Compared:
+    session = open_session(task, Silent())
+    session.first_step = FirstStep(predicted)
+    backend = Faulty(session, fault, since=since)
+    code, message = None, ""
+    try:
+        run(task.graph, backend, stop_after=task.stop_after)
+    except RunError as error:
+        code, message = error.code, error.message
+    # Rank 0 hosts the store, which the others must not lose before they have spoken.
+    dist.destroy_process_group()
+    saved = tuple(sorted(path.name for path in session.paths.checkpoints.glob("step-*")))
+    return Compared(code, message, tuple(backend.counted), saved)
+
+
+def predicted_of(graph: Graph, model: Path) -> Collectives:
+    """What a run command predicts for a graph."""
+    inventory = load_inventory(model, cache_dir=model.parent).inventory
+    found = collectives_of(Compiled(graph, model.parent, (), (), inventory))
+    assert found is not None
+    return found
+
+
+def run_compared(
+    graph: Graph, model: Path, folder: Path, *, fault: Fault | None = None, since: int = 1, **task: Any
+) -> Sequence[Compared]:
+    """How the ranks of a run end that compares its first step."""
+    task = {"stop_after": 2, **task}
+    predicted = predicted_of(graph, model)
+    return run_ranks(
+        compared_rank,
+        graph.world_size,
+        Task(graph, model.parent, folder, **task),
+        predicted,
+        fault,
+        since,
+        init=False,
+    )

@@ -1,0 +1,131 @@
+"""A run's first step sends the collectives that its graph predicts, or the run ends before it saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planc.api import check_source
+from planc.graph.graph import Graph
+from planc.runtime.errors import ExitCode
+from planc.source import SourceFile
+from tests.dist.first_steps import run_compared
+from tests.parity.cases import (
+    CP2_DP2,
+    CP2_TP2,
+    TP2_DP2,
+    TP2_REPLICATE2,
+    Case,
+    compile_case,
+    make_workspace,
+    plan_text,
+)
+from tests.slow import slow_except
+
+TP2 = {"tp": 2}
+CP2 = {"cp": 2}
+HSDP = {"dp_replicate": 2, "dp_shard": 2}
+CASES = (
+    Case("TP2", "sequence parallel", TP2),
+    Case("TP2", "auto, accumulate", TP2, tensor_parallel="auto", micro_batch=4),
+    Case("TP2·DP2", "accumulate, recompute", TP2_DP2, micro_batch=1, recomputes=True),
+    Case("TP2·DP2", "257 rows", TP2_DP2, model="llama-uneven"),
+    Case("DP4", "HSDP 2x2", HSDP, micro_batch=1),
+    Case("DP2", "whole replicas", {"dp_replicate": 2}, replicas="whole"),
+    Case("TP2·DP2", "whole replicas", TP2_REPLICATE2, replicas="whole"),
+    Case("CP2·DP2", "ring", CP2_DP2, recomputes=True),
+    Case("CP2", "allgather", CP2, rotate="allgather", recomputes=True, recomputation="selective"),
+    Case("CP2·TP2", "ulysses", CP2_TP2, rotate="ulysses", balance="none"),
+    Case("TP2", "experts", TP2, model="qwen3-moe", tensor_parallel="auto"),
+)
+COMPILED = (
+    Case("TP2", "sequence parallel, selective", TP2, recomputes=True, recomputation="selective"),
+    Case("TP2·DP2", "auto, accumulate, recompute", TP2_DP2, tensor_parallel="auto", micro_batch=2, recomputes=True),
+    Case("CP2", "ulysses", CP2, rotate="ulysses", balance="none"),
+)
+COMPILE = 'compile {\n  backend = aot_eager\n  "model.layers.*" -> region\n}\n'
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_workspace(tmp_path_factory.mktemp("first-step") / "workspace")
+
+
+def compiled(case: Case, *, workspace: Path) -> Graph:
+    """The graph of a case whose layers are compiled."""
+    checked = check_source(SourceFile("compiled.plan", plan_text(case) + COMPILE), base=workspace)
+    assert checked.graph is not None, checked.diagnostics
+    return checked.graph
+
+
+@pytest.mark.parametrize(
+    "case",
+    slow_except(CASES, "TP2 sequence parallel", "CP2·DP2 ring", name=lambda case: case.name),
+    ids=lambda case: case.name,
+)
+def test_a_first_step_sends_what_is_predicted_and_the_second_is_not_counted(
+    case: Case, workspace: Path, tmp_path: Path
+) -> None:
+    graph = compile_case(case, workspace=workspace)
+    for one in run_compared(graph, workspace / case.model, tmp_path):
+        assert (one.code, one.message, one.counted) == (None, "", (1,))
+
+
+@pytest.mark.parametrize(
+    "case",
+    slow_except(COMPILED, "TP2 sequence parallel, selective", name=lambda case: case.name),
+    ids=lambda case: case.name,
+)
+def test_compiled_modules_send_what_is_predicted(case: Case, workspace: Path, tmp_path: Path) -> None:
+    graph = compiled(case, workspace=workspace)
+    for one in run_compared(graph, workspace / case.model, tmp_path):
+        assert (one.code, one.message, one.counted) == (None, "", (1,))
+
+
+def test_one_collective_more_ends_the_run_before_it_saves(workspace: Path, tmp_path: Path) -> None:
+    case = replace(CASES[0], settings=("checkpoint.save_every=1 step",))
+    graph = compile_case(case, workspace=workspace, saves=True)
+    first, second = run_compared(graph, workspace / case.model, tmp_path, fault="one more")
+    assert (first.code, first.saved) == (ExitCode.INTERNAL, ())
+    assert second.code is ExitCode.INTERNAL
+    assert first.message == (
+        "step 1 did not send the collectives that its graph predicts: "
+        "ranks 0, 1: all_reduce over tp of 12 bytes (0 predicted, 1 sent by forward)"
+    )
+
+
+def test_one_collective_fewer_ends_the_run(workspace: Path, tmp_path: Path) -> None:
+    graph = compile_case(CASES[0], workspace=workspace)
+    first, _ = run_compared(graph, workspace / CASES[0].model, tmp_path, fault="no norm")
+    assert first.code is ExitCode.INTERNAL
+    assert first.message == (
+        "step 1 did not send the collectives that its graph predicts: "
+        "ranks 0, 1: all_reduce over tp of 8 bytes (2 predicted, 1 sent by metrics.reduce)"
+    )
+
+
+def test_gradients_that_only_the_optimizer_would_sum_end_the_run(workspace: Path, tmp_path: Path) -> None:
+    graph = compile_case(CASES[0], workspace=workspace)
+    first, _ = run_compared(graph, workspace / CASES[0].model, tmp_path, fault="no sync")
+    assert first.message == (
+        "step 1 did not send the collectives that its graph predicts: "
+        "ranks 0, 1: all_reduce over tp of 1_280 bytes (1 predicted, 0 sent), "
+        "all_reduce over tp of 256 bytes (0 predicted, 15 sent by optimizer.step)"
+    )
+
+
+def test_a_resumed_run_compares_its_own_first_step(workspace: Path, tmp_path: Path) -> None:
+    graph = compile_case(CASES[0], workspace=workspace, saves=True)
+    for one in run_compared(graph, workspace / CASES[0].model, tmp_path, stop_after=3):
+        assert one.saved == ("step-3",)
+    first, _ = run_compared(graph, workspace / CASES[0].model, tmp_path, fault="one more", stop_after=6)
+    assert first.message.startswith("step 4 did not send")
+    assert (first.counted, first.saved) == ((4,), ("step-3",))
+
+
+def test_a_step_without_labels_is_passed_over(workspace: Path, tmp_path: Path) -> None:
+    graph = compile_case(CASES[0], workspace=workspace)
+    for one in run_compared(graph, workspace / CASES[0].model, tmp_path, fault="no labels", since=2):
+        assert (one.code, one.counted) == (None, (1, 2))
