@@ -229,8 +229,7 @@ def _execute(
     gc.enable()
     graph = compiled.graph
     digest = listener.plan_hash = plan_hash(graph)
-    init = graph.init_mesh
-    device = choose_device(init.backend, launch)
+    device = choose_device(graph.init_mesh.backend, launch)
     require_traceable(graph, device)
     with claim:
         store = _meet(compiled, launch, device=device, claim=claim)

@@ -10,6 +10,7 @@ import torch.distributed._functional_collectives as functional_collectives
 import torch.distributed.distributed_c10d as c10d
 import torch.distributed.tensor._utils as dtensor_utils
 import torch.distributed.tensor.placement_types as placement_types
+import torch.utils._python_dispatch as python_dispatch
 from torch.distributed import Work
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -24,6 +25,10 @@ all_gather: Final[Any] = functional_collectives.all_gather_single
 reduce_scatter: Final[Any] = functional_collectives.reduce_scatter_single
 all_reduce: Final[Any] = functional_collectives.all_reduce
 all_to_all: Final[Any] = functional_collectives.all_to_all_single
+
+# Sees every op that is called below autograd, DTensor and FSDP, and by compiled modules: counts collectives.
+TorchDispatchMode = python_dispatch.TorchDispatchMode
+OpOverload: Final[Any] = torch._ops.OpOverload
 
 # Functional collectives carry the name of their group, not the group.
 resolve_process_group: Final[Any] = c10d._resolve_process_group  # type: ignore[attr-defined]

@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from planc.runtime.torch.private import resolve_process_group
+from planc.runtime.torch.private import OpOverload, TorchDispatchMode, resolve_process_group
 
 Call = tuple[str, tuple[int, ...], int]
 """(kind, ranks of the group, bytes of this rank's input)."""
@@ -90,7 +89,7 @@ class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _name(func: Any) -> tuple[str, str]:
     """An op's namespace and name; higher-order operators have neither."""
-    if not isinstance(func, torch._ops.OpOverload):
+    if not isinstance(func, OpOverload):
         return "", ""
     namespace, _, name = func._schema.name.partition("::")
     return namespace, name
