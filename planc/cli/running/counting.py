@@ -17,8 +17,8 @@ def count_first_step(session: Session, compiled: Compiled, *, is_skipped: bool) 
     from planc.runtime.torch.agreement.first_step import FirstStep
 
     predicted = None if is_skipped else collectives_of(compiled)
+    session.first_step = FirstStep(predicted)
     if predicted is not None:
-        session.first_step = FirstStep(predicted)
         return
     reason = SKIP_CHECK if is_skipped else "a compiled plan has no inventory to predict them from"
     session.observer.noted(f"the collectives of the first step are not checked: {reason}")

@@ -13,7 +13,14 @@ import torch.distributed as dist
 
 from planc.graph.op import Op
 from planc.graph.ops import NextBatch
-from planc.runtime.collectives import SKIP_CHECK, Collectives, describe, differences, differences_of
+from planc.runtime.collectives import (
+    SKIP_CHECK,
+    Collectives,
+    Differences,
+    describe,
+    differences,
+    differences_of,
+)
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.ranks.groups import groups_of
@@ -22,9 +29,12 @@ from planc.runtime.torch.session import Session
 
 
 class FirstStep:
-    """Counts from a step's batch to its optimizer step. What follows them is not part of every step."""
+    """Counts from a step's batch to its optimizer step. What follows them is not part of every step.
 
-    def __init__(self, predicted: Collectives) -> None:
+    A rank without a prediction does not count, and still agrees with the others, which may have one.
+    """
+
+    def __init__(self, predicted: Collectives | None) -> None:
         self.predicted = predicted
         self._recorders: dict[str, CollectiveRecorder] = {}
 
@@ -32,7 +42,7 @@ class FirstStep:
         """The context in which an op of a step is executed."""
         if isinstance(op, NextBatch):
             self._recorders.clear()
-        if position.step == 0:
+        if self.predicted is None or position.step == 0:
             return contextlib.nullcontext()
         return self._recorders.setdefault(op.name, CollectiveRecorder(names_unknown=True))
 
@@ -45,7 +55,9 @@ class FirstStep:
             return
         session.first_step = None
         rank = session.launch.rank
-        own = differences(rank, self.predicted, self._sent(session))
+        own = Differences(rank, (), ())
+        if self.predicted is not None:
+            own = differences(rank, self.predicted, self._sent(session))
         is_different = torch.tensor(int(own.in_number != () or own.in_size != ()), device=session.device)
         dist.all_reduce(is_different, op=dist.ReduceOp.MAX)
         if not is_different.item():
