@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -62,8 +63,8 @@ class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # A DTensor's op comes back here as what it does on this rank.
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
-        namespace, name = _name(func)
-        if namespace in _NAMESPACES and name not in _FREE:
+        name = _collective(func)
+        if name is not None:
             self._note(name, (*args, *(kwargs or {}).values()))
         return func(*args, **(kwargs or {}))
 
@@ -87,12 +88,14 @@ class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._ranks[name]
 
 
-def _name(func: Any) -> tuple[str, str]:
-    """An op's namespace and name; higher-order operators have neither."""
+@functools.cache
+def _collective(func: Any) -> str | None:
+    """The name of a collective; None for other ops. Cached, because every op of a step comes here."""
+    # Higher-order operators have no schema.
     if not isinstance(func, OpOverload):
-        return "", ""
+        return None
     namespace, _, name = func._schema.name.partition("::")
-    return namespace, name
+    return name if namespace in _NAMESPACES and name not in _FREE else None
 
 
 def _group(argument: object) -> dist.ProcessGroup | None:
