@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from planc.inventory.files import InventoryError, parse_json
-from planc.inventory.schema import Inventory, Kind, Parameter, Positions, Routing
+from planc.inventory.schema import Inventory, Kind, OwnHeads, Parameter, Positions, Routing
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
+"""5: the attributes that an attention counts its heads by."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _Value = TypeVar("_Value")
@@ -41,6 +42,8 @@ def dumps(inventory: Inventory) -> str:
     }
     rare = {key: getattr(inventory, key) for key in _RARE_FIELDS}
     fields |= {key: value for key, value in rare.items() if value}
+    if inventory.own_heads:
+        fields["own_heads"] = _own_heads_fields(inventory.own_heads)
     if inventory.rope_switch is not None:
         fields["rope_switch"] = inventory.rope_switch
     if positions := _position_fields(inventory.positions):
@@ -55,7 +58,7 @@ def loads(text: str | bytes) -> Inventory:
         parse_json(text.encode() if isinstance(text, str) else text, name="inventory"),
         "inventory",
         required=_FIELDS,
-        optional=(*_RARE_FIELDS, "rope_switch", "positions"),
+        optional=(*_RARE_FIELDS, "own_heads", "rope_switch", "positions"),
     )
     if (version := top["format_version"]) != FORMAT_VERSION or type(version) is not int:
         raise _error("format_version", f"this planc reads version {FORMAT_VERSION}")
@@ -77,6 +80,7 @@ def loads(text: str | bytes) -> Inventory:
         tp_plan=_array(top["tp_plan"], "tp_plan", of=_string_pair),
         blocks=_strings(top["blocks"], "blocks"),
         **{key: _strings(top.get(key, []), key) for key in _RARE_FIELDS},
+        own_heads=_own_heads(top.get("own_heads", []), order=_strings(top.get("own_attentions", []), "")),
         rope_switch=_positive(top["rope_switch"], "rope_switch") if "rope_switch" in top else None,
         positions=_positions(top.get("positions", {}), "positions"),
     )
@@ -101,6 +105,33 @@ _FIELDS = (
 
 _RARE_FIELDS = ("own_attentions", "written", "reduced", "random", "added_losses")
 """Lists of names, written only where there are any."""
+
+
+def _own_heads_fields(own_heads: tuple[OwnHeads, ...]) -> list[dict[str, object]]:
+    """Modules with equal heads together, as most models repeat one layer."""
+    alike: dict[tuple[int, int, tuple[str, ...]], list[str]] = {}
+    for one in own_heads:
+        alike.setdefault((one.num_heads, one.num_kv_heads, one.counts), []).append(one.fqn)
+    return [dict(zip(_OWN_HEADS_FIELDS, (fqns, *values), strict=True)) for values, fqns in alike.items()]
+
+
+def _own_heads(value: object, *, order: tuple[str, ...]) -> tuple[OwnHeads, ...]:
+    found: dict[str, OwnHeads] = {}
+    for one in _array(value, "own_heads", of=lambda item, _: item):
+        fields = _object(one, "own_heads", required=_OWN_HEADS_FIELDS)
+        for fqn in _strings(fields["modules"], "own_heads.modules"):
+            if fqn in found or fqn not in order:
+                raise _error("own_heads", f'"{fqn}" is there twice, or is not in own_attentions')
+            found[fqn] = OwnHeads(
+                fqn,
+                _positive(fields["num_heads"], "own_heads.num_heads"),
+                _positive(fields["num_kv_heads"], "own_heads.num_kv_heads"),
+                _strings(fields["counts"], "own_heads.counts"),
+            )
+    return tuple(found[fqn] for fqn in order if fqn in found)
+
+
+_OWN_HEADS_FIELDS = ("modules", "num_heads", "num_kv_heads", "counts")
 
 
 def _position_fields(positions: Positions) -> dict[str, object]:
@@ -146,7 +177,7 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
 
 
 _ATTENTION_FIELDS = ("num_heads", "num_kv_heads", "head_dim", "window")
-_RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads")
+_RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads", "counts")
 """Written only where they differ from their defaults."""
 
 
@@ -222,6 +253,7 @@ def _attention(value: object, where: str) -> AttentionNode:
         fixed_heads=_true(fields["fixed_heads"], f"{where}.fixed_heads")
         if "fixed_heads" in fields
         else False,
+        counts=_strings(fields.get("counts", []), f"{where}.counts"),
     )
 
 

@@ -51,8 +51,9 @@ class Module:
     """One module of the model.
 
     `sources` are the modules whose outputs reach this module's input, through any tensor operations but
-    no other listed module; `returns` are those that reach its output. Both were recorded from one forward
-    on the meta device, for modules that own parameters and for the members of repeated blocks.
+    no other listed module; `returns` are those that reach its output, as far as the model uses it. Both were
+    recorded from one forward on the meta device, for modules that own parameters and for the members of
+    repeated blocks.
     """
 
     fqn: str
@@ -81,7 +82,9 @@ class Attention:
 
     `head_dim` is that of queries and keys; `value_dim` is that of values, None if it is the same. `extras`
     are the attention features beyond causal softmax attention: `softcap`, `s_aux`. With `fixed_heads`, its
-    code does not work if its projections return only a share of the heads.
+    code does not work if its projections return only a share of the heads. `counts` are the integer
+    attributes, as paths from the attention module, by which its code works on a share once a rank divides
+    them by the number of ranks.
     """
 
     fqn: str
@@ -92,6 +95,17 @@ class Attention:
     value_dim: int | None = None
     extras: tuple[str, ...] = ()
     fixed_heads: bool = False
+    counts: tuple[str, ...] = ()
+
+
+@record
+class OwnHeads:
+    """The heads of an attention with its own code that works on a share of them; `counts` as for others."""
+
+    fqn: str
+    num_heads: int
+    num_kv_heads: int
+    counts: tuple[str, ...] = ()
 
 
 @record
@@ -131,6 +145,8 @@ class Inventory:
     """The module lists whose members repeat, `model.layers`."""
     own_attentions: tuple[str, ...] = ()
     """Attention modules with their own code, which do not call transformers' interface."""
+    own_heads: tuple[OwnHeads, ...] = ()
+    """Those of `own_attentions` that work on a share of their heads."""
     written: tuple[str, ...] = ()
     """Modules into whose outputs the model writes in place."""
     reduced: tuple[str, ...] = ()
@@ -162,6 +178,11 @@ class Inventory:
                 fqn = _joined(module.fqn, parameter.name)
                 if fqn not in aliases:
                     yield fqn, module, parameter
+
+    @property
+    def known_heads(self) -> tuple[Attention | OwnHeads, ...]:
+        """Every attention whose heads are known."""
+        return (*self.attentions, *self.own_heads)
 
     def own_dtypes(self, dtype: DType) -> tuple[tuple[str, DType], ...]:
         """Parameters and buffers that the model's code builds in another dtype, in a model of this dtype."""

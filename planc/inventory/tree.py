@@ -39,6 +39,7 @@ class AttentionNode:
     value_dim: int | None = None
     extras: tuple[str, ...] = ()
     fixed_heads: bool = False
+    counts: tuple[str, ...] = ()
 
 
 @record
@@ -100,6 +101,7 @@ def _fold(
             attention.value_dim,
             attention.extras,
             attention.fixed_heads,
+            attention.counts,
         ),
         unset=module.unset,
         routing=module.routing,
@@ -154,6 +156,7 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                     attention.value_dim,
                     attention.extras,
                     attention.fixed_heads,
+                    attention.counts,
                 )
             )
     return tuple(modules), tuple(attentions)

@@ -16,13 +16,13 @@ from torch import nn
 
 from planc.graph import ops
 from planc.graph.graph import Graph
+from planc.inventory.small_config import Config, Demands, shrink_config
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.sources import PythonStdlibSource, documents
 from planc.runtime.model_files import config_digest
 from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
-from planc.verify.config import Config, Demands, shrink_config
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.rewrite import shrunk_graph
 from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from planc.verify.config import Config
+from planc.inventory.small_config import Config
 
 _MAX_PARAMETERS = 20_000_000
 _LARGE = 512

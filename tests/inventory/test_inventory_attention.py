@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from planc.inventory.codec import dumps, loads
 from planc.inventory.files import InventoryError
 from planc.inventory.probe.probe import probe
 from planc.inventory.schema import Attention
+from tests.models.architectures import architectures
+from tests.models.tiny import tiny_config
 
 ROOT = Path(__file__).parents[2]
 SHIPPED, OTHERS = ROOT / "plans" / "models", ROOT / "tests" / "catalogue" / "models"
@@ -43,8 +46,8 @@ def test_what_attention_asks_for_is_noted(folder: Path, extras: tuple[str, ...])
         (SHIPPED / "tiny-phi3", True),  # one projection, cut into queries, keys and values
         (OTHERS / "tiny-neox", False),  # one projection too, but head by head
         (OTHERS / "tiny-hrm", False),  # a gate per head
-        (OTHERS / "tiny-opt", True),  # takes tokens for heads, and raises nothing
-        (OTHERS / "tiny-stablelm", True),  # raises in a view
+        (OTHERS / "tiny-opt", False),  # takes tokens for heads, and raises nothing, unless it counts fewer
+        (OTHERS / "tiny-stablelm", False),  # raises in a view, unless it counts fewer
         (SHIPPED / "tiny-deepseek-v3", False),  # whole latent values, from which the heads are made
         (OTHERS / "tiny-mqa", False),  # no rank could have a share: another rule reports this
     ],
@@ -75,7 +78,8 @@ def test_every_other_option_is_an_extra() -> None:
 def test_rare_facts_round_trip() -> None:
     inventory = probe(SHIPPED / "tiny-llama")
     odd = tuple(
-        replace(one, value_dim=4, extras=("softcap",), fixed_heads=True) for one in inventory.attentions
+        replace(one, value_dim=4, extras=("softcap",), fixed_heads=True, counts=("a", "b.c"))
+        for one in inventory.attentions
     )
     changed = replace(inventory, attentions=odd)
     assert loads(dumps(changed)) == changed
@@ -85,3 +89,45 @@ def test_a_fact_that_says_nothing_is_refused() -> None:
     text = (SHIPPED / "tiny-phi3" / "inventory.json").read_text(encoding="utf-8")
     with pytest.raises(InventoryError, match="fixed_heads"):
         loads(text.replace('"fixed_heads":true', '"fixed_heads":false'))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "counts"),
+    [
+        ("gpt_neo", ("attention.num_heads",)),
+        ("gpt_neox_japanese", ("num_attention_heads",)),
+        ("gptj", ("num_attention_heads",)),
+        ("opt", ("num_heads",)),
+        ("persimmon", ("num_heads",)),
+        ("stablelm", ("num_heads", "num_key_value_heads")),
+        ("xglm", ("embed_dim", "num_heads")),
+    ],
+)
+def test_the_head_counts_that_make_shares_add_up_are_found(
+    model_type: str, counts: tuple[str, ...], tmp_path: Path
+) -> None:
+    inventory = probe(tiny_folder(model_type, tmp_path))
+    heads = [*inventory.attentions, *inventory.own_heads]
+    assert {(one.counts, one.num_heads) for one in heads} == {(counts, 4)}
+    assert not any(one.fixed_heads for one in inventory.attentions)
+    assert [one.fqn for one in inventory.own_heads] == list(inventory.own_attentions)
+    assert loads(dumps(inventory)) == inventory
+
+
+@pytest.mark.parametrize("model_type", ["bitnet", "bloom", "codegen", "cpmant", "falcon", "mpt"])
+def test_no_counts_are_guessed(model_type: str, tmp_path: Path) -> None:
+    """A norm over all heads, biases by head, fused projections: no attribute makes their shares add up."""
+    inventory = probe(tiny_folder(model_type, tmp_path))
+    assert inventory.own_heads == ()
+    assert all(one.fixed_heads and not one.counts for one in inventory.attentions)
+
+
+def test_norms_of_single_heads_that_a_rank_would_confuse_stay_whole(tmp_path: Path) -> None:
+    folder = tiny_folder("stablelm", tmp_path, qk_layernorm=True)
+    assert {(one.fixed_heads, one.counts) for one in attentions(folder)} == {(True, ())}
+
+
+def tiny_folder(model_type: str, folder: Path, **changes: object) -> Path:
+    config = {**tiny_config(model_type, architectures()[model_type]), **changes}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.verify.config import Config, Demands, shrink_config
+from planc.inventory.small_config import Config, Demands, shrink_config
 from tests.models.overrides import OVERRIDES, SMALL
 
 SEQUENCE_LENGTH = 32

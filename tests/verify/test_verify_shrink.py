@@ -11,8 +11,8 @@ import pytest
 from planc.api import check_plan, check_source
 from planc.graph import ops
 from planc.graph.graph import Graph
+from planc.inventory.small_config import Demands, heads_of, shrink_config
 from planc.source import SourceFile
-from planc.verify.config import Demands, heads_of, shrink_config
 from planc.verify.rewrite import resumed_elsewhere
 from planc.verify.shrink import Shrunk, shrink
 from planc.verify.twin import CannotShrink

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from planc.inventory.probe.factor_test import Counts, divided
+
 Heads = tuple[int, int]
 """Query heads, key/value heads."""
 
@@ -21,6 +23,8 @@ class Core:
     attention: nn.Module
     projections: tuple[nn.Linear, ...]
     heads: Heads
+    counts: tuple[str, ...] = ()
+    """The attributes that a rank divides with the heads."""
 
     @property
     def parts(self) -> int:
@@ -44,6 +48,42 @@ def fixed_heads(
         if not failed:
             return frozenset(core.attention for core in cores if type(core.attention) in fixed)
         fixed |= failed
+
+
+def take_shares(
+    attentions: Mapping[nn.Module, Counts], *, share: int, run: Callable[[], object]
+) -> frozenset[nn.Module]:
+    """The attentions that run on a share of the first layers' features, and give the last its share.
+
+    All run together: none, if the model raises.
+    """
+    widths: dict[nn.Module, int] = {}
+
+    def take_share(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        return output[..., : output.shape[-1] // share]
+
+    def widen(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        value, *rest = args
+        widths[module] = value.shape[-1]
+        return (value.repeat_interleave(share, dim=-1), *rest)
+
+    with contextlib.ExitStack() as stack:
+        for attention, counts in attentions.items():
+            stack.enter_context(divided(attention, counts.attributes, by=share))
+            for name in counts.first:
+                handle = attention.get_submodule(name).register_forward_hook(take_share)
+                stack.callback(handle.remove)
+            stack.callback(attention.get_submodule(counts.last).register_forward_pre_hook(widen).remove)
+        try:
+            run()
+        except Exception:  # a model's own code may raise anything for unexpected shapes
+            return frozenset()
+    last = {attention: attention.get_submodule(counts.last) for attention, counts in attentions.items()}
+    return frozenset(
+        attention
+        for attention, layer in last.items()
+        if isinstance(layer, nn.Linear) and widths.get(layer) == layer.in_features // share
+    )
 
 
 def upstream(fqn: str, *, within: str, inputs: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -95,6 +135,7 @@ def _shared(core: Core, entered: list[Core]) -> Iterator[None]:
         return (value.new_empty((*value.shape[:-1], module.in_features)), *rest)
 
     own = dict(core.attention._parameters)
+    attributes = divided(core.attention, core.counts, by=core.parts)
     for name, parameter in own.items():
         if parameter is not None and parameter.shape == core.heads[:1]:
             # One number per head is sharded as the heads are.
@@ -106,7 +147,8 @@ def _shared(core: Core, entered: list[Core]) -> Iterator[None]:
         elif isinstance(module, nn.Linear):
             handles.append(module.register_forward_pre_hook(widen))
     try:
-        yield
+        with attributes:
+            yield
     finally:
         core.attention._parameters.update(own)
         for handle in handles:

@@ -28,15 +28,15 @@ from planc.inventory.probe.attention_calls import (
     attention_calls,
     own_attentions,
 )
+from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run, run_again
-from planc.inventory.probe.head_probe import Core, fixed_heads, upstream
 from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.position_probe import positions_of
 from planc.inventory.probe.random_probe import drawing_fields
 from planc.inventory.probe.routing_probe import routing_of
 from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
-from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter, Routing
+from planc.inventory.schema import Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
@@ -53,8 +53,9 @@ def probe(model_dir: Path) -> Inventory:
     config, model_class = read_model_class(content, model_dir=model_dir)
     with attention_calls() as calls:
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
-        attentions = _attentions(model, calls=calls, config=config, flow=flow)
         own = own_attentions(model, calls=calls)
+        observed = Observed(model, config, calls, blocks, inputs=flow.inputs, cores=flow.cores)
+        attentions, own_heads = attentions_of(observed), heads_of_own(observed, own)
         build = partial(_build, model_class=model_class, implementation=model.config._attn_implementation)
         with _refusals_of(model_class):
             random = drawing_fields(model, config=config, build=build, run=run_again)
@@ -77,6 +78,7 @@ def probe(model_dir: Path) -> Inventory:
         tp_plan=tuple((model._tp_plan or {}).items()),
         blocks=blocks,
         own_attentions=own,
+        own_heads=own_heads,
         written=flow.in_order(flow.written),
         reduced=flow.in_order(flow.reduced),
         random=random,
@@ -195,68 +197,6 @@ def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(names) for names in names_of.values() if len(names) > 1)
 
 
-def _attentions(
-    model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall], config: PreTrainedConfig, flow: _Flow
-) -> tuple[Attention, ...]:
-    # Trying shares of heads refills `calls`.
-    found = dict(calls)
-    # Chunked attention is cut by masks only, which a call without a mask does not show.
-    is_chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
-    chunked = ("chunked_attention",) if is_chunked else ()
-    fixed = _fixed_heads(model, calls=calls, flow=flow)
-    return tuple(
-        Attention(
-            fqn,
-            call.num_heads,
-            call.num_kv_heads,
-            call.head_dim,
-            call.window,
-            call.value_dim,
-            (*call.extras, *chunked),
-            module in fixed,
-        )
-        for fqn, module in model.named_modules()
-        if (call := found.get(module)) is not None
-    )
-
-
-def _fixed_heads(
-    model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall], flow: _Flow
-) -> frozenset[nn.Module]:
-    """Attentions that do not work on a share of their heads. Running the model again refills `calls`."""
-    named = dict(model.named_modules())
-
-    def projections(fqn: str) -> tuple[nn.Linear, ...]:
-        into = flow.cores[fqn]
-        # Norms of queries and keys are between a projection and the core.
-        behind = {
-            source for name in into if not isinstance(named[name], nn.Linear) for source in flow.inputs[name]
-        }
-        # A gate multiplies the core's output, and is sharded with it.
-        beside = {
-            source
-            for name, sources in flow.inputs.items()
-            if name.startswith(f"{fqn}.") and into <= sources
-            for source in sources
-        }
-        inside = {name for name in {*into, *behind, *beside} if name.startswith(f"{fqn}.")}
-        found = {name: module for name in inside if isinstance(module := named[name], nn.Linear)}
-        # The projections to latent keys and values stay whole; the ones that read them return the heads.
-        latent = {source for name in found for source in upstream(name, within=fqn, inputs=flow.inputs)}
-        return tuple(module for name, module in found.items() if name not in latent)
-
-    def run() -> Mapping[nn.Module, tuple[int, int]]:
-        calls.clear()
-        run_again(model)
-        return {module: (call.num_heads, call.num_kv_heads) for module, call in calls.items()}
-
-    cores = [
-        Core(named[fqn], projections(fqn), (calls[named[fqn]].num_heads, calls[named[fqn]].num_kv_heads))
-        for fqn in flow.cores
-    ]
-    return fixed_heads([core for core in cores if core.projections], run=run)
-
-
 @dataclass(slots=True)
 class _Flow:
     """What one forward recorded, by module fqn; `order` is that of registration."""
@@ -290,6 +230,11 @@ def _record(
     recorded |= {fqn for fqn in named if fqn.rpartition(".")[0] in blocks}
     holds_recorded = {parent for fqn in recorded for parent in _ancestors(fqn)}
 
+    outputs: dict[str, frozenset[str]] = {}
+
+    def use(fqn: str, sources: frozenset[str]) -> None:
+        flow.outputs[fqn] = flow.outputs.get(fqn, frozenset()) | sources
+
     def before(fqn: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         if (routing := routing_of((*args, *kwargs.values()), num_tokens=NUM_TOKENS)) is not None:
             flow.routings[fqn] = routing
@@ -297,7 +242,8 @@ def _record(
 
     def after(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
         if fqn in holds_recorded:
-            flow.outputs[fqn] = flow.outputs.get(fqn, frozenset()) | tracker.sources(output)
+            outputs[fqn] = outputs.get(fqn, frozenset()) | tracker.sources(output)
+            tracker.watch(output, partial(use, fqn))
         tracker.mark(output, sources=frozenset((fqn,)))
         uses.hand_out(fqn, output)
 
@@ -308,6 +254,8 @@ def _record(
         run(model)
     if first.answered:
         refuse_skipped(type(model).__name__, flow.in_order(frozenset(recorded)), seen=flow.inputs)
+    # Of what a layer returns, such as attention weights, the model may use only a part.
+    flow.outputs = outputs | flow.outputs
     flow.written, flow.reduced = frozenset(uses.written), frozenset(uses.reduced)
     for fqn, module in named.items():
         if module in calls:
@@ -339,6 +287,7 @@ class SourceTracker(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._sources: dict[int, tuple[Tensor, frozenset[str]]] = {}
+        self._watched: dict[int, list[Callable[[], None]]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -352,12 +301,21 @@ class SourceTracker(TorchFunctionMode):
         # A result that is a view of an input has the input's sources already, whatever else was passed.
         fresh = [base for base in _bases(result) if id(base) not in inputs]
         self.mark((written, fresh), sources=sources)
+        # To read an attribute, such as a shape, uses no value.
+        if name != "__get__" or fresh:
+            for use in (use for key in inputs for use in self._watched.pop(key, ())):
+                use()
         return result
 
     def sources(self, value: Any) -> frozenset[str]:
         """The sources of all tensors in `value`, a tensor or a nest of containers."""
         known = (self._sources.get(id(base)) for base in _bases(value))
         return frozenset().union(*(entry[1] for entry in known if entry is not None))
+
+    def watch(self, value: Any, use: Callable[[frozenset[str]], None]) -> None:
+        """Call `use` with a tensor's sources of now, once any function takes it."""
+        for base in _bases(value):
+            self._watched.setdefault(id(base), []).append(partial(use, self.sources(base)))
 
     def mark(self, value: Any, *, sources: frozenset[str]) -> None:
         """Give all tensors in `value` these sources and no others."""

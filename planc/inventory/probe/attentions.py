@@ -1,0 +1,147 @@
+"""The attentions of a model and whether each works on a share of its heads. Imports torch, for the probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from planc.inventory.probe.attention_calls import AttentionCall
+from planc.inventory.probe.factor_test import Counts
+from planc.inventory.probe.forwards import run_again
+from planc.inventory.probe.head_probe import Core, Heads, fixed_heads, take_shares, upstream
+from planc.inventory.probe.small_attention import heads_of, legal_shares, try_shares
+from planc.inventory.schema import Attention, OwnHeads
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A model that was run once on the meta device.
+
+    `inputs` are the modules that reach each module, `cores` those that reach the queries, keys and values of
+    each attention. Running the model again refills `calls`.
+    """
+
+    model: PreTrainedModel
+    config: PreTrainedConfig
+    calls: dict[nn.Module, AttentionCall]
+    blocks: tuple[str, ...]
+    inputs: Mapping[str, frozenset[str]]
+    cores: Mapping[str, frozenset[str]]
+
+
+def attentions_of(observed: Observed) -> tuple[Attention, ...]:
+    """The attentions that call transformers' interface."""
+    found = dict(observed.calls)
+    # Chunked attention is cut by masks only, which a call without a mask does not show.
+    is_chunked = "chunked_attention" in (getattr(observed.config, "layer_types", None) or ())
+    chunked = ("chunked_attention",) if is_chunked else ()
+    named = dict(observed.model.named_modules())
+    cores = [
+        Core(named[fqn], projections, (found[named[fqn]].num_heads, found[named[fqn]].num_kv_heads))
+        for fqn in observed.cores
+        if (projections := _projections(observed, named, fqn))
+    ]
+    fixed = fixed_heads(cores, run=lambda: _heads_of_calls(observed))
+    counts = _counts(observed, [core for core in cores if core.attention in fixed])
+    return tuple(
+        Attention(
+            fqn,
+            call.num_heads,
+            call.num_kv_heads,
+            call.head_dim,
+            call.window,
+            call.value_dim,
+            (*call.extras, *chunked),
+            module in fixed and fqn not in counts,
+            counts.get(fqn, ()),
+        )
+        for fqn, module in named.items()
+        if (call := found.get(module)) is not None
+    )
+
+
+def heads_of_own(observed: Observed, own: Sequence[str]) -> tuple[OwnHeads, ...]:
+    """The heads of attentions with their own code, if they work on a share of them."""
+    heads = heads_of(observed.config)
+    if heads is None or not own or not (shares := legal_shares(heads)):
+        return ()
+    tried = {fqn: one for fqn, one in _tried(observed, own).items() if _fits(observed, fqn, one, heads)}
+    modules = {fqn: observed.model.get_submodule(fqn) for fqn in tried}
+    working = take_shares(
+        {modules[fqn]: one for fqn, one in tried.items()},
+        share=shares[0],
+        run=lambda: run_again(observed.model),
+    )
+    return tuple(
+        OwnHeads(fqn, *heads, tried[fqn].attributes)
+        for fqn in own
+        if fqn in tried and modules[fqn] in working
+    )
+
+
+def _counts(observed: Observed, fixed: Sequence[Core]) -> Mapping[str, tuple[str, ...]]:
+    """The attributes that make fixed attentions work on a share, by fqn, where any do."""
+    names = {module: fqn for fqn, module in observed.model.named_modules()}
+    heads = heads_of(observed.config)
+    # The small model has the config's heads: attentions with others are not like its own.
+    cores = {names[core.attention]: core for core in fixed if heads and core.heads[0] == heads[0]}
+    tried = {
+        fqn: one
+        for fqn, one in _tried(observed, tuple(cores)).items()
+        if _fits(observed, fqn, one, cores[fqn].heads)
+    }
+    shared = [replace(cores[fqn], counts=one.attributes) for fqn, one in tried.items()]
+    # The model itself runs too: its code may branch on sizes that the small one does not have.
+    failed = fixed_heads(shared, run=lambda: _heads_of_calls(observed)) if shared else frozenset()
+    return {fqn: one.attributes for fqn, one in tried.items() if cores[fqn].attention not in failed}
+
+
+def _tried(observed: Observed, fqns: Sequence[str]) -> Mapping[str, Counts]:
+    return try_shares(observed.model, observed.config, fqns=fqns, blocks=observed.blocks) if fqns else {}
+
+
+def _fits(observed: Observed, fqn: str, counts: Counts, heads: Heads) -> bool:
+    """Whether every number of ranks that shares the heads divides the attributes, and one is the heads."""
+    attention = observed.model.get_submodule(fqn)
+    values = [_value(attention, path) for path in counts.attributes]
+    if any(value is None or value % gcd(*heads) for value in values):
+        return False
+    return not values or heads[0] in values
+
+
+def _value(attention: nn.Module, path: str) -> int | None:
+    owner, _, name = path.rpartition(".")
+    value = getattr(attention.get_submodule(owner), name, None)
+    return value if type(value) is int else None
+
+
+def _heads_of_calls(observed: Observed) -> Mapping[nn.Module, Heads]:
+    """The heads of each attention's call in another run."""
+    observed.calls.clear()
+    run_again(observed.model)
+    return {module: (call.num_heads, call.num_kv_heads) for module, call in observed.calls.items()}
+
+
+def _projections(observed: Observed, named: Mapping[str, nn.Module], fqn: str) -> tuple[nn.Linear, ...]:
+    """The linear layers whose outputs an attention turns into queries, keys and values."""
+    into = observed.cores[fqn]
+    # Norms of queries and keys are between a projection and the core.
+    behind = {
+        source for name in into if not isinstance(named[name], nn.Linear) for source in observed.inputs[name]
+    }
+    # A gate multiplies the core's output, and is sharded with it.
+    beside = {
+        source
+        for name, sources in observed.inputs.items()
+        if name.startswith(f"{fqn}.") and into <= sources
+        for source in sources
+    }
+    inside = {name for name in {*into, *behind, *beside} if name.startswith(f"{fqn}.")}
+    found = {name: module for name in inside if isinstance(module := named[name], nn.Linear)}
+    # The projections to latent keys and values stay whole; the ones that read them return the heads.
+    latent = {source for name in found for source in upstream(name, within=fqn, inputs=observed.inputs)}
+    return tuple(module for name, module in found.items() if name not in latent)

@@ -1,0 +1,173 @@
+"""Attentions of a small model of the same kind, with weights and inputs. Imports torch, for the probe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from planc.inventory.probe.factor_test import LIMITS, Call, Counts, find_counts
+from planc.inventory.small_config import Demands, shrink_config
+
+Heads = tuple[int, int]
+"""Query heads, key/value heads."""
+_BATCH, _LENGTH, _MAX_LENGTH = 2, 7, 32
+"""Sequences and their tokens: a length that no head count or width has shows code that mistakes one for
+another. No padding token is among the ids, which begin at the maximum length."""
+_MAX_LAYERS = 6
+
+
+def try_shares(
+    model: PreTrainedModel, config: PreTrainedConfig, *, fqns: Sequence[str], blocks: Sequence[str]
+) -> Mapping[str, Counts]:
+    """What makes attentions of a model work on a share of their heads, by fqn, where anything does.
+
+    Attentions of one nature behave the same: one of each is tried, in a model of their layers alone. A model
+    that can't be made small shows nothing.
+    """
+    block = next((one for one in blocks if all(fqn.startswith(f"{one}.") for fqn in fqns)), None)
+    if block is None:
+        return {}
+    alike: dict[object, list[str]] = {}
+    for fqn in fqns:
+        alike.setdefault(_nature(model.get_submodule(fqn)), []).append(fqn)
+    places = {nature: _place(members[0], block) for nature, members in alike.items()}
+    layers = sorted({layer for layer, _ in places.values()})
+    if len(layers) > _MAX_LAYERS:
+        return {}
+    waiting = {f"{block}.{layers.index(layer)}.{rest}": nature for nature, (layer, rest) in places.items()}
+    found: dict[str, Counts] = {}
+    for dtype in LIMITS:
+        try:
+            small = small_config(config, layers=layers, num_layers=len(model.get_submodule(block)))
+            tiny = small_model(small, model_class=type(model), dtype=dtype)
+            calls = calls_of(tiny, tuple(waiting))
+        except Exception:  # a class may raise anything for sizes or a dtype that it does not expect
+            continue
+        heads = heads_of(small)
+        shares = legal_shares(heads) if heads else ()
+        for fqn, call in calls.items():
+            nature = waiting[fqn]
+            is_alike = bool(shares) and _nature(call.attention) == nature
+            counts = find_counts(call, shares=shares, dtype=dtype) if is_alike else None
+            if counts is not None:
+                del waiting[fqn]
+                found |= dict.fromkeys(alike[nature], counts)
+    return found
+
+
+def _nature(attention: nn.Module) -> tuple[object, ...]:
+    """What decides which code runs: types, and settings that are not sizes."""
+    return tuple(
+        (
+            name,
+            type(module).__qualname__,
+            *(
+                (key, value)
+                for key, value in vars(module).items()
+                if isinstance(value, bool | str | None) and not key.startswith("_")
+            ),
+            *(key for key, parameter in module._parameters.items() if parameter is not None),
+        )
+        for name, module in attention.named_modules()
+    )
+
+
+def _place(fqn: str, block: str) -> tuple[int, str]:
+    """The number of the layer around a module, and the module's path in it."""
+    layer, _, rest = fqn.removeprefix(f"{block}.").partition(".")
+    return int(layer), rest
+
+
+def heads_of(config: PreTrainedConfig) -> Heads | None:
+    """The heads that a config names; None where it names none."""
+    num_heads = getattr(config, "num_attention_heads", None)
+    if type(num_heads) is not int or num_heads < 1:
+        return None
+    num_kv_heads = getattr(config, "num_key_value_heads", None)
+    return num_heads, num_kv_heads if type(num_kv_heads) is int and num_kv_heads > 0 else num_heads
+
+
+def legal_shares(heads: Heads) -> tuple[int, ...]:
+    """The smallest and the largest number of ranks that could share the heads; none if none could."""
+    common = math.gcd(*heads)
+    smallest = next((size for size in range(2, common + 1) if common % size == 0), None)
+    return () if smallest is None else tuple(dict.fromkeys((smallest, common)))
+
+
+def small_config(config: PreTrainedConfig, *, layers: Sequence[int], num_layers: int) -> PreTrainedConfig:
+    """The config of these layers with few, narrow heads in the same groups; raises what its class does."""
+    heads = heads_of(config)
+    length = max(getattr(config, "max_position_embeddings", None) or _MAX_LENGTH, _MAX_LENGTH)
+    demands = Demands(
+        kept=tuple(layers),
+        num_layers=num_layers,
+        tp=legal_shares(heads)[0] if heads else 1,
+        cp=1,
+        divides_heads=False,
+        num_shards=1,
+        sequence_length=length,
+        short_length=_MAX_LENGTH,
+        uncounted_token=_padding(config),
+    )
+    small = shrink_config(config.to_dict(), demands, aliases=type(config).attribute_map)
+    found: PreTrainedConfig = type(config).from_dict(small)
+    return found
+
+
+def _padding(config: PreTrainedConfig) -> int | None:
+    """The padding token, if the small model has it: some models give it a position."""
+    token = getattr(config, "pad_token_id", None)
+    return token if type(token) is int and 0 <= token < _MAX_LENGTH else None
+
+
+def small_model(
+    config: PreTrainedConfig, *, model_class: type[PreTrainedModel], dtype: torch.dtype
+) -> PreTrainedModel:
+    """A model with the model's own attention and drawn weights, on the CPU."""
+    # A new model draws from torch's own generator, which belongs to the caller.
+    with torch.random.fork_rng(devices=()):
+        model: PreTrainedModel = model_class._from_config(config, dtype=dtype, attn_implementation="eager")
+    model.train(False)
+    _draw(model)
+    return model
+
+
+def calls_of(model: PreTrainedModel, fqns: Sequence[str]) -> Mapping[str, Call]:
+    """What a forward passes to these attentions, each called once."""
+    found: dict[str, list[Call]] = {fqn: [] for fqn in fqns}
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(_MAX_LENGTH, model.config.vocab_size // 2, (_BATCH, _LENGTH), generator=generator)
+
+    def recorder(fqn: str) -> Any:
+        def record(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            found[fqn].append(Call(module, arguments, keywords))
+
+        return record
+
+    handles = [
+        model.get_submodule(fqn).register_forward_pre_hook(recorder(fqn), with_kwargs=True) for fqn in fqns
+    ]
+    try:
+        with torch.no_grad():
+            model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {fqn: calls[0] for fqn, calls in found.items() if len(calls) == 1}
+
+
+def _draw(model: nn.Module) -> None:
+    """Weights that make heads differ: a new model's are so small that all attend evenly."""
+    generator = torch.Generator().manual_seed(3)
+    for name, parameter in sorted(model.named_parameters()):
+        drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        # Norms' weights are around 1, which keeps what they scale as large as the rest.
+        center = 1.0 if parameter.ndim == 1 and name.endswith("weight") else 0.0
+        scale = 0.5 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
+        with torch.no_grad():
+            parameter.copy_(center + scale * drawn)
