@@ -38,7 +38,7 @@ from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
 from planc.lower.saving import save_checkpoint, settle_save
-from planc.lower.tensor_parallel import shard_tensor_parallel
+from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.plan.data import Packing
@@ -83,6 +83,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     )
     yield _attention(plan)
     yield from shard_tensor_parallel(bound)
+    yield from share_heads(bound)
     yield from _recomputation(bound)
     if plan.compile is not None:
         yield from _compilation(bound, plan.compile)

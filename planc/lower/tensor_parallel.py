@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.graph.ops import ShardTensorParallel
+from planc.graph.ops import ShardTensorParallel, ShareHeads
 from planc.plan.bind import Assignment, BoundPlan
+from planc.plan.divided_heads import divided_heads
 from planc.styles.edges import Edge
 from planc.styles.style import StyleUse, edges
 from planc.vocab import Placement
@@ -36,6 +37,23 @@ def shard_tensor_parallel(bound: BoundPlan) -> Iterator[ShardTensorParallel]:
             parameters=placements,
             over=bound.plan.tensor_parallel.on,
             span=members[0].span,
+        )
+
+
+def share_heads(bound: BoundPlan) -> Iterator[ShareHeads]:
+    """One op for all attentions whose code counts its heads by the same attributes."""
+    if bound.plan.tensor_parallel is None:
+        return
+    alike: dict[tuple[str, ...], list[tuple[str, Assignment]]] = {}
+    for attention, assignment in divided_heads(bound):
+        if attention.counts:
+            alike.setdefault(attention.counts, []).append((attention.fqn, assignment))
+    for counts, members in alike.items():
+        yield ShareHeads(
+            modules=tuple(fqn for fqn, _ in members),
+            counts=counts,
+            over=bound.plan.tensor_parallel.on,
+            span=members[0][1].span,
         )
 
 

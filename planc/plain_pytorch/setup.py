@@ -19,6 +19,7 @@ from planc.graph.ops import (
     MaterialiseWeights,
     OpenData,
     ShardTensorParallel,
+    ShareHeads,
 )
 from planc.hub.names import is_hub
 from planc.plain_pytorch.script import dtype, listed, one_dim, quoted, refuse
@@ -84,6 +85,14 @@ def shard_tensor_parallel(op: ShardTensorParallel, graph: Graph) -> Iterator[str
     yield f"style = {style}"
     names = ", ".join(listed(op.modules))
     yield f"parallelize_module(model, {one_dim(op.over)}, dict.fromkeys([{names}], style))"
+
+
+def share_heads(op: ShareHeads, graph: Graph) -> Iterator[str]:
+    if not op.over:
+        raise refuse(op, "the mesh has no dim to shard over")
+    yield f"for name in [{', '.join(listed(op.modules))}]:"
+    yield "    attention: Any = model.get_submodule(name)"
+    yield from (f"    attention.{path} //= {one_dim(op.over)}.size()" for path in op.counts)
 
 
 def _style(use: StyleUse) -> str | None:

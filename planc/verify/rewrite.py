@@ -82,7 +82,9 @@ def shrunk_graph(
 def _renamed(op: Any, renamed: Renaming) -> Any:
     """The op on the small model, in full precision; None if nothing is left to do."""
     match op:
-        case ops.ShardTensorParallel() | ops.CheckpointActivations() | ops.CompileModules():
+        case (
+            ops.ShardTensorParallel() | ops.ShareHeads() | ops.CheckpointActivations() | ops.CompileModules()
+        ):
             modules = renamed.of(op.modules)
             return replace(op, modules=modules) if modules else None
         case ops.FullyShard():

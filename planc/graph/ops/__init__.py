@@ -33,6 +33,7 @@ from planc.graph.ops.save_checkpoint import SaveCheckpoint
 from planc.graph.ops.settle_save import SettleSave
 from planc.graph.ops.shard_context import ShardContext
 from planc.graph.ops.shard_tensor_parallel import ShardTensorParallel
+from planc.graph.ops.share_heads import ShareHeads
 from planc.graph.ops.start_profile import StartProfile
 from planc.graph.ops.step_optimizer import StepOptimizer
 from planc.graph.ops.step_schedule import StepSchedule
@@ -45,6 +46,7 @@ OPS: tuple[type[Op], ...] = (
     BuildModel,
     AttachAttention,
     ShardTensorParallel,
+    ShareHeads,
     CheckpointActivations,
     CompileModules,
     FullyShard,
@@ -114,6 +116,7 @@ __all__ = [
     "SettleSave",
     "ShardContext",
     "ShardTensorParallel",
+    "ShareHeads",
     "StartProfile",
     "StepOptimizer",
     "StepSchedule",

@@ -13,6 +13,7 @@ from planc.graph.ops import (
     FullyShard,
     ShardContext,
     ShardTensorParallel,
+    ShareHeads,
 )
 from planc.graph.ops.attach_attention import AttachAttention
 
@@ -39,7 +40,7 @@ def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
     if isinstance(op, FullyShard):
         return _trim_shard(op, graph)
     trimmed: AnyOp = _trim_dims(op, graph)
-    if isinstance(trimmed, ShardTensorParallel | AllReduceGradients) and not trimmed.over:
+    if isinstance(trimmed, ShardTensorParallel | ShareHeads | AllReduceGradients) and not trimmed.over:
         return None
     return trimmed
 

@@ -60,6 +60,7 @@ _OUTSIDE = (
     ops.BuildModel,
     ops.AttachAttention,
     ops.ShardTensorParallel,
+    ops.ShareHeads,
     ops.CheckpointActivations,
     ops.CompileModules,
     ops.FullyShard,

@@ -22,6 +22,7 @@ from planc.graph.ops import (
     OpenData,
     SaveCheckpoint,
     ShardTensorParallel,
+    ShareHeads,
 )
 
 _KEPT_AT_START, _KEPT_AT_END = 2, 2
@@ -142,6 +143,9 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
                 # enough.
                 for fqn in op.modules:
                     found[fqn].append((op.name, op.use, op.parameters))
+            case ShareHeads():
+                for fqn in op.modules:
+                    found[fqn].append((op.name, op.counts))
             case CheckpointActivations():
                 for fqn in op.modules:
                     found[fqn].append((op.name, op.mode))
@@ -190,7 +194,7 @@ def shortened(graph: Graph, dropped: frozenset[str], *, num_steps: int, num_micr
 def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
     """The op without dropped names; None if nothing is left to do."""
     match op:
-        case ShardTensorParallel() | CheckpointActivations():
+        case ShardTensorParallel() | ShareHeads() | CheckpointActivations():
             modules = _names(op.modules, dropped)
             return replace(op, modules=modules) if modules else None
         case FullyShard():

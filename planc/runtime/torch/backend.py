@@ -17,7 +17,7 @@ from planc.runtime.torch.agreement.agree import agreed, one_after_another
 from planc.runtime.torch.checkpoint import background_saving
 from planc.runtime.torch.checkpoint import ops as checkpointing
 from planc.runtime.torch.parallel import fsdp as sharding
-from planc.runtime.torch.parallel import gradients, mesh, replicas, tensor_parallel
+from planc.runtime.torch.parallel import gradients, heads, mesh, replicas, tensor_parallel
 from planc.runtime.torch.reporting import log as reporting_log
 from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.reporting import profile as reporting_profile
@@ -45,6 +45,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.BuildModel: agreed(build.build_model),
     ops.AttachAttention: build.attach_attention,
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
+    ops.ShareHeads: heads.share_heads,
     ops.CheckpointActivations: recompute.checkpoint_activations,
     ops.CompileModules: compilation.compile_modules,
     ops.FullyShard: sharding.shard_fully,

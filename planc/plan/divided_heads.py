@@ -1,0 +1,34 @@
+"""The attentions whose heads a plan shards over tp."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from planc.inventory.schema import Attention, Kind, OwnHeads
+from planc.plan.bind import Assignment, BoundPlan
+from planc.styles.edges import FEATURES, normal
+
+
+def divided_heads(bound: BoundPlan) -> Iterator[tuple[Attention | OwnHeads, Assignment]]:
+    """(attention, a projection's style) where projections leave a rank its features, in the model's order."""
+    attentions = {attention.fqn: attention for attention in bound.inventory.known_heads}
+    found: set[str] = set()
+    for module in bound.inventory.modules if bound.styles else ():
+        around = attention_around(module.fqn, attentions) if module.kind is Kind.LINEAR else None
+        if around is None or around in found:
+            continue
+        for source in module.sources:
+            style = bound.styles.get(source) if source.startswith(f"{around}.") else None
+            if style is not None and normal(style.use.output) == FEATURES:
+                found.add(around)
+                yield attentions[around], style
+                break
+
+
+def attention_around(fqn: str, attentions: Container[str]) -> str | None:
+    """The innermost of these attentions that holds a module."""
+    while "." in fqn:
+        fqn = fqn.rpartition(".")[0]
+        if fqn in attentions:
+            return fqn
+    return None
