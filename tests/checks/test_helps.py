@@ -217,14 +217,8 @@ BROKEN = {
     ),
     "gathered without a split": Broken(PLAIN, ("P407",), rule(PLAIN, "heads", *GATHER)),
     "a rowwise head": Broken(PLAIN, ("P407",), added('"lm_head" -> rowwise')),
-    "heads that are fixed": Broken({"heads": HEADS, "out": OUT}, ("P418",), model="tiny-stablelm"),
-    "heads that are fixed, elsewhere": Broken(
-        {
-            "heads": HEADS.replace("layers", "decoder.layers"),
-            "out": OUT.replace("layers", "decoder.layers").replace("o_proj", "out_proj"),
-        },
-        ("P418",),
-        model="tiny-opt",
+    "heads that are fixed": Broken(
+        {"heads": f'{ATTENTION}.qkv_proj" -> colwise', "out": OUT}, ("P418",), model="tiny-phi3"
     ),
     "a fused MLP": Broken(
         {"up": f'{MLP}.gate_up_proj" -> colwise', "down": DOWN}, ("P417",), model="tiny-phi3"

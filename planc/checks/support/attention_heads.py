@@ -6,23 +6,49 @@ from collections.abc import Iterator
 from math import gcd
 
 from planc.checks.support.rule import Subject
-from planc.inventory.schema import Attention
+from planc.inventory.schema import Attention, Inventory, OwnHeads
 from planc.plan.bind import Assignment
+from planc.plan.divided_heads import attention_around
+from planc.record import record
 from planc.styles.edges import FEATURES, normal
 
 
-def divided_attentions(subject: Subject) -> Iterator[tuple[Attention, Assignment]]:
+@record
+class AttentionHolders:
+    """The attentions that may hold a projection."""
+
+    direct: frozenset[str]
+    """They hold their projections themselves."""
+    own: frozenset[str]
+    """With their own code: a module inside them may hold the projections."""
+
+    @classmethod
+    def of(cls, inventory: Inventory) -> AttentionHolders:
+        return cls(
+            frozenset(one.fqn for one in inventory.attentions),
+            frozenset(one.fqn for one in inventory.own_heads),
+        )
+
+    def attention_of(self, fqn: str) -> str | None:
+        """The attention that a module is a projection of, if it is one."""
+        parent = fqn.rpartition(".")[0]
+        return parent if parent in self.direct else attention_around(fqn, self.own)
+
+
+def divided_attentions(subject: Subject) -> Iterator[tuple[Attention | OwnHeads, Assignment]]:
     """(attention, the first of its modules with a part of the heads), in the model's order.
 
     Projections whose outputs are gathered leave all heads on every rank, however their weights are sharded.
     """
-    first: dict[str, Assignment | None] = {one.fqn: None for one in subject.inventory.attentions}
+    attentions = subject.inventory.known_heads
+    first: dict[str, Assignment | None] = {one.fqn: None for one in attentions}
+    holders = AttentionHolders.of(subject.inventory)
     for fqn, assignment in subject.bound.styles.items():
-        around = fqn.rpartition(".")[0]
-        if around in first and first[around] is None and assignment.parameters:
+        around = holders.attention_of(fqn)
+        if around is not None and first[around] is None and assignment.parameters:
             edges = (normal(assignment.use.input), normal(assignment.use.output))
             first[around] = assignment if FEATURES in edges else None
-    for attention in subject.inventory.attentions:
+    for attention in attentions:
         if (assigned := first[attention.fqn]) is not None:
             yield attention, assigned
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from math import gcd
 
-from planc.checks.support.attention_heads import divided_attentions
+from planc.checks.support.attention_heads import AttentionHolders, divided_attentions
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.legal_values import choices, divisors
 from planc.checks.support.rule import Subject
@@ -124,8 +124,9 @@ def _widths(subject: Subject) -> Iterator[ShardedSize]:
         if attention.num_heads % tp or attention.num_kv_heads % tp
     }
     found: dict[int, list[Assignment]] = {}
+    holders = AttentionHolders.of(subject.inventory)
     for fqn, assignment in subject.bound.styles.items():
-        if fqn.rpartition(".")[0] not in excused:
+        if holders.attention_of(fqn) not in excused:
             for size in _sizes_of(subject, assignment):
                 found.setdefault(size, []).append(assignment)
     for size, assignments in found.items():

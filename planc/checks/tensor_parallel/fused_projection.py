@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from planc.checks.support.attention_heads import AttentionHolders
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import gathered
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Attention, Kind, Module
+from planc.inventory.schema import Kind, Module
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import FEATURES, normal
@@ -22,7 +23,7 @@ CODE = Code("P417", "fused-projection", "a fused projection is sharded across it
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each rule that shards the output of a fused projection."""
     consumers = _consumers(subject)
-    attentions = {attention.fqn: attention for attention in subject.inventory.attentions}
+    attentions = AttentionHolders.of(subject.inventory)
     for span, assignments in by_rule(subject):
         fused = [
             one.fqn
@@ -58,7 +59,7 @@ def _leaves_columns(assignment: Assignment) -> bool:
 
 
 def _is_fused(
-    subject: Subject, fqn: str, consumers: tuple[Module, ...], attentions: Mapping[str, Attention]
+    subject: Subject, fqn: str, consumers: tuple[Module, ...], attentions: AttentionHolders
 ) -> bool:
     """Whether all consumers take a fraction of the module's output, so its parts are used separately.
 
@@ -68,7 +69,7 @@ def _is_fused(
     module = subject.inventory.get(fqn)
     if module is None or module.kind is not Kind.LINEAR or not consumers:
         return False
-    if _parent(fqn) in attentions:
+    if attentions.attention_of(fqn) is not None:
         return False
     width = module.parameters[0].shape[0]
     alone = all(consumer.sources == (fqn,) for consumer in consumers)

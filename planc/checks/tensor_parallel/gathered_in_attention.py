@@ -21,7 +21,7 @@ CODE = Code("P460", "gathered-in-attention", "attention gets a sharded sequence 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each rule by which projections gather the sharded input of an attention."""
-    attentions = dict.fromkeys(attention.fqn for attention in subject.inventory.attentions)
+    attentions = dict.fromkeys(attention.fqn for attention in subject.inventory.known_heads)
     for span, assignments in by_rule(subject):
         gathering = [
             assignment.fqn

@@ -11,8 +11,8 @@ from planc.checks.tensor_parallel.heads_partly_divided import CODE as HEADS_PART
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Attention, Kind
 from planc.layouts.families import as_patterns, families, quoted
+from planc.plan.divided_heads import attention_around, divided_heads
 from planc.source import Span
 from planc.styles.edges import FEATURES, normal
 from planc.vocab import MeshDim
@@ -23,35 +23,27 @@ CODE = Code("P418", "heads-fixed", "this attention needs all of its heads")
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each rule that shards projections of an attention that needs all heads."""
     found: dict[Span, list[str]] = {}
+    inventory = subject.inventory
+    divided = {attention.fqn for attention, _ in divided_heads(subject.bound)}
+    fixed = {attention.fqn for attention in inventory.attentions if attention.fixed_heads}
     for attention, assignment in divided_attentions(subject):
-        if attention.fixed_heads and _is_divided(subject, attention):
+        if attention.fqn in fixed & divided:
             found.setdefault(assignment.span, []).append(attention.fqn)
-    for fqn, assignment in subject.bound.styles.items():
-        inside = next((one for one in subject.inventory.own_attentions if fqn.startswith(f"{one}.")), None)
+    own = {*inventory.own_attentions} - {attention.fqn for attention in inventory.own_heads}
+    for fqn, assignment in subject.bound.styles.items() if own else ():
+        inside = attention_around(fqn, own)
         if inside is not None and FEATURES in (normal(assignment.use.input), normal(assignment.use.output)):
             found.setdefault(assignment.span, []).append(inside)
     for span, fqns in found.items():
         yield CODE.at(
             span,
-            f"shards the heads of {quoted(as_patterns(families(subject.inventory, fqns)))}",
+            f"shards the heads of {quoted(as_patterns(families(inventory, fqns)))}",
             notes=(
                 "its code reshapes queries with the model's number of heads, or has them fused, "
                 "so it would misread a rank's shard",
             ),
             help=f"keep all heads on every rank: write {gathered(subject, fqns)}",
         )
-
-
-def _is_divided(subject: Subject, attention: Attention) -> bool:
-    """Whether the inputs of the attention's core are sharded by features."""
-    consumers = (
-        module
-        for module in subject.inventory.modules
-        if module.fqn.rpartition(".")[0] == attention.fqn and module.kind is Kind.LINEAR
-    )
-    projections = {source for module in consumers for source in module.sources}
-    styles = (subject.bound.styles.get(fqn) for fqn in projections if fqn.startswith(f"{attention.fqn}."))
-    return any(normal(style.use.output) == FEATURES for style in styles if style)
 
 
 RULE = Rule(

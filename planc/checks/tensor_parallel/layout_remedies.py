@@ -172,7 +172,7 @@ def _is_gathered_above(subject: Subject, members: Sequence[str]) -> bool:
     Attention takes the number of tokens from its own input.
     """
     parents = _parents(members)
-    attentions = {attention.fqn for attention in subject.inventory.attentions}
+    attentions = {attention.fqn for attention in subject.inventory.known_heads}
     return bool(parents) and (len(parents) < len(members) or parents[0] in attentions)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.checks.support.attention_heads import AttentionHolders
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import changed
 from planc.checks.support.rule import Rule, Subject
@@ -50,7 +51,7 @@ def _is_packed_linear(subject: Subject, fqn: str) -> bool:
 
 def _holds_two(subject: Subject, fqn: str) -> bool:
     """Whether all consumers take half of the layer's output; inside attention there are three parts."""
-    if fqn.rpartition(".")[0] in {attention.fqn for attention in subject.inventory.attentions}:
+    if AttentionHolders.of(subject.inventory).attention_of(fqn) is not None:
         return False
     (width, *_) = _weight(subject.inventory.get(fqn))
     consumers = [
