@@ -35,6 +35,10 @@ class Span:
         return f"{self.file}:{self.line}:{self.column}"
 
 
+NOWHERE = Span("", 1, 1, 1, 1)
+"""The place of what no file has."""
+
+
 @record
 class SourceFile:
     """A named text. Command-line settings are sources too (`--set`): errors can point into them."""

@@ -87,8 +87,8 @@ class _Builder:
                 return f"import {_text(path)} as {alias.text}"
             case ast.Use(name, _):
                 return f"use {name.text}"
-            case ast.Directive(name):
-                return name.text
+            case ast.Directive(name, call):
+                return self._value(call) if call else name.text
             case ast.Comparison(subject, operator, value, _):
                 return concat(subject.text, f" {operator} ", self._value(value))
             case ast.Param(name, type_, default, _):

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from planc.inventory.schema import Inventory, Kind, Parameter
+from planc.plan.auto import Automatic, AutoRule, own_rules
 from planc.plan.optimizer import Group
 from planc.plan.pattern import Pattern, parse_pattern
 from planc.plan.spec import NoCheckpointing, PatternRule, Plan, Region, SelectiveCheckpointing, Unit
 from planc.plan.style_actions import StyleAction
 from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
-from planc.source import Span
+from planc.source import NOWHERE, Span
 from planc.styles import BY_NAME, Boundary, Style, StyleUse
 from planc.styles.style import own_placement, use
 from planc.syntax import ast
@@ -66,8 +67,9 @@ class BoundPlan:
     plan: Plan
     inventory: Inventory
     styles: Mapping[str, Assignment]
-    unknown_styles: tuple[tuple[str, str], ...]
-    """(pattern, style) of the model's own plan that planc has no style for."""
+    auto: Automatic
+    unknown_styles: tuple[AutoRule, ...]
+    """Those of the model's own plan that planc has no style for."""
     units: tuple[UnitGroup, ...]
     checkpointed: Mapping[str, Span]
     """Modules that are recomputed in backward, in whole or in part."""
@@ -84,12 +86,16 @@ class BoundPlan:
     selections: tuple[Selection, ...]
 
 
-def bind(plan: Plan, inventory: Inventory) -> BoundPlan:
-    """Apply the plan's patterns to the model. Pure bookkeeping: the checks report errors."""
+def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> BoundPlan:
+    """Apply the plan's patterns to the model. Pure bookkeeping: the checks report errors.
+
+    `auto` is what the word stands for, the model's own plan unless it is given.
+    """
     modules = inventory.names()
+    auto = auto or own_rules(inventory)
     conflicts: list[Conflict] = []
     selections: list[Selection] = []
-    styles, unknown = _styles(plan, inventory, conflicts, selections)
+    styles, unknown = _styles(plan, inventory, auto, conflicts, selections)
     fsdp, checkpoint, cp = plan.fsdp, plan.activation_checkpoint, plan.context_parallel
     wrapped = _choose(checkpoint.rules if checkpoint else (), modules, conflicts, selections)
     regions = _choose(plan.compile.rules if plan.compile else (), modules, conflicts, selections)
@@ -100,6 +106,7 @@ def bind(plan: Plan, inventory: Inventory) -> BoundPlan:
         plan=plan,
         inventory=inventory,
         styles=styles,
+        auto=auto,
         unknown_styles=unknown,
         units=units,
         checkpointed={
@@ -207,14 +214,18 @@ def _texts(rule: PatternRule[Any]) -> tuple[str, ...]:
 
 
 def _styles(
-    plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
-) -> tuple[Mapping[str, Assignment], tuple[tuple[str, str], ...]]:
+    plan: Plan,
+    inventory: Inventory,
+    auto: Automatic,
+    conflicts: list[Conflict],
+    selections: list[Selection],
+) -> tuple[Mapping[str, Assignment], tuple[AutoRule, ...]]:
     spec = plan.tensor_parallel
     if spec is None:
         return {}, ()
     chosen = _choose(spec.rules, inventory.names(), conflicts, selections)
     styles: dict[str, Assignment] = {}
-    unknown: list[tuple[str, str]] = []
+    unknown: list[AutoRule] = []
     own = own_placements(inventory)
 
     def assigned(
@@ -224,12 +235,12 @@ def _styles(
         return Assignment(fqn, style, use(style, boundary), span, rule, placed)
 
     if spec.auto is not None:
-        for fqn, style in _auto(inventory, unknown):
+        for fqn, style, boundary in _auto(inventory, auto, unknown):
             rule = chosen.get(fqn)
             if rule is None:
-                styles[fqn] = assigned(fqn, style, Boundary(), spec.auto, None)
-            elif not rule.override and use(rule.action.style, rule.action.boundary) != use(style, Boundary()):
-                conflicts.append(Conflict(fqn, spec.auto, rule.span))
+                styles[fqn] = assigned(fqn, style, boundary, spec.auto.span, None)
+            elif not rule.override and use(rule.action.style, rule.action.boundary) != use(style, boundary):
+                conflicts.append(Conflict(fqn, spec.auto.span, rule.span))
     for fqn, rule in chosen.items():
         action = rule.action
         styles[fqn] = assigned(fqn, action.style, action.boundary, rule.span, rule)
@@ -237,18 +248,20 @@ def _styles(
     return dict(sorted(styles.items(), key=lambda item: order[item[0]])), tuple(unknown)
 
 
-def _auto(inventory: Inventory, unknown: list[tuple[str, str]]) -> Iterator[tuple[str, Style]]:
-    """The model's own tensor-parallel plan, in planc's styles."""
-    for text, name in inventory.tp_plan:
-        matched = parse_own(text, _NOWHERE).select(inventory.names())
-        style = BY_NAME.get(name)
+def _auto(
+    inventory: Inventory, auto: Automatic, unknown: list[AutoRule]
+) -> Iterator[tuple[str, Style, Boundary]]:
+    """What the rules of `auto` give each module."""
+    for rule in auto.rules:
+        matched = parse_own(rule.pattern, NOWHERE).select(inventory.names())
+        style = BY_NAME.get(rule.style)
         if style is None:
-            unknown.extend([(text, name)] if matched else [])
+            unknown.extend([rule] if matched else [])
             continue
         for fqn in matched:
             module = inventory.get(fqn)
-            if module is not None and module.parameters:
-                yield fqn, style
+            if module is not None and (module.parameters or style.prepares):
+                yield fqn, style, rule.boundary
 
 
 def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]]:
@@ -265,15 +278,12 @@ def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]
     names = tuple(owned)
     found: dict[str, dict[str, Placement]] = {}
     for text, style in inventory.tp_plan if names else ():
-        for fqn in parse_own(text, _NOWHERE).select(names):
+        for fqn in parse_own(text, NOWHERE).select(names):
             owner, parameter = owned[fqn]
             placement = own_placement(style, parameter.shape)
             if placement is not None:
                 found.setdefault(owner, {})[parameter.name] = placement
     return found
-
-
-_NOWHERE = Span("", 1, 1, 1, 1)
 
 
 def parse_own(text: str, span: Span) -> Pattern:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import Field
+from dataclasses import Field, field
 from typing import Any
 
 from planc.plan import spec
@@ -26,7 +26,7 @@ class Shape:
     record: type[Any]
     required: bool = False
     actions: Mapping[str, type[Any]] | None = None
-    directives: tuple[str, ...] = ()
+    directives: Mapping[str, type[Any]] = field(default_factory=dict)
     on: tuple[MeshDim, ...] = ()
     """The mesh dims that may follow `on`; empty where the block takes no `on`."""
 
@@ -61,7 +61,7 @@ BLOCKS: Mapping[str, Shape] = {
     "model": Shape(spec.ModelSpec, required=True),
     "mesh": Shape(spec.MeshSpec),
     "tensor_parallel": Shape(
-        spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives=("auto",), on=(MeshDim.TP,)
+        spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives={"auto": spec.Auto}, on=(MeshDim.TP,)
     ),
     "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=SHARD_DIMS),
     "context_parallel": Shape(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -154,11 +154,11 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
             case ast.Block() if shape.nested and statement.kind.text not in BLOCKS:
                 _nested(statement, shape, found, resolver, path=path)
             case ast.Directive(name) if name.text in found.directives:
-                first = Label(found.directives[name.text], "first given here")
+                first = Label(found.directives[name.text].span, "first given here")
                 text, help = f"`{name.text}` is given twice", f"remove one `{name.text}`"
                 scope.report(codes.DUPLICATE, name.span, text, secondary=(first,), help=help)
             case ast.Directive(name) if name.text in shape.directives:
-                found.directives[name.text] = name.span
+                found.directives[name.text] = statement
             case ast.Directive(name) if name.text in names:
                 text, help = f"`{name.text}` has no value", f"write `{name.text} = ...`"
                 scope.report(codes.MISPLACED, name.span, text, help=help)
@@ -171,7 +171,7 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                 scope.unknown(
                     codes.MISPLACED,
                     name,
-                    shape.directives,
+                    tuple(shape.directives),
                     text=f"`{name.text}` is not a statement of `{kind}`",
                 )
             case _:
@@ -286,8 +286,8 @@ def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver
             for (block, label), inner in written.nested.items()
             if block == name
         }
-    for directive in shape.directives:
-        values[directive] = written.directives.get(directive)
+    for name in shape.directives:
+        values[name] = _directive(written.directives.get(name), shape, resolver)
     is_sound = is_known and not has_errors(resolver.scope.diagnostics)
     return shape.record(**values) if is_sound else None
 
@@ -313,6 +313,16 @@ def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> 
     if converted is None:
         return MISSING
     return None if converted is NONE else converted
+
+
+def _directive(directive: ast.Directive | None, shape: Shape, resolver: Resolver) -> Any:
+    """The record of a directive's arguments, and its place; None for one that is absent."""
+    if directive is None:
+        return None
+    name = directive.name
+    action = directive.call or ast.Ref(name)
+    found = Variant({name.text: shape.directives[name.text]}, name.text).convert(action, resolver.scope)
+    return None if found is None else replace(found, span=directive.span)
 
 
 def _rules(

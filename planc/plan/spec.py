@@ -32,7 +32,7 @@ from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
 from planc.plan.types import Optional, Variant, key, nested
 from planc.record import record
-from planc.source import Span
+from planc.source import NOWHERE, Span
 from planc.vocab import DType, MeshDim
 
 Action = TypeVar("Action", covariant=True)
@@ -133,12 +133,30 @@ class MeshSpec:
         return self.dp_replicate * self.dp_shard
 
 
+class AutoRules(StrEnum):
+    MODEL = "model"
+    SOLVE = "solve"
+
+
+@record
+class Auto:
+    """Applies rules that the plan does not write: the model's own plan, or what planc finds for it."""
+
+    rules: AutoRules = key(
+        Choice(AutoRules),
+        default=AutoRules.MODEL,
+        positional=True,
+        doc="model for the plan that comes with the model, found by planc if it has none; solve to find one",
+    )
+    span: Span = NOWHERE
+
+
 @record
 class TensorParallelSpec:
     """Which modules are sharded over the mesh dim, and how."""
 
     on: tuple[MeshDim, ...]
-    auto: Span | None
+    auto: Auto | None
     rules: tuple[PatternRule[StyleAction], ...]
     span: Span
 

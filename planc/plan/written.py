@@ -21,7 +21,7 @@ class Written:
     whole: Span
     values: dict[str, tuple[ast.Value, Span, tuple[OriginStep, ...]]] = field(default_factory=dict)
     rules: list[ast.Rule] = field(default_factory=list)
-    directives: dict[str, Span] = field(default_factory=dict)
+    directives: dict[str, ast.Directive] = field(default_factory=dict)
     on: tuple[MeshDim, ...] = ()
     nested: dict[tuple[str, str], Written] = field(default_factory=dict)
     """By name and label."""

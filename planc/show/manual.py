@@ -105,9 +105,10 @@ def _block(shape: Shape) -> Iterator[str]:
             yield ""
             yield f"`{spec_field.name}` is one of:"
             yield from _calls(kind.cases)
-    for directive in shape.directives:
+    if shape.directives:
         yield ""
-        yield f"`{directive}` applies the rules that the model itself declares."
+        yield "A statement of one word, or a call:"
+        yield from _calls(shape.directives)
     if shape.actions is STYLE_ACTIONS:
         yield ""
         yield '`"pattern" -> style`, or `["pattern", "pattern"] -> style`, with the [styles](#styles).'

@@ -92,9 +92,9 @@ def _block(kind: str, shape: Shape) -> Iterator[str]:
         for label, inner in labels.items():
             yield ""
             yield from _call(f'{name} "{label}" {{ ... }}', inner.record, doc=inner.record.__doc__)
-    for directive in shape.directives:
+    for name, record in shape.directives.items():
         yield ""
-        yield f"  {directive}: the rules that the model itself declares"
+        yield from _call(name, record, doc=record.__doc__)
     if shape.actions:
         yield ""
         yield '"pattern" -> action'

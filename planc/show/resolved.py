@@ -9,12 +9,14 @@ from typing import Any
 
 from planc.fmt.format import format_source
 from planc.graph.text import summarise
+from planc.plan.auto import is_solved
 from planc.plan.bind import BoundPlan, decided
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.spec import PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
-from planc.plan.types import keys, render_call, type_of
+from planc.plan.types import Variant, keys, render_call, type_of
 from planc.source import SourceFile
+from planc.styles import BY_NAME
 from planc.styles.style import use
 
 _MIXED = re.compile(r"\{([0-9.]+(?:,[0-9.]+)+)\}")
@@ -23,7 +25,8 @@ _MIXED = re.compile(r"\{([0-9.]+(?:,[0-9.]+)+)\}")
 def resolved_text(bound: BoundPlan) -> str:
     """A valid plan with the same meaning (equal `plan_hash`) and relative paths, formatted as by `fmt`.
 
-    The rules of `auto` follow it as comments, since real rules would need `override`.
+    The rules of the model's own plan follow `auto` as comments, since real rules would need `override`.
+    Those that planc found replace it.
     """
     blocks = [
         "\n".join(_block(kind, shape, getattr(bound.plan, kind), bound))
@@ -48,9 +51,12 @@ def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[s
     for name in shape.nested:
         for label, inner in getattr(record, name).items():
             yield f'  {name} "{label}" {{ {", ".join(_settings(inner))} }}'
-    for directive in shape.directives:
-        if getattr(record, directive) is not None:
-            yield f"  {directive}"
+    for name, of in shape.directives.items():
+        given = getattr(record, name)
+        if given is not None and is_solved(bound.plan, bound.inventory):
+            yield from (f"  {_rule(rule, shape)}" for rule in _solved(bound))
+        elif given is not None:
+            yield f"  {Variant({name: of}).render(given)}"
             yield from _automatic(bound)
     for rule in _flat(record, bound) if shape.actions is not None else ():
         yield f"  {_rule(rule, shape)}"
@@ -60,6 +66,12 @@ def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[s
 def _settings(record: Any) -> Iterator[str]:
     for spec_field in keys(type(record)):
         yield f"{spec_field.name} = {type_of(spec_field).render(getattr(record, spec_field.name))}"
+
+
+def _solved(bound: BoundPlan) -> Iterator[_Flat]:
+    """The rules that planc found: as a plan writes them, they stay when planc finds others."""
+    for rule in bound.auto.rules:
+        yield _Flat((rule.pattern,), StyleAction(BY_NAME[rule.style], rule.boundary), override=False)
 
 
 def _automatic(bound: BoundPlan) -> Iterator[str]:

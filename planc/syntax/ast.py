@@ -127,13 +127,14 @@ class Use:
 
 @record
 class Directive:
-    """A bare word as a statement: `auto`."""
+    """A word as a statement: `auto`, or `auto(solve)`."""
 
     name: Name
+    call: Call | None = None
 
     @property
     def span(self) -> Span:
-        return self.name.span
+        return self.call.span if self.call else self.name.span
 
 
 @record

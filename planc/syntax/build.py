@@ -54,12 +54,16 @@ class Builder:
                 assert isinstance(action, ast.Call | ast.Ref), "the grammar admits no other action"
                 return ast.Rule(patterns, action, parts[0] is not None, self._span(tree))
             case "directive":
-                return ast.Directive(self._name(parts[0]))
+                return self._directive(tree)
             case "comparison":
                 value = self._value(_tree(parts[2]))
                 return ast.Comparison(self._path(_tree(parts[0])), str(parts[1]), value, self._span(tree))
             case unknown:
                 raise AssertionError(f"unhandled statement {unknown}")
+
+    def _directive(self, tree: LarkTree) -> ast.Directive:
+        name = self._name(tree.children[0])
+        return ast.Directive(name, self._call(tree) if len(tree.children) > 1 else None)
 
     def _block(self, tree: LarkTree) -> ast.Block:
         kind, label, on, *body = tree.children
@@ -90,10 +94,13 @@ class Builder:
                 values = tuple(self._value(_tree(child)) for child in tree.children if child is not None)
                 return ast.Items(values, self._span(tree))
             case "call":
-                arguments = (self._argument(_tree(child)) for child in tree.children[1:] if child is not None)
-                return ast.Call(self._name(tree.children[0]), tuple(arguments), self._span(tree))
+                return self._call(tree)
             case unknown:
                 raise AssertionError(f"unhandled value {unknown}")
+
+    def _call(self, tree: LarkTree) -> ast.Call:
+        arguments = (self._argument(_tree(child)) for child in tree.children[1:] if child is not None)
+        return ast.Call(self._name(tree.children[0]), tuple(arguments), self._span(tree))
 
     def _argument(self, tree: LarkTree) -> ast.Argument:
         name, value = tree.children

@@ -8,12 +8,14 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 from tests.models.architectures import architectures
 from tests.models.judge import Row, Status, judged
 from tests.models.page import RESULTS, read_rows, write_page, write_rows
+from tests.models.plans import COLUMNS
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,10 +36,12 @@ def main(arguments: Sequence[str]) -> int:
         initializer=_log_to,
         initargs=(options.log,),
     ) as pool:
-        futures = {pool.submit(judged, one, names[one]): one for one in chosen}
+        futures = {pool.submit(judged, one, names[one], columns=options.columns): one for one in chosen}
         for future in as_completed(futures):
             row = future.result()
-            known[row.model_type] = row
+            before = known[row.model_type].cells if row.model_type in known else {}
+            cells = {one: cell for one in COLUMNS if (cell := row.cells.get(one, before.get(one)))}
+            known[row.model_type] = replace(row, cells=cells)
             write_rows(known, options.results)
             print(_told(row), flush=True)
     rows = {one: known[one] for one in names if one in known}
@@ -72,6 +76,9 @@ def _log_to(path: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tests.models.run", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="MODEL_TYPE", help="refresh these rows")
+    parser.add_argument(
+        "--columns", nargs="+", default=list(COLUMNS), choices=list(COLUMNS), help="refresh these columns"
+    )
     parser.add_argument("--missing", action="store_true", help="leave the rows that are there")
     parser.add_argument(
         "--shard", type=_shard, default=(1, 1), metavar="K/N", help="every Nth row from the Kth"

@@ -45,6 +45,7 @@ COLUMNS: Mapping[str, str] = {
     "one": "one process",
     "fsdp": "FSDP2 over 2",
     "tp": "TP 2, `auto`",
+    "solve": "TP 2, `auto(solve)`",
     "sp": "TP 2 + sequence",
     "cp": "CP 2",
     "one bfloat16": "one process, bfloat16",
@@ -86,6 +87,8 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
             mesh, blocks = "  dp_shard = 2", _fsdp(inventory, on="dp_shard", dtype=dtype_of(column))
         case "tp":
             mesh, blocks = "  tp = 2", "tensor_parallel on tp {\n  auto\n}\n"
+        case "solve":
+            mesh, blocks = "  tp = 2", "tensor_parallel on tp {\n  auto(solve)\n}\n"
         case "sp":
             rules = "".join(f"  {rule}\n" for rule in sequence_rules(inventory))
             mesh, blocks = "  tp = 2", f"tensor_parallel on tp {{\n{rules}}}\n"

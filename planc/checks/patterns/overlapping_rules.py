@@ -17,7 +17,7 @@ _MAX_NAMES = 4
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each pair of rules, at the later one."""
     spec = subject.plan.tensor_parallel
-    auto = spec.auto if spec else None
+    auto = spec.auto.span if spec and spec.auto else None
     pairs: dict[tuple[Span, Span], list[str]] = {}
     for conflict in subject.bound.conflicts:
         pairs.setdefault((conflict.first, conflict.second), []).append(conflict.name)

@@ -61,7 +61,7 @@ def _automatic(rule: PatternRule[Any], subject: Subject) -> frozenset[str]:
     spec = subject.plan.tensor_parallel
     if spec is None or spec.auto is None or rule not in spec.rules:
         return frozenset()
-    own = [parse_own(text, spec.auto) for text, _ in subject.inventory.tp_plan]
+    own = [parse_own(one.pattern, spec.auto.span) for one in subject.bound.auto.rules]
     return frozenset(name for pattern in own for name in pattern.select(subject.inventory.names()))
 
 

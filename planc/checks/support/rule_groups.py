@@ -10,8 +10,8 @@ from planc.source import Span
 
 
 def by_rule(subject: Subject) -> Iterator[tuple[Span, Sequence[Assignment]]]:
-    """(span, assignments) of each rule, `auto` being one, in the order of the modules."""
-    found: dict[Span, list[Assignment]] = {}
+    """(span, assignments) of each rule, in the order of the modules. `auto` is a rule for each style."""
+    found: dict[tuple[Span, str], list[Assignment]] = {}
     for assignment in subject.bound.styles.values():
-        found.setdefault(assignment.span, []).append(assignment)
-    yield from found.items()
+        found.setdefault((assignment.span, assignment.style.name), []).append(assignment)
+    yield from ((span, assignments) for (span, _), assignments in found.items())

@@ -9,6 +9,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.families import quoted
 from planc.plan.bind import parse_own
+from planc.source import NOWHERE
 from planc.styles.replicate import REPLICATE
 from planc.vocab import MeshDim
 
@@ -22,15 +23,16 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         return
     styled, names = subject.bound.styles, subject.inventory.names()
     matched = {
-        one: parse_own(one[0], spec.auto).select(names) for one in dict.fromkeys(subject.bound.unknown_styles)
+        one: parse_own(one.pattern, NOWHERE).select(names)
+        for one in dict.fromkeys(subject.bound.unknown_styles)
     }
     left = [one for one, fqns in matched.items() if not all(fqn in styled for fqn in fqns)]
     if left:
         bare = [fqn for one in left for fqn in matched[one] if fqn not in styled]
         yield CODE.at(
-            spec.auto,
-            f"{subject.inventory.architecture} uses {quoted(dict.fromkeys(style for _, style in left))}",
-            notes=tuple(f'"{pattern}" -> {style}' for pattern, style in left),
+            spec.auto.span,
+            f"{subject.inventory.architecture} uses {quoted(dict.fromkeys(one.style for one in left))}",
+            notes=tuple(f'"{one.pattern}" -> {one.style}' for one in left),
             help=f"{rules_to_add(subject, bare, REPLICATE.name)} to keep them whole, or another style"
             if all(module and module.parameters for module in map(subject.inventory.get, bare))
             else "write rules for all modules to shard, and leave out `auto`",

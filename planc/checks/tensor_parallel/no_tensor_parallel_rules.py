@@ -26,9 +26,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     elif spec.auto is None:
         help = "write `auto` for the model's own plan" if subject.inventory.tp_plan else _example(subject)
         yield CODE.at(spec.span, "this block has neither rules nor `auto`", help=help)
-    elif not subject.inventory.tp_plan:
+    elif not subject.bound.auto.rules:
         text = f"{subject.inventory.architecture} has no tensor-parallel plan of its own"
-        yield CODE.at(spec.auto, text, help=_example(subject))
+        reason = subject.bound.auto.reason
+        yield CODE.at(spec.auto.span, text, notes=(reason,) if reason else (), help=_example(subject))
 
 
 def _example(subject: Subject) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from planc.checks.support.clash_report import (
     ClashGroup,
@@ -49,11 +49,18 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 *labels_at(producing, f"this outputs {group.first.arriving}", apart_from=span),
             ),
             notes=(
-                f"the input comes from {quoted(patterns(subject, group.producers))}"
-                + (", which has no rule" if bare else ""),
+                *_from(subject, group.producers, bare=bool(bare)),
                 *size_note(subject, group.consumers),
             ),
             help=_help(subject, group),
+        )
+
+
+def _from(subject: Subject, producers: Sequence[str], *, bare: bool) -> Iterator[str]:
+    """Where the input comes from, if planc tracks it."""
+    if producers:
+        yield f"the input comes from {quoted(patterns(subject, producers))}" + (
+            ", which has no rule" if bare else ""
         )
 
 

@@ -1,0 +1,161 @@
+"""What is solved together: modules that pass values to each other inside a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from planc.inventory.schema import Inventory, Kind, Module
+from planc.layouts.families import family
+from planc.plan.auto import Automatic
+from planc.plan.bind import bind, own_placements
+from planc.plan.spec import Plan
+from planc.record import record
+
+
+@record
+class Container:
+    """Families of modules that are solved together, each with one of its modules."""
+
+    name: str
+    members: Mapping[str, Module]
+    readers: frozenset[str]
+    """Those that read the container's input."""
+    behind_heads: frozenset[str]
+    """Those that read what an attention computes."""
+    takes_rule: bool
+    """Whether a rule can prepare the container's input."""
+    head: str = ""
+
+
+def containers(plan: Plan, inventory: Inventory) -> Iterator[Container]:
+    """What is solved together, in the order of the model; what is outside of layers comes last."""
+    members = _members(plan, inventory)
+    head = inventory.head
+    groups = sorted(_connected(inventory, members), key=lambda group: not _is_in_layer(inventory, group[0]))
+    for families in groups:
+        group = {one: members[one] for one in families}
+        if any(module.kind is not Kind.NORM for module in group.values()):
+            yield _container(inventory, group, head=head.fqn if head else "")
+
+
+def _members(plan: Plan, inventory: Inventory) -> dict[str, Module]:
+    """Each family of modules whose style is to be found, with its first module."""
+    own = plan.tensor_parallel.rules if plan.tensor_parallel else ()
+    fixed = bind(plan, inventory, Automatic()).styles if own else {}
+    placed = own_placements(inventory)
+    found: dict[str, Module] = {}
+    for module in inventory.modules:
+        if module.fqn not in fixed and _is_open(inventory, module, placed=module.fqn in placed):
+            found.setdefault(family(inventory, module.fqn), module)
+    return found
+
+
+def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]]:
+    """Families that pass values to each other inside a layer; those outside of layers are one group."""
+    group_of = {one: [one] for one in members}
+
+    def join(first: str, second: str) -> None:
+        if group_of[first] is not group_of[second]:
+            group_of[first].extend(group_of[second])
+            group_of.update(dict.fromkeys(group_of[second], group_of[first]))
+
+    for module in inventory.modules:
+        reader = family(inventory, module.fqn)
+        for source in module.sources:
+            giver = family(inventory, source)
+            if (
+                reader in group_of
+                and giver in group_of
+                and _layer(inventory, source) == _layer(inventory, module.fqn)
+            ):
+                join(giver, reader)
+    outside = [one for one in members if not _is_in_layer(inventory, one)]
+    for one in outside[1:]:
+        join(outside[0], one)
+    order = {one: place for place, one in enumerate(members)}
+    groups = {id(group): sorted(group, key=order.__getitem__) for group in group_of.values()}
+    return list(groups.values())
+
+
+def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str) -> Container:
+    name = _around(tuple(members))
+    around = next((one for one in inventory.modules if family(inventory, one.fqn) == name), None)
+    readers = [
+        one
+        for one, module in members.items()
+        if module.sources and not any(family(inventory, source) in members for source in module.sources)
+    ]
+    is_layer = around is not None and around.fqn.rpartition(".")[0] in inventory.blocks
+    takes_rule = around is not None and around.kind is Kind.CONTAINER and not is_layer and len(readers) > 1
+    return Container(name, members, frozenset(readers), _behind_heads(inventory, members), takes_rule, head)
+
+
+def _around(families: Sequence[str]) -> str:
+    """The innermost module around all of them."""
+    parts = [one.split(".")[:-1] for one in families]
+    shared = 0
+    while all(len(one) > shared and one[shared] == parts[0][shared] for one in parts):
+        shared += 1
+    return ".".join(parts[0][:shared])
+
+
+def _is_open(inventory: Inventory, module: Module, *, placed: bool) -> bool:
+    """Whether a module's style is to be found."""
+    in_layer = bool(_layer(inventory, module.fqn))
+    match module.kind:
+        case Kind.LINEAR:
+            head = inventory.head
+            return in_layer or (head is not None and module.fqn == head.fqn)
+        case Kind.NORM:
+            # Others are on the residual stream.
+            return in_layer and _is_beside_linear(inventory, module.fqn)
+        case Kind.OTHER:
+            return placed
+        case Kind.EMBEDDING:
+            # Others are small, and looked up by what ranks may not share.
+            return not in_layer and module.parameters[0].shape[0] >= inventory.vocab_size
+        case _:
+            return False
+
+
+def _is_beside_linear(inventory: Inventory, fqn: str) -> bool:
+    """Whether a module is in an attention, an MLP or the like, and not in the layer around them."""
+    parent = fqn.rpartition(".")[0]
+    siblings = (one for one in inventory.modules if one.fqn.rpartition(".")[0] == parent)
+    return parent != _layer(inventory, fqn) and any(one.kind is Kind.LINEAR for one in siblings)
+
+
+def _is_in_layer(inventory: Inventory, family: str) -> bool:
+    return any(family.startswith(f"{block}.") for block in inventory.blocks)
+
+
+def _layer(inventory: Inventory, fqn: str) -> str:
+    """The layer that a module is in; empty outside of layers."""
+    for block in inventory.blocks:
+        if fqn.startswith(f"{block}."):
+            return f"{block}.{fqn[len(block) + 1 :].partition('.')[0]}"
+    return ""
+
+
+def _behind_heads(inventory: Inventory, members: Mapping[str, Module]) -> frozenset[str]:
+    """Linear layers inside an attention whose output leaves it."""
+    attentions = {*inventory.own_attentions, *(one.fqn for one in inventory.attentions)}
+    around = {module.fqn: _attention(module.fqn, attentions) for module in inventory.modules}
+    read = {
+        source
+        for module in inventory.modules
+        for source in module.sources
+        if around.get(source) == around[module.fqn]
+    }
+    return frozenset(
+        one
+        for one, module in members.items()
+        if module.kind is Kind.LINEAR and around[module.fqn] and module.fqn not in read
+    )
+
+
+def _attention(fqn: str, attentions: Collection[str]) -> str:
+    """The attention around a module."""
+    while fqn and fqn not in attentions:
+        fqn = fqn.rpartition(".")[0]
+    return fqn

@@ -1,0 +1,116 @@
+"""Whether rules are legal: planc's own checks of tensor parallelism say so, on the plan that asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from planc.checks.support.rule import Subject
+from planc.checks.tensor_parallel import RULES
+from planc.diagnostics import Diagnostic, Severity
+from planc.inventory.schema import Inventory
+from planc.layouts.families import family
+from planc.plan.bind import bind, parse_own
+from planc.plan.pattern import Pattern
+from planc.plan.spec import PatternRule, Plan, TensorParallelSpec
+from planc.plan.style_actions import StyleAction
+from planc.record import record
+from planc.source import Span
+
+Actions = Mapping[str, StyleAction]
+"""The style of each family of modules that has one."""
+
+
+@record
+class Culprits:
+    """Families that are at fault together: one has to take, or to give, another layout, or change at all."""
+
+    takes: frozenset[str] = frozenset()
+    gives: frozenset[str] = frozenset()
+    is_exact: frozenset[str] = frozenset()
+
+
+@record
+class Refusal:
+    """Why rules are illegal."""
+
+    finding: Diagnostic
+    culprits: tuple[Culprits, ...]
+
+
+class Oracle:
+    """Judges candidates for one model. The plan's own rules always apply."""
+
+    def __init__(self, plan: Plan, inventory: Inventory) -> None:
+        assert plan.tensor_parallel is not None, "only a plan with the block asks for rules"
+        self.plan, self.inventory = _bare(plan), inventory
+        self.own = plan.tensor_parallel
+        self.num_calls = 0
+        self._patterns: dict[str, Pattern] = {}
+
+    def refusal(self, actions: Actions) -> Refusal | None:
+        """Why the checks refuse the rules; None for legal ones."""
+        if not actions and not self.own.rules:
+            return None
+        self.num_calls += 1
+        rules = [self._rule(number, *one) for number, one in enumerate(actions.items(), start=1)]
+        spec = TensorParallelSpec(self.own.on, None, (*self.own.rules, *rules), self.own.span)
+        subject = Subject(bind(replace(self.plan, tensor_parallel=spec), self.inventory))
+        finding = _first_error(subject)
+        if finding is None:
+            return None
+        return Refusal(finding, tuple(dict.fromkeys(_culprits(subject, finding, tuple(actions)))))
+
+    def _rule(self, number: int, family: str, action: StyleAction) -> PatternRule[StyleAction]:
+        if family not in self._patterns:
+            self._patterns[family] = parse_own(family, _place(0))
+        return PatternRule((self._patterns[family],), action, False, _place(number), _place(number))
+
+
+def _bare(plan: Plan) -> Plan:
+    """The plan without what no check of tensor parallelism reads."""
+    fsdp, cp = plan.fsdp, plan.context_parallel
+    return replace(
+        plan,
+        fsdp=replace(fsdp, rules=()) if fsdp else None,
+        context_parallel=replace(cp, rules=()) if cp else None,
+        optimizer=replace(plan.optimizer, rules=()),
+        activation_checkpoint=None,
+        compile=None,
+        expectations=(),
+    )
+
+
+def _first_error(subject: Subject) -> Diagnostic | None:
+    """The first error of a rule that is no mere consequence of another's."""
+    found: set[str] = set()
+    first = None
+    for rule in RULES:
+        if any(code.code in found for code in rule.unless):
+            continue
+        for one in rule.check(subject):
+            found.add(one.code.code)
+            if one.severity is Severity.ERROR and first is None:
+                first = one
+    return first
+
+
+_FILE = "(candidate)"
+
+
+def _place(number: int) -> Span:
+    """The place of a candidate's rule: its number as a line."""
+    return Span(_FILE, number, 1, number, 2)
+
+
+def _culprits(subject: Subject, finding: Diagnostic, families: tuple[str, ...]) -> Iterator[Culprits]:
+    for clash in dict.fromkeys(subject.flow.clashes):
+        giving = (*clash.producers, *clash.partners)
+        yield Culprits(
+            takes=frozenset([family(subject.inventory, clash.consumer)]),
+            gives=frozenset(family(subject.inventory, fqn) for fqn in giving),
+        )
+    if not subject.flow.clashes:
+        places = (finding.primary.span, *(one.span for one in finding.secondary))
+        found = (families[place.line - 1] for place in places if place.file == _FILE)
+        yield Culprits(is_exact=frozenset(found))

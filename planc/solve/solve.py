@@ -1,0 +1,164 @@
+"""Finds tensor-parallel rules, container by container.
+
+The residual stream is the only interface between the attention, the MLP and whatever else a layer has, and it
+is whole on every rank. So each container is solved alone: rules are tried from the cheapest, and the first
+that planc's own checks accept are taken. There is no second opinion on what is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from planc.inventory.schema import Inventory
+from planc.layouts.families import as_patterns
+from planc.plan.auto import Automatic, AutoRule
+from planc.plan.spec import Plan
+from planc.plan.style_actions import StyleAction
+from planc.solve.choices import Choice, Cost, choices, sent_at, small_elements
+from planc.solve.containers import Container, containers
+from planc.solve.oracle import Culprits, Oracle, Refusal
+from planc.solve.search import Combination, Search
+from planc.solve.solution import Solution, Solved
+from planc.solve.stand_in import stand_in
+from planc.styles import BY_NAME, Boundary
+from planc.styles.edges import READ_BY_PARTS, WHOLE, At, Edge
+
+MAX_TRIES = 300
+"""Of a container's rules, by the checks."""
+_PREPARE = StyleAction(BY_NAME["prepare_input"], Boundary())
+
+
+def auto_rules(plan: Plan, inventory: Inventory) -> Automatic:
+    """The rules that `auto` stands for where planc finds them."""
+    solution = solve(plan, inventory)
+    rules = as_rules(solution)
+    refused = next((one.refused for one in solution.solved if one.refused), "")
+    return Automatic(rules, "" if rules else refused or "no layer has a matrix that a style could shard")
+
+
+def as_rules(solution: Solution) -> tuple[AutoRule, ...]:
+    """The actions as rules, siblings with one style in one pattern."""
+    found: dict[tuple[str, str, Boundary], list[str]] = {}
+    for one, action in solution.actions.items():
+        found.setdefault((one.rpartition(".")[0], action.style.name, action.boundary), []).append(one)
+    return tuple(
+        AutoRule(pattern, style, boundary)
+        for (_, style, boundary), names in found.items()
+        for pattern in as_patterns(names)
+    )
+
+
+def solve(plan: Plan, inventory: Inventory, *, with_runner_up: bool = False) -> Solution:
+    """The cheapest legal rules of every container; one for which none are legal stays whole."""
+    few = stand_in(inventory)
+    oracle = Oracle(plan, few)
+    known: dict[str, StyleAction] = {}
+    solved: list[Solved] = []
+    for container in containers(plan, few):
+        one = _Solver(oracle, container, plan.mesh.tp, dict(known)).solved(with_runner_up=with_runner_up)
+        known.update(one.actions)
+        solved.append(one)
+    return Solution(tuple(solved))
+
+
+class _Solver:
+    """The search for one container's rules."""
+
+    def __init__(self, oracle: Oracle, container: Container, tp: int, known: dict[str, StyleAction]) -> None:
+        self.oracle, self.container, self.tp, self.known = oracle, container, tp, known
+        self.search = self._search()
+        self.refused: Refusal | None = None
+        self.num_tried = 0
+
+    def solved(self, *, with_runner_up: bool) -> Solved:
+        legal = self._legal()
+        best = next(legal, None)
+        actions = _actions(best, self.container) if best else ()
+        next_best = next(legal, None) if with_runner_up and actions else None
+        return Solved(
+            self.container.name,
+            actions,
+            best.cost if best else Cost(),
+            self.num_tried,
+            _told(self.refused) if self.refused and not actions else "",
+            _actions(next_best, self.container) if next_best else (),
+            next_best.cost if next_best else None,
+        )
+
+    def _legal(self) -> Iterator[Combination]:
+        """Combinations that the checks accept, the cheapest first."""
+        for one in self.search:
+            actions = dict(_actions(one, self.container))
+            if not actions:
+                yield one
+                return
+            if self.num_tried == MAX_TRIES:
+                return
+            self.num_tried += 1
+            refusal = self.oracle.refusal({**self.known, **actions})
+            if refusal is None:
+                yield one
+                continue
+            self.refused = self.refused or refusal
+            self._learn(one, refusal)
+
+    def _search(self) -> Search:
+        streams = {False: (self._choices(prepared=False), Cost())}
+        if self.container.takes_rule:
+            # As unusual as it is, one more rule must save something.
+            streams[True] = self._choices(prepared=True), Cost(sent=self._prepared(), rank=1)
+        return Search(streams)
+
+    def _prepared(self) -> int:
+        """What a rank sends to sum the gradient of the container's input."""
+        widths = {self.container.members[one].parameters[0].shape[-1] for one in self.container.readers}
+        return sum(sent_at(Edge(At.INPUT, WHOLE, READ_BY_PARTS), width, tp=self.tp) for width in widths)
+
+    def _choices(self, *, prepared: bool) -> Mapping[str, tuple[Choice, ...]]:
+        container = self.container
+        small = small_elements(list(container.members.values()))
+        return {
+            one: choices(
+                module,
+                tp=self.tp,
+                small=small,
+                is_head=one == container.head,
+                is_prepared=prepared and one in container.readers,
+                is_behind_heads=one in container.behind_heads,
+            )
+            for one, module in container.members.items()
+        }
+
+    def _learn(self, one: Combination, refusal: Refusal) -> None:
+        """Leave out what the checks refuse for the same reason."""
+        choices = self._choices(prepared=one.is_prepared)
+        for culprits in refusal.culprits:
+            found = {
+                family: _alike(chosen, choices[family], family, culprits)
+                for family, chosen in one.choices.items()
+            }
+            refused = {family: alike for family, alike in found.items() if alike}
+            # What is at fault outside of this container can't change any more.
+            self.search.refuse(one.is_prepared, refused or {f: (c,) for f, c in one.choices.items()})
+
+
+def _alike(chosen: Choice, choices: Sequence[Choice], family: str, culprits: Culprits) -> tuple[Choice, ...]:
+    """The choices of a family that would be at fault as the chosen one is; none if it is not."""
+    is_norm = chosen.is_norm
+    if family in culprits.is_exact or (is_norm and (culprits.takes or culprits.gives)):
+        return (chosen,)
+    if family in culprits.takes:
+        return tuple(other for other in choices if other.takes == chosen.takes)
+    if family in culprits.gives:
+        return tuple(other for other in choices if other.gives == chosen.gives)
+    return ()
+
+
+def _told(refusal: Refusal) -> str:
+    finding = refusal.finding
+    return f"{finding.code.code}: {finding.primary.text}"
+
+
+def _actions(one: Combination, container: Container) -> tuple[tuple[str, StyleAction], ...]:
+    found = [(family, choice.action) for family, choice in one.choices.items() if choice.action is not None]
+    return ((container.name, _PREPARE), *found) if one.is_prepared else tuple(found)
