@@ -52,15 +52,17 @@ def _num_features(module: nn.Module) -> int | None:
 
 def _prepare_hidden_states(module: nn.Module, move: Callable[[Tensor], Tensor]) -> None:
     """Move a module's hidden states before it runs: its first positional argument, or the `hidden_states`
-    keyword."""
+    keyword, and every other argument that is the same tensor."""
 
     def prepare(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if arguments and isinstance(arguments[0], Tensor):
-            return (move(arguments[0]), *arguments[1:]), keywords
-        for name in ("hidden_states", "input"):
-            if name in keywords:
-                return arguments, {**keywords, name: move(keywords[name])}
-        raise ValueError("a module finds no hidden states among its arguments to move")
+        states = arguments[0] if arguments else keywords.get("hidden_states", keywords.get("input"))
+        if not isinstance(states, Tensor):
+            raise ValueError("a module finds no hidden states among its arguments to move")
+        moved = move(states)
+        # CTRL passes them as queries, keys and values.
+        return tuple(moved if one is states else one for one in arguments), {
+            name: moved if one is states else one for name, one in keywords.items()
+        }
 
     module.register_forward_pre_hook(prepare, with_kwargs=True)
 
