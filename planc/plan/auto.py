@@ -35,4 +35,5 @@ def is_solved(plan: spec.Plan, inventory: Inventory) -> bool:
     of = plan.tensor_parallel
     if of is None or of.auto is None or plan.mesh.tp == 1:
         return False
-    return of.auto.rules is spec.AutoRules.SOLVE or not inventory.tp_plan
+    is_asked = of.auto.rules is spec.AutoRules.SOLVE or of.auto.sequence_parallel
+    return is_asked or not inventory.tp_plan

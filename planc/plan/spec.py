@@ -148,6 +148,9 @@ class Auto:
         positional=True,
         doc="model for the plan that comes with the model, found by planc if it has none; solve to find one",
     )
+    sequence_parallel: bool = key(
+        Bool(), default=False, doc="shard the sequence between layers, with rules that planc finds"
+    )
     span: Span = NOWHERE
 
 

@@ -20,10 +20,12 @@ class Container:
     members: Mapping[str, Module]
     readers: frozenset[str]
     """Those that read the container's input."""
+    writers: frozenset[str]
+    """Those whose output leaves the container."""
     behind_heads: frozenset[str]
     """Those that read what an attention computes."""
     takes_rule: bool
-    """Whether a rule can prepare the container's input."""
+    """Whether a rule can be about the container itself, and prepare its input."""
     head: str = ""
 
 
@@ -66,7 +68,7 @@ def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]
             if (
                 reader in group_of
                 and giver in group_of
-                and _layer(inventory, source) == _layer(inventory, module.fqn)
+                and layer_of(inventory, source) == layer_of(inventory, module.fqn)
             ):
                 join(giver, reader)
     outside = [one for one in members if not _is_in_layer(inventory, one)]
@@ -86,8 +88,17 @@ def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str
         if module.sources and not any(family(inventory, source) in members for source in module.sources)
     ]
     is_layer = around is not None and around.fqn.rpartition(".")[0] in inventory.blocks
-    takes_rule = around is not None and around.kind is Kind.CONTAINER and not is_layer and len(readers) > 1
-    return Container(name, members, frozenset(readers), _behind_heads(inventory, members), takes_rule, head)
+    takes_rule = around is not None and around.kind is Kind.CONTAINER and not is_layer
+    read = {family(inventory, source) for module in members.values() for source in module.sources}
+    return Container(
+        name=name,
+        members=members,
+        readers=frozenset(readers),
+        writers=frozenset(one for one in members if one not in read),
+        behind_heads=_behind_heads(inventory, members),
+        takes_rule=takes_rule,
+        head=head,
+    )
 
 
 def _around(families: Sequence[str]) -> str:
@@ -101,7 +112,7 @@ def _around(families: Sequence[str]) -> str:
 
 def _is_open(inventory: Inventory, module: Module, *, placed: bool) -> bool:
     """Whether a module's style is to be found."""
-    in_layer = bool(_layer(inventory, module.fqn))
+    in_layer = bool(layer_of(inventory, module.fqn))
     match module.kind:
         case Kind.LINEAR:
             head = inventory.head
@@ -122,14 +133,14 @@ def _is_beside_linear(inventory: Inventory, fqn: str) -> bool:
     """Whether a module is in an attention, an MLP or the like, and not in the layer around them."""
     parent = fqn.rpartition(".")[0]
     siblings = (one for one in inventory.modules if one.fqn.rpartition(".")[0] == parent)
-    return parent != _layer(inventory, fqn) and any(one.kind is Kind.LINEAR for one in siblings)
+    return parent != layer_of(inventory, fqn) and any(one.kind is Kind.LINEAR for one in siblings)
 
 
 def _is_in_layer(inventory: Inventory, family: str) -> bool:
     return any(family.startswith(f"{block}.") for block in inventory.blocks)
 
 
-def _layer(inventory: Inventory, fqn: str) -> str:
+def layer_of(inventory: Inventory, fqn: str) -> str:
     """The layer that a module is in; empty outside of layers."""
     for block in inventory.blocks:
         if fqn.startswith(f"{block}."):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from planc.checks.support.rule import Subject
 from planc.checks.tensor_parallel import RULES
 from planc.diagnostics import Diagnostic, Severity
-from planc.inventory.schema import Inventory
+from planc.inventory.schema import Inventory, Module
 from planc.layouts.families import family
 from planc.plan.bind import bind, parse_own
 from planc.plan.pattern import Pattern
@@ -46,7 +46,10 @@ class Oracle:
         self.plan, self.inventory = _bare(plan), inventory
         self.own = plan.tensor_parallel
         self.num_calls = 0
-        self._patterns: dict[str, Pattern] = {}
+        self.members: dict[str, list[Module]] = {}
+        for module in inventory.modules:
+            self.members.setdefault(family(inventory, module.fqn), []).append(module)
+        self._patterns: dict[tuple[str, bool], tuple[Pattern, ...]] = {}
 
     def refusal(self, actions: Actions) -> Refusal | None:
         """Why the checks refuse the rules; None for legal ones."""
@@ -62,9 +65,13 @@ class Oracle:
         return Refusal(finding, tuple(dict.fromkeys(_culprits(subject, finding, tuple(actions)))))
 
     def _rule(self, number: int, family: str, action: StyleAction) -> PatternRule[StyleAction]:
-        if family not in self._patterns:
-            self._patterns[family] = parse_own(family, _place(0))
-        return PatternRule((self._patterns[family],), action, False, _place(number), _place(number))
+        key = family, action.style.prepares
+        if key not in self._patterns:
+            members = self.members[family]
+            fitting = [one.fqn for one in members if action.style.prepares or one.parameters]
+            names = [family] if len(fitting) == len(members) else fitting
+            self._patterns[key] = tuple(parse_own(name, _place(0)) for name in names)
+        return PatternRule(self._patterns[key], action, False, _place(number), _place(number))
 
 
 def _bare(plan: Plan) -> Plan:

@@ -25,13 +25,14 @@ class Solved:
 
 @record
 class Solution:
-    """What a search found for a model, container by container."""
+    """What a search found for a model: the rules by family, and how each container's were chosen.
 
+    `refused` says why there are no rules.
+    """
+
+    actions: tuple[tuple[str, StyleAction], ...]
     solved: tuple[Solved, ...]
-
-    @property
-    def actions(self) -> dict[str, StyleAction]:
-        return {family: action for one in self.solved for family, action in one.actions}
+    refused: str = ""
 
     @property
     def num_tried(self) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from planc.inventory.schema import Inventory
-from planc.layouts.families import as_patterns
+from planc.inventory.schema import Inventory, Module
+from planc.layouts.families import as_patterns, exact_families, family
 from planc.plan.auto import Automatic, AutoRule
 from planc.plan.spec import Plan
 from planc.plan.style_actions import StyleAction
@@ -18,6 +18,7 @@ from planc.solve.choices import Choice, Cost, choices, sent_at, small_elements
 from planc.solve.containers import Container, containers
 from planc.solve.oracle import Culprits, Oracle, Refusal
 from planc.solve.search import Combination, Search
+from planc.solve.sequence import with_sequence_parallel
 from planc.solve.solution import Solution, Solved
 from planc.solve.stand_in import stand_in
 from planc.styles import BY_NAME, Boundary
@@ -31,16 +32,21 @@ _PREPARE = StyleAction(BY_NAME["prepare_input"], Boundary())
 def auto_rules(plan: Plan, inventory: Inventory) -> Automatic:
     """The rules that `auto` stands for where planc finds them."""
     solution = solve(plan, inventory)
-    rules = as_rules(solution)
-    refused = next((one.refused for one in solution.solved if one.refused), "")
-    return Automatic(rules, "" if rules else refused or "no layer has a matrix that a style could shard")
+    return Automatic(as_rules(solution, inventory), solution.refused)
 
 
-def as_rules(solution: Solution) -> tuple[AutoRule, ...]:
+def as_rules(solution: Solution, inventory: Inventory) -> tuple[AutoRule, ...]:
     """The actions as rules, siblings with one style in one pattern."""
+    members: dict[str, list[Module]] = {}
+    for module in inventory.modules:
+        members.setdefault(family(inventory, module.fqn), []).append(module)
     found: dict[tuple[str, str, Boundary], list[str]] = {}
-    for one, action in solution.actions.items():
-        found.setdefault((one.rpartition(".")[0], action.style.name, action.boundary), []).append(one)
+    for one, action in solution.actions:
+        # A norm can be an identity in some layers.
+        fitting = [module.fqn for module in members[one] if action.style.prepares or module.parameters]
+        names = [one] if len(fitting) == len(members[one]) else exact_families(inventory, fitting)
+        key = one.rpartition(".")[0], action.style.name, action.boundary
+        found.setdefault(key, []).extend(names)
     return tuple(
         AutoRule(pattern, style, boundary)
         for (_, style, boundary), names in found.items()
@@ -50,15 +56,24 @@ def as_rules(solution: Solution) -> tuple[AutoRule, ...]:
 
 def solve(plan: Plan, inventory: Inventory, *, with_runner_up: bool = False) -> Solution:
     """The cheapest legal rules of every container; one for which none are legal stays whole."""
+    assert plan.tensor_parallel and plan.tensor_parallel.auto, "only a plan with `auto` asks for rules"
     few = stand_in(inventory)
     oracle = Oracle(plan, few)
     known: dict[str, StyleAction] = {}
     solved: list[Solved] = []
-    for container in containers(plan, few):
+    groups = tuple(containers(plan, few))
+    for container in groups:
         one = _Solver(oracle, container, plan.mesh.tp, dict(known)).solved(with_runner_up=with_runner_up)
         known.update(one.actions)
         solved.append(one)
-    return Solution(tuple(solved))
+    refused = "" if known else next((one.refused for one in solved if one.refused), _NOTHING)
+    if known and plan.tensor_parallel.auto.sequence_parallel:
+        known, refusal = with_sequence_parallel(oracle, groups, known)
+        refused = _told(refusal) if refusal else ""
+    return Solution(tuple(known.items()), tuple(solved), refused)
+
+
+_NOTHING = "no layer has a matrix that a style could shard"
 
 
 class _Solver:
@@ -104,7 +119,7 @@ class _Solver:
 
     def _search(self) -> Search:
         streams = {False: (self._choices(prepared=False), Cost())}
-        if self.container.takes_rule:
+        if self.container.takes_rule and len(self.container.readers) > 1:
             # As unusual as it is, one more rule must save something.
             streams[True] = self._choices(prepared=True), Cost(sent=self._prepared(), rank=1)
         return Search(streams)
