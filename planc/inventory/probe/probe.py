@@ -9,7 +9,7 @@ to its attention, not what its configuration suggests.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from planc.inventory.probe.attention_calls import (
 )
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run, run_again
+from planc.inventory.probe.kinds import kind_of, owns_parameters
 from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.position_probe import positions_of
@@ -58,8 +59,10 @@ def probe(model_dir: Path) -> Inventory:
         attentions, own_heads = attentions_of(observed), heads_of_own(observed, own)
         build = partial(_build, model_class=model_class, implementation=model.config._attn_implementation)
         with _refusals_of(model_class):
-            random = drawing_fields(model, config=config, build=build, run=run_again)
+            called: set[nn.Module] = set()
+            random = drawing_fields(model, config=config, build=build, run=partial(_run_noting, called))
             positions = positions_of(model)
+    flow.leave_out(fqn for fqn, one in model.named_modules() if owns_parameters(one) and one not in called)
     ties = _ties(model)
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
@@ -140,7 +143,7 @@ def _module(fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str]) 
     return Module(
         fqn=fqn,
         class_name=type(module).__name__,
-        kind=_kind(module),
+        kind=kind_of(module),
         parameters=tuple(
             Parameter(name, tuple(parameter.shape))
             for name, parameter in module._parameters.items()
@@ -153,24 +156,18 @@ def _module(fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str]) 
     )
 
 
-def _kind(module: nn.Module) -> Kind:
-    match module:
-        case nn.Linear():
-            return Kind.LINEAR
-        case nn.Embedding():
-            return Kind.EMBEDDING
-        case nn.ModuleList():
-            return Kind.MODULE_LIST
-        case _ if not _owns_parameters(module):
-            return Kind.CONTAINER
-        case _ if "RMSNorm" in type(module).__name__ or "LayerNorm" in type(module).__name__:
-            return Kind.NORM
-        case _:
-            return Kind.OTHER
+def _run_noting(called: set[nn.Module], model: PreTrainedModel) -> None:
+    """Run a model, and note the modules that it calls."""
 
+    def note(module: nn.Module, args: Any) -> None:
+        called.add(module)
 
-def _owns_parameters(module: nn.Module) -> bool:
-    return any(parameter is not None for parameter in module._parameters.values())
+    handles = [module.register_forward_pre_hook(note) for module in model.modules()]
+    try:
+        run_again(model)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _blocks(model: nn.Module) -> tuple[str, ...]:
@@ -210,6 +207,13 @@ class _Flow:
     written: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
 
+    def leave_out(self, fqns: Iterable[str]) -> None:
+        """Forget modules that training does not call, whatever evaluation does."""
+        idle = frozenset(fqns)
+        for recorded in (self.inputs, self.outputs):
+            for fqn in recorded:
+                recorded[fqn] = frozenset() if fqn in idle else recorded[fqn] - idle
+
     def in_order(self, fqns: frozenset[str]) -> tuple[str, ...]:
         return tuple(sorted(fqns, key=self.order.__getitem__))
 
@@ -224,9 +228,9 @@ def _record(
     widths = {fqn: module.out_features for fqn, module in named.items() if isinstance(module, nn.Linear)}
     uses = OutputUses(tracker.sources, widths=widths)
     for module in named.values():
-        if _kind(module) is Kind.NORM:
+        if kind_of(module) is Kind.NORM:
             uses.watch_norm(module)
-    recorded = {fqn for fqn, module in named.items() if fqn and _owns_parameters(module)}
+    recorded = {fqn for fqn, module in named.items() if fqn and owns_parameters(module)}
     recorded |= {fqn for fqn in named if fqn.rpartition(".")[0] in blocks}
     holds_recorded = {parent for fqn in recorded for parent in _ancestors(fqn)}
 
