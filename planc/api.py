@@ -32,7 +32,6 @@ from planc.inventory.load import OnProbe
 from planc.inventory.schema import Inventory
 from planc.lower import compile_graph, draft_graph
 from planc.plan import codes as plan_codes
-from planc.plan.auto import Automatic, is_solved, own_rules
 from planc.plan.bind import BoundPlan, bind
 from planc.plan.elastic_meshes import shrinking_note, smaller_plans, started_on
 from planc.plan.include import Load
@@ -44,6 +43,7 @@ from planc.plan.preset import is_preset, preset_findings
 from planc.plan.resolve import resolve
 from planc.plan.spec import Plan, Weights
 from planc.record import record
+from planc.solve import automatic
 from planc.source import SourceFile, Span
 from planc.syntax import codes as syntax_codes
 from planc.syntax.budget import LARGE_HELP, MAX_CHARACTERS
@@ -351,23 +351,12 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     # A launch that fills one of the smaller meshes has as many ranks as it takes.
     started = world_size if smaller_or_same is plan else None
     plan = smaller_or_same
-    auto = _automatic(plan, inventory)
-    bound = bind(plan, inventory, auto)
+    bound = bind(plan, inventory, automatic(plan, inventory))
     subject = Subject(bound, started, lambda: _estimated(bound), lambda: _demand(bound), base)
     problems = tuple(run_checks(subject))
     smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
     diagnostics = (*found.diagnostics, *problems, *smaller)
     return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound)
-
-
-def _automatic(plan: Plan, inventory: Inventory) -> Automatic:
-    """The rules that the plan's `auto` stands for."""
-    if not is_solved(plan, inventory):
-        return own_rules(inventory)
-    # Most plans ask for none, and a check should not wait for the import.
-    from planc.solve.solve import auto_rules
-
-    return auto_rules(plan, inventory)
 
 
 def _other_source(hf: str, *, base: Path) -> str | None:
@@ -386,7 +375,7 @@ def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Dia
     seen: set[tuple[Code, Span]] = set()
     meshes = (plan, *smaller_plans(plan))
     for smaller in meshes[1:]:
-        bound = bind(smaller, inventory, _automatic(smaller, inventory))
+        bound = bind(smaller, inventory, automatic(smaller, inventory))
         note = shrinking_note(smaller)
         subject = Subject(bound, None, dict, partial(_demand, bound), base, meshes)
         for one in run_checks(subject):

@@ -1,11 +1,36 @@
-"""The rules that `auto` stands for: the model's own plan, or what planc found for a model."""
+"""The rules that `auto` means: the model's own plan, or what planc found for a model."""
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from planc.inventory.schema import Inventory
-from planc.plan import spec
+from planc.plan.scalars import Bool, Choice
+from planc.plan.types import key
 from planc.record import record
+from planc.source import NOWHERE, Span
 from planc.styles import Boundary
+
+
+class AutoRules(StrEnum):
+    MODEL = "model"
+    SOLVE = "solve"
+
+
+@record
+class Auto:
+    """Applies rules that the plan does not write: the model's own plan, or what planc finds for it."""
+
+    rules: AutoRules = key(
+        Choice(AutoRules),
+        default=AutoRules.MODEL,
+        positional=True,
+        doc="model for the plan that comes with the model, found by planc if it has none; solve to find one",
+    )
+    sequence_parallel: bool = key(
+        Bool(), default=False, doc="shard the sequence between layers, with rules that planc finds"
+    )
+    span: Span = NOWHERE
 
 
 @record
@@ -19,7 +44,7 @@ class AutoRule:
 
 @record
 class Automatic:
-    """What `auto` stands for. `reason` says why there are no rules."""
+    """What `auto` means. `reason` says why there are no rules."""
 
     rules: tuple[AutoRule, ...] = ()
     reason: str = ""
@@ -28,12 +53,3 @@ class Automatic:
 def own_rules(inventory: Inventory) -> Automatic:
     """The tensor-parallel plan that comes with the model."""
     return Automatic(tuple(AutoRule(pattern, style) for pattern, style in inventory.tp_plan))
-
-
-def is_solved(plan: spec.Plan, inventory: Inventory) -> bool:
-    """Whether planc has to find the rules."""
-    of = plan.tensor_parallel
-    if of is None or of.auto is None or plan.mesh.tp == 1:
-        return False
-    is_asked = of.auto.rules is spec.AutoRules.SOLVE or of.auto.sequence_parallel
-    return is_asked or not inventory.tp_plan

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from planc.inventory.schema import Inventory, Kind, Parameter
-from planc.plan.auto import Automatic, AutoRule, own_rules
+from planc.plan.auto import Automatic, AutoRule, AutoRules, own_rules
 from planc.plan.optimizer import Group
 from planc.plan.pattern import Pattern, parse_pattern
 from planc.plan.spec import NoCheckpointing, PatternRule, Plan, Region, SelectiveCheckpointing, Unit
@@ -89,7 +89,7 @@ class BoundPlan:
 def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> BoundPlan:
     """Apply the plan's patterns to the model. Pure bookkeeping: the checks report errors.
 
-    `auto` is what the word stands for, the model's own plan unless it is given.
+    `auto` is what the word means, the model's own plan unless it is given.
     """
     modules = inventory.names()
     auto = auto or own_rules(inventory)
@@ -128,6 +128,15 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
         conflicts=tuple(conflicts),
         selections=tuple(selections),
     )
+
+
+def is_solved(plan: Plan, inventory: Inventory) -> bool:
+    """Whether planc has to find the rules that the plan's `auto` means."""
+    of = plan.tensor_parallel
+    if of is None or of.auto is None or plan.mesh.tp == 1:
+        return False
+    is_asked = of.auto.rules is AutoRules.SOLVE or of.auto.sequence_parallel
+    return is_asked or not inventory.tp_plan
 
 
 def _select(rule: PatternRule[Any], names: tuple[str, ...], selections: list[Selection]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import Field, field
 from typing import Any
 
 from planc.plan import spec
+from planc.plan.auto import Auto
 from planc.plan.data import DataSpec
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
@@ -61,7 +62,7 @@ BLOCKS: Mapping[str, Shape] = {
     "model": Shape(spec.ModelSpec, required=True),
     "mesh": Shape(spec.MeshSpec),
     "tensor_parallel": Shape(
-        spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives={"auto": spec.Auto}, on=(MeshDim.TP,)
+        spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives={"auto": Auto}, on=(MeshDim.TP,)
     ),
     "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=SHARD_DIMS),
     "context_parallel": Shape(

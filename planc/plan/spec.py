@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from planc.plan.auto import Auto
 from planc.plan.data import DataSpec
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
@@ -32,7 +33,7 @@ from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
 from planc.plan.types import Optional, Variant, key, nested
 from planc.record import record
-from planc.source import NOWHERE, Span
+from planc.source import Span
 from planc.vocab import DType, MeshDim
 
 Action = TypeVar("Action", covariant=True)
@@ -131,27 +132,6 @@ class MeshSpec:
     def dp_size(self) -> int:
         """The number of ranks that get different samples."""
         return self.dp_replicate * self.dp_shard
-
-
-class AutoRules(StrEnum):
-    MODEL = "model"
-    SOLVE = "solve"
-
-
-@record
-class Auto:
-    """Applies rules that the plan does not write: the model's own plan, or what planc finds for it."""
-
-    rules: AutoRules = key(
-        Choice(AutoRules),
-        default=AutoRules.MODEL,
-        positional=True,
-        doc="model for the plan that comes with the model, found by planc if it has none; solve to find one",
-    )
-    sequence_parallel: bool = key(
-        Bool(), default=False, doc="shard the sequence between layers, with rules that planc finds"
-    )
-    span: Span = NOWHERE
 
 
 @record

@@ -9,8 +9,7 @@ from typing import Any
 
 from planc.fmt.format import format_source
 from planc.graph.text import summarise
-from planc.plan.auto import is_solved
-from planc.plan.bind import BoundPlan, decided
+from planc.plan.bind import BoundPlan, decided, is_solved
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.spec import PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction

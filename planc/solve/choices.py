@@ -48,6 +48,11 @@ class Cost:
     rank: int = 0
 
     @property
+    def sent_per_token(self) -> int:
+        """Elements that a rank sends for each token."""
+        return self.sent // _SCALE
+
+    @property
     def key(self) -> tuple[int, ...]:
         return self.attentions, self.whole, self.sent, self.rank
 
@@ -135,7 +140,7 @@ def sent_at(edge: Edge, width: int, *, tp: int) -> int:
 
 
 def _width(module: Module, edge: Edge) -> int:
-    """Features of the value at an edge; of what is no matrix, those of its first parameter."""
+    """Features of the value at an edge."""
     shape = next((one.shape for one in module.parameters if len(one.shape) > 1), (0, 0))
     out_of, into = shape[-2], shape[-1]
     if module.kind is Kind.EMBEDDING:

@@ -41,7 +41,7 @@ def containers(plan: Plan, inventory: Inventory) -> Iterator[Container]:
 
 
 def _members(plan: Plan, inventory: Inventory) -> dict[str, Module]:
-    """Each family of modules whose style is to be found, with its first module."""
+    """Each family of modules that needs a style, with its first module."""
     own = plan.tensor_parallel.rules if plan.tensor_parallel else ()
     fixed = bind(plan, inventory, Automatic()).styles if own else {}
     placed = own_placements(inventory)
@@ -111,7 +111,7 @@ def _around(families: Sequence[str]) -> str:
 
 
 def _is_open(inventory: Inventory, module: Module, *, placed: bool) -> bool:
-    """Whether a module's style is to be found."""
+    """Whether a module needs a style."""
     in_layer = bool(layer_of(inventory, module.fqn))
     match module.kind:
         case Kind.LINEAR:

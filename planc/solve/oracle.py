@@ -1,4 +1,4 @@
-"""Whether rules are legal: planc's own checks of tensor parallelism say so, on the plan that asks."""
+"""Whether rules are legal, by planc's own checks of tensor parallelism on the plan that asks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _bare(plan: Plan) -> Plan:
 
 
 def _first_error(subject: Subject) -> Diagnostic | None:
-    """The first error of a rule that is no mere consequence of another's."""
+    """The first error; findings that follow from others are left out."""
     found: set[str] = set()
     first = None
     for rule in RULES:

@@ -30,7 +30,7 @@ _PREPARE = StyleAction(BY_NAME["prepare_input"], Boundary())
 
 
 def auto_rules(plan: Plan, inventory: Inventory) -> Automatic:
-    """The rules that `auto` stands for where planc finds them."""
+    """The rules that planc finds for `auto`."""
     solution = solve(plan, inventory)
     return Automatic(as_rules(solution, inventory), solution.refused)
 
@@ -89,12 +89,13 @@ class _Solver:
         legal = self._legal()
         best = next(legal, None)
         actions = _actions(best, self.container) if best else ()
+        num_tried = self.num_tried
         next_best = next(legal, None) if with_runner_up and actions else None
         return Solved(
             self.container.name,
             actions,
             best.cost if best else Cost(),
-            self.num_tried,
+            num_tried,
             _told(self.refused) if self.refused and not actions else "",
             _actions(next_best, self.container) if next_best else (),
             next_best.cost if next_best else None,

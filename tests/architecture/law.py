@@ -37,6 +37,10 @@ LAW: dict[str, tuple[str, ...]] = {
     "lower": ("vocab", "styles", "optimizers", "plan", "graph"),
     "plain_pytorch": ("vocab", "hub", "styles", "graph"),
     "estimate": ("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
+    "solve": (
+        *("source", "vocab", "diagnostics", "styles", "plan", "layouts", "checks", "estimate.result"),
+        "inventory.schema",
+    ),
     "capacity": ("vocab", "tables", "devices", "diagnostics", "plan", "checks", "lower", "estimate"),
     "figures": ("vocab", "tables", "graph", "estimate"),
     "runtime": (
@@ -51,11 +55,11 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "show": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "fmt", "styles", "plan"),
-        *("graph", "estimate", "figures", "inventory.schema"),
+        *("graph", "estimate", "figures", "inventory.schema", "solve"),
     ),
     "api": (
         *("source", "devices", "hub", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),
-        *("lower", "estimate", "capacity", "deep_check"),
+        *("lower", "estimate", "solve", "capacity", "deep_check"),
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
@@ -64,7 +68,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "cli": (
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),
         *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "figures", "launchers"),
-        *("runtime", "deep_check", "verify", "doctor", "show", "api", "diff"),
+        *("runtime", "deep_check", "verify", "doctor", "show", "api", "diff", "solve"),
     ),
     "run": ("cli",),
     "rendezvous": ("cli",),

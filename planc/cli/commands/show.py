@@ -22,13 +22,16 @@ from planc.estimate.layout import layouts
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import BuildModel
 from planc.graph.text import to_mermaid, to_text
-from planc.plan.bind import BoundPlan
+from planc.plan.bind import BoundPlan, is_solved
+from planc.show.auto import auto_data, auto_text
 from planc.show.estimate import collectives_data, collectives_text, convention_text, memory_data, memory_text
 from planc.show.layout import layout_data, layout_text, other_dtypes_text
 from planc.show.mesh import mesh_data, mesh_text
 from planc.show.origin import origin_data, origin_text
 from planc.show.overview import overview
 from planc.show.resolved import resolved_text
+from planc.solve.solution import Solution
+from planc.solve.solve import solve
 from planc.tables import render_table
 
 DESCRIPTION = """\
@@ -53,6 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("memory", "memory per rank by purpose, and its peak"),
         ("collectives", "collectives per rank and step, with bytes"),
         ("mesh", "mesh coordinates of every rank"),
+        ("auto", "why `auto` has the rules that planc found for it, with the next best"),
         ("origin", "the file and line that each value comes from"),
     ):
         view.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=text)
@@ -96,6 +100,13 @@ def _graph(graph: Graph, output_format: str) -> str:
             return json.dumps({"plan_hash": plan_hash(graph), **asdict(graph)}, indent=2) + "\n"
 
 
+def _solution(bound: BoundPlan) -> Solution:
+    """The search behind `auto`, with the next best of each choice."""
+    if not is_solved(bound.plan, bound.inventory):
+        raise UsageError("--auto explains rules that planc found; this plan has none of them, see --resolved")
+    return solve(bound.plan, bound.inventory, with_runner_up=True)
+
+
 def _build(graph: Graph) -> BuildModel:
     return next(op for op in graph.setup if isinstance(op, BuildModel))
 
@@ -113,6 +124,8 @@ def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
             return mesh_text([size for _, size in graph.mesh])
         case "origin":
             return origin_text(bound.plan)
+        case "auto":
+            return auto_text(_solution(bound))
         case _:
             rows = render_table([*overview(bound, graph)], indent="  ")
             return f"{bound.plan.name}  {plan_hash(graph)[:12]}\n{rows}"
@@ -133,6 +146,8 @@ def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
             document |= mesh_data([size for _, size in graph.mesh])
         case "origin":
             document["settings"] = origin_data(bound.plan)
+        case "auto":
+            document["auto"] = auto_data(_solution(bound))
         case "resolved":
             raise UsageError("--resolved prints a plan, which has no JSON form; use --origin or --graph json")
         case _:

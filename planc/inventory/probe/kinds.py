@@ -12,9 +12,11 @@ from planc.inventory.schema import Kind
 
 
 def kind_of(module: nn.Module) -> Kind:
+    """The kind, by the module's class and what it owns."""
     match module:
         case nn.Linear():
-            return Kind.LINEAR if _is_linear(type(module)) else Kind.OTHER
+            of_module: Any = type(module)
+            return Kind.LINEAR if _is_linear(of_module) else Kind.OTHER
         case nn.Embedding():
             return Kind.EMBEDDING
         case nn.ModuleList():
