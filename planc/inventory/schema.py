@@ -150,7 +150,8 @@ class Inventory:
     written: tuple[str, ...] = ()
     """Modules into whose outputs the model writes in place."""
     reduced: tuple[str, ...] = ()
-    """Linear layers over whose output features the model computes a statistic, outside of a norm."""
+    """Linear layers and embeddings over whose output features the model computes a statistic, outside of a
+    norm."""
     random: tuple[str, ...] = ()
     """Fields of config.json, other than 0, by which training draws random numbers."""
     added_losses: tuple[str, ...] = ()

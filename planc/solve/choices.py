@@ -16,8 +16,8 @@ from planc.vocab import MeshDim, Placement, Replicate
 
 _SCALE = 1 << 10
 """Values of so many tokens with an element of one byte are compared: whole bytes, on any number of ranks."""
-_SMALL = 64
-"""A matrix below a 64th of its container's weights may stay whole: sharding it saves next to nothing."""
+_SMALL = 32
+"""A matrix below a 32nd of its container's weights may stay whole: sharding it saves next to nothing."""
 
 _STYLES: Mapping[Kind, tuple[str, ...]] = {
     # In the order in which equal costs are settled.

@@ -35,7 +35,7 @@ from tests.models.independent import (
     write_corpus,
     write_weights,
 )
-from tests.models.plans import COLUMNS, CORPUS, NUM_STEPS, NoPlan, dtype_of, plan_text, variants
+from tests.models.plans import COLUMNS, CORPUS, NUM_STEPS, dtype_of, plan_text, variants
 from tests.models.tiny import SEQUENCE_LENGTH, tiny_config
 
 Result = TypeVar("Result")
@@ -49,8 +49,6 @@ class Status(StrEnum):
     EQUAL = "equal"
     REFUSED = "refused"
     """By `planc check`."""
-    SKIPPED = "skipped"
-    """No plan can be tried."""
     NOT_LOADED = "not loaded"
     """By a run, before its first step: it names weights that planc cannot bring into the model's form."""
     DIFFERENT = "DIFFERENT"
@@ -191,10 +189,7 @@ def accepted(column: str, inventory: Inventory, *, model: str, base: Path) -> tu
     """The graph of a column's plan, or why there is none. Where a variant is refused, the next is tried."""
     refusals: list[Cell] = []
     for variant in variants(column):
-        try:
-            text = plan_text(column, inventory, model=model, variant=variant)
-        except NoPlan as error:
-            return None, Cell(Status.SKIPPED, str(error))
+        text = plan_text(column, inventory, model=model, variant=variant)
         checked = check_source(SourceFile(f"{model}.plan", text), base=base)
         if checked.graph is not None:
             chosen = "" if variant == variants(column)[0] else variant.rotate or variant.attention

@@ -25,15 +25,14 @@ writes this page.
 - `equal`: {num_steps} steps have the same loss, gradient norm, gradient of every parameter, new parameters
   and replicas. The number is the worst gradient's relative error in float32; up to 1e-5 counts as equal.
 - `P412`: `planc check` rejects the plan; the reasons are below the table.
-- `-`: this table writes no such plan; the reasons are below.
 - `not loaded`: a run ends before its first step, naming weights that planc cannot convert.
 - **DIFFERENT**, **FAILED**: a bug, of planc or of transformers. `unknown`: one process cannot train the model
   either.
 
 The first column holds the loss against a forward of transformers with its own choice of attention, too.
 `eager` and `ulysses` mean that the plan has `attention = eager`, or `rotate = ulysses`, since `check` refuses
-what comes first, `sdpa` and `allgather`. TP with sequence parallelism is tried where rules follow from the
-model's own plan: decoders of norms, attention and a dense MLP."""
+what comes first, `sdpa` and `allgather`. `auto` is the model's own plan, or planc's for a model that has none;
+`auto(solve)` is planc's for all of them, and so is `auto(sequence_parallel = true)` in the column after it."""
 
 
 def read_rows(path: Path) -> dict[str, Row]:
@@ -94,8 +93,6 @@ def _shown(cell: Cell) -> str:
             return f"equal{error} {cell.variant}".rstrip()
         case Status.REFUSED:
             return cell.codes[0]
-        case Status.SKIPPED:
-            return "-"
         case Status.DIFFERENT | Status.FAILED:
             return f"**{cell.status.value}**"
         case Status.UNKNOWN | Status.NOT_LOADED:

@@ -8,10 +8,12 @@ from planc.checks.support.remedies import changed
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
+from planc.inventory.schema import Kind
 from planc.layouts.families import as_patterns, families, quoted
+from planc.plan.bind import Assignment
 from planc.source import Span
 from planc.styles.edges import FEATURES, normal
-from planc.vocab import MeshDim
+from planc.vocab import MeshDim, Shard
 
 REDUCED = Code("P433", "features-reduced", "a reduction over features would see one shard")
 WRITTEN = Code("P434", "output-written", "the model modifies a redistributed output in place")
@@ -25,7 +27,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     outside = tuple(fqn for fqn in inventory.reduced if fqn.rpartition(".")[0] not in attentions)
     reduced, written = _by_rule(subject, outside), _by_rule(subject, inventory.written)
     for span, fqns in reduced.items():
-        divided = [fqn for fqn in fqns if normal(subject.bound.styles[fqn].use.output) == FEATURES]
+        divided = [fqn for fqn in fqns if _divides_features(subject.bound.styles[fqn])]
         if divided:
             names = quoted(as_patterns(families(inventory, divided)))
             yield REDUCED.at(
@@ -42,6 +44,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("torch forbids this for a redistributed tensor, and the first forward would fail",),
             help=f"keep these modules whole, with the layers before them: write {_whole(subject, fqns)}",
         )
+
+
+def _divides_features(assignment: Assignment) -> bool:
+    """Whether ranks have shards of a module's output features, inside of it or behind."""
+    is_inside = Kind.EMBEDDING in assignment.style.kinds and assignment.placement("weight") == Shard(1)
+    return is_inside or normal(assignment.use.output) == FEATURES
 
 
 def _by_rule(subject: Subject, names: tuple[str, ...]) -> dict[Span, list[str]]:

@@ -12,6 +12,7 @@ from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Module
+from planc.layouts.data_order import module_of
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment, parse_own
 from planc.styles.replicate import REPLICATE
@@ -58,6 +59,9 @@ def _reason(subject: Subject, assignment: Assignment, divided: set[str]) -> str 
     if uneven is not None:
         return f"the model's own plan shards `{uneven}` as one layer, but it is as wide as several"
     inside = [one.fqn for one in subject.inventory.modules if one.fqn.startswith(f"{fqn}.")]
+    passing = [one for one in inside if module_of(subject.inventory, one).class_name == "Identity"]
+    if passing:
+        return f"{quoted(passing[:1])} returns tokens as they are, which every rank would add"
     normed = [name for name in inside if "norm" in name.rpartition(".")[2]]
     return f"{quoted(normed[:1])} would normalize a partial sum" if normed else None
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from planc.inventory.schema import Kind
 
@@ -18,7 +18,9 @@ def kind_of(module: nn.Module) -> Kind:
             of_module: Any = type(module)
             return Kind.LINEAR if _is_linear(of_module) else Kind.OTHER
         case nn.Embedding():
-            return Kind.EMBEDDING
+            # Of a norm's weight inside, each rank would have the gradient of its own rows.
+            has_more = any(owns_parameters(child) for child in module.children())
+            return Kind.OTHER if has_more else Kind.EMBEDDING
         case nn.ModuleList():
             return Kind.MODULE_LIST
         case _ if not owns_parameters(module):
@@ -46,6 +48,32 @@ def _is_linear(of_module: Any) -> bool:
         except Exception:  # a model's own code may need anything that its own constructor makes
             return False
         return isinstance(found, torch.Tensor) and torch.allclose(found, plain(value))
+
+
+def is_featurewise(module: nn.Embedding) -> bool:
+    """Whether an embedding treats each feature of its rows alone. Some norm what they look up."""
+    of_module = type(module)
+    if of_module.forward is nn.Embedding.forward:
+        return True
+    if any(True for _ in module.children()) or len(module._parameters) > 1:
+        return False
+    with torch.device("cpu"):
+        table, ids = torch.randn(64, 4), torch.ones(1, 3, dtype=torch.long)
+        whole, half = (_tried(module, weight)(ids) for weight in (table, table[:, :2].contiguous()))
+    return torch.equal(whole[..., :2], half)
+
+
+def _tried(module: nn.Embedding, weight: Tensor) -> nn.Module:
+    """The module with another table; a scale that it has in a buffer is 1."""
+    tried: nn.Module = type(module).__new__(type(module))
+    vars(tried).update(vars(module))
+    tried._parameters = {"weight": nn.Parameter(weight)}
+    tried._buffers = {
+        name: None if buffer is None else torch.ones(buffer.shape, dtype=buffer.dtype)
+        for name, buffer in module._buffers.items()
+    }
+    vars(tried).update(num_embeddings=weight.shape[0], embedding_dim=weight.shape[1], padding_idx=None)
+    return tried
 
 
 def owns_parameters(module: nn.Module) -> bool:

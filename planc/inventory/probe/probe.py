@@ -30,7 +30,7 @@ from planc.inventory.probe.attention_calls import (
 )
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run, run_again
-from planc.inventory.probe.kinds import kind_of, owns_parameters
+from planc.inventory.probe.kinds import is_featurewise, kind_of, owns_parameters
 from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.position_probe import positions_of
@@ -260,7 +260,8 @@ def _record(
         refuse_skipped(type(model).__name__, flow.in_order(frozenset(recorded)), seen=flow.inputs)
     # Of what a layer returns, such as attention weights, the model may use only a part.
     flow.outputs = outputs | flow.outputs
-    flow.written, flow.reduced = frozenset(uses.written), frozenset(uses.reduced)
+    normed = {fqn for fqn, one in named.items() if isinstance(one, nn.Embedding) and not is_featurewise(one)}
+    flow.written, flow.reduced = frozenset(uses.written), frozenset(uses.reduced | normed)
     for fqn, module in named.items():
         if module in calls:
             flow.cores[fqn] = tracker.sources(calls[module].inputs)
