@@ -88,11 +88,11 @@ def layout_flow(bound: BoundPlan) -> Flow:
 
 
 def _signatures(bound: BoundPlan) -> dict[str, Signature]:
-    """The signatures of modules with a style; modules of one rule share theirs."""
+    """The signatures of modules with a style; modules of one rule, or of `auto` with one use, share theirs."""
     made: dict[object, Signature] = {}
     found = {}
     for fqn, assignment in bound.styles.items():
-        key: object = id(assignment.rule) if assignment.rule else assignment.style.name
+        key: object = id(assignment.rule) if assignment.rule else assignment.use
         if assignment.style.placed_by_model:
             key = fqn
         if key not in made:

@@ -8,6 +8,7 @@ from planc.checks.support.clash_report import rules_to_add
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind, Module
+from planc.plan.auto import Auto
 from planc.vocab import MeshDim
 
 CODE = Code("P413", "no-tensor-parallel-rules", "nothing is sharded over tp")
@@ -27,9 +28,22 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         help = "write `auto` for the model's own plan" if subject.inventory.tp_plan else _example(subject)
         yield CODE.at(spec.span, "this block has neither rules nor `auto`", help=help)
     elif not subject.bound.auto.rules:
-        text = f"{subject.inventory.architecture} has no tensor-parallel plan of its own"
-        reason = subject.bound.auto.reason
-        yield CODE.at(spec.auto.span, text, notes=(reason,) if reason else (), help=_example(subject))
+        yield from _none_found(subject, spec.auto)
+
+
+def _none_found(subject: Subject, auto: Auto) -> Iterator[Diagnostic]:
+    """The finding at an `auto` without rules, with what the checks say of the cheapest that planc tried."""
+    architecture, reason = subject.inventory.architecture, subject.bound.auto.reason
+    if not reason:
+        text = f"{architecture} has no tensor-parallel plan of its own"
+        yield CODE.at(auto.span, text, help=_example(subject))
+        return
+    text = f"planc finds no rules for {architecture}"
+    if auto.sequence_parallel:
+        text, help = f"{text} on shards of the sequence", "leave out `sequence_parallel`"
+    else:
+        help = _example(subject)
+    yield CODE.at(auto.span, text, notes=(f"the last that were tried break {reason}",), help=help)
 
 
 def _example(subject: Subject) -> str:
