@@ -88,7 +88,7 @@ def layout_flow(bound: BoundPlan) -> Flow:
 
 
 def _signatures(bound: BoundPlan) -> dict[str, Signature]:
-    """The signatures of modules with a style; modules of one rule, or of `auto` with one use, share theirs."""
+    """The signatures of modules with a style; those of one rule, or of one use by `auto`, share theirs."""
     made: dict[object, Signature] = {}
     found = {}
     for fqn, assignment in bound.styles.items():

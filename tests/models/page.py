@@ -31,8 +31,8 @@ writes this page.
 
 The first column holds the loss against a forward of transformers with its own choice of attention, too.
 `eager` and `ulysses` mean that the plan has `attention = eager`, or `rotate = ulysses`, since `check` refuses
-what comes first, `sdpa` and `allgather`. `auto` is the model's own plan, or planc's for a model that has none;
-`auto(solve)` is planc's for all of them, and so is `auto(sequence_parallel = true)` in the column after it."""
+what comes first, `sdpa` and `allgather`. `auto` is the model's own plan, or planc's for a model that has
+none; `auto(solve)` and `auto(sequence_parallel = true)` are planc's for all of them."""
 
 
 def read_rows(path: Path) -> dict[str, Row]:
