@@ -32,7 +32,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _none_found(subject: Subject, auto: Auto) -> Iterator[Diagnostic]:
-    """The finding at an `auto` without rules, with what the checks say of the cheapest that planc tried."""
+    """The finding at an `auto` without rules, with the finding about the last that planc tried."""
     architecture, reason = subject.inventory.architecture, subject.bound.auto.reason
     if not reason:
         text = f"{architecture} has no tensor-parallel plan of its own"
