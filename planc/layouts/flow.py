@@ -103,11 +103,7 @@ def _signatures(bound: BoundPlan) -> dict[str, Signature]:
 
 def _gates(bound: BoundPlan, signatures: dict[str, Signature]) -> dict[str, Signature]:
     """Containers that redistribute their input."""
-    return {
-        fqn: signatures[fqn]
-        for fqn, assignment in bound.styles.items()
-        if assignment.style.prepares and not module_of(bound.inventory, fqn).parameters
-    }
+    return {fqn: signatures[fqn] for fqn, assignment in bound.styles.items() if assignment.style.prepares}
 
 
 @record
@@ -143,6 +139,8 @@ class _Walk:
         """The layout of a module's output; records its clashes."""
         if not module.parameters:
             return self._container(module)
+        if module.fqn in self.setting.gates:
+            return self._prepared(module)
         using = self.setting.signatures.get(module.fqn)
         wanted = using.takes if using else WHOLE
         incoming = self._combined(module, module.sources, wanted=wanted)
@@ -170,6 +168,16 @@ class _Walk:
             return value
         self._note(ClashKind.FEATURES_APART, module.fqn, WHOLE, FEATURES, (value.origin,))
         return Value(None, module.fqn)
+
+    def _prepared(self, module: Module) -> Value:
+        """The output, before it is redistributed, of a module with parameters whose input is prepared."""
+        clash = self._own_parameter(module)
+        if clash is not None:
+            self.clashes.append(clash)
+            return Value(None, module.fqn)
+        if module.returns:
+            return self._combined(module, module.returns, wanted=None)
+        return Value(self.setting.gates[module.fqn].computes_on, module.fqn)
 
     def _own_parameter(self, module: Module) -> Clash | None:
         """Record the clash of a module with parameters of its own whose layers give it shards."""

@@ -105,7 +105,7 @@ def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actio
             sharded.update(_at_layers(container, actions))
         variants = [sharded] if sharded else []
         around = next((one for one in inventory.modules if family(inventory, one.fqn) == name), None)
-        if around is not None and around.kind is Kind.CONTAINER:
+        if around is not None and around.kind in _GATHER_AND_SCATTER.style.kinds:
             variants.append({**own, name: _GATHER_AND_SCATTER})
         if variants:
             yield _Part(name, tuple(variants))

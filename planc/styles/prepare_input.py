@@ -27,9 +27,9 @@ PREPARE_INPUT_OUTPUT = Style(
     doc=(
         "Like prepare_input, and redistributes the module's output from `desired` to `output`. Ranks do "
         "not sum the input's gradient, so layers without a style can read it: for a mixture of experts "
-        "under sequence parallelism."
+        "or a recurrence under sequence parallelism."
     ),
-    kinds=(Kind.CONTAINER,),
+    kinds=(Kind.CONTAINER, Kind.OTHER),
     parameters={},
     computes_on=Replicate(),
     input=Replicate(),

@@ -69,11 +69,11 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
     readers = [one for one in inside if one.parameters and _from_outside(one.sources, module.fqn)]
     if not readers:
         return "in which no layer reads it", _ELSEWHERE
+    if _from_outside(module.returns, module.fqn):
+        return "which adds it to its own output", _ELSEWHERE
     if not _sums_gradients(subject.bound.styles[module.fqn].style):
         # Inside, the gradient is held as the value is, so any module can read it.
         return None
-    if _from_outside(module.returns, module.fqn):
-        return "which adds it to its own output", _ELSEWHERE
     bare = [one for one in readers if not _gives_a_part(subject, one.fqn)]
     if bare:
         names = [one.fqn for one in bare]
