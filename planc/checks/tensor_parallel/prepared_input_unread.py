@@ -24,6 +24,7 @@ CODE = Code("P419", "prepared-input", "this module can't take a prepared input")
 
 _SUMMED = "the input's gradient is summed over ranks, and code without a style has all of it on each"
 _UNREAD = "planc tracks hidden states from layer to layer, and none enters this module"
+_SEVERAL = "which returns more than one value to redistribute"
 _ELSEWHERE = "leave this rule out: a prepared input is for attention or the MLP"
 
 
@@ -73,7 +74,7 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
         return "which adds it to its own output", _ELSEWHERE
     if not _sums_gradients(subject.bound.styles[module.fqn].style):
         # Inside, the gradient is held as the value is, so any module can read it.
-        return None
+        return (_SEVERAL, _ELSEWHERE) if len(_leaving(subject, module.fqn)) > 1 else None
     bare = [one for one in readers if not _gives_a_part(subject, one.fqn)]
     if bare:
         names = [one.fqn for one in bare]
@@ -100,6 +101,18 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
         prepared = quoted(patterns(subject, inner))
         return f"inside which {prepared} is prepared again", f"leave out this rule, or the rule of {prepared}"
     return None
+
+
+def _leaving(subject: Subject, fqn: str) -> frozenset[frozenset[str]]:
+    """What leaves a module, as sets of modules inside it: each value that others read is one."""
+    inside = f"{fqn}."
+    found = (
+        frozenset(source for source in read if source == fqn or source.startswith(inside))
+        for module in subject.inventory.modules
+        if module.fqn != fqn and not module.fqn.startswith(inside)
+        for read in (module.sources, module.returns)
+    )
+    return frozenset(filter(None, found))
 
 
 def _from_outside(sources: Sequence[str], fqn: str) -> bool:
