@@ -88,7 +88,7 @@ def _outside(inventory: Inventory, actions: Actions) -> Iterator[tuple[str, Styl
 
 
 def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actions) -> Iterator[_Part]:
-    """The direct children of layers, and linear layers that are children themselves."""
+    """The direct children of layers."""
     members: dict[str, list[Container]] = {}
     for container in containers:
         first = next(iter(container.members.values()))
@@ -103,12 +103,17 @@ def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actio
         sharded: dict[str, StyleAction] = {}
         for container in inside:
             sharded.update(_at_layers(container, actions))
-        variants = [sharded] if sharded else []
+        # Of linear layers directly in a layer, no module says whether they get the sequence as a dimension.
+        variants = [sharded] if sharded and not _is_layer(inventory, name) else []
         around = next((one for one in inventory.modules if family(inventory, one.fqn) == name), None)
         if around is not None and around.kind in _GATHER_AND_SCATTER.style.kinds:
             variants.append({**own, name: _GATHER_AND_SCATTER})
         if variants:
             yield _Part(name, tuple(variants))
+
+
+def _is_layer(inventory: Inventory, family: str) -> bool:
+    return family.removesuffix(".*") in inventory.blocks
 
 
 def _child(inventory: Inventory, fqn: str) -> str:
