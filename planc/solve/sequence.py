@@ -103,7 +103,7 @@ def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actio
         sharded: dict[str, StyleAction] = {}
         for container in inside:
             sharded.update(_at_layers(container, actions))
-        # Of linear layers directly in a layer, no module says whether they get the sequence as a dimension.
+        # OPT flattens the tokens of linear layers that are directly in a layer.
         variants = [sharded] if sharded and not _is_layer(inventory, name) else []
         around = next((one for one in inventory.modules if family(inventory, one.fqn) == name), None)
         if around is not None and around.kind in _GATHER_AND_SCATTER.style.kinds:

@@ -232,7 +232,6 @@ BROKEN = {
     "one key and value head": Broken(PLAIN, ("P402",), model="gemma-2b"),
     "one key and value head, by auto": Broken({"auto": "auto"}, ("P402",), model="gemma-2b"),
     "no rules": Broken({}, ("P413",), model="tiny-opt"),
-    "no plan of the model's own": Broken({"auto": "auto"}, ("P413",), model="starcoderbase-1b"),
     "a style for linear layers on a norm": Broken(PLAIN, ("P405",), added('"model.norm" -> colwise')),
     "a style for linear layers on a norm of tokens": Broken(
         SEQUENCE, ("P405",), {"norm": '"model.norm" -> colwise'}

@@ -63,7 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     view.add_argument(
         "--graph",
         choices=("text", "mermaid", "json"),
-        metavar="FORMAT",
+        metavar="AS",
         help="the execution graph as text, mermaid or json",
     )
     add_set_argument(parser)
