@@ -15,6 +15,7 @@ from functools import cache
 from tests.catalogue.declared import HERE, exists, plans
 
 _SECTIONS = {
+    1: "Environment and packages",
     18: "Credentials and variables",
     30: "Launch forms",
     40: "Process group and mesh",
@@ -25,6 +26,9 @@ _SECTIONS = {
     91: "Gradients",
     97: "Optimizer and logging",
     104: "Checkpoints",
+    112: "Automatic tensor parallelism",
+    150: "Error messages",
+    159: "Compatibility and promises",
 }
 """By the first row of each."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,16 @@ def test_a_format_without_a_reader_is_named(base: Path) -> None:
     (base / "a.csv").write_text("text\nx\n")
     with pytest.raises(DataError, match=r"a\.csv has an unknown format"):
         texts("*.csv", base=base)
+
+
+def test_a_library_that_is_missing_is_named_with_what_installs_it(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # None in sys.modules makes Python raise as it does for a package that is not installed.
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match="needs the datasets library") as caught:
+        texts("a.jsonl", base=base)
+    assert caught.value.help == "install it: pip install 'planc[run]'"
 
 
 def test_a_hub_that_cannot_be_reached_is_said_in_words(

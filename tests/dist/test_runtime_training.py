@@ -18,14 +18,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.graph.op import Op
 from planc.graph.ops import ClipGradients
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position, run
+from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.gradients import global_norm
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.weights import initialize
-from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
 from tests.dist.pool import run_ranks
 from tests.parity import cases
 from tests.parity.cases import TP2_DP2, Case, compile_case, make_workspace
@@ -189,3 +189,21 @@ def test_the_gradient_norm_is_torchs() -> None:
 def test_a_norm_of_large_float32_gradients_does_not_overflow() -> None:
     gradients = [torch.full((10,), 1e30)]
     assert global_norm(gradients, device=torch.device("cpu")) == pytest.approx(1e30 * math.sqrt(10), rel=1e-6)
+
+
+def replaced_by_a_run(rank: int, world_size: int, task: Task) -> list[str]:
+    """What a run on this rank replaces of PyTorch, in classes and modules that all models share."""
+    shared = (nn.Module, nn.Linear, nn.Embedding, nn.functional, torch.Tensor)
+    before = [dict(vars(one)) for one in shared]
+    train_rank(rank, world_size, task)
+    return [
+        f"{one.__name__}.{name}"
+        for one, known in zip(shared, before, strict=True)
+        for name, value in known.items()
+        if vars(one).get(name) is not value
+    ]
+
+
+def test_a_run_replaces_nothing_of_pytorch(workspace: Path, tmp_path: Path) -> None:
+    task = Task(compile_case(TP2, workspace=workspace), workspace, tmp_path, stop_after=1)
+    assert run_ranks(replaced_by_a_run, TP2.world_size, task, init=False) == [[], []]

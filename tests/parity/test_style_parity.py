@@ -91,6 +91,8 @@ QUICK = (
     Styled("qwen3_moe", "Qwen3MoeForCausalLM"),
     Styled("deepseek_v2", "DeepseekV2ForCausalLM"),
     Styled("qwen3_moe", "Qwen3MoeForCausalLM", DIVIDED_SEQUENCE, name="sharded sequence"),
+    Styled("opt", "OPTForCausalLM", name="found rules"),
+    Styled("llama", "LlamaForCausalLM", "  auto(sequence_parallel = true)", name="found rules of a sequence"),
 )
 SLOW = (
     Styled("qwen3_moe", "Qwen3MoeForCausalLM", mesh={"dp_shard": 2, "tp": 2}, name="auto and FSDP"),

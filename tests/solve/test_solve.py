@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,20 @@ def test_layers_of_one_kind_have_one_solution_whatever_their_number(tmp_path: Pa
     assert rules_of(one) == rules_of(few)
     assert one.plan is not None and one.inventory is not None
     assert solve(one.plan, one.inventory).num_tried <= 10
+
+
+def test_126_layers_are_solved_in_seconds(tmp_path: Path) -> None:
+    path = write_plan(tmp_path, text=plan_text("llama-3.1-405b", "auto(solve)"))
+    began = time.process_time()
+    assert check_plan(path).graph is not None
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("model", ["starcoderbase-1b", "tiny-mamba"])
+def test_a_model_without_a_plan_of_its_own_gets_rules_by_auto(model: str, tmp_path: Path) -> None:
+    found = solved(tmp_path, model, "auto")
+    assert found.inventory is not None and found.inventory.tp_plan == ()
+    assert rules_of(found)
 
 
 def test_the_resolved_plan_has_the_rules_and_the_same_hash(tmp_path: Path) -> None:
