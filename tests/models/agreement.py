@@ -12,12 +12,12 @@ from planc.verify.compare import disagreements
 from planc.verify.ranks import Record
 from tests.models.independent import Drawn, Initial, Measured
 
-LOSS_LIMITS = {"float32": (1e-5, 1e-5), "bfloat16": (2**-8, 2**-6)}
+LOSS_LIMITS = {"float32": (1e-5, 1e-5), "float64": (1e-5, 1e-5), "bfloat16": (2**-8, 2**-6)}
 """Relative, of the first step and of later ones, which begin from weights that rounding has moved apart.
 bfloat16 has 8 bits: one rounding is off by up to 2**-9."""
 GRADIENT_LIMIT = 1e-5
 """Relative, in float32, of each parameter's gradient; of those that are nearly zero, to `_SMALL` of all."""
-NORM_LIMITS = {"float32": (3e-4, 3e-4), "bfloat16": (2**-5, 2**-3)}
+NORM_LIMITS = {"float32": (3e-4, 3e-4), "float64": (3e-4, 3e-4), "bfloat16": (2**-5, 2**-3)}
 """Relative, of gradient norms: those after the first step follow from updates, which AdamW scales up."""
 UPDATE_LIMIT = 3e-4
 """Relative, in float32, to what training changed of a parameter."""
@@ -49,7 +49,7 @@ def agreement(records: Sequence[Record], expected: Measured, *, dtype: str) -> A
     if first.gradients.keys() != expected.gradients.keys():
         names = sorted(first.gradients.keys() ^ expected.gradients.keys())
         return Agreement((*wrong, f"gradients only on one side: {', '.join(names[:3])}"), math.inf)
-    if dtype == "float32":
+    if dtype in ("float32", "float64"):
         error, name = max(_gradient_errors(first.gradients, expected))
         if not error <= GRADIENT_LIMIT:
             wrong.append(f"gradient of {name} is off by {error:.0e}")
