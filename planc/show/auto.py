@@ -46,7 +46,7 @@ def auto_data(solution: Solution) -> list[dict[str, Any]]:
 
 def _rows(one: Solved) -> Iterator[tuple[str, ...]]:
     name = one.container or "outside of layers"
-    yield name, _told(one, one.actions), *_figures(one.cost), f"{one.num_tried:,}"
+    yield name, _told(one, one.actions), *_figures(one.cost), f"{one.num_tried:_}"
     if one.refused:
         yield "", f"  refused: {one.refused}", "", "", ""
     if one.runner_up_cost is not None:
@@ -67,7 +67,7 @@ def _named(actions: tuple[tuple[str, StyleAction], ...]) -> Mapping[str, str]:
 
 
 def _figures(cost: Cost) -> tuple[str, str]:
-    return f"{cost.whole:,}", f"{cost.sent_per_token:,}"
+    return f"{cost.whole:_}", f"{cost.sent_per_token:_}"
 
 
 def _cost(cost: Cost) -> Mapping[str, int]:

@@ -55,7 +55,8 @@ def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[s
         if given is not None and is_solved(bound.plan, bound.inventory):
             yield from (f"  {_rule(rule, shape)}" for rule in _solved(bound))
         elif given is not None:
-            yield f"  {Variant({name: of}).render(given)}"
+            is_plain = all(getattr(given, one.name) == one.metadata["default"] for one in keys(of))
+            yield f"  {name if is_plain else Variant({name: of}).render(given)}"
             yield from _automatic(bound)
     for rule in _flat(record, bound) if shape.actions is not None else ():
         yield f"  {_rule(rule, shape)}"

@@ -9,6 +9,7 @@ from itertools import permutations
 import pytest
 
 from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter
+from planc.plan.auto import AutoRule
 from planc.plan.bind import BoundPlan, bind
 from planc.vocab import Replicate, Shard
 from tests.plan.resolving import resolved
@@ -178,7 +179,7 @@ def test_a_rule_that_agrees_with_auto_is_the_one_that_counts() -> None:
 
 def test_styles_of_the_model_that_planc_lacks_are_named() -> None:
     own = (("layers.*.q_proj", "moe_magic"), ("absent", "magic"), *AUTO)
-    assert bound(TP, "auto", tp_plan=own).unknown_styles == (("layers.*.q_proj", "moe_magic"),)
+    assert bound(TP, "auto", tp_plan=own).unknown_styles == (AutoRule("layers.*.q_proj", "moe_magic"),)
 
 
 def test_no_tensor_parallel_block_gives_no_styles() -> None:

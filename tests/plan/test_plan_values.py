@@ -262,7 +262,7 @@ def test_auto_keeps_its_place() -> None:
     plan = resolved(edited(("tensor_parallel on tp {", "tensor_parallel on tp {\n  auto")))
     assert plan.tensor_parallel is not None
     assert plan.tensor_parallel.auto is not None
-    assert plan.tensor_parallel.auto.column == 3
+    assert plan.tensor_parallel.auto.span.column == 3
 
 
 def test_expectations_are_in_base_units() -> None:
