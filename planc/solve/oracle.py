@@ -8,13 +8,14 @@ from dataclasses import replace
 from planc.checks.support.rule import Subject
 from planc.checks.tensor_parallel import RULES
 from planc.diagnostics import Diagnostic, Severity
-from planc.inventory.schema import Inventory, Module
+from planc.inventory.schema import Inventory
 from planc.layouts.families import family
 from planc.plan.bind import bind, parse_own
 from planc.plan.pattern import Pattern
 from planc.plan.spec import PatternRule, Plan, TensorParallelSpec
 from planc.plan.style_actions import StyleAction
 from planc.record import record
+from planc.solve.names import members_of, patterns_for
 from planc.source import Span
 
 Actions = Mapping[str, StyleAction]
@@ -45,17 +46,13 @@ class Oracle:
         assert plan.tensor_parallel is not None, "only a plan with the block asks for rules"
         self.plan, self.inventory = _bare(plan), inventory
         self.own = plan.tensor_parallel
-        self.num_calls = 0
-        self.members: dict[str, list[Module]] = {}
-        for module in inventory.modules:
-            self.members.setdefault(family(inventory, module.fqn), []).append(module)
+        self.members = members_of(inventory)
         self._patterns: dict[tuple[str, bool], tuple[Pattern, ...]] = {}
 
     def refusal(self, actions: Actions) -> Refusal | None:
         """Why the checks refuse the rules; None for legal ones."""
         if not actions and not self.own.rules:
             return None
-        self.num_calls += 1
         rules = [self._rule(number, *one) for number, one in enumerate(actions.items(), start=1)]
         spec = TensorParallelSpec(self.own.on, None, (*self.own.rules, *rules), self.own.span)
         subject = Subject(bind(replace(self.plan, tensor_parallel=spec), self.inventory))
@@ -67,9 +64,7 @@ class Oracle:
     def _rule(self, number: int, family: str, action: StyleAction) -> PatternRule[StyleAction]:
         key = family, action.style.prepares
         if key not in self._patterns:
-            members = self.members[family]
-            fitting = [one.fqn for one in members if action.style.prepares or one.parameters]
-            names = [family] if len(fitting) == len(members) else fitting
+            names = patterns_for(family, self.members, action.style, self.inventory)
             self._patterns[key] = tuple(parse_own(name, _place(0)) for name in names)
         return PatternRule(self._patterns[key], action, False, _place(number), _place(number))
 

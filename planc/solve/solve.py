@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from planc.inventory.schema import Inventory, Module
-from planc.layouts.families import as_patterns, exact_families, family
+from planc.inventory.schema import Inventory
+from planc.layouts.families import as_patterns
 from planc.plan.auto import Automatic, AutoRule
 from planc.plan.spec import Plan
 from planc.plan.style_actions import StyleAction
 from planc.solve.choices import Choice, Cost, choices, sent_at, small_elements
 from planc.solve.containers import Container, containers
+from planc.solve.names import members_of, patterns_for
 from planc.solve.oracle import Culprits, Oracle, Refusal
 from planc.solve.search import Combination, Search
 from planc.solve.sequence import with_sequence_parallel
@@ -37,16 +38,11 @@ def auto_rules(plan: Plan, inventory: Inventory) -> Automatic:
 
 def as_rules(solution: Solution, inventory: Inventory) -> tuple[AutoRule, ...]:
     """The actions as rules, siblings with one style in one pattern."""
-    members: dict[str, list[Module]] = {}
-    for module in inventory.modules:
-        members.setdefault(family(inventory, module.fqn), []).append(module)
+    members = members_of(inventory)
     found: dict[tuple[str, str, Boundary], list[str]] = {}
     for one, action in solution.actions:
-        # A norm can be an identity in some layers.
-        fitting = [module.fqn for module in members[one] if action.style.prepares or module.parameters]
-        names = [one] if len(fitting) == len(members[one]) else exact_families(inventory, fitting)
         key = one.rpartition(".")[0], action.style.name, action.boundary
-        found.setdefault(key, []).extend(names)
+        found.setdefault(key, []).extend(patterns_for(one, members, action.style, inventory))
     return tuple(
         AutoRule(pattern, style, boundary)
         for (_, style, boundary), names in found.items()
