@@ -138,10 +138,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
             if use.output == FEATURES and use.computes_on == Replicate()
             for ancestor in ancestors(fqn)
         ),
-        divides_sequence=any(
-            use.output == SEQUENCE and BY_NAME[use.style].kinds == (Kind.EMBEDDING,)
-            for use in styles.values()
-        ),
+        divides_sequence=any(_shards_stream(use) for use in styles.values()),
         checkpointed=checkpointed,
         selective=frozenset(fqn for op in recomputed if op.mode == "selective" for fqn in op.modules),
         num_tokens=data.micro_batch * data.sequence_length // graph.size(MeshDim.CP),
@@ -186,3 +183,10 @@ def ancestors(fqn: str) -> Iterator[str]:
     while "." in fqn:
         fqn = fqn.rpartition(".")[0]
         yield fqn
+
+
+def _shards_stream(use: StyleUse) -> bool:
+    """Whether hidden states between layers are shards of the sequence from this module on."""
+    style = BY_NAME[use.style]
+    is_table = style.kinds == (Kind.EMBEDDING,)
+    return (is_table and use.output == SEQUENCE) or (style.prepares and use.computes_on == SEQUENCE)

@@ -12,8 +12,8 @@ from planc.inventory.schema import Inventory, Kind, OwnHeads, Parameter, Positio
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType
 
-FORMAT_VERSION = 5
-"""5: the attributes that an attention counts its heads by."""
+FORMAT_VERSION = 6
+"""6: what a model's code does outside of its modules."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _Value = TypeVar("_Value")
@@ -103,7 +103,10 @@ _FIELDS = (
 )
 
 
-_RARE_FIELDS = ("own_attentions", "written", "reduced", "random", "added_losses")
+_RARE_FIELDS = (
+    *("own_attentions", "written", "reduced", "read_by_layers", "needing_all_tokens"),
+    *("random", "added_losses"),
+)
 """Lists of names, written only where there are any."""
 
 

@@ -152,6 +152,10 @@ class Inventory:
     reduced: tuple[str, ...] = ()
     """Linear layers and embeddings over whose output features the model computes a statistic, outside of a
     norm."""
+    read_by_layers: tuple[str, ...] = ()
+    """Modules whose parameters a layer's own code reads, or code around the layers, and not their forward."""
+    needing_all_tokens: tuple[str, ...] = ()
+    """Parents of blocks whose code outside of the layers does not work token by token."""
     random: tuple[str, ...] = ()
     """Fields of config.json, other than 0, by which training draws random numbers."""
     added_losses: tuple[str, ...] = ()

@@ -17,6 +17,14 @@ def family(inventory: Inventory, fqn: str) -> str:
     return fqn
 
 
+def layer_of(inventory: Inventory, fqn: str) -> str:
+    """The layer that a module is in; empty outside of layers."""
+    for block in inventory.blocks:
+        if fqn.startswith(f"{block}."):
+            return f"{block}.{fqn[len(block) + 1 :].partition('.')[0]}"
+    return ""
+
+
 def families(inventory: Inventory, fqns: Iterable[str]) -> tuple[str, ...]:
     """Each family once, in the order of first appearance."""
     return tuple(dict.fromkeys(family(inventory, fqn) for fqn in fqns))

@@ -339,7 +339,9 @@ class _Walk:
         else:
             kind = _clash_kind(module, arriving, using=using)
         values = self._arrivals(module.fqn, module.sources)
-        producers = tuple(dict.fromkeys(value.origin for _, value in values if value.layout == arriving))
+        # What counts as shards next to heads arrives in another layout.
+        giving = [value.origin for _, value in values if value.layout == arriving]
+        producers = tuple(dict.fromkeys(giving or (value.origin for _, value in values)))
         return Clash(kind, module.fqn, needs, arriving, producers, gradient=gradient)
 
     def _is_per_head(self, module: Module) -> bool:

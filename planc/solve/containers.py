@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from planc.inventory.schema import Inventory, Kind, Module
-from planc.layouts.families import family
+from planc.layouts.families import families, family, layer_of
 from planc.plan.auto import Automatic
 from planc.plan.bind import bind, own_placements
 from planc.plan.spec import Plan
@@ -34,8 +34,8 @@ def containers(plan: Plan, inventory: Inventory) -> Iterator[Container]:
     members = _members(plan, inventory)
     head = inventory.head
     groups = sorted(_connected(inventory, members), key=lambda group: not _is_in_layer(inventory, group[0]))
-    for families in groups:
-        group = {one: members[one] for one in families}
+    for names in groups:
+        group = {one: members[one] for one in names}
         if any(module.kind is not Kind.NORM for module in group.values()):
             yield _container(inventory, group, head=head.fqn if head else "")
 
@@ -62,14 +62,13 @@ def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]
             group_of.update(dict.fromkeys(group_of[second], group_of[first]))
 
     for module in inventory.modules:
+        layer = layer_of(inventory, module.fqn)
+        if any(layer_of(inventory, source) != layer for source in module.sources):
+            # It reads the residual stream, whatever the layer has added to it.
+            continue
         reader = family(inventory, module.fqn)
-        for source in module.sources:
-            giver = family(inventory, source)
-            if (
-                reader in group_of
-                and giver in group_of
-                and layer_of(inventory, source) == layer_of(inventory, module.fqn)
-            ):
+        for giver in families(inventory, module.sources):
+            if reader in group_of and giver in group_of:
                 join(giver, reader)
     outside = [one for one in members if not _is_in_layer(inventory, one)]
     for one in outside[1:]:
@@ -138,14 +137,6 @@ def _is_beside_linear(inventory: Inventory, fqn: str) -> bool:
 
 def _is_in_layer(inventory: Inventory, family: str) -> bool:
     return any(family.startswith(f"{block}.") for block in inventory.blocks)
-
-
-def layer_of(inventory: Inventory, fqn: str) -> str:
-    """The layer that a module is in; empty outside of layers."""
-    for block in inventory.blocks:
-        if fqn.startswith(f"{block}."):
-            return f"{block}.{fqn[len(block) + 1 :].partition('.')[0]}"
-    return ""
 
 
 def _behind_heads(inventory: Inventory, members: Mapping[str, Module]) -> frozenset[str]:

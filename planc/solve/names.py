@@ -21,7 +21,9 @@ def members_of(inventory: Inventory) -> Members:
 
 
 def patterns_for(name: str, members: Members, style: Style, inventory: Inventory) -> Sequence[str]:
-    """The family's name, or patterns for its members with parameters: a norm can be an identity in some
-    layers."""
+    """The name of a family or of one module, or patterns for the members with parameters: a norm can be an
+    identity in some layers."""
+    if name not in members:
+        return (name,)
     fitting = [one.fqn for one in members[name] if style.prepares or one.parameters]
     return (name,) if len(fitting) == len(members[name]) else exact_families(inventory, fitting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from planc.checks.context_parallel import eager_in_parts
 from planc.checks.support.rule import Subject
 from planc.checks.tensor_parallel import RULES
 from planc.diagnostics import Diagnostic, Severity
@@ -87,7 +88,7 @@ def _first_error(subject: Subject) -> Diagnostic | None:
     """The first error; findings that follow from others are left out."""
     found: set[str] = set()
     first = None
-    for rule in RULES:
+    for rule in (*RULES, eager_in_parts.RULE):
         if any(code.code in found for code in rule.unless):
             continue
         for one in rule.check(subject):

@@ -3,18 +3,22 @@
 Every part of a layer then gathers its input and scatters its output. Attention and dense MLPs do so at their
 own layers, which turns all-reduces into all-gathers and reduce-scatters. A part in which something reads the
 whole input, such as a router, is redistributed around all of it.
+
+The stream is sharded from the embedding to the head, or within the layers alone: code outside of them may
+need all tokens, as that of masks for attention of the model's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from planc.inventory.schema import Inventory, Kind
-from planc.layouts.families import family
+from planc.layouts.entry import entered_layers, left_layers
+from planc.layouts.families import family, layer_of
 from planc.plan.style_actions import StyleAction
 from planc.record import record
-from planc.solve.containers import Container, layer_of
+from planc.solve.containers import Container
 from planc.solve.oracle import Actions, Oracle, Refusal
 from planc.styles import BY_NAME, Boundary
 from planc.styles.edges import FEATURES, SEQUENCE
@@ -40,18 +44,31 @@ class _Part:
 
 
 def with_sequence_parallel(
-    oracle: Oracle, containers: Sequence[Container], actions: Actions
+    oracle: Oracle, containers: Sequence[Container], actions: Actions, inventory: Inventory
 ) -> tuple[dict[str, StyleAction], Refusal | None]:
-    """The rules on shards of the sequence, or why the checks refuse the last that were tried."""
-    inventory = oracle.inventory
-    fixed = dict(_outside(inventory, actions))
-    parts = tuple(_parts(inventory, containers, actions))
+    """The rules on shards of the sequence, or why the checks refuse the last that were tried.
+
+    `inventory` is the whole model's, which has more layers than what the oracle judges.
+    """
+    parts = tuple(_parts(oracle.inventory, containers, actions))
+    refusal = None
+    for outside in (_whole_stream, _within_layers):
+        found, refusal = _tried(oracle, parts, outside=dict(outside(oracle.inventory, actions)))
+        if refusal is None:
+            return {**dict(outside(inventory, actions)), **found}, None
+    return {}, refusal
+
+
+def _tried(
+    oracle: Oracle, parts: Sequence[_Part], *, outside: Actions
+) -> tuple[dict[str, StyleAction], Refusal | None]:
+    """The first rules of all parts that are legal together."""
     tried = dict.fromkeys(range(len(parts)), 0)
     while True:
-        chosen = {**fixed}
+        chosen: dict[str, StyleAction] = {}
         for number, part in enumerate(parts):
             chosen.update(part.variants[tried[number]])
-        refusal = oracle.refusal(chosen)
+        refusal = oracle.refusal({**outside, **chosen})
         if refusal is None:
             return chosen, None
         at_fault = next(_at_fault(parts, tried, refusal), None)
@@ -70,21 +87,43 @@ def _at_fault(parts: Sequence[_Part], tried: Mapping[int, int], refusal: Refusal
                 yield number
 
 
-def _outside(inventory: Inventory, actions: Actions) -> Iterator[tuple[str, StyleAction]]:
-    """Norms, embeddings and the head: what reads and writes the stream itself."""
+def _whole_stream(inventory: Inventory, actions: Actions) -> Iterator[tuple[str, StyleAction]]:
+    """Embeddings, norms and the head: what reads and writes the stream itself."""
     head = inventory.head
+    yield from _norms(inventory, in_layers=True)
+    yield from _norms(inventory, in_layers=False)
     for module in inventory.modules:
-        name, layer = family(inventory, module.fqn), layer_of(inventory, module.fqn)
-        is_direct = not layer or module.fqn.rpartition(".")[0] == layer
-        if not is_direct or not module.parameters:
-            continue
-        if module.kind is Kind.NORM:
-            yield name, _NORM
-        elif module.kind is Kind.EMBEDDING and not layer:
-            found = actions.get(name)
-            yield name, StyleAction(found.style, _TABLE.boundary) if found else _TABLE
-        elif head is not None and module.fqn == head.fqn:
-            yield name, _HEAD
+        if module.kind is Kind.EMBEDDING and module.parameters and not layer_of(inventory, module.fqn):
+            found = actions.get(module.fqn)
+            yield module.fqn, StyleAction(found.style, _TABLE.boundary) if found else _TABLE
+    if head is not None:
+        yield head.fqn, _HEAD
+
+
+def _within_layers(inventory: Inventory, actions: Actions) -> Iterator[tuple[str, StyleAction]]:
+    """The norms in layers, and the layers where the stream is sharded and becomes whole again.
+
+    What is outside of the layers keeps its rules.
+    """
+    yield from _norms(inventory, in_layers=True)
+    yield from ((name, action) for name, action in actions.items() if not _is_in_layer(inventory, name))
+    entered, left = entered_layers(inventory), left_layers(inventory)
+    for layer in dict.fromkeys((*entered, *left)):
+        boundary = Boundary(
+            input=_WHOLE if layer in entered else SEQUENCE,
+            desired=SEQUENCE,
+            output=_WHOLE if layer in left else None,
+        )
+        yield layer, StyleAction(_GATHER_AND_SCATTER.style if layer in left else _GATHER.style, boundary)
+
+
+def _norms(inventory: Inventory, *, in_layers: bool) -> Iterator[tuple[str, StyleAction]]:
+    """Norms that read the stream: those outside of the layers, or those directly in a layer."""
+    for module in inventory.modules:
+        layer = layer_of(inventory, module.fqn)
+        is_direct = module.fqn.rpartition(".")[0] == layer if in_layers else not layer
+        if module.kind is Kind.NORM and module.parameters and is_direct:
+            yield family(inventory, module.fqn), _NORM
 
 
 def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actions) -> Iterator[_Part]:
@@ -98,7 +137,8 @@ def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actio
         names = {_child(inventory, module.fqn) for module in container.members.values()}
         name = family(inventory, next(iter(names)) if len(names) == 1 else layer)
         members.setdefault(name, []).append(container)
-    for name, inside in members.items():
+    for name in dict.fromkeys((*members, *_untouched(inventory, members))):
+        inside = members.get(name, ())
         own = {one: actions[one] for of in inside for one in (*of.members, of.name) if one in actions}
         sharded: dict[str, StyleAction] = {}
         for container in inside:
@@ -110,6 +150,19 @@ def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actio
             variants.append({**own, name: _GATHER_AND_SCATTER})
         if variants:
             yield _Part(name, tuple(variants))
+
+
+def _untouched(inventory: Inventory, members: Collection[str]) -> Iterator[str]:
+    """The other children of layers that compute with parameters: a mixture of experts without rules, say."""
+    for module in inventory.modules:
+        child = _child(inventory, module.fqn) if layer_of(inventory, module.fqn) else ""
+        name = family(inventory, child)
+        if module.parameters and child and module.kind is not Kind.NORM and name not in members:
+            yield name
+
+
+def _is_in_layer(inventory: Inventory, family: str) -> bool:
+    return any(family.startswith(f"{block}.") for block in inventory.blocks)
 
 
 def _is_layer(inventory: Inventory, family: str) -> bool:

@@ -64,7 +64,7 @@ def solve(plan: Plan, inventory: Inventory, *, with_runner_up: bool = False) -> 
         solved.append(one)
     refused = "" if known else next((one.refused for one in solved if one.refused), _NOTHING)
     if known and plan.tensor_parallel.auto.sequence_parallel:
-        known, refusal = with_sequence_parallel(oracle, groups, known)
+        known, refusal = with_sequence_parallel(oracle, groups, known, inventory)
         refused = _told(refusal) if refusal else ""
     return Solution(tuple(known.items()), tuple(solved), refused)
 

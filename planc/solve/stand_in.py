@@ -6,24 +6,31 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planc.inventory.schema import Attention, Inventory, Module
+from planc.layouts.entry import left_layers
 
 _NUM_ALIKE = 2
 """Of each kind of layer: values of one layer reach the next."""
 
 
 def stand_in(inventory: Inventory) -> Inventory:
-    """The inventory without all but two of each kind of layer."""
-    dropped = frozenset(_dropped(inventory))
-    if not dropped:
+    """The inventory without all but two of each kind of layer, and those behind which the layers end.
+
+    What reads a layer that is left out reads the second of its kind.
+    """
+    replaced = dict(_replaced(inventory))
+    if not replaced:
         return inventory
 
     def kept(fqn: str) -> bool:
-        return not any(above in dropped for above in _with_containers(fqn))
+        return not any(above in replaced for above in _with_containers(fqn))
+
+    def renamed(fqn: str) -> str:
+        layer = next((above for above in _with_containers(fqn) if above in replaced), None)
+        return fqn if layer is None else replaced[layer] + fqn.removeprefix(layer)
 
     def module(one: Module) -> Module:
-        return replace(
-            one, sources=tuple(filter(kept, one.sources)), returns=tuple(filter(kept, one.returns))
-        )
+        sources, returns = (tuple(dict.fromkeys(map(renamed, read))) for read in (one.sources, one.returns))
+        return replace(one, sources=sources, returns=returns)
 
     return replace(
         inventory,
@@ -36,20 +43,23 @@ def stand_in(inventory: Inventory) -> Inventory:
     )
 
 
-def _dropped(inventory: Inventory) -> Iterator[str]:
-    """Layers beyond the first two of their kind."""
+def _replaced(inventory: Inventory) -> Iterator[tuple[str, str]]:
+    """Layers beyond the first two of their kind, each with the second."""
+    last = left_layers(inventory)
     attentions = {one.fqn: one for one in inventory.attentions}
     members = {one.fqn: [one] for one in inventory.modules if one.fqn.rpartition(".")[0] in inventory.blocks}
     for one in inventory.modules:
         for above in _with_containers(one.fqn):
             if above in members and above != one.fqn:
                 members[above].append(one)
-    alike: dict[object, int] = {}
+    alike: dict[object, list[str]] = {}
     for layer, inside in members.items():
         kind = (layer.rpartition(".")[0], tuple(_seen_from(layer, one, attentions) for one in inside))
-        alike[kind] = alike.get(kind, 0) + 1
-        if alike[kind] > _NUM_ALIKE:
-            yield layer
+        kept = alike.setdefault(kind, [])
+        if len(kept) < _NUM_ALIKE:
+            kept.append(layer)
+        elif layer not in last:
+            yield layer, kept[-1]
 
 
 def _seen_from(layer: str, module: Module, attentions: dict[str, Attention]) -> object:

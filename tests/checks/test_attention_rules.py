@@ -68,7 +68,7 @@ def test_eager_takes_no_part_of_a_sequence_over_cp(check: Check) -> None:
 
 
 def test_eager_takes_no_part_of_a_sequence_over_tp(check: Check) -> None:
-    rules = '"model.layers.*.self_attn.o_proj" -> rowwise(output = Shard(1))'
+    rules = '"model.embed_tokens" -> embedding_rowwise(output = Shard(1))'
     text = TINY.replace("  auto\n", f"  auto\n  override {rules}\n")
     assert "P609" in codes(check(text, settings=EAGER))
 

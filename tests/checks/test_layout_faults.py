@@ -65,6 +65,9 @@ GOOD = {
 """Right plans by architecture: norms on heads, biases, parallel blocks, norms without weights, fused heads,
 experts, parameters of an attention's own, layers that feed themselves, a recurrence, joined outputs."""
 
+WHOLE_EMBEDDING = '"model.embed_tokens" -> embedding_rowwise'
+FIRST_LAYER = '"model.layers.0" -> prepare_input(input = Replicate(), desired = Shard(1))'
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -179,6 +182,9 @@ FAULTS = {
         "phi", {EMBEDDING: WHOLE_EMBEDDING}, "P415", ONE_NORM, (WHOLE_EMBEDDING,), "tp would sum it again"
     ),
     "a tied embedding by columns": Fault("qwen2", {EMBEDDING: BY_COLUMNS}, "P416", HEAD, (BY_COLUMNS,)),
+    "a stream that is whole before the layers and not behind them": Fault(
+        "llama", {EMBEDDING: f"{WHOLE_EMBEDDING}\n  {FIRST_LAYER}"}, "P484", NORM, (FIRST_LAYER,)
+    ),
     "attention on a part of the tokens": Fault(
         "neox", {QKV: SPLIT_TOKENS, NEOX_OUT: JOINED_TOKENS}, "P481", SPLIT_TOKENS, (JOINED_TOKENS,)
     ),
@@ -213,6 +219,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "models" / model.name).symlink_to(model)
     (folder / "models" / "joined").mkdir()
     (folder / "models" / "joined" / "inventory.json").write_text(dumps(joined()))
+    tiny = loads((PLANS / "models" / "tiny-llama" / "inventory.json").read_bytes())
+    (folder / "models" / "read").mkdir()
+    read = replace(tiny, read_by_layers=("model.layers.1.mlp.down_proj",))
+    (folder / "models" / "read" / "inventory.json").write_text(dumps(read))
     return folder
 
 
@@ -264,3 +274,11 @@ def test_a_fault_is_found_once_at_the_lines_of_both_sides(fault: Fault, base: Pa
 def test_a_loop_that_agrees_is_walked_to_its_end(base: Path) -> None:
     found = checked(plan("hrm", {LOOP_UP: LOOP_UP.replace("colwise", "colwise_gather_output")}), base)
     assert [one.code.code for one in errors(found)] == ["P407"]
+
+
+def test_what_layers_read_of_a_module_is_not_used_on_part_of_the_tokens(base: Path) -> None:
+    whole = plan("llama, whole sequences", {}).replace("tiny-llama", "read")
+    assert errors(checked(whole, base)) == []
+    (found,) = errors(checked(plan("llama", {}).replace("tiny-llama", "read"), base))
+    assert found.code.code == "P480"
+    assert found.notes[0] == "code of the layers reads `weight` of `model.layers.1.mlp.down_proj`"

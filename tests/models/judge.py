@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -35,7 +36,16 @@ from tests.models.independent import (
     write_corpus,
     write_weights,
 )
-from tests.models.plans import COLUMNS, CORPUS, NUM_STEPS, dtype_of, plan_text, variants
+from tests.models.plans import (
+    COLUMNS,
+    CORPUS,
+    NUM_STEPS,
+    dtype_of,
+    is_filled,
+    plan_text,
+    tp_of,
+    variants,
+)
 from tests.models.tiny import SEQUENCE_LENGTH, tiny_config
 
 Result = TypeVar("Result")
@@ -89,27 +99,36 @@ def judged(
     changes: Mapping[str, object] | None = None,
 ) -> Row:
     """The row of an architecture, with changes of its config; nothing raises but for bugs of this table."""
-    columns = tuple(columns)
+    filled = [one for one in columns if is_filled(one, model_type)]
+    cells: dict[str, Cell] = {}
+    for tp, group in groupby(filled, key=tp_of):
+        cells |= _judged(model_type, architecture, columns=tuple(group), changes=changes or {}, tp=tp)
+    return Row(model_type, architecture, cells)
+
+
+def _judged(
+    model_type: str, architecture: str, *, columns: tuple[str, ...], changes: Mapping[str, object], tp: int
+) -> dict[str, Cell]:
+    """The cells of columns whose tiny model has heads for `tp` ranks."""
     with TemporaryDirectory(prefix="planc-models-") as name:
         folder = Path(name)
         write_corpus(folder / CORPUS, sequence_length=SEQUENCE_LENGTH)
         try:
-            inventory = prepare(model_type, architecture, changes=changes or {}, folder=folder)
+            inventory = prepare(model_type, architecture, changes=changes, folder=folder, tp=tp)
         except InventoryError as error:
             refused = Cell(Status.REFUSED, error.message.replace(f"{folder}/", ""), codes=("P216",))
-            return Row(model_type, architecture, dict.fromkeys(columns, refused))
+            return dict.fromkeys(columns, refused)
         except (RankError, TimeoutError) as error:
-            unknown = Cell(Status.UNKNOWN, cause(error))
-            return Row(model_type, architecture, dict.fromkeys(columns, unknown))
-        return Row(
-            model_type, architecture, dict(_cells(inventory, model_type, columns=columns, folder=folder))
-        )
+            return dict.fromkeys(columns, Cell(Status.UNKNOWN, cause(error)))
+        return dict(_cells(inventory, model_type, columns=columns, folder=folder))
 
 
-def prepare(model_type: str, architecture: str, *, changes: Mapping[str, object], folder: Path) -> Inventory:
+def prepare(
+    model_type: str, architecture: str, *, changes: Mapping[str, object], folder: Path, tp: int = 2
+) -> Inventory:
     """The inventory of the tiny model, whose config.json and weights this writes below `folder`."""
     (folder / model_type).mkdir()
-    config = json.dumps({**tiny_config(model_type, architecture), **changes}, indent=1)
+    config = json.dumps({**tiny_config(model_type, architecture, tp=tp), **changes}, indent=1)
     (folder / model_type / "config.json").write_text(config, encoding="utf-8")
     # Of what is refused there is nothing to train: the weights of some such models are large.
     save_inventory(folder / model_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -40,6 +41,8 @@ train {{
 }}
 """
 
+_SOLVED = "tensor_parallel on tp {\n  auto(solve)\n}\n"
+
 COLUMNS: Mapping[str, str] = {
     "random": "random weights",
     "one": "one process",
@@ -51,8 +54,23 @@ COLUMNS: Mapping[str, str] = {
     "one bfloat16": "one process, bfloat16",
     "fsdp bfloat16": "FSDP2 over 2, bfloat16",
     "tp bfloat16": "TP 2, bfloat16",
+    "compile": "TP 2, compiled",
+    "tp4": "TP 4",
+    "tp-fsdp": "TP 2 and FSDP2 over 2",
 }
 """By a name that is a mesh and, unless it is float32, a dtype."""
+SAMPLED = ("tp4", "tp-fsdp")
+"""Columns of 4 ranks, filled for a quarter of the architectures."""
+
+
+def is_filled(column: str, model_type: str) -> bool:
+    """Whether a column is for an architecture; the quarter is drawn by the hash of its name."""
+    return column not in SAMPLED or hashlib.sha256(model_type.encode()).digest()[0] % 4 == 0
+
+
+def tp_of(column: str) -> int:
+    """The tp size for which a column's tiny model has heads."""
+    return 4 if column == "tp4" else 2
 
 
 def dtype_of(column: str) -> str:
@@ -84,9 +102,15 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
         case "tp":
             mesh, blocks = "  tp = 2", "tensor_parallel on tp {\n  auto\n}\n"
         case "solve":
-            mesh, blocks = "  tp = 2", "tensor_parallel on tp {\n  auto(solve)\n}\n"
+            mesh, blocks = "  tp = 2", _SOLVED
         case "sp":
             mesh, blocks = "  tp = 2", "tensor_parallel on tp {\n  auto(sequence_parallel = true)\n}\n"
+        case "compile":
+            mesh, blocks = "  tp = 2", _SOLVED + _compile(inventory)
+        case "tp4":
+            mesh, blocks = "  tp = 4", _SOLVED
+        case "tp-fsdp":
+            mesh, blocks = "  tp = 2\n  dp_shard = 2", _SOLVED + _fsdp(inventory, on="dp_shard")
         case "cp":
             mesh, blocks = "  cp = 2", _fsdp(inventory, on="cp") + _context(variant.rotate)
     return _PLAN.format(
@@ -97,7 +121,7 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
         mesh=mesh,
         blocks=blocks,
         sequence_length=SEQUENCE_LENGTH,
-        micro_batch=NUM_SEQUENCES // (2 if name == "fsdp" else 1),
+        micro_batch=NUM_SEQUENCES // (2 if "fsdp" in name else 1),
     )
 
 
@@ -138,6 +162,12 @@ def _units(inventory: Inventory, block: str) -> Iterator[str]:
     yield from (f'"{layer}" -> unit' for layer in layers if layer not in shared)
     together = ", ".join(f'"{layer}"' for layer in shared)
     yield f"[{together}] -> unit"
+
+
+def _compile(inventory: Inventory) -> str:
+    """Traced and run op by op: what the compiler does to the program, without its kernels."""
+    rules = "".join(f'  "{block}.*" -> region\n' for block in inventory.blocks)
+    return f"compile {{\n  backend = aot_eager\n{rules}}}\n"
 
 
 def _context(rotate: str) -> str:

@@ -16,8 +16,11 @@ _MAX_LAYERS = 6
 _PLAIN_LAYERS = 2
 
 
-def tiny_config(model_type: str, architecture: str) -> Config:
-    """The config.json: few layers, each kind among them; whatever the class's own checks raise."""
+def tiny_config(model_type: str, architecture: str, *, tp: int = 2) -> Config:
+    """The config.json: few layers, each kind among them, with heads for `tp` ranks.
+
+    Raises whatever the class's own checks raise.
+    """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     config_class: Any = CONFIG_MAPPING[model_type]
@@ -30,7 +33,7 @@ def tiny_config(model_type: str, architecture: str) -> Config:
     demands = Demands(
         kept=kept,
         num_layers=num_layers,
-        tp=2,
+        tp=tp,
         cp=2,
         divides_heads=True,
         num_shards=2,

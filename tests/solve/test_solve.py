@@ -162,8 +162,29 @@ def test_experts_are_redistributed_around_the_router(tmp_path: Path) -> None:
     )
 
 
+def test_attention_of_the_models_own_keeps_tokens_whole_outside_of_the_layers(tmp_path: Path) -> None:
+    text = plan_text("gemma-3-1b", "auto(sequence_parallel = true)")
+    text = text.replace("model {", "model {\n  attention = eager", 1)
+    found = rules_of(check_plan(write_plan(tmp_path, text=text)))
+    assert found["model.embed_tokens"] == ("embedding_rowwise", Boundary())
+    assert found["model.layers.0"] == ("prepare_input", Boundary(input=Replicate(), desired=SEQUENCE))
+    assert found["model.layers.25"] == (
+        "prepare_input_output",
+        Boundary(input=SEQUENCE, desired=SEQUENCE, output=Replicate()),
+    )
+    assert found["model.layers.*.{self_attn,mlp}"][0] == "prepare_input"
+    assert "model.norm" not in found
+    assert found["lm_head"] == ("colwise", Boundary(output=FEATURES))
+
+
+def test_norms_without_parameters_leave_attention_and_mlp_apart(tmp_path: Path) -> None:
+    found = rules_of(solved(tmp_path, "tiny-nanochat", "auto(sequence_parallel = true)"))
+    gathered = ("prepare_input", Boundary(input=SEQUENCE, desired=Replicate()))
+    assert found["model.layers.*.{self_attn,mlp}"] == gathered
+
+
 def test_no_legal_rules_name_the_finding_in_the_way(tmp_path: Path) -> None:
-    text = plan_text("tiny-gpt2", "auto(sequence_parallel = true)")
+    text = plan_text("tiny-gemma3n", "auto(sequence_parallel = true)")
     findings = check_plan(write_plan(tmp_path, text=text)).diagnostics
     (found,) = (one for one in findings if one.code.code == "P413")
     assert found.notes[0].startswith("the last that were tried break P4")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.layouts.families import layer_of
 from planc.plan.data import Packing
 from planc.plan.spec import AttentionKernel
 
@@ -18,13 +19,15 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     plan, bound = subject.plan, subject.bound
     if plan.model.attention is not AttentionKernel.EAGER:
         return
-    dividing = next((one.span for one in bound.styles.values() if divides_sequence(one.use)), None)
+    # The model's code makes masks outside of its layers, for the tokens that it has there.
+    outside = (one for fqn, one in bound.styles.items() if not layer_of(bound.inventory, fqn))
+    dividing = next((one.span for one in outside if divides_sequence(one.use)), None)
     if plan.context_parallel is not None and plan.mesh.cp > 1:
         text, span = f"cp = {plan.mesh.cp} gives each rank a part of the tokens", plan.context_parallel.span
         help = "set cp = 1 and remove this block"
     elif dividing is not None and plan.mesh.tp > 1:
         text, span = "sequence parallelism passes it masks for part of the tokens", dividing
-        help = "keep the sequence whole: remove `Shard(1)` and `sequence_parallel` from the rules"
+        help = "shard the sequence within the layers only, as `auto(sequence_parallel = true)` does"
     elif plan.data.packing is Packing.ISOLATE:
         text, span = "it can't tell where documents begin", plan.span("data.packing")
         help = "write `packing = attend` or `packing = none`"

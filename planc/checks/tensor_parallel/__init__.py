@@ -32,6 +32,7 @@ from planc.checks.tensor_parallel import (
     style_kind,
     tied_placements,
     tokens_apart,
+    tokens_outside_layers,
     vocabulary_below_tp,
     width_indivisible,
 )
@@ -52,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     norm_outside_sequence_parallel.RULE,
     divided_norm_gradient.RULE,
     tokens_apart.RULE,
+    tokens_outside_layers.RULE,
     features_apart.RULE,
     own_parameter.RULE,
     layouts_disagree.RULE,

@@ -31,13 +31,14 @@ CODE = Code("P415", "layouts-disagree", "activation layout mismatch")
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each pair of layouts that differ, at the rule to change."""
-    groups = tuple(clash_groups(subject, ClashKind.OTHER))
+    # P407 reports the rule that shards heads which norms await.
+    groups = [
+        group for group in clash_groups(subject, ClashKind.OTHER) if not _are_heads_awaited(subject, group)
+    ]
     exchanged = {fqn for group in groups if is_exchanged(subject, group) for fqn in group.consumers}
-    for group in groups:
-        if exchanged.issuperset(group.producers):
-            continue  # a consequence: they pass on the layout that should have entered
-        if _are_heads_awaited(subject, group):
-            continue  # P407 reports the rule that shards them
+    # Other groups are consequences: they pass on the layout that should have entered. In a loop all are.
+    causes = [group for group in groups if not exchanged.issuperset(group.producers)]
+    for group in causes or groups[:1]:
         yield _combined(subject, group) if group.partners else _declared(subject, group)
 
 

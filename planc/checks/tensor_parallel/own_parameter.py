@@ -15,13 +15,16 @@ from planc.checks.support.clash_report import (
 )
 from planc.checks.support.remedies import gathered
 from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.sharded_sizes import divides_sequence
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.layouts.families import quoted
+from planc.layouts.families import layer_of, quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
 CODE = Code("P480", "own-parameter", "a parameter's gradient is not reduced over tp")
+
+_UNSUMMED = "each rank would have part of the gradient, and nothing would sum the parts over tp"
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
@@ -37,10 +40,29 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=(
                 f"`{patterns(subject, [owner])[0]}` has {_owned(subject, owner)} of its own, "
                 "replicated on every rank",
-                "each rank would have part of the gradient, and nothing would sum the parts over tp",
+                _UNSUMMED,
                 *size_note(subject, group.consumers),
             ),
             help=f"gather the outputs of its layers: write {gathered(subject, group.consumers)}",
+        )
+    yield from _read_by_layers(subject)
+
+
+def _read_by_layers(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for parameters that the code of layers uses on part of the tokens."""
+    inventory, styles = subject.inventory, subject.bound.styles
+    dividing = {layer_of(inventory, fqn): one for fqn, one in styles.items() if divides_sequence(one.use)}
+    owners = [fqn for fqn in inventory.read_by_layers if layer_of(inventory, fqn) in dividing]
+    if owners:
+        yield CODE.at(
+            dividing[layer_of(inventory, owners[0])].span,
+            "gives each rank part of the tokens",
+            notes=(
+                f"code of the layers reads {_owned(subject, owners[0])} of `{patterns(subject, owners)[0]}`",
+                _UNSUMMED,
+                *size_note(subject, owners),
+            ),
+            help="keep sequences whole in these layers: leave out `Shard(1)` and `sequence_parallel`",
         )
 
 

@@ -16,7 +16,8 @@ from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind, Module
 from planc.layouts.families import quoted
-from planc.styles import Style
+from planc.plan.bind import Assignment
+from planc.styles.edges import SEQUENCE, normal
 from planc.vocab import MeshDim
 
 CODE = Code("P419", "prepared-input", "this module can't take a prepared input")
@@ -34,7 +35,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for span, assignments in by_rule(subject):
         if not assignments[0].style.prepares:
             continue
-        sums = _sums_gradients(assignments[0].style)
+        sums = _sums_gradients(assignments[0])
         reasons: dict[tuple[str, str], list[str]] = {}
         for assignment in assignments:
             module = subject.inventory.get(assignment.fqn)
@@ -70,11 +71,15 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
     readers = [one for one in inside if one.parameters and _from_outside(one.sources, module.fqn)]
     if not readers:
         return "in which no layer reads it", _ELSEWHERE
-    if _from_outside(module.returns, module.fqn):
+    assignment = subject.bound.styles[module.fqn]
+    # Inside, each rank has some of the tokens, with their whole gradient.
+    is_sharded = normal(assignment.use.computes_on) == SEQUENCE
+    if _from_outside(module.returns, module.fqn) and not is_sharded:
         return "which adds it to its own output", _ELSEWHERE
-    if not _sums_gradients(subject.bound.styles[module.fqn].style):
+    if not _sums_gradients(assignment):
         # Inside, the gradient is held as the value is, so any module can read it.
-        return (_SEVERAL, _ELSEWHERE) if len(_leaving(subject, module.fqn)) > 1 else None
+        is_several = "output" in assignment.style.options and len(_leaving(subject, module.fqn)) > 1
+        return (_SEVERAL, _ELSEWHERE) if is_several else None
     bare = [one for one in readers if not _gives_a_part(subject, one.fqn)]
     if bare:
         names = [one.fqn for one in bare]
@@ -94,7 +99,7 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
         one.fqn
         for one in inside
         if one.fqn in held
-        and _sums_gradients(subject.bound.styles[one.fqn].style)
+        and _sums_gradients(subject.bound.styles[one.fqn])
         and _reason(subject, one, held) is None
     ]
     if inner:
@@ -127,9 +132,11 @@ def _gives_a_part(subject: Subject, fqn: str) -> bool:
     return bool(assignment.style.parameters) or assignment.style.reduces_parameter_gradients
 
 
-def _sums_gradients(style: Style) -> bool:
+def _sums_gradients(assignment: Assignment) -> bool:
     """Whether a style prepares only the input, and sums the gradients that its readers have."""
-    return style.prepares and "output" not in style.options
+    style = assignment.style
+    is_input = style.prepares and "output" not in style.options
+    return is_input and normal(assignment.use.computes_on) != SEQUENCE
 
 
 RULE = Rule(

@@ -33,6 +33,7 @@ from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run, run_ag
 from planc.inventory.probe.kinds import is_featurewise, kind_of, owns_parameters
 from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
+from planc.inventory.probe.outside_probe import needing_all_tokens, read_by_layers
 from planc.inventory.probe.position_probe import positions_of
 from planc.inventory.probe.random_probe import drawing_fields
 from planc.inventory.probe.routing_probe import routing_of
@@ -62,6 +63,7 @@ def probe(model_dir: Path) -> Inventory:
             called: set[nn.Module] = set()
             random = drawing_fields(model, config=config, build=build, run=partial(_run_noting, called))
             positions = positions_of(model)
+            lending, needing = read_by_layers(model, blocks), needing_all_tokens(model, blocks)
     flow.leave_out(fqn for fqn, one in model.named_modules() if owns_parameters(one) and one not in called)
     ties = _ties(model)
     with _refusals_of(model_class):
@@ -84,6 +86,8 @@ def probe(model_dir: Path) -> Inventory:
         own_heads=own_heads,
         written=flow.in_order(flow.written),
         reduced=flow.in_order(flow.reduced),
+        read_by_layers=flow.in_order(lending),
+        needing_all_tokens=needing,
         random=random,
         added_losses=added_losses(config.to_dict()),
         rope_switch=rope_switch(config.to_dict()),
