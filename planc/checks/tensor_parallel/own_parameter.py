@@ -18,7 +18,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.layouts.families import layer_of, quoted
+from planc.layouts.families import exact_families, layer_of, quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
@@ -54,11 +54,12 @@ def _read_by_layers(subject: Subject) -> Iterator[Diagnostic]:
     dividing = {layer_of(inventory, fqn): one for fqn, one in styles.items() if divides_sequence(one.use)}
     owners = [fqn for fqn in inventory.read_by_layers if layer_of(inventory, fqn) in dividing]
     if owners:
+        owner = exact_families(inventory, owners)[0]
         yield CODE.at(
             dividing[layer_of(inventory, owners[0])].span,
             "gives each rank part of the tokens",
             notes=(
-                f"code of the layers reads {_owned(subject, owners[0])} of `{patterns(subject, owners)[0]}`",
+                f"code of the layers reads {_owned(subject, owners[0])} of `{owner}`",
                 _UNSUMMED,
                 *size_note(subject, owners),
             ),
