@@ -107,6 +107,16 @@ def measured(
     return Measured(digests, tuple(losses), tuple(norms), initial, gradients, noise, final)
 
 
+def compiled_alone(rank: int, world_size: int, folder: Path, corpus: Path, sequence_length: int) -> None:
+    """One step of the folder's model with each of its layers compiled; raises what torch.compile raises."""
+    model = loaded(folder, dtype="float32")
+    lists = [one for one in model.modules() if isinstance(one, nn.ModuleList)]
+    inner = {id(one) for outer in lists for one in outer.modules() if one is not outer}
+    for layer in (layer for one in lists if id(one) not in inner for layer in one):
+        layer.compile(backend="aot_eager", fullgraph=True, dynamic=False)
+    loss_of(model, tokens_of(corpus, sequence_length=sequence_length)).backward()  # type: ignore[no-untyped-call]
+
+
 def loaded(folder: Path, *, dtype: str) -> nn.Module:
     """The folder's model as transformers loads it, ready to train."""
     model: nn.Module = AutoModelForCausalLM.from_pretrained(

@@ -27,8 +27,8 @@ writes this page.
   What is above is tried again in float64, which tells rounding from a fault.
 - `P412`: `planc check` rejects the plan; the reasons are below the table.
 - `not loaded`: a run ends before its first step, naming weights that planc cannot convert.
-- **DIFFERENT**, **FAILED**: a bug, of planc or of transformers. `unknown`: one process cannot train the model
-  either.
+- **DIFFERENT**, **FAILED**: a bug, of planc or of transformers. `unknown`: transformers and torch alone
+  cannot train the model either, or not compile it.
 
 The first column holds the loss against a forward of transformers with its own choice of attention, too.
 `eager` and `ulysses` mean that the plan has `attention = eager`, or `rotate = ulysses`, since `check` refuses
