@@ -132,7 +132,7 @@ def build(settings: Settings) -> Trainer:
     if settings.dp_shard * settings.cp > 1:
         shard_fully(model, mesh)
     load_weights(model, settings.model)
-    optimizer = AdamW(decay_groups(model, settings), lr=settings.lr, betas=settings.betas)
+    optimizer = AdamW(decay_groups(model, settings), lr=settings.lr, betas=settings.betas, fused=True)
     schedule = LambdaLR(optimizer, partial(learning_rate_factor, settings=settings))
     tokens = torch.frombuffer(bytearray(settings.text.read_bytes()), dtype=torch.uint8)
     return Trainer(settings, mesh, model, optimizer, schedule, tokens)

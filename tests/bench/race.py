@@ -28,7 +28,8 @@ from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.mesh import connect
 from planc.runtime.torch.session import Paths, Session
-from tests.bench.shapes import SEQUENCE_LENGTH, TOKENS_PER_STEP, Shape, script_sizes
+from tests.bench import tp_plan
+from tests.bench.shapes import SEQUENCE_LENGTH, Shape, script_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,9 @@ def rival_step(race: Race) -> Callable[[], None]:
     numbers = count(1)
 
     def step() -> None:
-        ids = torch.randint(num_sequences, (TOKENS_PER_STEP // SEQUENCE_LENGTH,), generator=generator)
+        ids = torch.randint(
+            num_sequences, (race.shape.tokens_per_step // SEQUENCE_LENGTH,), generator=generator
+        )
         loss = trainer.step(ids)
         if dist.get_rank() == 0:
             print(f"step {next(numbers)}  loss {loss:.4f}", flush=True)
@@ -147,5 +150,7 @@ def rival_trainer(race: Race) -> Any:
     paths = {name: race.workspace / sizes.pop(name) for name in ("model", "text")}
     if race.rival == "by_hand":
         return by_hand.build(by_hand.Settings(**paths, **sizes))
+    if race.rival == "tp_plan":
+        return tp_plan.build(tp_plan.Settings(**paths, **sizes))
     whole = {name: size for name, size in sizes.items() if name not in race.shape.mesh}
     return straightforward.build(straightforward.Settings(**paths, **whole))

@@ -1,9 +1,9 @@
-"""What is raced: a tiny Llama with weights on disk, and a plan for every way to divide it."""
+"""What is raced: Llamas with weights on disk, and a plan for every way to shard them."""
 
 from __future__ import annotations
 
+import json
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,25 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.api import check_source
 from planc.graph.graph import Graph
+from planc.inventory.load import save_inventory
 from planc.source import SourceFile
 from tests.plans import PLANS
 
-MODEL, TEXT = "model", "text.txt"
+MODEL, LARGE_MODEL, TEXT = "model", "large-model", "text.txt"
 SEQUENCE_LENGTH = 128
 TOKENS_PER_STEP = 2048
+LARGE_TOKENS_PER_STEP = 1024
+_LARGE = {
+    "vocab_size": 16_384,
+    "hidden_size": 512,
+    "intermediate_size": 1_536,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "tie_word_embeddings": False,
+}
+"""59 million parameters."""
 MICRO_BATCH = 4
 _SEQUENCE_PARALLEL = """\
 tensor_parallel on tp {
@@ -56,9 +69,8 @@ data {{
   micro_batch = {micro_batch}
 }}
 optimizer {{
-  kind = adamw(lr = 4e-3, betas = [0.9, 0.95], weight_decay = 0.1)
-  clip_grad_norm = 1.0
-  schedule = cosine(warmup = 10 steps, min_factor = 0.1)
+  kind = adamw(lr = 4e-3, betas = [0.9, 0.95], weight_decay = 0.1, implementation = fused)
+{clipping}  schedule = cosine(warmup = 10 steps, min_factor = 0.1)
   "**.*norm*" -> group(weight_decay = 0.0)
 }}
 train {{
@@ -70,13 +82,26 @@ train {{
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A mesh; dims of one rank are left out."""
+    """A mesh, without dims of one rank, and the model on it."""
 
     mesh: Mapping[str, int]
+    is_large: bool = False
+    """59 million parameters instead of one."""
+    uses_own_plan: bool = False
+    """The model's own rules for tensor parallelism, whole sequences, no clipping: what transformers can."""
 
     @property
     def name(self) -> str:
-        return " · ".join(f"{mesh_dim} {size}" for mesh_dim, size in self.mesh.items()) or "1 rank"
+        mesh = " · ".join(f"{mesh_dim} {size}" for mesh_dim, size in self.mesh.items()) or "1 rank"
+        return f"{mesh}{', 59 M' if self.is_large else ''}"
+
+    @property
+    def model(self) -> str:
+        return LARGE_MODEL if self.is_large else MODEL
+
+    @property
+    def tokens_per_step(self) -> int:
+        return LARGE_TOKENS_PER_STEP if self.is_large else TOKENS_PER_STEP
 
     @property
     def world_size(self) -> int:
@@ -89,6 +114,12 @@ SHAPES = (
     Shape({"dp_shard": 2, "tp": 2}),
 )
 """Raced against the loop by hand."""
+LARGE = tuple(
+    Shape(mesh, is_large=True) for mesh in ({}, {"dp_shard": 2}, {"tp": 2}, {"dp_shard": 2, "tp": 2})
+)
+"""Raced against the loop by hand, too."""
+OWN_PLAN = Shape({"tp": 2}, is_large=True, uses_own_plan=True)
+"""Raced against transformers' tensor parallelism."""
 WHOLE = tuple(Shape({"dp_replicate": size}) for size in (2, 4))
 """Raced, with those of dp_shard, against the straightforward script, which holds the whole model too."""
 
@@ -97,9 +128,9 @@ def plan_text(shape: Shape, *, num_steps: int) -> str:
     """The plan; paths are relative to the workspace."""
     sizes = "".join(f"  {mesh_dim} = {size}\n" for mesh_dim, size in (shape.mesh or {"tp": 1}).items())
     blocks = [
-        f'model {{\n  hf = "{MODEL}"\n  weights = pretrained\n}}\n',
+        f'model {{\n  hf = "{shape.model}"\n  weights = pretrained\n}}\n',
         f"mesh {{\n{sizes}}}\n",
-        _SEQUENCE_PARALLEL if "tp" in shape.mesh else "",
+        _tensor_parallel(shape),
         _ULYSSES if "cp" in shape.mesh else "",
         _FSDP if shape.mesh.keys() & {"dp_shard", "cp"} else "",
         _TRAINING.format(
@@ -107,38 +138,52 @@ def plan_text(shape: Shape, *, num_steps: int) -> str:
             sequence_length=SEQUENCE_LENGTH,
             micro_batch=MICRO_BATCH,
             num_steps=num_steps,
-            tokens_per_step=TOKENS_PER_STEP,
+            tokens_per_step=shape.tokens_per_step,
+            clipping="" if shape.uses_own_plan else "  clip_grad_norm = 1.0\n",
         ),
     ]
     return "\n".join(filter(None, blocks))
 
 
+def _tensor_parallel(shape: Shape) -> str:
+    if "tp" not in shape.mesh:
+        return ""
+    return "tensor_parallel on tp {\n  auto\n}\n" if shape.uses_own_plan else _SEQUENCE_PARALLEL
+
+
 def script_sizes(shape: Shape, *, num_steps: int) -> dict[str, Any]:
     """What examples/by_hand.py calls the same; paths are relative to the workspace."""
     return {
-        "model": MODEL,
+        "model": shape.model,
         "text": TEXT,
         "sequence_length": SEQUENCE_LENGTH,
         "micro_batch": MICRO_BATCH,
-        "tokens_per_step": TOKENS_PER_STEP,
+        "tokens_per_step": shape.tokens_per_step,
         "steps": num_steps,
         **shape.mesh,
     }
 
 
-def make_workspace(folder: Path) -> Path:
-    """`folder`, with the model's config, inventory and weights, and with text for many steps."""
-    model_folder = folder / MODEL
-    shutil.copytree(PLANS / "models" / "tiny-llama", model_folder)
-    torch.manual_seed(0)
-    config = AutoConfig.from_pretrained(model_folder, local_files_only=True)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.save_pretrained(folder / "saved")
-    shutil.move(folder / "saved" / "model.safetensors", model_folder)
+def make_workspace(folder: Path, *, with_large: bool = False) -> Path:
+    """`folder`, with configs, inventories and weights of the models, and with text for many steps."""
+    _write_model(folder / MODEL, {})
+    if with_large:
+        _write_model(folder / LARGE_MODEL, _LARGE)
     words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
     text = " ".join(f"{words[(i * i + 3 * i) % len(words)]} {i}" for i in range(100_000))
     (folder / TEXT).write_text(text, encoding="utf-8")
     return folder
+
+
+def _write_model(folder: Path, sizes: Mapping[str, object]) -> None:
+    folder.mkdir()
+    tiny = json.loads((PLANS / "models" / "tiny-llama" / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**tiny, **sizes}), encoding="utf-8")
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    save_inventory(folder)
 
 
 def compile_shape(shape: Shape, *, num_steps: int, workspace: Path) -> Graph:
