@@ -163,11 +163,11 @@ def _cells(
             return cell
         dtype = dtype_of(column)
         if dtype not in references:
-            references[dtype] = _reference(model_type, dtype, folder=folder)
+            references[dtype] = reference_of(model_type, dtype, folder=folder)
         reference = references[dtype]
         if isinstance(reference, Cell):
             return reference
-        return replace(_run(graph, reference, dtype=dtype, folder=folder), variant=cell.variant)
+        return replace(outcome_of(graph, reference, dtype=dtype, folder=folder), variant=cell.variant)
 
     for column in columns:
         if column == "random":
@@ -238,7 +238,7 @@ def _refusal(checked: Checked) -> Cell:
     return Cell(Status.REFUSED, f"{errors[0].code.summary}: {errors[0].primary.text}", codes=codes)
 
 
-def _reference(model_type: str, dtype: str, *, folder: Path) -> Measured | Cell:
+def reference_of(model_type: str, dtype: str, *, folder: Path) -> Measured | Cell:
     """The training of one process, in a process of its own: a class may end it."""
     arguments = (folder / model_type, folder / CORPUS, SEQUENCE_LENGTH, dtype, NUM_STEPS)
     try:
@@ -262,7 +262,8 @@ def _alone(function: Callable[..., Result], *arguments: object) -> list[Result]:
     return run_ranks(function, 1, *arguments, timeout_seconds=_TIMEOUT_SECONDS, init=False, quiet=True)
 
 
-def _run(graph: Graph, reference: Measured, *, dtype: str, folder: Path) -> Cell:
+def outcome_of(graph: Graph, reference: Measured, *, dtype: str, folder: Path) -> Cell:
+    """What came of training a graph on ranks of their own."""
     try:
         records = run_graph(graph, folder=folder)
     except (RankError, TimeoutError) as error:

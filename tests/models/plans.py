@@ -113,15 +113,36 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
             mesh, blocks = "  tp = 2\n  dp_shard = 2", _SOLVED + _fsdp(inventory, on="dp_shard")
         case "cp":
             mesh, blocks = "  cp = 2", _fsdp(inventory, on="cp") + _context(variant.rotate)
+    micro_batch = NUM_SEQUENCES // (2 if "fsdp" in name else 1)
+    weights = "random" if name == "random" else "pretrained"
+    return _plan(model, dtype_of(column), variant, mesh, blocks, weights=weights, micro_batch=micro_batch)
+
+
+def plan_with_rules(rules: str, *, model: str, dtype: str, variant: Variant) -> str:
+    """The plan of these tensor-parallel rules on two ranks."""
+    blocks = f"tensor_parallel on tp {{\n{rules}\n}}\n"
+    return _plan(model, dtype, variant, "  tp = 2", blocks)
+
+
+def _plan(
+    model: str,
+    dtype: str,
+    variant: Variant,
+    mesh: str,
+    blocks: str,
+    *,
+    weights: str = "pretrained",
+    micro_batch: int = NUM_SEQUENCES,
+) -> str:
     return _PLAN.format(
         model=model,
-        dtype=dtype_of(column),
-        weights="random" if name == "random" else "pretrained",
+        dtype=dtype,
+        weights=weights,
         attention=variant.attention,
         mesh=mesh,
         blocks=blocks,
         sequence_length=SEQUENCE_LENGTH,
-        micro_batch=NUM_SEQUENCES // (2 if "fsdp" in name else 1),
+        micro_batch=micro_batch,
     )
 
 
