@@ -102,6 +102,7 @@ bad-inputs: install
 
 soundness: install
 	$(BIN)/python -m tests.soundness.run
+	$(BIN)/python -m tests.soundness.rules_fuzz --seed $${SEED:-0}
 
 fuzz: install
 	$(BIN)/python -m tests.robustness.fuzz

@@ -13,7 +13,7 @@ from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType
 
 FORMAT_VERSION = 6
-"""6: what a model's code does outside of its modules."""
+"""6: what a model's code does outside of its modules, and to the tokens and rows that they get."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _Value = TypeVar("_Value")
@@ -104,7 +104,7 @@ _FIELDS = (
 
 
 _RARE_FIELDS = (
-    *("own_attentions", "written", "reduced", "read_by_layers", "needing_all_tokens"),
+    *("own_attentions", "written", "reduced", "renumbered", "read_by_layers", "needing_all_tokens"),
     *("random", "added_losses"),
 )
 """Lists of names, written only where there are any."""
@@ -165,6 +165,8 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
     if (routing := node.routing) is not None:
         is_float32 = {"in_float32": True} if routing.in_float32 else {}
         fields["routing"] = {"experts_per_token": routing.experts_per_token, **is_float32}
+    if node.flattened:
+        fields["flattened"] = True
     if node.own_dtypes:
         fields["own_dtypes"] = dict(node.own_dtypes)
     fields |= {key: names for key in _KEPT_FIELDS if (names := getattr(node, key))}
@@ -186,7 +188,17 @@ _RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads", "counts")
 
 _KEPT_FIELDS = ("widened", "kept_in_half", "kept_in_float16")
 _RARE_NODE_FIELDS = (
-    *("parameters", "sources", "returns", "attention", "unset", "routing", "own_dtypes", *_KEPT_FIELDS),
+    *(
+        "parameters",
+        "sources",
+        "returns",
+        "attention",
+        "unset",
+        "routing",
+        "flattened",
+        "own_dtypes",
+        *_KEPT_FIELDS,
+    ),
     "children",
 )
 
@@ -204,6 +216,7 @@ def _node(value: object, where: str) -> Node:
         attention=_attention(attention, f"{where}.attention") if "attention" in fields else None,
         unset=_strings(fields.get("unset", []), f"{where}.unset"),
         routing=_routing(fields["routing"], f"{where}.routing") if "routing" in fields else None,
+        flattened="flattened" in fields and _true(fields["flattened"], f"{where}.flattened"),
         own_dtypes=_own_dtypes(fields.get("own_dtypes", {}), f"{where}.own_dtypes"),
         widened=_strings(fields.get("widened", []), f"{where}.widened"),
         kept_in_half=_strings(fields.get("kept_in_half", []), f"{where}.kept_in_half"),

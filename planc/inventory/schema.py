@@ -66,6 +66,8 @@ class Module:
     """Own parameters and buffers, by local name, that the model's own initialization leaves unset."""
     routing: Routing | None = None
     """The routing of stacked experts, in one forward."""
+    flattened: bool = False
+    """Its hidden states are [tokens, features]: the model makes one dimension of batch and sequence."""
     own_dtypes: tuple[tuple[str, DType], ...] = ()
     """Own parameters and buffers, by local name, that the model's code builds in a fixed dtype."""
     widened: tuple[str, ...] = ()
@@ -156,6 +158,8 @@ class Inventory:
     """Modules whose parameters a layer's own code reads, or code around the layers, and not their forward."""
     needing_all_tokens: tuple[str, ...] = ()
     """Parents of blocks whose code outside of the layers does not work token by token."""
+    renumbered: tuple[str, ...] = ()
+    """Embeddings whose code looks up other rows than the numbers that it takes."""
     random: tuple[str, ...] = ()
     """Fields of config.json, other than 0, by which training draws random numbers."""
     added_losses: tuple[str, ...] = ()

@@ -55,6 +55,7 @@ class Node:
     attention: AttentionNode | None = None
     unset: tuple[str, ...] = ()
     routing: Routing | None = None
+    flattened: bool = False
     own_dtypes: tuple[tuple[str, DType], ...] = ()
     widened: tuple[str, ...] = ()
     kept_in_half: tuple[str, ...] = ()
@@ -105,6 +106,7 @@ def _fold(
         ),
         unset=module.unset,
         routing=module.routing,
+        flattened=module.flattened,
         own_dtypes=module.own_dtypes,
         widened=module.widened,
         kept_in_half=module.kept_in_half,
@@ -139,6 +141,7 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                 returns=tuple(absolute(reference, seen_from=fqn) for reference in node.returns),
                 unset=node.unset,
                 routing=node.routing,
+                flattened=node.flattened,
                 own_dtypes=node.own_dtypes,
                 widened=node.widened,
                 kept_in_half=node.kept_in_half,

@@ -46,6 +46,8 @@ LOOP_DOWN = '"model.{L,H}_module.layers.*.mlp.down_proj" -> rowwise'
 
 MIX_IN = '"backbone.layers.*.mixer.in_proj" -> colwise_gather_output'
 MIX_OUT = '"backbone.layers.*.mixer.out_proj" -> rowwise_split_input'
+FLAT_UP = '"model.decoder.layers.*.fc1" -> colwise'
+FLAT_DOWN = '"model.decoder.layers.*.fc2" -> rowwise'
 
 GOOD = {
     "llama": ("tiny-llama", SEQUENCE),
@@ -61,9 +63,11 @@ GOOD = {
     "hrm": ("tiny-hrm", (LOOP_UP, LOOP_DOWN)),
     "mamba": ("tiny-mamba", (MIX_IN, MIX_OUT)),
     "joined": ("joined", (HEADS, OUT)),
+    "opt": ("tiny-opt", (FLAT_UP, FLAT_DOWN)),
 }
 """Right plans by architecture: norms on heads, biases, parallel blocks, norms without weights, fused heads,
-experts, parameters of an attention's own, layers that feed themselves, a recurrence, joined outputs."""
+experts, parameters of an attention's own, layers that feed themselves, a recurrence, joined outputs,
+flattened tokens."""
 
 WHOLE_EMBEDDING = '"model.embed_tokens" -> embedding_rowwise'
 FIRST_LAYER = '"model.layers.0" -> prepare_input(input = Replicate(), desired = Shard(1))'
@@ -106,6 +110,12 @@ SPLIT_BATCH = changed(HEADS, "colwise", "colwise(output = Shard(0))")
 JOINED_BATCH = changed(OUT, "rowwise", "rowwise(input = Shard(0))")
 SPLIT_MIX = changed(MIX_IN, "colwise_gather_output", "colwise(output = Shard(1))")
 JOINED_MIX = changed(MIX_OUT, "rowwise_split_input", "rowwise(input = Shard(1))")
+BATCH_HEADS = changed(HEADS, "colwise", "colwise(input = Shard(0))")
+BATCH_OUT = changed(OUT, "rowwise", "rowwise(output = Shard(0))")
+BATCH_AROUND = '"model.layers.*.self_attn" -> prepare_input_output(desired = Shard(0))'
+FLAT_FC1 = changed(FLAT_UP, "colwise", "colwise(output = Shard(1))")
+FLAT_FC2 = changed(FLAT_DOWN, "rowwise", "rowwise(input = Shard(1))")
+ROWS = '"model.decoder.embed_positions" -> embedding_rowwise'
 FAR = changed(UP, "colwise", "colwise(output = Shard(3))")
 ONE_LOOP = changed(LOOP_DOWN, "{L,H}", "L")
 OTHER_LOOP = changed(LOOP_DOWN, "{L,H}", "H").replace("rowwise", "rowwise(output = Shard(1))")
@@ -190,6 +200,20 @@ FAULTS = {
     ),
     "attention on a part of the batch": Fault(
         "llama, whole sequences", {HEADS: SPLIT_BATCH, OUT: JOINED_BATCH}, "P481", SPLIT_BATCH
+    ),
+    "heads of the whole batch in an attention of a part": Fault(
+        "llama, whole sequences",
+        {HEADS: f"{BATCH_AROUND}\n  {BATCH_HEADS}", OUT: BATCH_OUT},
+        "P460",
+        BATCH_HEADS,
+        (),
+        "takes its size from its own input",
+    ),
+    "tokens that have no dimension of their own": Fault(
+        "opt", {FLAT_UP: FLAT_FC1, FLAT_DOWN: FLAT_FC2}, "P435", FLAT_FC1, (FLAT_FC2,)
+    ),
+    "rows of positions that their code counts": Fault(
+        "opt", {FLAT_UP: f"{ROWS}\n  {FLAT_UP}"}, "P436", ROWS, (), "by the numbers that enter"
     ),
     "a recurrence on a part of the tokens": Fault(
         "mamba", {MIX_IN: SPLIT_MIX, MIX_OUT: JOINED_MIX}, "P481", SPLIT_MIX, (JOINED_MIX,)

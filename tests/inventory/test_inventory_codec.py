@@ -92,12 +92,13 @@ def test_every_field_round_trips() -> None:
         inventory_of(
             module("embed", kind=Kind.EMBEDDING, parameters=(Parameter("weight", (8, 4)),)),
             module("head", kind=Kind.LINEAR, parameters=(Parameter("weight", (8, 4)),), sources=("embed",)),
-            module("scale", unset=("factor", "floor")),
+            module("scale", unset=("factor", "floor"), flattened=True),
         ),
         max_positions=64,
         ties=(("embed.weight", "head.weight"),),
         tp_plan=(("head", "colwise"), ("embed", "rowwise")),
         blocks=("head",),
+        renumbered=("embed",),
     )
     assert loads(dumps(inventory)) == inventory
 
@@ -152,6 +153,7 @@ def damaged(models: Path, *, old: str, new: str) -> str:
         ('["lm_head","colwise_gather_output"]', '["lm_head"]', r"tp_plan\[0\]: not a pair"),
         ('"kind":"linear"', '"kind":"conv"', "kind: not one of linear, embedding"),
         ('"window":null', '"window":-1', "attention.window: not a whole number"),
+        ('"kind":"linear"', '"kind":"linear","flattened":1', "flattened: must be true or absent"),
         ('"window":null', '"windows":null', 'attention: the key "window" is missing'),
         ("[260,128]", "[260,-128]", r"parameters.weight\[1\]: not a whole number"),
         ('"class":"LlamaModel"', '"klass":"LlamaModel"', r'modules.children\[0\]: the key "class"'),

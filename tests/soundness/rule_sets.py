@@ -31,15 +31,14 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "sequence_parallel": ("sequence_dim",),
 }
 """What each style's call takes."""
+_GATHERED = {"colwise": "colwise_gather_output", "rowwise": "rowwise_split_input"}
 _STYLES: Mapping[Kind, tuple[str, ...]] = {
-    Kind.LINEAR: ("colwise", "colwise_gather_output", "rowwise", "rowwise_split_input", "packed_colwise")
-    + ("replicate",),
+    Kind.LINEAR: (*_GATHERED, *_GATHERED.values(), "packed_colwise", "replicate"),
     Kind.EMBEDDING: ("embedding_rowwise", "embedding_colwise", "replicate"),
     Kind.NORM: ("sequence_parallel", "replicated_with_grad_allreduce", "replicate"),
     Kind.CONTAINER: ("prepare_input", "prepare_input_output"),
     Kind.OTHER: ("prepare_input_output", "replicate"),
 }
-_GATHERED = {"colwise": "colwise_gather_output", "rowwise": "rowwise_split_input"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +87,15 @@ def base_of(auto: str, bound: BoundPlan) -> Base:
             "sequence_dim": use.sequence_dim,
         }
         options = OPTIONS.get(assignment.style.name, ())
-        actions[fqn] = Action(assignment.style.name, tuple((one, str(values[one])) for one in sorted(options)))
+        actions[fqn] = Action(
+            assignment.style.name, tuple((one, str(values[one])) for one in sorted(options))
+        )
     return Base(auto, actions)
 
 
 @dataclass(slots=True)
 class Draw:
-    """Draws rule sets of one model. `parts` are what a layer consists of, such as its attention, by family."""
+    """Draws rule sets of one model. `parts` are the children of layers, such as attention, by family."""
 
     inventory: Inventory
     bases: Sequence[Base]
@@ -120,7 +121,7 @@ class Draw:
             change = self.random.choice(_ON_SEQUENCE if base.is_on_sequence else _ON_WHOLE)
             actions = change(self, actions)
         self._complete(actions)
-        lines = self._beside(base, actions) if self.random.random() < 0.35 else None
+        lines = self._beside(base, actions) if self.random.random() < 0.25 else None
         return "\n".join(f"  {line}" for line in lines or self._alone(actions))
 
     def _complete(self, actions: Actions, *, to: Mapping[str, Action] | None = None) -> None:
@@ -148,7 +149,9 @@ class Draw:
                 # One rule for all layers, which others override.
                 groups.setdefault((name, usual), []).extend(members)
                 rest = {one: [fqn for fqn in members if actions[fqn] == one] for one in others}
-                overrides += [rule for one, fqns in rest.items() for rule in self._named(fqns, one, override=True)]
+                overrides += [
+                    rule for one, fqns in rest.items() for rule in self._named(fqns, one, override=True)
+                ]
                 continue
             for fqn in members:
                 groups.setdefault((name.rpartition(".")[0], actions[fqn]), []).append(fqn)
@@ -289,7 +292,9 @@ def change_a_hand_over(draw: Draw, actions: Actions) -> Actions:
 def _linear(actions: Actions, module: Module) -> Action:
     """Its action with a style that takes both options."""
     action = actions.get(module.fqn, Action("colwise"))
-    return action.as_style({ungathered: one for one, ungathered in _GATHERED.items()}.get(action.style, action.style))
+    return action.as_style(
+        {ungathered: one for one, ungathered in _GATHERED.items()}.get(action.style, action.style)
+    )
 
 
 def split_around(draw: Draw, actions: Actions) -> Actions:
@@ -330,7 +335,9 @@ def move_to_layers(draw: Draw, actions: Actions) -> Actions:
     """A part on shards of the sequence: gathered and scattered by its linear layers, not around them."""
     part = draw.a_part()
     names = {module.fqn for module in part}
-    kept = {fqn: one for fqn, one in actions.items() if fqn not in names or not one.style.startswith("prepare")}
+    kept = {
+        fqn: one for fqn, one in actions.items() if fqn not in names or not one.style.startswith("prepare")
+    }
     read = {source for module in part for source in module.sources}
     for module in part:
         if module.kind is not Kind.LINEAR or module.fqn not in kept:

@@ -43,7 +43,9 @@ def _results(chosen: dict[str, str], options: argparse.Namespace) -> Iterator[Fo
         initargs=(options.log,),
     ) as pool:
         judge = partial(fuzzed, num_sets=options.sets, seed=options.seed)
-        yield from (one.result() for one in as_completed([pool.submit(judge, *pair) for pair in chosen.items()]))
+        yield from (
+            one.result() for one in as_completed([pool.submit(judge, *pair) for pair in chosen.items()])
+        )
 
 
 def told(found: Found) -> str:

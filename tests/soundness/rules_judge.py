@@ -11,6 +11,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from planc.api import Checked, check_source
+from planc.diagnostics import Severity
 from planc.graph.graph import Graph
 from planc.inventory.load import InventoryError
 from planc.inventory.schema import Inventory
@@ -20,7 +21,7 @@ from planc.verify.ranks import Record, Task, train_rank
 from planc.verify.verify import cause
 from tests.models.agreement import agreement
 from tests.models.independent import Measured, write_corpus
-from tests.models.judge import Cell, Status, prepare, outcome_of, reference_of
+from tests.models.judge import Cell, Status, outcome_of, prepare, reference_of
 from tests.models.plans import CORPUS, Variant, plan_with_rules, variants
 from tests.models.tiny import SEQUENCE_LENGTH
 from tests.soundness.rule_sets import AUTOS, Base, Draw, base_of
@@ -71,6 +72,8 @@ def fuzzed(model_type: str, architecture: str, *, num_sets: int, seed: int) -> F
         except (RankError, TimeoutError) as error:
             return Found(model_type, reason=cause(error))
         sets = Sets(inventory, model_type, folder)
+        if not list(sets.bases()):
+            return Found(model_type, reason=f"no `auto` is accepted: {sets.refusal()}")
         plans, num_refused, num_alike = sets.drawn(Random(f"{seed} {model_type}"), num_sets=num_sets)
         trained = tuple(judged(sets, plans))
         return Found(model_type, num_refused, num_alike, trained)
@@ -111,7 +114,7 @@ class Sets:
         known = {meaning_of(self.checked(f"  {base.auto}")) for base in bases}
         accepted: list[str] = []
         num_refused = num_alike = 0
-        while bases and len(accepted) + num_refused < num_sets and num_alike < _MAX_ALIKE * num_sets:
+        while len(accepted) + num_refused < num_sets and num_alike < _MAX_ALIKE * num_sets:
             rules = draw.rules()
             checked = self.checked(rules)
             meaning = rules if checked.bound is None else meaning_of(checked)
@@ -123,6 +126,12 @@ class Sets:
                 accepted.append(rules)
             known.add(meaning)
         return accepted, num_refused, num_alike
+
+    def refusal(self) -> str:
+        """Why the first `auto` is refused with the first attention."""
+        self.variant = variants("tp")[0]
+        errors = [one for one in self.checked(f"  {AUTOS[0]}").diagnostics if one.severity is Severity.ERROR]
+        return "; ".join(f"{one.code.code}: {one.primary.text}" for one in errors[:1])
 
     def graph(self, rules: str, *, dtype: str) -> Graph:
         graph = self.checked(rules, dtype=dtype).graph
@@ -158,7 +167,9 @@ def judged(sets: Sets, plans: Sequence[str]) -> Iterator[Trained]:
         return
     together = trained_together([sets.graph(plan, dtype="float32") for plan in plans], folder=sets.folder)
     for number, plan in enumerate(plans):
-        wrong = agreement(together[number], expected, dtype="float32").wrong if number < len(together) else None
+        wrong = (
+            agreement(together[number], expected, dtype="float32").wrong if number < len(together) else None
+        )
         if wrong == ():
             yield Trained(plan, Cell(Status.EQUAL))
             continue

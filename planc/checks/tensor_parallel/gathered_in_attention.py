@@ -1,4 +1,4 @@
-"""Projections that gather the sequence inside attention."""
+"""Projections that gather the sequence or the batch inside attention."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from planc.diagnostics import Code, Diagnostic
 from planc.layouts.families import quoted
 from planc.layouts.types import WHOLE
 from planc.plan.bind import Assignment
-from planc.styles.edges import SEQUENCE, normal
+from planc.styles.edges import BATCH, SEQUENCE, normal
 from planc.vocab import MeshDim
 
-CODE = Code("P460", "gathered-in-attention", "attention gets a sharded sequence length")
+CODE = Code("P460", "gathered-in-attention", "attention gets the sizes of a shard")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule by which projections gather the sharded input of an attention."""
+    """One finding for each rule by which projections gather the tokens that an attention has a shard of."""
     attentions = dict.fromkeys(attention.fqn for attention in subject.inventory.known_heads)
     for span, assignments in by_rule(subject):
         gathering = [
@@ -32,21 +32,23 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             continue
         attention = next(fqn for fqn in attentions if gathering[0].startswith(f"{fqn}."))
         (container,) = patterns(subject, [attention])
+        arriving = normal(subject.bound.styles[gathering[0]].use.input)
+        what = "sequence" if arriving == SEQUENCE else "batch"
         yield CODE.at(
             span,
-            f"{quoted(patterns(subject, gathering))} gathers the sequence inside `{container}`",
+            f"{quoted(patterns(subject, gathering))} gathers the {what} inside `{container}`",
             notes=(
-                "the projections gather the full sequence; attention takes the length from its own input",
+                f"the projections gather the full {what}; attention takes its size from its own input",
                 *size_note(subject, gathering),
             ),
-            help=f'gather the input of attention: write `"{container}" -> prepare_input(input = Shard(1), '
+            help=f'gather the input of attention: write `"{container}" -> prepare_input(input = {arriving}, '
             "desired = Replicate())`, and leave out `input` here",
         )
 
 
 def _gathers(assignment: Assignment) -> bool:
     use = assignment.use
-    return normal(use.input) == SEQUENCE and normal(use.computes_on) == WHOLE
+    return normal(use.input) in (SEQUENCE, BATCH) and normal(use.computes_on) == WHOLE
 
 
 def _reads_from_outside(subject: Subject, fqn: str, attentions: Container[str]) -> bool:

@@ -66,6 +66,24 @@ def is_featurewise(module: nn.Embedding) -> bool:
     return torch.equal(whole[..., :2], half)
 
 
+def is_renumbered(module: nn.Embedding) -> bool:
+    """Whether an embedding looks up other rows than those whose numbers it takes: positions that its own
+    code counts or shifts. A rank that has some of the rows would miss them."""
+    of_module = type(module)
+    if of_module.forward is nn.Embedding.forward or len(module._parameters) > 1:
+        return False
+    with torch.device("cpu"):
+        table, ids = torch.randn(64, 4), torch.tensor([[3, 40, 0, 63, 20]])
+        is_first = (ids < 32).unsqueeze(-1)
+        try:
+            whole = _tried(module, table)(ids)
+            first = _tried(module, table[:32])(ids.where(ids < 32, 0))
+            second = _tried(module, table[32:])((ids - 32).clamp(min=0))
+        except Exception:  # modules that take no ids may raise anything
+            return True
+    return not torch.equal(whole, torch.where(is_first, first, second))
+
+
 def _tried(module: nn.Embedding, weight: Tensor) -> nn.Module:
     """The module with another table; a scale that it has in a buffer is 1."""
     tried: nn.Module = type(module).__new__(type(module))

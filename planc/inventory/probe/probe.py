@@ -30,7 +30,7 @@ from planc.inventory.probe.attention_calls import (
 )
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run, run_again
-from planc.inventory.probe.kinds import is_featurewise, kind_of, owns_parameters
+from planc.inventory.probe.kinds import is_featurewise, is_renumbered, kind_of, owns_parameters
 from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.outside_probe import needing_all_tokens, read_by_layers
@@ -38,6 +38,7 @@ from planc.inventory.probe.position_probe import positions_of
 from planc.inventory.probe.random_probe import drawing_fields
 from planc.inventory.probe.routing_probe import routing_of
 from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
+from planc.inventory.probe.token_dims import watch_tokens
 from planc.inventory.schema import Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.modeling.first_positions import FirstPositions
@@ -88,6 +89,7 @@ def probe(model_dir: Path) -> Inventory:
         reduced=flow.in_order(flow.reduced),
         read_by_layers=flow.in_order(lending),
         needing_all_tokens=needing,
+        renumbered=flow.in_order(flow.renumbered),
         random=random,
         added_losses=added_losses(config.to_dict()),
         rope_switch=rope_switch(config.to_dict()),
@@ -156,6 +158,7 @@ def _module(fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str]) 
         sources=flow.in_order(flow.inputs.get(fqn, frozenset())),
         returns=flow.in_order(flow.outputs.get(fqn, frozenset())),
         routing=flow.routings.get(fqn),
+        flattened=fqn in flow.flattened,
         unset=tuple(name for name in (*module._parameters, *module._buffers) if f"{fqn}.{name}" in unset),
     )
 
@@ -210,6 +213,8 @@ class _Flow:
     """The modules that reach the queries, keys and values of each attention."""
     written: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
+    renumbered: frozenset[str] = frozenset()
+    flattened: set[str] = field(default_factory=set)
 
     def leave_out(self, fqns: Iterable[str]) -> None:
         """Forget modules that training does not call, whatever evaluation does."""
@@ -255,6 +260,7 @@ def _record(
         tracker.mark(output, sources=frozenset((fqn,)))
         uses.hand_out(fqn, output)
 
+    watch_tokens(named, flow.flattened)
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
         named[fqn].register_forward_hook(partial(after, fqn))
@@ -264,8 +270,10 @@ def _record(
         refuse_skipped(type(model).__name__, flow.in_order(frozenset(recorded)), seen=flow.inputs)
     # Of what a layer returns, such as attention weights, the model may use only a part.
     flow.outputs = outputs | flow.outputs
-    normed = {fqn for fqn, one in named.items() if isinstance(one, nn.Embedding) and not is_featurewise(one)}
+    embeddings = {fqn: one for fqn, one in named.items() if isinstance(one, nn.Embedding)}
+    normed = {fqn for fqn, one in embeddings.items() if not is_featurewise(one)}
     flow.written, flow.reduced = frozenset(uses.written), frozenset(uses.reduced | normed)
+    flow.renumbered = frozenset(fqn for fqn, one in embeddings.items() if is_renumbered(one))
     for fqn, module in named.items():
         if module in calls:
             flow.cores[fqn] = tracker.sources(calls[module].inputs)

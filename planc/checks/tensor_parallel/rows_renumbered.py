@@ -1,0 +1,38 @@
+"""Rows of tables whose code looks up other rows than it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import patterns
+from planc.checks.support.remedies import changed
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule_groups import by_rule
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.layouts.families import quoted
+from planc.styles.embedding import EMBEDDING_COLWISE
+from planc.vocab import MeshDim, Shard
+
+CODE = Code("P436", "rows-renumbered", "ranks would miss the rows that this module looks up")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for each rule that shards such a table by rows."""
+    for span, assignments in by_rule(subject):
+        fqns = [
+            one.fqn
+            for one in assignments
+            if one.fqn in subject.inventory.renumbered and one.placement("weight") == Shard(0)
+        ]
+        if fqns:
+            yield CODE.at(
+                span,
+                f"the code of {quoted(patterns(subject, fqns))} computes the numbers of its rows itself",
+                notes=("a rank finds its own rows by the numbers that enter the module",),
+                help=f"shard its features: write {changed(subject, fqns, EMBEDDING_COLWISE.name)}, "
+                "or leave this rule out",
+            )
+
+
+RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

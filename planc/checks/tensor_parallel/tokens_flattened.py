@@ -1,0 +1,58 @@
+"""Shards of the sequence where the model has no dimension of its own for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.clash_report import labels_at, patterns, rule_spans, size_note
+from planc.checks.support.rule import Rule, Subject
+from planc.checks.tensor_parallel.gathered_in_attention import CODE as GATHERED_IN_ATTENTION
+from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
+from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.diagnostics import Code, Diagnostic
+from planc.layouts.families import quoted
+from planc.plan.bind import Assignment
+from planc.styles.edges import SEQUENCE, At
+from planc.styles.style import edges
+from planc.vocab import MeshDim
+
+CODE = Code("P435", "tokens-flattened", "the model has flattened the tokens here")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding for all rules that redistribute a sequence where the tokens are one dimension."""
+    flattened = {module.fqn for module in subject.inventory.modules if module.flattened}
+    styles = subject.bound.styles
+    fqns = [fqn for fqn, one in styles.items() if fqn in flattened and _moves_sequence(one)]
+    if not fqns:
+        return
+    spans = rule_spans(subject, fqns)
+    yield CODE.at(
+        spans[0],
+        f"redistributes the sequence at {quoted(patterns(subject, fqns))}",
+        secondary=labels_at(spans, "and here", apart_from=spans[0]),
+        notes=(
+            "the model passes [tokens, features] there: dimension 1 has the features",
+            *size_note(subject, fqns),
+        ),
+        help="redistribute the sequence at the modules before and behind, "
+        "or keep it whole: leave out `Shard(1)`",
+    )
+
+
+def _moves_sequence(assignment: Assignment) -> bool:
+    """Whether an edge of the module goes to or from shards of the sequence."""
+    found = edges(assignment.style, assignment.use, is_prepared=False)
+    return any(
+        SEQUENCE in (edge.arriving.value, edge.leaving.value) and edge.at in (At.INPUT, At.OUTPUT)
+        for edge in found
+    )
+
+
+RULE = Rule(
+    (CODE,),
+    check,
+    over=MeshDim.TP,
+    block="tensor_parallel",
+    unless=(*TENSOR_PARALLEL_FAULTS, LAYOUTS_DISAGREE, GATHERED_IN_ATTENTION),
+)
