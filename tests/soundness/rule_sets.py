@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 
 from planc.inventory.schema import Inventory, Kind, Module
@@ -33,7 +34,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 """What each style's call takes."""
 _GATHERED = {"colwise": "colwise_gather_output", "rowwise": "rowwise_split_input"}
 _STYLES: Mapping[Kind, tuple[str, ...]] = {
-    Kind.LINEAR: (*_GATHERED, *_GATHERED.values(), "packed_colwise", "replicate"),
+    Kind.LINEAR: (*chain(*_GATHERED.items()), "packed_colwise", "replicate"),
     Kind.EMBEDDING: ("embedding_rowwise", "embedding_colwise", "replicate"),
     Kind.NORM: ("sequence_parallel", "replicated_with_grad_allreduce", "replicate"),
     Kind.CONTAINER: ("prepare_input", "prepare_input_output"),
