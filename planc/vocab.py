@@ -56,6 +56,26 @@ class StridedShard:
     def __str__(self) -> str:
         return f"StridedShard({self.tensor_dim}, split_factor={self.split_factor})"
 
+    def widths_of(self, length: int) -> tuple[int, ...]:
+        """The widths of what a dimension of this length packs."""
+        return (length // self.split_factor,) * self.split_factor
+
+
+@record
+class PackedShard:
+    """Like StridedShard, for a dimension that packs tensors of these widths, which may differ."""
+
+    tensor_dim: int
+    widths: tuple[int, ...]
+    placement: Literal["PackedShard"] = "PackedShard"
+
+    def __str__(self) -> str:
+        return f"PackedShard({self.tensor_dim}, widths={list(self.widths)})"
+
+    def widths_of(self, length: int) -> tuple[int, ...]:
+        """The widths of what the dimension packs."""
+        return self.widths
+
 
 @record
 class Replicate:
@@ -77,7 +97,25 @@ class Partial:
         return "Partial()"
 
 
-Placement = Shard | StridedShard | Replicate | Partial
+Placement = Shard | StridedShard | PackedShard | Replicate | Partial
+
+
+def sharded_lengths(placement: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The lengths that ranks share of a tensor of this shape: several where it packs several."""
+    match placement:
+        case Shard(tensor_dim) if tensor_dim < len(shape):
+            return (shape[tensor_dim],)
+        case StridedShard(tensor_dim) | PackedShard(tensor_dim) if tensor_dim < len(shape):
+            return placement.widths_of(shape[tensor_dim])
+        case Shard() | StridedShard() | PackedShard() | Replicate() | Partial():
+            return ()
+        case _:
+            assert_never(placement)
+
+
+def is_sharded(placement: Placement) -> bool:
+    """Whether ranks hold different parts."""
+    return isinstance(placement, Shard | StridedShard | PackedShard)
 
 
 def local_length(length: int, *, parts: int, index: int) -> int:
@@ -93,9 +131,10 @@ def local_shape(shape: tuple[int, ...], placement: Placement, *, parts: int, ind
             dim = tensor_dim % len(shape)
             local = local_length(shape[dim], parts=parts, index=index)
             return (*shape[:dim], local, *shape[dim + 1 :])
-        case StridedShard(tensor_dim, split_factor):
+        case StridedShard(tensor_dim) | PackedShard(tensor_dim):
             dim = tensor_dim % len(shape)
-            local = split_factor * local_length(shape[dim] // split_factor, parts=parts, index=index)
+            widths = placement.widths_of(shape[dim])
+            local = sum(local_length(width, parts=parts, index=index) for width in widths)
             return (*shape[:dim], local, *shape[dim + 1 :])
         case Replicate() | Partial():
             return shape

@@ -22,7 +22,7 @@ from planc.source import Span
 from planc.styles.edges import Edge
 from planc.styles.style import StyleUse
 from planc.tables import format_shape, plural
-from planc.vocab import MeshDim, Placement, Shard, StridedShard
+from planc.vocab import MeshDim, Placement, is_sharded
 
 Key = tuple[str | None, str | None, str]
 Layouts = Mapping[str, ParameterLayout]
@@ -38,7 +38,7 @@ class _Divided:
     @property
     def has_shards(self) -> bool:
         """Whether a rank holds less than all of it; a norm under sequence parallelism stays replicated."""
-        return any(isinstance(placement, Shard | StridedShard) for _, placement in self.parameters)
+        return any(is_sharded(placement) for _, placement in self.parameters)
 
 
 def compare_styles(old: Side, new: Side) -> Iterator[Change]:

@@ -13,7 +13,7 @@ from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
 from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics
 from planc.inventory.schema import Attention
-from planc.vocab import DType, MeshDim, Shard, StridedShard
+from planc.vocab import DType, MeshDim, is_sharded
 
 _SCALAR_BYTES = 8
 """Counts, losses and norms are sent as int64 or float64."""
@@ -158,8 +158,7 @@ def _dividing(work: RankWork, layout: ParameterLayout) -> tuple[tuple[MeshDim, .
     return tuple(
         mesh_dims
         for mesh_dims, placement in layout.placements
-        if isinstance(placement, Shard | StridedShard)
-        and (mesh_dims != (MeshDim.TP,) or layout.module in work.styles)
+        if is_sharded(placement) and (mesh_dims != (MeshDim.TP,) or layout.module in work.styles)
     )
 
 

@@ -12,7 +12,7 @@ from planc.graph.ops import (
     OpenData,
     ShardTensorParallel,
 )
-from planc.vocab import Shard, StridedShard
+from planc.vocab import is_sharded
 
 
 def world_size(graph: Graph) -> Figure:
@@ -48,7 +48,7 @@ def num_sharded_modules(number: int) -> Figure:
 
 def has_shards(op: ShardTensorParallel) -> bool:
     """Whether a rank holds less than all of an op's modules."""
-    return any(isinstance(placement, Shard | StridedShard) for _, placement in op.parameters)
+    return any(is_sharded(placement) for _, placement in op.parameters)
 
 
 def fsdp_units(graph: Graph) -> Figure:

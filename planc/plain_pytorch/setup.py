@@ -117,7 +117,7 @@ def _placement(of: vocab.Placement) -> str:
     match of:
         case vocab.Shard() | vocab.Replicate() | vocab.Partial():
             return str(of)
-        case vocab.StridedShard():
+        case vocab.StridedShard() | vocab.PackedShard():
             raise AssertionError("no style with a plain PyTorch form packs its features")
         case _:
             assert_never(of)

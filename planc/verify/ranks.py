@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,8 +32,9 @@ from planc.runtime.process import read_launch
 from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.statements import Statements
 from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.checkpoint.tensors import TrainingState, named_tensors
+from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
 from planc.runtime.torch.parallel.mesh import connect
+from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.session import Paths, Session
 
 Digests = dict[str, str]
@@ -88,19 +89,23 @@ class Recorder:
             rates = {float(group["lr"]) for group in self.session.optimizer.param_groups}
             self.record.learning_rates.append(tuple(sorted(rates)))
         if isinstance(op, ClipGradients) and position.step == 1:
-            found = {name: p.grad for name, p in self.session.model.named_parameters() if p.grad is not None}
+            parameters = dict(self.session.model.named_parameters())
+            found = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+            packings = packings_of(self.session.model)
             self.record.blocks |= local_digests(found, prefix="gradient of ")
-            self.record.gradients = whole_tensors(found)
+            self.record.gradients = whole_tensors(found, packings)
         self.backend.execute(op, position)
         if isinstance(op, InitWeights | LoadWeights):
-            whole = whole_tensors(dict(self.session.model.named_parameters()))
+            whole = whole_tensors(
+                dict(self.session.model.named_parameters()), packings_of(self.session.model)
+            )
             self.record.initial = {name: digest(tensor) for name, tensor in whole.items()}
-            buffers = whole_tensors(dict(self.session.model.named_buffers()))
+            buffers = whole_tensors(dict(self.session.model.named_buffers()), {})
             self.record.buffers = {name: digest(tensor) for name, tensor in buffers.items()}
         step = self.completed_steps() if isinstance(op, ResumeCheckpoint) else position.step
         if isinstance(op, ResumeCheckpoint | SaveCheckpoint) and step:
             state = TrainingState(self.session.model, self.session.optimizer)
-            whole = whole_tensors(named_tensors(state))
+            whole = whole_tensors(named_tensors(state), named_packings(state))
             self.record.states[step] = {name: digest(tensor) for name, tensor in whole.items()}
 
     def completed_steps(self) -> int:
@@ -171,21 +176,26 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
     record.metrics = metrics.steps
     parameters = dict(session.model.named_parameters())
     record.blocks |= local_digests(parameters, prefix="final ")
-    record.final = whole_tensors(parameters)
+    record.final = whole_tensors(parameters, packings_of(session.model))
     if rank != 0:
         record.gradients, record.final = {}, {}
     dist.destroy_process_group()
     return record
 
 
-def whole_tensors(tensors: dict[str, nn.Parameter] | dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor gathered from its shards. All ranks must call it."""
+def packings_of(model: nn.Module) -> dict[str, Packing]:
+    """The packings of parameters that pack several tensors, by name."""
+    packings = packed_parameters(model)
+    return {name: packings[one] for name, one in model.named_parameters() if one in packings}
+
+
+def whole_tensors(
+    tensors: dict[str, nn.Parameter] | dict[str, Tensor], packings: Mapping[str, Packing]
+) -> dict[str, Tensor]:
+    """Every tensor gathered from its shards, in its own order. All ranks must call it."""
     # Gathering over two mesh dims one after the other is slow, which torch warns about, but correct.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-    return {
-        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
-        for name, tensor in tensors.items()
-    }
+    return {name: gathered(tensor, packings.get(name)).detach().clone() for name, tensor in tensors.items()}
 
 
 def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefix: str) -> Digests:

@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -17,7 +18,7 @@ from planc.graph.ops import ShardTensorParallel
 from planc.runtime.torch.parallel.tensor_parallel import placement, shard_module
 from planc.styles import BY_NAME, STYLES, Boundary, Style
 from planc.styles.style import edges, use
-from planc.vocab import MeshDim, Placement, Replicate, Shard, StridedShard
+from planc.vocab import MeshDim, PackedShard, Placement, Replicate, Shard, StridedShard
 from tests.dist.pool import run_ranks
 
 TOLERANCE = 1e-12
@@ -237,11 +238,15 @@ def build_input(module: str, generator: torch.Generator) -> Tensor:
 
 def local(whole: Tensor, of: Placement, mesh: DeviceMesh) -> Tensor:
     """This rank's part of a tensor."""
+    if isinstance(of, StridedShard | PackedShard):
+        return own_parts(whole, of, rank=mesh.get_local_rank(), num_ranks=mesh.size())
     return distribute_tensor(whole, mesh, [placement(of)]).to_local().detach().clone()
 
 
 def gathered(part: Tensor, like: Tensor, of: Placement, mesh: DeviceMesh) -> Tensor:
     """The whole of a tensor whose parts lie as `of` says."""
+    if isinstance(of, StridedShard | PackedShard):
+        return joined_parts(part, like, of, mesh)
     if isinstance(part, DTensor):
         assert part.placements == (placement(of),)
         part = part.to_local()
@@ -249,6 +254,30 @@ def gathered(part: Tensor, like: Tensor, of: Placement, mesh: DeviceMesh) -> Ten
         part, mesh, [placement(of)], run_check=False, shape=like.shape, stride=like.stride()
     )
     return whole.full_tensor()
+
+
+def own_parts(whole: Tensor, of: StridedShard | PackedShard, *, rank: int, num_ranks: int) -> Tensor:
+    """A rank's chunk of everything that a dimension packs."""
+    parts = whole.split(widths_of(whole, of), of.tensor_dim)
+    return torch.cat([one.chunk(num_ranks, of.tensor_dim)[rank] for one in parts], of.tensor_dim)
+
+
+def widths_of(whole: Tensor, of: StridedShard | PackedShard) -> list[int]:
+    if isinstance(of, PackedShard):
+        return list(of.widths)
+    return [whole.shape[of.tensor_dim] // of.split_factor] * of.split_factor
+
+
+def joined_parts(part: Tensor, like: Tensor, of: StridedShard | PackedShard, mesh: DeviceMesh) -> Tensor:
+    """The whole of a tensor from what every rank has of it."""
+    part = part.to_local() if isinstance(part, DTensor) else part
+    found = [torch.empty_like(part) for _ in range(mesh.size())]
+    dist.all_gather(found, part.contiguous(), group=mesh.get_group())
+    whole = torch.full_like(like, torch.nan)
+    place = torch.arange(like.numel()).reshape(like.shape)
+    for rank, one in enumerate(found):
+        whole.view(-1)[own_parts(place, of, rank=rank, num_ranks=mesh.size()).flatten()] = one.flatten()
+    return whole
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
@@ -297,6 +326,28 @@ def misplaced(case: Case, module: nn.Module) -> list[str]:
     return found
 
 
+def fill_packed(case: Case, divided: nn.Module, whole: nn.Module, mesh: DeviceMesh) -> None:
+    """Give this rank its parts of packed parameters: the runtime shards them before they have values."""
+    for name, of in () if case.inside else placements(case):
+        parameter = divided.get_parameter(name)
+        if isinstance(of, StridedShard | PackedShard):
+            assert isinstance(parameter, DTensor)
+            with torch.no_grad():
+                parameter.to_local().copy_(local(whole.get_parameter(name), of, mesh))
+
+
+def whole_gradient(
+    case: Case, name: str, parameter: nn.Parameter, like: Tensor, mesh: DeviceMesh
+) -> Tensor:
+    """A parameter's gradient in the whole tensor's own order."""
+    grad = parameter.grad
+    assert grad is not None
+    of = Replicate() if case.inside else dict(placements(case)).get(name, Replicate())
+    if isinstance(of, StridedShard | PackedShard):
+        return joined_parts(grad, like, of, mesh)
+    return grad.full_tensor() if isinstance(grad, DTensor) else grad
+
+
 def case_errors(case: Case, mesh: DeviceMesh) -> dict[str, float]:
     """The error of the output and of each gradient by name, as this rank sees them."""
     generator = torch.Generator().manual_seed(7)
@@ -314,6 +365,7 @@ def case_errors(case: Case, mesh: DeviceMesh) -> dict[str, float]:
     expected.backward(grad_out)
     apply(case, divided, mesh)
     assert misplaced(case, divided) == []
+    fill_packed(case, divided, whole_module, mesh)
     out = divided(part)
     out.backward(local(grad_out, case.leaves, mesh))
     errors = {"output": error(gathered(out.detach(), expected, case.leaves, mesh), expected)}
@@ -325,8 +377,7 @@ def case_errors(case: Case, mesh: DeviceMesh) -> dict[str, float]:
     ):
         assert parameter.grad is not None
         assert theirs.grad is not None
-        grad = parameter.grad.full_tensor() if isinstance(parameter.grad, DTensor) else parameter.grad
-        errors[name] = error(grad, theirs.grad)
+        errors[name] = error(whole_gradient(case, name, parameter, theirs.grad, mesh), theirs.grad)
     return errors
 
 

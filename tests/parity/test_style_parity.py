@@ -105,6 +105,7 @@ SLOW = (
     Styled("aria_text", "AriaTextForCausalLM"),
     Styled("beam", "BeamForCausalLM"),
     Styled("phi3", "Phi3ForCausalLM", PACKED, name="packed"),
+    Styled("phi3", "Phi3ForCausalLM", PACKED, mesh={"dp_shard": 2, "tp": 2}, name="packed and FSDP"),
 )
 """Experts with shared ones, behind gates, transposed (aria), a number for each head (beam)."""
 

@@ -19,7 +19,7 @@ from planc.source import Span
 from planc.styles import StyleUse
 from planc.styles.edges import SEQUENCE, normal
 from planc.tables import plural
-from planc.vocab import Shard, StridedShard
+from planc.vocab import Placement, Shard, sharded_lengths
 
 
 class SizeKind(IntEnum):
@@ -149,20 +149,16 @@ def _sizes_of(subject: Subject, assignment: Assignment) -> tuple[int, ...]:
     found: dict[int, None] = {}
     for parameter in module.parameters:
         placement = assignment.placement(parameter.name)
-        if isinstance(placement, Shard | StridedShard) and len(parameter.shape) > placement.tensor_dim:
-            size = parameter.shape[placement.tensor_dim]
-            size //= placement.split_factor if isinstance(placement, StridedShard) else 1
+        for size in sharded_lengths(placement, parameter.shape):
             if not _is_vocabulary(subject, module, parameter, placement):
                 found[size] = None
     return tuple(found)
 
 
-def _is_vocabulary(
-    subject: Subject, module: Module, parameter: Parameter, placement: Shard | StridedShard
-) -> bool:
+def _is_vocabulary(subject: Subject, module: Module, parameter: Parameter, placement: Placement) -> bool:
     """Rows of an embedding or of the head: the lookup and the loss are exact with unequal shards."""
     head = subject.inventory.head
-    rows = placement.tensor_dim == 0 and parameter.shape[0] == subject.inventory.vocab_size
+    rows = placement == Shard(0) and parameter.shape[0] == subject.inventory.vocab_size
     return rows and (module.kind is Kind.EMBEDDING or (head is not None and module.fqn == head.fqn))
 
 

@@ -20,7 +20,7 @@ CODE = Code("P431", "packed-projection", "this layer can't be sharded as two hal
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule that shards two halves of a layer without them, or with FSDP on top."""
+    """One finding for each rule that shards two halves of a layer without them."""
     for span, assignments in by_rule(subject):
         packed = [one.fqn for one in assignments if _is_packed_linear(subject, one.fqn)]
         single = [fqn for fqn in packed if not _holds_two(subject, fqn)]
@@ -32,14 +32,6 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 notes=("a rank would get columns from two places and treat them as one shard",),
                 help=f"write {changed(subject, single, COLWISE.name)}, or `colwise_gather_output` for "
                 "a layer that holds several",
-            )
-        elif packed and _is_sharded_again(subject):
-            yield CODE.at(
-                span,
-                "FSDP also shards the rows of these weights",
-                notes=("PyTorch has no placement for rows of two halves that FSDP shards again",),
-                help="write `colwise_gather_output` here and `rowwise_split_input` for the next layer, "
-                "or use `mesh.dp_replicate` instead of `mesh.dp_shard`",
             )
 
 
@@ -65,11 +57,6 @@ def _holds_two(subject: Subject, fqn: str) -> bool:
 def _weight(module: Module | None) -> tuple[int, ...]:
     assert module is not None, "styles are of modules of this inventory"
     return next(parameter.shape for parameter in module.parameters if parameter.name == "weight")
-
-
-def _is_sharded_again(subject: Subject) -> bool:
-    plan = subject.plan
-    return plan.fsdp is not None and any(plan.mesh.size(mesh_dim) > 1 for mesh_dim in plan.fsdp.on)
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -16,7 +16,7 @@ from planc.layouts.data_order import module_of
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment, parse_own
 from planc.styles.replicate import REPLICATE
-from planc.vocab import MeshDim, Replicate, Shard, StridedShard
+from planc.vocab import MeshDim, Replicate, sharded_lengths
 
 CODE = Code("P430", "placed-by-model", "this style can't shard this module's parameters")
 
@@ -73,11 +73,9 @@ def _of_other_width(module: Module, assignment: Assignment) -> str | None:
     """
     widths = {}
     for parameter in module.parameters:
-        match assignment.placement(parameter.name):
-            case Shard(tensor_dim):
-                widths[parameter.name] = parameter.shape[tensor_dim]
-            case StridedShard(tensor_dim, split_factor):
-                widths[parameter.name] = parameter.shape[tensor_dim] // split_factor
+        lengths = sharded_lengths(assignment.placement(parameter.name), parameter.shape)
+        if lengths:
+            widths[parameter.name] = lengths[0]
     return next((name for name, width in widths.items() if width > min(widths.values())), None)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from planc.graph import ops
 from planc.graph.op import Op
@@ -27,11 +26,12 @@ from planc.runtime.torch.attention import allgather
 from planc.runtime.torch.backend import HANDLERS as TORCH_HANDLERS
 from planc.runtime.torch.backend import Handler, TorchBackend
 from planc.runtime.torch.checkpoint.reader import TensorLoadPlanner
-from planc.runtime.torch.checkpoint.tensors import TrainingState, named_tensors
+from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
 from planc.runtime.torch.checkpoint.writer import TensorSavePlanner
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.parallel.gradients import messages_of_replicas, scale, squared_norm, sum_together
 from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.guarding import agree_on_worst
@@ -323,11 +323,12 @@ def resume_checkpoint(session: Session, op: ops.ResumeCheckpoint, position: Posi
 
 def save_checkpoint(session: Session, op: ops.SaveCheckpoint, position: Position) -> None:
     """Plan what this rank would write, and what it would read back."""
-    tensors = named_tensors(TrainingState(session.model, session.optimizer))
-    saver = TensorSavePlanner()
+    state = TrainingState(session.model, session.optimizer)
+    tensors, packings = named_tensors(state), named_packings(state)
+    saver = TensorSavePlanner(packings)
     saver.set_up_planner(tensors, is_coordinator=True)
     _, metadata = saver.create_global_plan([saver.create_local_plan()])
-    loader = TensorLoadPlanner()
+    loader = TensorLoadPlanner(packings)
     loader.set_up_planner(tensors, metadata, is_coordinator=True)
     loader.create_local_plan()
 
@@ -335,10 +336,10 @@ def save_checkpoint(session: Session, op: ops.SaveCheckpoint, position: Position
 def export_hf(session: Session, op: ops.ExportHf, position: Position) -> None:
     """Gather every weight, as an export does, and write none."""
     with without_gather_warnings():
+        packings = packed_parameters(session.model)
         for parameter in session.model.parameters():
             narrow = parameter.detach().to(TORCH_DTYPES[op.dtype])
-            if isinstance(narrow, DTensor):
-                narrow.full_tensor()
+            gathered(narrow, packings.get(parameter))
 
 
 PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {

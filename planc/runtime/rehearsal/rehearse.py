@@ -14,7 +14,7 @@ from planc.runtime.rehearsal.measure import measure, rehearse_rank
 from planc.runtime.rehearsal.ranks import rehearsed_ranks
 from planc.runtime.rehearsal.stack import stack_of
 from planc.runtime.torch.weights.build import meta_model
-from planc.vocab import MeshDim, Shard, StridedShard
+from planc.vocab import MeshDim, sharded_lengths
 
 
 def rehearse(graph: Graph, *, base: Path, report: Callable[[str], None] = lambda text: None) -> Rehearsal:
@@ -64,8 +64,5 @@ def _divided(graph: Graph, shapes: dict[str, tuple[int, ...]]) -> dict[MeshDim, 
 
 def _lengths(op: ShardTensorParallel, shapes: dict[str, tuple[int, ...]]) -> set[int]:
     return {
-        shapes[name][placement.tensor_dim]
-        // (placement.split_factor if isinstance(placement, StridedShard) else 1)
-        for name, placement in op.parameters
-        if isinstance(placement, Shard | StridedShard) and shapes[name]
+        length for name, placement in op.parameters for length in sharded_lengths(placement, shapes[name])
     }

@@ -9,7 +9,6 @@ import torch
 import torch.distributed._functional_collectives as functional_collectives
 import torch.distributed.distributed_c10d as c10d
 import torch.distributed.tensor._utils as dtensor_utils
-import torch.distributed.tensor.placement_types as placement_types
 import torch.utils._python_dispatch as python_dispatch
 from torch.distributed import Work
 from torch.distributed.device_mesh import DeviceMesh
@@ -42,10 +41,6 @@ flash_attention_cuda_backward: Final[Any] = torch.ops.aten._scaled_dot_product_f
 
 # The position of a rank's block in the whole DTensor, including strided shards of FSDP over TP.
 local_block: Final[Any] = dtensor_utils.compute_local_shape_and_global_offset
-
-# A tensor that packs several of one width, each of them sharded; also FSDP's shards of rows that tensor
-# parallelism has sharded before.
-strided_shard: Final[Any] = placement_types._StridedShard
 
 # One mesh dim out of several, and several meshes over the same ranks: FSDP2 shards over (dp_shard, cp) as one
 # dim, in addition to dp_replicate. The public slicing of flattened dims is deprecated.

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from planc.runtime.torch.checkpoint.saving import Destination, write
 from planc.runtime.torch.checkpoint.staging import Stage, StagedPlanner, plan_save
-from planc.runtime.torch.checkpoint.tensors import TrainingState, named_tensors
+from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ class BackgroundSaves:
         began = time.perf_counter()
         tensors = named_tensors(state)
         if self._stage is None:
-            self._stage = Stage(plan_save(tensors, group=self._group), device=self._device)
+            planned = plan_save(tensors, packings=named_packings(state), group=self._group)
+            self._stage = Stage(planned, device=self._device)
         self._stage.copy(tensors)
         self._under_way = _UnderWay(began, Future())
         threading.Thread(

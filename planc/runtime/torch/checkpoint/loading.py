@@ -22,7 +22,12 @@ from planc.runtime.torch.agreement.texts import rank, world_size
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
 from planc.runtime.torch.checkpoint.dcp_errors import dcp_errors
 from planc.runtime.torch.checkpoint.reader import SafetensorsReader, TensorLoadPlanner
-from planc.runtime.torch.checkpoint.tensors import TrainingState, named_tensors, refuse_misfit
+from planc.runtime.torch.checkpoint.tensors import (
+    TrainingState,
+    named_packings,
+    named_tensors,
+    refuse_misfit,
+)
 
 _MAX_LISTED = 20
 
@@ -59,7 +64,7 @@ def load(state: TrainingState, *, directory: Path) -> Manifest:
         dcp.load(
             tensors,
             storage_reader=SafetensorsReader(directory, manifest=manifest),
-            planner=TensorLoadPlanner(),
+            planner=TensorLoadPlanner(named_packings(state)),
             no_dist=not dist.is_initialized(),
         )
     return manifest

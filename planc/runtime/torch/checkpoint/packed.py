@@ -11,21 +11,22 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
 
-from planc.runtime.torch.parallel.blocks import blocks, is_packed
+from planc.runtime.torch.parallel.blocks import blocks
+from planc.runtime.torch.parallel.packing import Packing
 
 
-class PackedShard:
+class PackedChunks:
     """A rank's shard of a tensor that packs several, each of which is sharded.
 
     DCP treats a DTensor's shard as one block of the whole. It asks objects of other types for their chunks,
     by the methods below, so files use the whole tensor's own order, whatever the mesh.
     """
 
-    def __init__(self, tensor: DTensor) -> None:
+    def __init__(self, tensor: DTensor, packing: Packing) -> None:
         local = tensor.to_local()
         self._size = tensor.size()
         self._parts = {
-            torch.Size([one.start for one in block]): local[held] for block, held in blocks(tensor)
+            torch.Size([one.start for one in block]): local[held] for block, held in blocks(tensor, packing)
         }
 
     def size(self) -> torch.Size:
@@ -54,9 +55,9 @@ class PackedShard:
         ]
 
 
-def with_packed_shards(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors, with PackedShard for those whose shards are several blocks."""
+def with_packed_chunks(tensors: Mapping[str, Any], packings: Mapping[str, Packing]) -> dict[str, Any]:
+    """The tensors, with PackedChunks for those whose shards are several blocks."""
     return {
-        name: PackedShard(tensor) if isinstance(tensor, DTensor) and is_packed(tensor) else tensor
+        name: PackedChunks(tensor, packings[name]) if name in packings else tensor
         for name, tensor in tensors.items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -23,24 +24,27 @@ from torch.futures import Future
 
 from planc.runtime.checkpoint_format.errors import CorruptCheckpointError, storage_errors
 from planc.runtime.checkpoint_format.manifest import Chunk, Manifest, TensorEntry
-from planc.runtime.torch.checkpoint.packed import PackedShard, with_packed_shards
+from planc.runtime.torch.checkpoint.packed import PackedChunks, with_packed_chunks
+from planc.runtime.torch.parallel.packing import Packing
 
 
 class TensorLoadPlanner(DefaultLoadPlanner):
     """DCP's planner, without its unpickling."""
 
-    def __init__(self) -> None:
+    def __init__(self, packings: Mapping[str, Packing]) -> None:
+        """`packings` are those of tensors that pack several, by name."""
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._packings = packings
 
     def set_up_planner(
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
         super().set_up_planner(state_dict, metadata, is_coordinator)
-        self.state_dict = with_packed_shards(self.state_dict)
+        self.state_dict = with_packed_chunks(self.state_dict, self._packings)
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         found = self.state_dict[index.fqn]
-        return found.part(index) if isinstance(found, PackedShard) else super().lookup_tensor(index)
+        return found.part(index) if isinstance(found, PackedChunks) else super().lookup_tensor(index)
 
     def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
         raise AssertionError(f"{read_item.dest_index.fqn}: a manifest holds tensors only")

@@ -20,7 +20,7 @@ from planc.runtime.checkpoint_format.manifest import Manifest, Progress
 from planc.runtime.torch.agreement.texts import rank
 from planc.runtime.torch.checkpoint.agreement import from_coordinator
 from planc.runtime.torch.checkpoint.dcp_errors import dcp_errors
-from planc.runtime.torch.checkpoint.tensors import TrainingState, named_tensors
+from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
 from planc.runtime.torch.checkpoint.writer import (
     Contents,
     SafetensorsWriter,
@@ -71,7 +71,8 @@ def save(state: TrainingState, *, to: Destination) -> Path:
     If any rank fails, every rank raises the same CheckpointError, and what was written of the step is
     removed.
     """
-    return write(named_tensors(state), to=to, planner=TensorSavePlanner())
+    tensors = named_tensors(state)
+    return write(tensors, to=to, planner=TensorSavePlanner(named_packings(state)))
 
 
 def write(

@@ -23,6 +23,7 @@ from torch.futures import Future
 from planc.runtime.torch.agreement.texts import rank
 from planc.runtime.torch.checkpoint.saving import save_with
 from planc.runtime.torch.checkpoint.writer import Contents, SafetensorsWriter, TensorSavePlanner
+from planc.runtime.torch.parallel.packing import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,14 @@ class Planned:
     """Finds a chunk's tensor in `tensors`, which is set again at each save."""
 
 
-def plan_save(tensors: Mapping[str, Tensor], *, group: dist.ProcessGroup | None) -> Planned:
+def plan_save(
+    tensors: Mapping[str, Tensor], *, packings: Mapping[str, Packing], group: dist.ProcessGroup | None
+) -> Planned:
     """Decide which rank writes what. Every rank must call it; nothing is written.
 
     All ranks raise the CheckpointError of any tensor that can't be saved.
     """
-    planner = TensorSavePlanner()
+    planner = TensorSavePlanner(packings)
     kept = _KeptPlan()
     save_with(kept, tensors=tensors, planner=planner, group=group)
     assert kept.plan is not None, "DCP asks every rank to write its plan"
@@ -82,7 +85,7 @@ class StagedPlanner(TensorSavePlanner):
     """Lets DCP write copies, by an existing plan."""
 
     def __init__(self, stage: Stage) -> None:
-        super().__init__()
+        super().__init__({})
         self._stage = stage
 
     def set_up_planner(

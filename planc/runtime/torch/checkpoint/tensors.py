@@ -11,6 +11,7 @@ from torch.optim import SGD, Optimizer
 
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 
 _MAX_LISTED = 20
 
@@ -43,6 +44,19 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
             for name, tensor in moments.items():
                 tensors[f"optimizer.{fqns[parameter]}.{name}"] = tensor.detach()
     return tensors
+
+
+def named_packings(state: TrainingState) -> dict[str, Packing]:
+    """The packings of the tensors that pack several, by the names of `named_tensors`."""
+    fqns = tensor_names(state.model)
+    found: dict[str, Packing] = {}
+    for parameter, packing in packed_parameters(state.model).items():
+        fqn, moments = fqns[parameter], state.optimizer.state.get(parameter, {})
+        found[f"model.{fqn}"] = packing
+        # The count of steps is a number.
+        alike = (name for name, tensor in moments.items() if tensor.shape == parameter.shape)
+        found.update({f"optimizer.{fqn}.{name}": packing for name in alike})
+    return found
 
 
 def element_type(dtype: torch.dtype) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -27,8 +27,9 @@ from planc.runtime.checkpoint_format.errors import CheckpointError, storage_erro
 from planc.runtime.checkpoint_format.manifest import Chunk, ElementType, FileEntry, TensorEntry
 from planc.runtime.checkpoint_format.shards import Entry, encode_header
 from planc.runtime.run_directory.plain_files import create_to_write
-from planc.runtime.torch.checkpoint.packed import PackedShard, with_packed_shards
+from planc.runtime.torch.checkpoint.packed import PackedChunks, with_packed_chunks
 from planc.runtime.torch.checkpoint.tensors import element_type
+from planc.runtime.torch.parallel.packing import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,10 @@ class TensorSavePlanner(DefaultSavePlanner):
     If several ranks hold a tensor, the rank with the least to write writes it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packings: Mapping[str, Packing]) -> None:
+        """`packings` are those of tensors that pack several, by name."""
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._packings = packings
 
     def set_up_planner(
         self,
@@ -71,11 +74,11 @@ class TensorSavePlanner(DefaultSavePlanner):
         is_coordinator: bool = False,
     ) -> None:
         super().set_up_planner(state_dict, storage_meta, is_coordinator)
-        self.state_dict = with_packed_shards(self.state_dict)
+        self.state_dict = with_packed_chunks(self.state_dict, self._packings)
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         found = self.state_dict[index.fqn]
-        return found.part(index) if isinstance(found, PackedShard) else super().lookup_object(index)
+        return found.part(index) if isinstance(found, PackedChunks) else super().lookup_object(index)
 
 
 class SafetensorsWriter(StorageWriter):

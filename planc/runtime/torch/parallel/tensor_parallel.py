@@ -12,9 +12,9 @@ from planc import vocab
 from planc.graph.ops import ShardTensorParallel
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.module_edges import move_at_edges
+from planc.runtime.torch.parallel.packing import Packing, note_packings, packing_of
 from planc.runtime.torch.parallel.sharded_modules import compute_locally, distribute_parameters
 from planc.runtime.torch.parallel.ties import tie, tied_parameters
-from planc.runtime.torch.private import strided_shard
 from planc.runtime.torch.session import Session
 from planc.styles import BY_NAME
 
@@ -33,11 +33,19 @@ def shard_tensor_parallel(session: Session, op: ShardTensorParallel, position: P
 def shard_module(module: nn.Module, op: ShardTensorParallel, mesh: DeviceMesh, *, rotary_width: int) -> None:
     """Shard one module as the op's style says."""
     style = BY_NAME[op.use.style]
-    is_sharded = any(isinstance(one, vocab.Shard | vocab.StridedShard) for _, one in op.parameters)
+    is_sharded = any(vocab.is_sharded(one) for _, one in op.parameters)
     if is_sharded or style.reduces_parameter_gradients:
+        note_packings(module, _packings(module, op, mesh))
         distribute_parameters(module, {name: placement(of) for name, of in op.parameters}, mesh)
         compute_locally(module, mesh, sums_whole=style.reduces_parameter_gradients)
     move_at_edges(module, op.edges, mesh, rotary_width=rotary_width)
+
+
+def _packings(module: nn.Module, op: ShardTensorParallel, mesh: DeviceMesh) -> dict[str, Packing]:
+    """The packings of a module's parameters, by local name."""
+    shapes = {name: parameter.shape for name, parameter in module.named_parameters(recurse=False)}
+    found = ((name, packing_of(of, shapes[name], num_ranks=mesh.size())) for name, of in op.parameters)
+    return {name: packing for name, packing in found if packing is not None}
 
 
 def _rotary_width(session: Session) -> int:
@@ -46,13 +54,10 @@ def _rotary_width(session: Session) -> int:
 
 
 def placement(of: vocab.Placement) -> Placement:
-    """PyTorch's placement."""
+    """PyTorch's placement; of what packs several tensors, in the ranks' order."""
     match of:
-        case vocab.Shard(tensor_dim):
+        case vocab.Shard(tensor_dim) | vocab.StridedShard(tensor_dim) | vocab.PackedShard(tensor_dim):
             return Shard(tensor_dim)
-        case vocab.StridedShard(tensor_dim, split_factor):
-            strided: Placement = strided_shard(tensor_dim, split_factor=split_factor)
-            return strided
         case vocab.Replicate():
             return Replicate()
         case vocab.Partial():

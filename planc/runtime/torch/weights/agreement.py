@@ -24,6 +24,7 @@ from planc.runtime.model_files import weight_files
 from planc.runtime.numerics import MAX_NAMED
 from planc.runtime.torch.agreement.texts import gather
 from planc.runtime.torch.parallel.blocks import Slices, blocks
+from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.replicas import digest
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.views import View
@@ -40,10 +41,11 @@ def compare_copies(session: Session, op: Any, position: Position) -> None:
         return
     names = sorted(views)
     tensors = {**dict(session.model.named_parameters()), **dict(session.model.named_buffers())}
+    packings = packed_parameters(session.model)
     own = [
         (place, block, int(digest(values)))
         for place, name in enumerate(names)
-        for block, values in local_blocks(tensors[name])
+        for block, values in local_blocks(tensors[name], packings.get(tensors[name]))
     ]
     shift = _shift(session)
     known = {(place, _flat(block)): value for place, block, value in own}
@@ -59,14 +61,14 @@ def compare_copies(session: Session, op: Any, position: Position) -> None:
         raise _failure(session, list(differing), other=_partner(-shift))
 
 
-def local_blocks(tensor: Tensor) -> Iterator[tuple[Slices, Tensor]]:
+def local_blocks(tensor: Tensor, packing: Packing | None) -> Iterator[tuple[Slices, Tensor]]:
     """(a block of the whole tensor, its values on this rank)."""
     if not isinstance(tensor, DTensor):
         yield tuple(slice(0, size) for size in tensor.shape), tensor.detach()
         return
     local: Tensor = tensor.to_local().detach()
     if local.numel():
-        for block, held in blocks(tensor):
+        for block, held in blocks(tensor, packing):
             yield block, local[held]
 
 

@@ -6,12 +6,12 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 import planc
@@ -30,6 +30,7 @@ from planc.runtime.torch.checkpoint.agreement import from_coordinator
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.tensors import tensor_names
 from planc.runtime.torch.parallel.blocks import Slices
+from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.preemption import report_undone, stops_here
 from planc.runtime.torch.weights import export_format
@@ -87,9 +88,16 @@ def _stops_here(session: Session, position: Position) -> bool:
     return stops_here(session) and session.saved_step == position.step
 
 
-def _exported(
-    session: Session, op: ExportHf, pristine: PreTrainedModel
-) -> Mapping[str, tuple[Tensor, torch.dtype]]:
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A tensor, the dtype that it is written in, and how ranks hold it if it packs several."""
+
+    tensor: Tensor
+    dtype: torch.dtype
+    packing: Packing | None
+
+
+def _exported(session: Session, op: ExportHf, pristine: PreTrainedModel) -> Mapping[str, Exported]:
     """Every tensor with the dtype that it is written in, tied ones once; buffers keep their own dtype.
 
     In the model's dtype all keep their own, as in `save_pretrained`. In another, parameters get the dtypes
@@ -98,9 +106,10 @@ def _exported(
     build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
     ignored = tuple(getattr(session.model, "_keys_to_ignore_on_save", None) or ())
     dtypes = export_format.written_dtypes(pristine, op.dtype) if op.dtype is not build.dtype else {}
+    names, packings = tensor_names(session.model), packed_parameters(session.model)
     return {
-        name: (tensor.detach(), dtypes.get(name, tensor.dtype))
-        for tensor, name in tensor_names(session.model).items()
+        name: Exported(tensor.detach(), dtypes.get(name, tensor.dtype), packings.get(tensor))
+        for tensor, name in names.items()
         if name not in ignored
     }
 
@@ -108,26 +117,26 @@ def _exported(
 class Gathering:
     """Tensors of a sharded model, gathered only while a view of them is written.
 
-    `tensors` are paired with the dtype that each is written in. All ranks request the same in turn.
+    All ranks request the same in turn.
     """
 
-    def __init__(self, tensors: Mapping[str, tuple[Tensor, torch.dtype]]) -> None:
+    def __init__(self, tensors: Mapping[str, Exported]) -> None:
         self._tensors = tensors
         self._whole: dict[str, Tensor] = {}
         self.views = {
-            name: leaf(name, shape=tensor.shape, read=partial(self._read, name))
-            for name, (tensor, _) in tensors.items()
+            name: leaf(name, shape=one.tensor.shape, read=partial(self._read, name))
+            for name, one in tensors.items()
         }
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype that a tensor is written in."""
-        return self._tensors[name][1]
+        return self._tensors[name].dtype
 
     def gather(self, view: View) -> None:
         """Gather the tensors of a view on every rank, and free all others."""
         if not self._whole.keys() >= set(view.sources):
             self._whole.clear()
-            self._whole.update({name: _gathered(name, *self._tensors[name]) for name in view.sources})
+            self._whole.update({name: _gathered(name, self._tensors[name]) for name in view.sources})
 
     def values(self, view: View) -> Tensor:
         """A view's values, once it has been gathered."""
@@ -184,15 +193,14 @@ def _gathered_in_turn(
         yield view
 
 
-def _gathered(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def _gathered(name: str, exported: Exported) -> Tensor:
     """A tensor whole, on every rank.
 
     Raises the same RunError on each where a cast leaves the range of the dtype.
     """
     # Cast first: a narrower dtype is less to gather, and each element is rounded on its own.
-    narrow = tensor.to(dtype)
-    whole = narrow.full_tensor() if isinstance(narrow, DTensor) else narrow
-    if dtype != tensor.dtype:
+    whole = gathered(exported.tensor.to(exported.dtype), exported.packing)
+    if exported.dtype != exported.tensor.dtype:
         refuse_overflow(name, whole)
     return whole
 

@@ -19,6 +19,7 @@ from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.blocks import Slices, blocks
 from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.ties import tie, tied_parameters
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.build import STALE
@@ -67,11 +68,13 @@ def initialize(model: nn.Module, *, seed: int) -> None:
     RunError if the model's own initialization leaves one unset.
     """
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    packings = packed_parameters(model)
 
     def keep(name: str, whole: Tensor) -> None:
         require_set(name, whole)
         if name in parameters:
-            copy_block(parameters[name], lambda out, block: out.copy_(whole[block]))
+            parameter = parameters[name]
+            copy_block(parameter, lambda out, block: out.copy_(whole[block]), packing=packings.get(parameter))
         elif name in buffers:
             buffers[name].copy_(whole)
 
@@ -95,20 +98,22 @@ def unset_error(name: str) -> RunError:
     )
 
 
-def copy_block(parameter: Tensor, fill: Callable[[Tensor, Slices], object]) -> None:
+def copy_block(
+    parameter: Tensor, fill: Callable[[Tensor, Slices], object], *, packing: Packing | None
+) -> None:
     """Fill this rank's blocks of a parameter by `fill(block of its memory, slices of the whole tensor)`."""
     with torch.no_grad():
-        for out, block in _local_blocks(parameter):
+        for out, block in _local_blocks(parameter, packing):
             fill(out, block)
 
 
-def _local_blocks(parameter: Tensor) -> Iterator[tuple[Tensor, Slices]]:
+def _local_blocks(parameter: Tensor, packing: Packing | None) -> Iterator[tuple[Tensor, Slices]]:
     if not isinstance(parameter, DTensor):
         yield parameter.detach(), tuple(slice(0, size) for size in parameter.shape)
         return
     local: Tensor = parameter.to_local().detach()
     if local.numel():
-        for block, held in blocks(parameter):
+        for block, held in blocks(parameter, packing):
             yield local[held], block
 
 
@@ -134,12 +139,14 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
 
     draw(pristine, seed=op.seed, keep=keep, of=lambda module: bool(module._buffers))
     filled: dict[str, str] = {}
+    packings = packed_parameters(session.model)
     for name, view in conversion.views.items():
         owner = aliases.get(name, name)
         if owner in filled:
-            _refuse_untied(parameters[owner], view, names=(filled[owner], name))
+            _refuse_untied(parameters[owner], view, names=(filled[owner], name), packings=packings)
             continue
-        copy_block(parameters[owner] if owner in parameters else buffers[owner], view.fill)
+        tensor = parameters[owner] if owner in parameters else buffers[owner]
+        copy_block(tensor, view.fill, packing=packings.get(tensor))
         filled[owner] = name
         session.loaded_views[owner] = view
     if conversion.ignored:
@@ -161,10 +168,12 @@ def _require_kept(session: Session, model: PreTrainedModel) -> None:
         )
 
 
-def _refuse_untied(parameter: nn.Parameter, view: View, *, names: tuple[str, str]) -> None:
+def _refuse_untied(
+    parameter: nn.Parameter, view: View, *, names: tuple[str, str], packings: Mapping[Tensor, Packing]
+) -> None:
     """RunError if the files have different values for tied parameters. Compares only this rank's part."""
     with torch.no_grad():
-        for held, block in _local_blocks(parameter):
+        for held, block in _local_blocks(parameter, packings.get(parameter)):
             if not _is_equal(held, view, block):
                 raise RunError(
                     f"the files have different values for {names[0]} and {names[1]}, which the model ties",
