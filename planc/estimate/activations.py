@@ -77,7 +77,7 @@ def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
         match module.kind:
             case Kind.NORM:
                 yield module.fqn, norm_bytes(work, module)
-            case Kind.LINEAR:
+            case Kind.LINEAR | Kind.CONV1D:
                 key = module.fqn.rpartition(".")[0], module.sources
                 if key not in inputs:
                     yield module.fqn, input_bytes(work, module)
@@ -97,7 +97,7 @@ def _tokens(work: RankWork, *, is_divided: bool) -> int:
 def norm_bytes(work: RankWork, module: Module) -> int:
     """A norm after a single linear layer normalizes that layer's heads, each with the same weight."""
     tokens = norm_tokens(work, module)
-    feeding = [source for source in map(work.module, module.sources) if source.kind is Kind.LINEAR]
+    feeding = [source for source in map(work.module, module.sources) if source.is_linear]
     if len(module.sources) == 1 and feeding:
         width = _local_width(work, feeding[0], 0)
     else:
@@ -129,7 +129,7 @@ def input_bytes(work: RankWork, module: Module) -> int:
 def between_bytes(work: RankWork, module: Module) -> int:
     """Bytes that elementwise operations between linear layers save: a gate, its activation, its factor."""
     feeding = [work.module(source) for source in module.sources]
-    if not feeding or any(source.kind is not Kind.LINEAR for source in feeding):
+    if not feeding or any(not source.is_linear for source in feeding):
         return 0
     width = sum(_local_width(work, source, 0) for source in feeding)
     if len(feeding) > 1:

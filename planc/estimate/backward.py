@@ -133,7 +133,7 @@ class _Walk:
         self._last_of_region = {region: fqn for fqn, region in self._regions.items()}
         self._readers: dict[_Input, int] = {}
         for module in self._order:
-            if module.kind is Kind.LINEAR:
+            if module.is_linear:
                 key = _input(module)
                 self._readers[key] = self._readers.get(key, 0) + 1
         self._read: dict[_Input, int] = {}
@@ -155,7 +155,7 @@ class _Walk:
         if unit is not None and unit not in self._gathered:
             self._gathered[unit] = self._element * unit.num_gathered
         match module.kind:
-            case Kind.LINEAR:
+            case Kind.LINEAR | Kind.CONV1D:
                 yield from self._linear(module)
             case Kind.NORM:
                 width = norm_tokens(self._work, module) * weight_width(module)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planc.estimate.rank_work import RankWork
-from planc.inventory.schema import Kind, Module
+from planc.inventory.schema import Module
 from planc.record import record
 
 _FLOAT32_BYTES = 4
@@ -74,6 +74,6 @@ def _is_router(module: Module, experts: Module) -> bool:
 def _router(work: RankWork, router: Module, *, input_bytes: int) -> Saved:
     num_experts = next(parameter.shape[0] for parameter in router.parameters if len(parameter.shape) == 2)
     # The input of a linear layer is counted with those of all others.
-    width = 0 if router.kind is Kind.LINEAR else work.inventory.hidden_size
+    width = 0 if router.is_linear else work.inventory.hidden_size
     probabilities = work.num_tokens * num_experts * _FLOAT32_BYTES
     return Saved(work.num_tokens * width * input_bytes + probabilities, probabilities)

@@ -12,7 +12,7 @@ from math import prod
 
 from planc.estimate.rank_work import RankWork
 from planc.estimate.selective import kept_results
-from planc.inventory.schema import Attention, Kind, Module
+from planc.inventory.schema import LINEAR_KINDS, Attention, Kind, Module
 from planc.record import record
 
 _FORWARD, _BOTH = 2, 6
@@ -66,7 +66,7 @@ def _products(work: RankWork) -> list[tuple[str, int]]:
 
 
 def _weights(module: Module) -> int:
-    if module.kind not in (Kind.LINEAR, Kind.OTHER):
+    if module.kind not in (*LINEAR_KINDS, Kind.OTHER):
         return 0
     return sum(prod(parameter.shape) for parameter in module.parameters if len(parameter.shape) > 1)
 

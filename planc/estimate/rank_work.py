@@ -92,9 +92,12 @@ class RankWork:
         return found
 
     def tp_shape(self, module: Module) -> tuple[int, ...] | None:
-        """The shape of a module's weight after tensor parallelism; None without a weight."""
+        """The shape of a module's weight after tensor parallelism, a linear layer's as [out, in]; None
+        without a weight."""
         found = self.layout(f"{module.fqn}.weight")
-        return found.tp_shape if found else None
+        if found is None:
+            return None
+        return found.tp_shape[::-1] if module.kind is Kind.CONV1D else found.tp_shape
 
     def layout(self, fqn: str) -> ParameterLayout | None:
         """A parameter's layout; of one that is tied, its owner's."""

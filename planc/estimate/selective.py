@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from planc.estimate.rank_work import RankWork
-from planc.inventory.schema import Attention, Kind
+from planc.inventory.schema import Attention
 from planc.styles.edges import Transfer
 from planc.vocab import DType
 
@@ -51,7 +51,7 @@ def kept_results(work: RankWork) -> frozenset[str]:
         return frozenset()
     for module in work.inventory.modules:
         region = work.region(module.fqn)
-        if module.kind is Kind.LINEAR and region is not None and region in work.selective:
+        if module.is_linear and region is not None and region in work.selective:
             num_matmuls[region] += 1
             if num_matmuls[region] % 2:
                 found.add(module.fqn)

@@ -78,10 +78,10 @@ def _width(work: RankWork, module: Module, at: At) -> int:
             return module.routing.experts_per_token
         case At.ROTARY_OUTPUT:
             return _rotary_width(work, module)
-        case At.INPUT if module.kind is ModuleKind.LINEAR:
-            return _weight(module)[1]
-        case At.OUTPUT if module.kind is ModuleKind.LINEAR:
-            return _weight(module)[0]
+        case At.INPUT if module.is_linear:
+            return module.in_features
+        case At.OUTPUT if module.is_linear:
+            return module.out_features
         case At.OUTPUT if module.kind is ModuleKind.EMBEDDING:
             return _weight(module)[1]
         case _:

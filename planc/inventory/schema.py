@@ -14,6 +14,8 @@ class Kind(StrEnum):
     """The kind of a module, for sharding rules."""
 
     LINEAR = "linear"
+    CONV1D = "conv1d"
+    """transformers' Conv1D: a linear layer that stores its weight as [in, out]."""
     EMBEDDING = "embedding"
     NORM = "norm"
     CONTAINER = "container"
@@ -21,6 +23,9 @@ class Kind(StrEnum):
     MODULE_LIST = "module_list"
     OTHER = "other"
     """Owns parameters in a way that no style supports."""
+
+
+LINEAR_KINDS = (Kind.LINEAR, Kind.CONV1D)
 
 
 @record
@@ -77,6 +82,49 @@ class Module:
     kept_in_float16: tuple[str, ...] = ()
     """Those that it loads as float32 into a float16 model only."""
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether it multiplies its input by a weight, whatever way round it stores that."""
+        return self.kind in LINEAR_KINDS
+
+    @property
+    def out_features(self) -> int:
+        """Of a linear layer."""
+        return self._features[0]
+
+    @property
+    def in_features(self) -> int:
+        """Of a linear layer."""
+        return self._features[1]
+
+    @property
+    def _features(self) -> tuple[int, ...]:
+        weight = next(parameter.shape for parameter in self.parameters if parameter.name == "weight")
+        return weight if self.kind is Kind.LINEAR else weight[::-1]
+
+
+@record
+class Packed:
+    """A projection of an attention that holds several in sequence: their widths, in its output's order.
+
+    `layer` is its path from the attention module.
+    """
+
+    layer: str
+    widths: tuple[int, ...]
+
+
+@record
+class PerHead:
+    """An argument of an attention with a value for each head along `tensor_dim`.
+
+    With `is_per_sample` that dimension holds the heads of one sample after the other.
+    """
+
+    argument: str
+    tensor_dim: int
+    is_per_sample: bool = False
+
 
 @record
 class Attention:
@@ -86,7 +134,8 @@ class Attention:
     are the attention features beyond causal softmax attention: `softcap`, `s_aux`. With `fixed_heads`, its
     code does not work if its projections return only a share of the heads. `counts` are the integer
     attributes, as paths from the attention module, by which its code works on a share once a rank divides
-    them by the number of ranks.
+    them by the number of ranks. A rank then has its part of everything that `packed` projections hold, and of
+    every `per_head` argument its own heads.
     """
 
     fqn: str
@@ -98,16 +147,20 @@ class Attention:
     extras: tuple[str, ...] = ()
     fixed_heads: bool = False
     counts: tuple[str, ...] = ()
+    packed: tuple[Packed, ...] = ()
+    per_head: tuple[PerHead, ...] = ()
 
 
 @record
 class OwnHeads:
-    """The heads of an attention with its own code that works on a share of them; `counts` as for others."""
+    """The heads of an attention with its own code that works on a share of them; the rest as for others."""
 
     fqn: str
     num_heads: int
     num_kv_heads: int
     counts: tuple[str, ...] = ()
+    packed: tuple[Packed, ...] = ()
+    per_head: tuple[PerHead, ...] = ()
 
 
 @record
@@ -192,6 +245,10 @@ class Inventory:
     def known_heads(self) -> tuple[Attention | OwnHeads, ...]:
         """Every attention whose heads are known."""
         return (*self.attentions, *self.own_heads)
+
+    def packed(self) -> dict[str, tuple[int, ...]]:
+        """The widths of what projections of attentions hold in sequence, by fqn."""
+        return {f"{one.fqn}.{held.layer}": held.widths for one in self.known_heads for held in one.packed}
 
     def own_dtypes(self, dtype: DType) -> tuple[tuple[str, DType], ...]:
         """Parameters and buffers that the model's code builds in another dtype, in a model of this dtype."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planc.inventory.files import InventoryError
-from planc.inventory.schema import Attention, Kind, Module, Parameter, Routing
+from planc.inventory.schema import Attention, Kind, Module, Packed, Parameter, PerHead, Routing
 from planc.record import record
 from planc.vocab import DType
 
@@ -40,6 +40,8 @@ class AttentionNode:
     extras: tuple[str, ...] = ()
     fixed_heads: bool = False
     counts: tuple[str, ...] = ()
+    packed: tuple[Packed, ...] = ()
+    per_head: tuple[PerHead, ...] = ()
 
 
 @record
@@ -103,6 +105,8 @@ def _fold(
             attention.extras,
             attention.fixed_heads,
             attention.counts,
+            attention.packed,
+            attention.per_head,
         ),
         unset=module.unset,
         routing=module.routing,
@@ -160,6 +164,8 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                     attention.extras,
                     attention.fixed_heads,
                     attention.counts,
+                    attention.packed,
+                    attention.per_head,
                 )
             )
     return tuple(modules), tuple(attentions)

@@ -92,6 +92,7 @@ def _signatures(bound: BoundPlan) -> dict[str, Signature]:
     made: dict[object, Signature] = {}
     found = {}
     for fqn, assignment in bound.styles.items():
+        # The layouts of parameters play no part, only which of them are sharded.
         key: object = id(assignment.rule) if assignment.rule else assignment.use
         if assignment.style.placed_by_model:
             key = fqn
@@ -263,12 +264,11 @@ class _Walk:
         A rank's shards of two tensors are not a shard of both concatenated. In mixers, widths prove nothing.
         """
         modules = [module_of(self.setting.bound.inventory, fqn) for fqn in sources]
-        if any(module.kind is not Kind.LINEAR for module in (*modules, consumer)):
+        if not all(module.is_linear for module in (*modules, consumer)):
             return False
         if any(self.setting.places.mixer(module.fqn, consumer.fqn) for module in modules):
             return False
-        width = consumer.parameters[0].shape[-1]
-        return any(module.parameters[0].shape[0] != width for module in modules)
+        return any(module.out_features != consumer.in_features for module in modules)
 
     def _arrivals(self, consumer: str, sources: Sequence[str]) -> list[tuple[str, Value]]:
         """The value that reaches a consumer, with the module that it comes from."""
@@ -390,6 +390,6 @@ def _clash_kind(module: Module, arriving: Placement, *, using: Signature) -> Cla
         return ClashKind.NORM_ON_SEQUENCE if arriving == SEQUENCE else ClashKind.NORM_ON_HEADS
     if arriving == FEATURES:
         return ClashKind.FEATURES_STAY_DIVIDED
-    if using.takes == FEATURES and arriving == WHOLE and module.kind is Kind.LINEAR:
+    if using.takes == FEATURES and arriving == WHOLE and module.is_linear:
         return ClashKind.FEATURES_NOT_DIVIDED
     return ClashKind.OTHER

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.graph.ops import ShardTensorParallel, ShareHeads
+from planc.graph.ops.share_heads import HeadArgument
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.divided_heads import divided_heads
 from planc.styles.edges import Edge
@@ -44,14 +45,19 @@ def share_heads(bound: BoundPlan) -> Iterator[ShareHeads]:
     """One op for all attentions whose code counts its heads by the same attributes."""
     if bound.plan.tensor_parallel is None:
         return
-    alike: dict[tuple[str, ...], list[tuple[str, Assignment]]] = {}
+    alike: dict[tuple[tuple[str, ...], tuple[HeadArgument, ...]], list[tuple[str, Assignment]]] = {}
     for attention, assignment in divided_heads(bound):
-        if attention.counts:
-            alike.setdefault(attention.counts, []).append((attention.fqn, assignment))
-    for counts, members in alike.items():
+        arguments = tuple(
+            HeadArgument(one.argument, one.tensor_dim, attention.num_heads, one.is_per_sample)
+            for one in attention.per_head
+        )
+        if attention.counts or arguments:
+            alike.setdefault((attention.counts, arguments), []).append((attention.fqn, assignment))
+    for (counts, arguments), members in alike.items():
         yield ShareHeads(
             modules=tuple(fqn for fqn, _ in members),
             counts=counts,
+            arguments=arguments,
             over=bound.plan.tensor_parallel.on,
             span=members[0][1].span,
         )

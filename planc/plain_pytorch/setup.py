@@ -23,7 +23,7 @@ from planc.graph.ops import (
 )
 from planc.hub.names import is_hub
 from planc.plain_pytorch.script import dtype, listed, one_dim, quoted, refuse
-from planc.styles.style import StyleUse
+from planc.styles import BY_NAME, StyleUse
 from planc.vocab import MeshDim
 
 
@@ -80,6 +80,9 @@ def shard_tensor_parallel(op: ShardTensorParallel, graph: Graph) -> Iterator[str
     style = _style(op.use)
     if style is None:
         raise refuse(op, f"the style {op.use.style} has no plain PyTorch form")
+    weight = dict(op.parameters).get("weight")
+    if weight is not None and weight != BY_NAME[op.use.style].parameters.get("weight", vocab.Replicate()):
+        raise refuse(op, "PyTorch's styles do not take a Conv1D, which stores its weight as [in, out]")
     if not op.over:
         raise refuse(op, "the mesh has no dim to shard over")
     yield f"style = {style}"
@@ -90,6 +93,8 @@ def shard_tensor_parallel(op: ShardTensorParallel, graph: Graph) -> Iterator[str
 def share_heads(op: ShareHeads, graph: Graph) -> Iterator[str]:
     if not op.over:
         raise refuse(op, "the mesh has no dim to shard over")
+    if op.arguments:
+        raise refuse(op, "arguments with a value for each head have no plain PyTorch form")
     yield f"for name in [{', '.join(listed(op.modules))}]:"
     yield "    attention: Any = model.get_submodule(name)"
     yield from (f"    attention.{path} //= {one_dim(op.over)}.size()" for path in op.counts)

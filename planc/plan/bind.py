@@ -240,7 +240,9 @@ def _styles(
     def assigned(
         fqn: str, style: Style, boundary: Boundary, span: Span, rule: PatternRule[StyleAction] | None
     ) -> Assignment:
-        placed = own.get(fqn, {}) if style.placed_by_model else style.parameters
+        module = inventory.get(fqn)
+        assert module is not None, f"{fqn} was matched in this inventory"
+        placed = own.get(fqn, {}) if style.placed_by_model else style.placements(module.kind, boundary)
         return Assignment(fqn, style, use(style, boundary), span, rule, placed)
 
     if spec.auto is not None:
@@ -248,13 +250,19 @@ def _styles(
             rule = chosen.get(fqn)
             if rule is None:
                 styles[fqn] = assigned(fqn, style, boundary, spec.auto.span, None)
-            elif not rule.override and use(rule.action.style, rule.action.boundary) != use(style, boundary):
+            elif not rule.override and _meant(rule.action) != _meant(StyleAction(style, boundary)):
                 conflicts.append(Conflict(fqn, spec.auto.span, rule.span))
     for fqn, rule in chosen.items():
         action = rule.action
         styles[fqn] = assigned(fqn, action.style, action.boundary, rule.span, rule)
     order = {fqn: index for index, fqn in enumerate(inventory.names())}
     return dict(sorted(styles.items(), key=lambda item: order[item[0]])), tuple(unknown)
+
+
+def _meant(action: StyleAction) -> object:
+    """What a rule does to a module."""
+    style, boundary = action.style, action.boundary
+    return use(style, boundary), style.placements(Kind.LINEAR, boundary)
 
 
 def _auto(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from planc.inventory.schema import Attention, Kind, OwnHeads
+from planc.inventory.schema import Attention, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
 from planc.styles.edges import FEATURES, normal
 
@@ -14,7 +14,7 @@ def divided_heads(bound: BoundPlan) -> Iterator[tuple[Attention | OwnHeads, Assi
     attentions = {attention.fqn: attention for attention in bound.inventory.known_heads}
     found: set[str] = set()
     for module in bound.inventory.modules if bound.styles else ():
-        around = attention_around(module.fqn, attentions) if module.kind is Kind.LINEAR else None
+        around = attention_around(module.fqn, attentions) if module.is_linear else None
         if around is None or around in found:
             continue
         for source in module.sources:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planc.plan.scalars import Int
-from planc.plan.types import Optional, Placement, key
+from planc.plan.types import List, Optional, Placement, key
 from planc.record import record
 from planc.styles import STYLES, Boundary
 from planc.styles.style import Style
@@ -28,12 +28,22 @@ def _style_record(style: Style) -> type[Any]:
         "output": key(Optional(Placement()), default=None, doc="placement of the output"),
         "desired": key(Optional(Placement()), default=None, doc="placement that the module needs"),
         "sequence_dim": key(Int(0, 7), default=1, doc="the activation dimension to shard"),
+        "parts": key(
+            Optional(Int(2, 64)), default=None, doc="projections of one width in the layer: 2 unless written"
+        ),
+        "widths": key(
+            Optional(List(Int(1))),
+            default=None,
+            doc="widths of the projections, where they differ",
+        ),
     }
     annotations: dict[str, Any] = {
         "input": PlacementValue | None,
         "output": PlacementValue | None,
         "desired": PlacementValue | None,
         "sequence_dim": int,
+        "parts": int | None,
+        "widths": tuple[int, ...] | None,
     }
     namespace = {"__annotations__": {name: annotations[name] for name in style.options}, "style": style}
     namespace.update({name: options[name] for name in style.options})

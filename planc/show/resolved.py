@@ -9,6 +9,7 @@ from typing import Any
 
 from planc.fmt.format import format_source
 from planc.graph.text import summarise
+from planc.inventory.schema import Kind
 from planc.plan.bind import BoundPlan, decided, is_solved
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.spec import PatternRule
@@ -17,6 +18,7 @@ from planc.plan.types import Variant, keys, render_call, type_of
 from planc.source import SourceFile
 from planc.styles import BY_NAME
 from planc.styles.style import use
+from planc.vocab import StridedShard
 
 _MIXED = re.compile(r"\{([0-9.]+(?:,[0-9.]+)+)\}")
 
@@ -136,8 +138,16 @@ def _style_call(action: StyleAction) -> Any:
         "output": settled.output,
         "desired": settled.computes_on,
         "sequence_dim": settled.sequence_dim,
+        "parts": _parts(action),
+        "widths": action.boundary.widths,
     }
     return STYLE_ACTIONS[action.style.name](**{name: options[name] for name in action.style.options})
+
+
+def _parts(action: StyleAction) -> int | None:
+    """The number of equal projections in a layer; None where their widths are listed."""
+    weight = action.style.placements(Kind.LINEAR, action.boundary).get("weight")
+    return weight.split_factor if isinstance(weight, StridedShard) else None
 
 
 def _expect(bound: BoundPlan) -> Iterator[str]:

@@ -11,6 +11,7 @@ from planc.plan.style_actions import StyleAction
 from planc.record import record
 from planc.styles import BY_NAME, Boundary
 from planc.styles.edges import FEATURES, At, Edge, normal
+from planc.styles.packed_colwise import PACKED_COLWISE, packing_options
 from planc.styles.style import edges, use
 from planc.vocab import MeshDim, Placement, Replicate
 
@@ -19,16 +20,12 @@ _SCALE = 1 << 10
 _SMALL = 32
 """A matrix below a 32nd of its container's weights may stay whole: sharding it saves next to nothing."""
 
+_LINEAR = ("colwise", "rowwise", "packed_colwise", "colwise_gather_output", "rowwise_split_input")
+
 _STYLES: Mapping[Kind, tuple[str, ...]] = {
     # In the order in which equal costs are settled.
-    Kind.LINEAR: (
-        "colwise",
-        "rowwise",
-        "packed_colwise",
-        "colwise_gather_output",
-        "rowwise_split_input",
-        "mla_kv_a_proj",
-    ),
+    Kind.LINEAR: (*_LINEAR, "mla_kv_a_proj"),
+    Kind.CONV1D: _LINEAR,
     Kind.NORM: ("replicated_with_grad_allreduce",),
     Kind.OTHER: ("moe_tp_experts", "local_params"),
     Kind.EMBEDDING: ("embedding_rowwise", "embedding_colwise"),
@@ -82,18 +79,25 @@ class Choice:
 
 
 def choices(
-    module: Module, *, tp: int, small: int, is_head: bool, is_prepared: bool, is_behind_heads: bool
+    module: Module,
+    *,
+    tp: int,
+    small: int,
+    is_head: bool,
+    is_prepared: bool,
+    is_behind_heads: bool,
+    held: tuple[int, ...] | None,
 ) -> tuple[Choice, ...]:
     """Every choice for a module, the cheapest first.
 
     Matrices of fewer than `small` elements cost nothing where they stay whole. If `is_prepared`, a container
     sums the gradient of the module's input. Only shards of its input tell a module behind an attention that
-    the heads are shared.
+    the heads are shared. `held` are the widths of the projections that an attention's layer holds.
     """
     attentions = 1 if is_behind_heads else 0
     is_norm = module.kind is Kind.NORM
     found = [Choice(None, Cost(attentions, _elements(module, small)), is_norm)]
-    for rank, action in enumerate(_actions(module, is_head), start=1):
+    for rank, action in enumerate(_actions(module, is_head, held), start=1):
         style = action.style
         whole = 0 if style.parameters or style.placed_by_model else _elements(module, small)
         apart = 0 if normal(use(style, action.boundary).input) == FEATURES else attentions
@@ -107,12 +111,14 @@ def small_elements(modules: list[Module]) -> int:
     return max((_elements(module, 0) for module in modules), default=0) // _SMALL
 
 
-def _actions(module: Module, is_head: bool) -> Iterator[StyleAction]:
+def _actions(module: Module, is_head: bool, held: tuple[int, ...] | None) -> Iterator[StyleAction]:
     for name in _STYLES.get(module.kind, ()):
         boundary = Boundary()
         if is_head and name == "colwise":
             # The loss takes sharded logits.
             boundary = Boundary(output=FEATURES)
+        elif held and name == PACKED_COLWISE.name:
+            boundary = packing_options(held)
         yield StyleAction(BY_NAME[name], boundary)
 
 
@@ -141,8 +147,19 @@ def sent_at(edge: Edge, width: int, *, tp: int) -> int:
 
 def _width(module: Module, edge: Edge) -> int:
     """Features of the value at an edge."""
-    shape = next((one.shape for one in module.parameters if len(one.shape) > 1), (0, 0))
-    out_of, into = shape[-2], shape[-1]
+    out_of, into = _matrix(module)
     if module.kind is Kind.EMBEDDING:
         return into
     return into if edge.at is At.INPUT else out_of
+
+
+def width_of_input(module: Module) -> int:
+    """Features of the value that a module with a matrix reads."""
+    return _matrix(module)[1]
+
+
+def _matrix(module: Module) -> tuple[int, int]:
+    """The last two dimensions of a module's first matrix, as [out, in]."""
+    shape = next((one.shape for one in module.parameters if len(one.shape) > 1), (0, 0))
+    first, last = shape[-2:]
+    return (last, first) if module.kind is Kind.CONV1D else (first, last)

@@ -113,7 +113,7 @@ def _is_open(inventory: Inventory, module: Module, *, placed: bool) -> bool:
     """Whether a module needs a style."""
     in_layer = bool(layer_of(inventory, module.fqn))
     match module.kind:
-        case Kind.LINEAR:
+        case Kind.LINEAR | Kind.CONV1D:
             head = inventory.head
             return in_layer or (head is not None and module.fqn == head.fqn)
         case Kind.NORM:
@@ -132,7 +132,7 @@ def _is_beside_linear(inventory: Inventory, fqn: str) -> bool:
     """Whether a module is in an attention, an MLP or the like, and not in the layer around them."""
     parent = fqn.rpartition(".")[0]
     siblings = (one for one in inventory.modules if one.fqn.rpartition(".")[0] == parent)
-    return parent != layer_of(inventory, fqn) and any(one.kind is Kind.LINEAR for one in siblings)
+    return parent != layer_of(inventory, fqn) and any(one.is_linear for one in siblings)
 
 
 def _is_in_layer(inventory: Inventory, family: str) -> bool:
@@ -152,7 +152,7 @@ def _behind_heads(inventory: Inventory, members: Mapping[str, Module]) -> frozen
     return frozenset(
         one
         for one, module in members.items()
-        if module.kind is Kind.LINEAR and around[module.fqn] and module.fqn not in read
+        if module.is_linear and around[module.fqn] and module.fqn not in read
     )
 
 

@@ -47,6 +47,7 @@ class Oracle:
         assert plan.tensor_parallel is not None, "only a plan with the block asks for rules"
         self.plan, self.inventory = _bare(plan), inventory
         self.own = plan.tensor_parallel
+        self.packed = inventory.packed()
         self.members = members_of(inventory)
         self._patterns: dict[tuple[str, bool], tuple[Pattern, ...]] = {}
 

@@ -14,7 +14,7 @@ from planc.layouts.families import as_patterns
 from planc.plan.auto import Automatic, AutoRule
 from planc.plan.spec import Plan
 from planc.plan.style_actions import StyleAction
-from planc.solve.choices import Choice, Cost, choices, sent_at, small_elements
+from planc.solve.choices import Choice, Cost, choices, sent_at, small_elements, width_of_input
 from planc.solve.containers import Container, containers
 from planc.solve.names import members_of, patterns_for
 from planc.solve.oracle import Culprits, Oracle, Refusal
@@ -123,7 +123,7 @@ class _Solver:
 
     def _prepared(self) -> int:
         """What a rank sends to sum the gradient of the container's input."""
-        widths = {self.container.members[one].parameters[0].shape[-1] for one in self.container.readers}
+        widths = {width_of_input(self.container.members[one]) for one in self.container.readers}
         return sum(sent_at(Edge(At.INPUT, WHOLE, READ_BY_PARTS), width, tp=self.tp) for width in widths)
 
     def _choices(self, *, prepared: bool) -> Mapping[str, tuple[Choice, ...]]:
@@ -137,6 +137,7 @@ class _Solver:
                 is_head=one == container.head,
                 is_prepared=prepared and one in container.readers,
                 is_behind_heads=one in container.behind_heads,
+                held=self.oracle.packed.get(module.fqn),
             )
             for one, module in container.members.items()
         }

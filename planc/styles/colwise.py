@@ -1,6 +1,6 @@
 """Column-parallel linear layers."""
 
-from planc.inventory.schema import Kind
+from planc.inventory.schema import LINEAR_KINDS
 from planc.styles.style import Style
 from planc.vocab import Replicate, Shard
 
@@ -8,7 +8,7 @@ COLWISE = Style(
     name="colwise",
     usual="model.layers.*.mlp.{gate,up}_proj",
     doc="Shards a linear layer's output features: each rank computes its own columns of the output.",
-    kinds=(Kind.LINEAR,),
+    kinds=LINEAR_KINDS,
     parameters={"weight": Shard(0), "bias": Shard(0)},
     computes_on=Replicate(),
     input=Replicate(),
@@ -22,7 +22,7 @@ COLWISE_GATHER_OUTPUT = Style(
     name="colwise_gather_output",
     usual="lm_head",
     doc="Like colwise, and gathers the output: every rank gets all features.",
-    kinds=(Kind.LINEAR,),
+    kinds=LINEAR_KINDS,
     parameters={"weight": Shard(0), "bias": Shard(0)},
     computes_on=Replicate(),
     input=Replicate(),

@@ -1,6 +1,6 @@
 """Replicated modules."""
 
-from planc.inventory.schema import Kind
+from planc.inventory.schema import LINEAR_KINDS, Kind
 from planc.styles.style import Style
 from planc.vocab import Replicate, Shard
 
@@ -8,7 +8,7 @@ REPLICATE = Style(
     name="replicate",
     usual="lm_head",
     doc="Replicates a module on every rank: all ranks compute the same from the same input.",
-    kinds=(Kind.LINEAR, Kind.EMBEDDING, Kind.NORM, Kind.OTHER),
+    kinds=(*LINEAR_KINDS, Kind.EMBEDDING, Kind.NORM, Kind.OTHER),
     parameters={},
     computes_on=Replicate(),
     input=Replicate(),

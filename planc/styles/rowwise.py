@@ -1,6 +1,6 @@
 """Row-parallel linear layers."""
 
-from planc.inventory.schema import Kind
+from planc.inventory.schema import LINEAR_KINDS
 from planc.styles.style import Style
 from planc.vocab import Partial, Replicate, Shard
 
@@ -8,7 +8,7 @@ ROWWISE = Style(
     name="rowwise",
     usual="model.layers.*.mlp.down_proj",
     doc="Shards a linear layer's input features, and reduces the partial outputs over the ranks.",
-    kinds=(Kind.LINEAR,),
+    kinds=LINEAR_KINDS,
     parameters={"weight": Shard(1), "bias": Replicate()},
     computes_on=Shard(-1),
     input=Shard(-1),
@@ -21,7 +21,7 @@ ROWWISE_SPLIT_INPUT = Style(
     name="rowwise_split_input",
     usual="model.layers.*.self_attn.o_proj",
     doc="Like rowwise, for an input that is whole on every rank: each rank takes its own features of it.",
-    kinds=(Kind.LINEAR,),
+    kinds=LINEAR_KINDS,
     parameters={"weight": Shard(1), "bias": Replicate()},
     computes_on=Shard(-1),
     input=Replicate(),

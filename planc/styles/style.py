@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import assert_never
 
 from planc.inventory.schema import Kind
 from planc.record import record
 from planc.styles.edges import READ_BY_PARTS, WHOLE, At, Edge, distribution, normal
-from planc.vocab import Placement, Replicate, Shard, StridedShard
+from planc.vocab import PackedShard, Partial, Placement, Replicate, Shard, StridedShard
 
 
 @record
 class Style:
     """A style: the placements of one module over the tensor-parallel mesh dim.
 
-    `parameters` places each parameter by its local name; one that is not listed is replicated. `computes_on`
-    is the placement of the input that the module's own arithmetic needs, and `yields` the one it gives, the
+    `parameters` places each parameter by its local name; one that is not listed is replicated. For a
+    Conv1D, which stores its weight as [in, out], `placements` has the other dimension. `computes_on` is the
+    placement of the input that the module's own arithmetic needs, and `yields` the one it gives, the
     input's unless it says another: an input in another placement (`input`) is redistributed, and so is the
     output to `output`.
     """
@@ -46,10 +48,36 @@ class Style:
     together: str = ""
     """The rules of a whole model that it only works with, and where a plan can take them from."""
 
+    def placements(self, kind: Kind, boundary: Boundary) -> Mapping[str, Placement]:
+        """The placement of each parameter of a module of this kind, with a plan's options."""
+        is_transposed = kind is Kind.CONV1D
+        if not is_transposed and boundary.parts is None and boundary.widths is None:
+            return self.parameters
+        return {
+            name: _placed(placement, boundary, is_transposed=is_transposed and name == "weight")
+            for name, placement in self.parameters.items()
+        }
+
     @property
     def example(self) -> str:
         """A rule with the style, as a plan writes it."""
         return f'"{self.usual}" -> {self.name}'
+
+
+def _placed(placement: Placement, boundary: Boundary, *, is_transposed: bool) -> Placement:
+    """The placement of a parameter for what a plan says of its layer; of one that is stored as [in, out]."""
+    match placement:
+        case Shard(tensor_dim):
+            return Shard(1 - tensor_dim if is_transposed else tensor_dim)
+        case StridedShard(tensor_dim, split_factor):
+            tensor_dim = 1 - tensor_dim if is_transposed else tensor_dim
+            if boundary.widths is not None:
+                return PackedShard(tensor_dim, boundary.widths)
+            return StridedShard(tensor_dim, boundary.parts or split_factor)
+        case PackedShard() | Replicate() | Partial():
+            return placement
+        case _:
+            assert_never(placement)
 
 
 @record
@@ -69,12 +97,17 @@ class StyleUse:
 
 @record
 class Boundary:
-    """The input and output placements that a plan can write; None for the style's own."""
+    """What a plan can write about a style's use: placements of input and output, and what a layer holds. None
+    for the style's own."""
 
     input: Placement | None = None
     output: Placement | None = None
     desired: Placement | None = None
     sequence_dim: int | None = None
+    parts: int | None = None
+    """Projections of one width that a layer holds in sequence."""
+    widths: tuple[int, ...] | None = None
+    """Those of the projections that a layer holds in sequence, where they differ."""
 
 
 def own_placement(style: str, shape: tuple[int, ...]) -> Placement | None:

@@ -79,6 +79,7 @@ OVERRIDES: Mapping[str, Sizes] = {
     "dbrx": {
         "d_model": 64,
         "n_heads": 4,
+        "num_key_value_heads": 2,
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
         "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64},
     },

@@ -10,7 +10,7 @@ from planc.inventory.schema import Kind, Module
 from planc.layouts.flow import ClashKind
 from planc.plan.bind import Assignment
 from planc.styles.edges import FEATURES, SEQUENCE, normal
-from planc.vocab import Placement, Shard
+from planc.vocab import Placement, Shard, StridedShard
 
 
 def gathered(subject: Subject, containers: Sequence[str]) -> str:
@@ -34,9 +34,9 @@ def _gathered_action(subject: Subject, module: Module, *, assignment: Assignment
     weight = assignment.style.parameters.get("weight")
     if assignment.style.meets_heads or norms_heads(subject, module.fqn):
         return "replicate"
-    if module.kind is not Kind.LINEAR:
+    if not module.is_linear:
         return None
-    if weight == Shard(0) and normal(use.output) == FEATURES:
+    if (weight == Shard(0) or isinstance(weight, StridedShard)) and normal(use.output) == FEATURES:
         return with_option("colwise_gather_output", "input", _written(assignment, "input"))
     if weight == Shard(1) and normal(use.input) == FEATURES:
         return with_option("rowwise_split_input", "output", _written(assignment, "output"))
@@ -82,7 +82,7 @@ def followers(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         module.fqn
         for module in subject.inventory.modules
-        if module.kind is Kind.LINEAR
+        if module.is_linear
         and any(fqn in module.sources and _parent(fqn) == _parent(module.fqn) for fqn in fqns)
     )
 

@@ -20,7 +20,6 @@ from planc.checks.support.remedies import changed, exchanged, gathered
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Kind
 from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
@@ -58,7 +57,7 @@ def _meeting(subject: Subject, group: ClashGroup) -> str:
 
 def _help(subject: Subject, group: ClashGroup) -> str:
     modules = group.producers if group.partners else group.consumers
-    if not all(module and module.kind is Kind.LINEAR for module in map(subject.inventory.get, modules)):
+    if not all(module and module.is_linear for module in map(subject.inventory.get, modules)):
         return "gather the features in this rule: write `output = Replicate()`"
     parents = dict.fromkeys(fqn.rpartition(".")[0] for fqn in group.consumers)
     if any(module and module.parameters for module in map(subject.inventory.get, parents)):
@@ -78,7 +77,7 @@ def _are_siblings(subject: Subject, group: ClashGroup) -> bool:
     met = (*group.producers, *group.partners, *group.consumers)
     modules = [subject.inventory.get(fqn) for fqn in met]
     parents = {fqn.rpartition(".")[0] for fqn in (group.producers[0], group.partners[0], group.consumers[0])}
-    return len(parents) == 1 and all(module and module.kind is Kind.LINEAR for module in modules)
+    return len(parents) == 1 and all(module and module.is_linear for module in modules)
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from planc.checks.support.attention_heads import AttentionHolders
 from planc.checks.support.clash_report import patterns
-from planc.checks.support.remedies import gathered
+from planc.checks.support.packed_layers import held_widths, packing_style
+from planc.checks.support.remedies import changed, gathered
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Kind, Module
+from planc.inventory.schema import Module
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import FEATURES, normal
@@ -35,8 +36,17 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 span,
                 f"{quoted(patterns(subject, fused))} holds several projections in sequence",
                 notes=("the first rank would get all of the first projection and none of the last",),
-                help=f"gather its output: write {gathered(subject, [_parent(fqn) for fqn in fused])}",
+                help=_help(subject, fused),
             )
+
+
+def _help(subject: Subject, fused: list[str]) -> str:
+    """The style that shards each projection where they are known, or rules that gather the output."""
+    held = {held_widths(subject, fqn) for fqn in fused}
+    widths = held.pop()
+    if widths is not None and not held:
+        return f"shard each projection: write {changed(subject, fused, packing_style(widths))}"
+    return f"gather its output: write {gathered(subject, [_parent(fqn) for fqn in fused])}"
 
 
 def _parent(fqn: str) -> str:
@@ -47,14 +57,14 @@ def _consumers(subject: Subject) -> Mapping[str, tuple[Module, ...]]:
     """The linear layers that each module's output reaches."""
     found: dict[str, tuple[Module, ...]] = {}
     for module in subject.inventory.modules:
-        if module.kind is Kind.LINEAR:
+        if module.is_linear:
             for source in module.sources:
                 found[source] = (*found.get(source, ()), module)
     return found
 
 
 def _leaves_columns(assignment: Assignment) -> bool:
-    divides = assignment.placement("weight") == Shard(0)
+    divides = assignment.style.parameters.get("weight") == Shard(0)
     return divides and normal(assignment.use.output) == FEATURES
 
 
@@ -63,17 +73,18 @@ def _is_fused(
 ) -> bool:
     """Whether all consumers take a fraction of the module's output, so its parts are used separately.
 
-    A projection that feeds an attention alone may hold the parts head by head, which divides well; whether it
-    does, the attention itself says.
+    A projection that feeds an attention alone may hold the parts head by head, which divides well; the factor
+    test has found whether it does.
     """
+    if fqn in subject.inventory.packed():
+        return True
     module = subject.inventory.get(fqn)
-    if module is None or module.kind is not Kind.LINEAR or not consumers:
+    if module is None or not module.is_linear or not consumers:
         return False
     if attentions.attention_of(fqn) is not None:
         return False
-    width = module.parameters[0].shape[0]
     alone = all(consumer.sources == (fqn,) for consumer in consumers)
-    return alone and all(width > consumer.parameters[0].shape[1] for consumer in consumers)
+    return alone and all(module.out_features > consumer.in_features for consumer in consumers)
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -43,7 +43,7 @@ def _reason(subject: Subject, fqn: str) -> str | None:
     readers = [one for one in subject.inventory.modules if fqn in one.sources]
     is_attention = attention in {one.fqn for one in subject.inventory.attentions}
     of_heads = [one for one in readers if one.kind is Kind.NORM and _sums(subject, one.fqn)]
-    meeting = [one for one in readers if one.kind is Kind.LINEAR and len(one.sources) > 1] + of_heads
+    meeting = [one for one in readers if one.is_linear and len(one.sources) > 1] + of_heads
     is_normed = any(one.kind is Kind.NORM and one not in of_heads for one in readers)
     if not (is_attention and is_normed and meeting):
         return "it does not compute latent keys and values with a rotary part"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from planc.checks.support.clash_report import ClashGroup, patterns, rowwise_for, rules_to_add
 from planc.checks.support.remedies import behind_norms, changed, gathered, is_sequence_divided, with_option
 from planc.checks.support.rule import Subject
-from planc.inventory.schema import Kind
+from planc.inventory.schema import LINEAR_KINDS, Kind
 from planc.layouts.families import quoted
 from planc.layouts.types import WHOLE
 from planc.styles.edges import FEATURES, SEQUENCE, normal
@@ -25,7 +25,7 @@ def combined_help(subject: Subject, group: ClashGroup) -> str:
     """The help for values that are added or multiplied: how to give all of them one layout."""
     producers, needs = group.producers, group.first.needs
     style, partner = _style(subject, producers[0]), _style(subject, group.partners[0])
-    if style is None and _is_kind(subject, producers, Kind.LINEAR):
+    if style is None and _is_kind(subject, producers, *LINEAR_KINDS):
         is_beside_linear = partner is not None and Kind.LINEAR in partner.kinds
         return rules_to_add(
             subject,
@@ -56,7 +56,7 @@ def declared_help(subject: Subject, group: ClashGroup) -> str:
     arriving, style = group.first.arriving, group.style
     if _is_kind(subject, group.consumers, Kind.NORM):
         return _norm_help(subject, group)
-    if style is None or (style.name == "replicate" and _is_kind(subject, group.consumers, Kind.LINEAR)):
+    if style is None or (style.name == "replicate" and _is_kind(subject, group.consumers, *LINEAR_KINDS)):
         return _ruleless_help(subject, group)
     if "desired" in style.options:
         if is_exchanged(subject, group):
@@ -95,7 +95,7 @@ def _norm_help(subject: Subject, group: ClashGroup) -> str:
     is_for_tokens = style is not None and "sequence_dim" in style.options
     if arriving == FEATURES and group.first.needs == WHOLE:
         parents = _parents(group.consumers)
-        gather = gathered(subject, parents) if _is_kind(subject, group.producers, Kind.LINEAR) else ""
+        gather = gathered(subject, parents) if _is_kind(subject, group.producers, *LINEAR_KINDS) else ""
         due = SEQUENCE if is_for_tokens else WHOLE
         leave = _leave(subject, group.producers, due)
         return f"gather the features for the norms: write {gather}" if gather or not leave else leave
@@ -108,7 +108,7 @@ def _norm_help(subject: Subject, group: ClashGroup) -> str:
             f"leave out the rule of {_named(subject, producer)}: only attention and MLPs need prepared inputs"
         )
     bare = [fqn for fqn in behind_norms(subject, group.consumers) if _style(subject, fqn) is None]
-    if not is_for_tokens and bare and _is_kind(subject, bare, Kind.LINEAR):
+    if not is_for_tokens and bare and _is_kind(subject, bare, *LINEAR_KINDS):
         return rules_to_add(subject, bare, "colwise")
     leave = _leave(subject, group.producers, SEQUENCE)
     return leave if leave and is_for_tokens and is_sequence_divided(subject) else _LEAVE_OUT
@@ -125,7 +125,7 @@ def _ruleless_help(subject: Subject, group: ClashGroup) -> str:
         action = f"colwise(input = {arriving}, output = Shard(-1))"
         return f"write {changed(subject, group.consumers, action)}"
     members = _members(group)
-    if _is_kind(subject, inner, Kind.LINEAR) and set(members) == set(inner):
+    if _is_kind(subject, inner, *LINEAR_KINDS) and set(members) == set(inner):
         gather = _gather_above(subject, group, members)
         if len(inner) == len(group.consumers) or head is None:
             return gather
@@ -203,8 +203,8 @@ def _parents(fqns: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fqn.rpartition(".")[0] for fqn in fqns))
 
 
-def _is_kind(subject: Subject, fqns: Sequence[str], kind: Kind) -> bool:
-    return all(module is not None and module.kind is kind for module in map(subject.inventory.get, fqns))
+def _is_kind(subject: Subject, fqns: Sequence[str], *kinds: Kind) -> bool:
+    return all(module is not None and module.kind in kinds for module in map(subject.inventory.get, fqns))
 
 
 def _style(subject: Subject, fqn: str) -> Style | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.clash_report import rules_to_add
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Kind, Module
+from planc.inventory.schema import Module
 from planc.plan.auto import Auto
 from planc.vocab import MeshDim
 
@@ -57,7 +57,7 @@ def _example(subject: Subject) -> str:
     for module in subject.inventory.modules:
         parent = module.fqn.rpartition(".")[0]
         sources = [one for one in map(subject.inventory.get, module.sources) if one is not None]
-        is_behind = sources and module.kind is Kind.LINEAR and all(_feeds(one, module) for one in sources)
+        is_behind = sources and module.is_linear and all(_feeds(one, module) for one in sources)
         if is_behind and parent not in attentions:
             first.extend(source.fqn for source in sources)
             last.append(module.fqn)
@@ -69,9 +69,9 @@ def _example(subject: Subject) -> str:
 
 def _feeds(source: Module, module: Module) -> bool:
     """Whether a module outputs exactly the features that another in its container takes."""
-    if source.kind is not Kind.LINEAR or source.fqn.rpartition(".")[0] != module.fqn.rpartition(".")[0]:
+    if not source.is_linear or source.fqn.rpartition(".")[0] != module.fqn.rpartition(".")[0]:
         return False
-    return source.parameters[0].shape[0] == module.parameters[0].shape[1]
+    return module.is_linear and source.out_features == module.in_features
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP)

@@ -1,62 +1,71 @@
-"""Layers that are sharded as two halves and do not have two."""
+"""Layers that are sharded as projections that they do not hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.support.attention_heads import AttentionHolders
 from planc.checks.support.clash_report import patterns
+from planc.checks.support.packed_layers import held_widths, packing_style
 from planc.checks.support.remedies import changed
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Kind, Module
 from planc.layouts.families import quoted
+from planc.plan.bind import Assignment
 from planc.styles.colwise import COLWISE
-from planc.vocab import MeshDim, StridedShard
+from planc.vocab import MeshDim, PackedShard, StridedShard
 
-CODE = Code("P431", "packed-projection", "this layer can't be sharded as two halves")
+CODE = Code("P431", "packed-projection", "this layer does not hold these projections")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each rule that shards two halves of a layer without them."""
+    """One finding for each rule with both options, and for each way in which its layers hold others."""
     for span, assignments in by_rule(subject):
-        packed = [one.fqn for one in assignments if _is_packed_linear(subject, one.fqn)]
-        single = [fqn for fqn in packed if not _holds_two(subject, fqn)]
-        if single:
-            names = quoted(patterns(subject, single))
+        packed = [one for one in assignments if _is_packed_linear(subject, one)]
+        rule = packed[0].rule if packed else None
+        if rule is not None and rule.action.boundary.parts and rule.action.boundary.widths:
+            yield CODE.at(span, "`parts` and `widths` exclude each other", help="leave out one of them")
+            continue
+        wrong: dict[tuple[str, str], list[str]] = {}
+        for one in packed:
+            held = held_widths(subject, one.fqn)
+            if _widths(subject, one) != held:
+                text = packing_style(held) if held else ""
+                wrong.setdefault((_described(subject, one), text), []).append(one.fqn)
+        for (described, style), fqns in wrong.items():
             yield CODE.at(
                 span,
-                f"{names} does not hold two projections of one width",
-                notes=("a rank would get columns from two places and treat them as one shard",),
-                help=f"write {changed(subject, single, COLWISE.name)}, or `colwise_gather_output` for "
+                f"{quoted(patterns(subject, fqns))} does not hold {described}",
+                notes=("a rank would get columns from several places and treat them as one shard",),
+                help=f"write {changed(subject, fqns, style)}"
+                if style
+                else f"write {changed(subject, fqns, COLWISE.name)}, or `colwise_gather_output` for "
                 "a layer that holds several",
             )
 
 
-def _is_packed_linear(subject: Subject, fqn: str) -> bool:
-    module = subject.inventory.get(fqn)
-    is_linear = module is not None and module.kind is Kind.LINEAR
-    return is_linear and isinstance(subject.bound.styles[fqn].placement("weight"), StridedShard)
+def _is_packed_linear(subject: Subject, assignment: Assignment) -> bool:
+    module = subject.inventory.get(assignment.fqn)
+    is_linear = module is not None and module.is_linear
+    return is_linear and isinstance(assignment.placement("weight"), StridedShard | PackedShard)
 
 
-def _holds_two(subject: Subject, fqn: str) -> bool:
-    """Whether all consumers take half of the layer's output; inside attention there are three parts."""
-    if AttentionHolders.of(subject.inventory).attention_of(fqn) is not None:
-        return False
-    (width, *_) = _weight(subject.inventory.get(fqn))
-    consumers = [
-        module for module in subject.inventory.modules if module.kind is Kind.LINEAR and fqn in module.sources
-    ]
-    return bool(consumers) and all(
-        consumer.sources == (fqn,) and 2 * _weight(consumer)[1] == width for consumer in consumers
-    )
-
-
-def _weight(module: Module | None) -> tuple[int, ...]:
+def _widths(subject: Subject, assignment: Assignment) -> tuple[int, ...]:
+    """The widths of the projections that a rule says a layer holds."""
+    placement, module = assignment.placement("weight"), subject.inventory.get(assignment.fqn)
+    assert isinstance(placement, StridedShard | PackedShard), "only packed layers are asked about"
     assert module is not None, "styles are of modules of this inventory"
-    return next(parameter.shape for parameter in module.parameters if parameter.name == "weight")
+    return placement.widths_of(module.out_features)
+
+
+def _described(subject: Subject, assignment: Assignment) -> str:
+    """`3 projections of one width`."""
+    placement = assignment.placement("weight")
+    if isinstance(placement, PackedShard):
+        return f"projections of the widths {list(placement.widths)}"
+    number = len(_widths(subject, assignment))
+    return f"{'two' if number == 2 else number} projections of one width"
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

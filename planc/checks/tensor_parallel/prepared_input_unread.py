@@ -14,7 +14,7 @@ from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGR
 from planc.checks.tensor_parallel.rowwise_without_colwise import CODE as ROWWISE_WITHOUT_COLWISE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Kind, Module
+from planc.inventory.schema import Module
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import SEQUENCE, normal
@@ -83,7 +83,7 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
     bare = [one for one in readers if not _gives_a_part(subject, one.fqn)]
     if bare:
         names = [one.fqn for one in bare]
-        is_plain_linear = all(one.kind is Kind.LINEAR and one.fqn not in subject.bound.styles for one in bare)
+        is_plain_linear = all(one.is_linear and one.fqn not in subject.bound.styles for one in bare)
         reason = f"which {quoted(patterns(subject, names))} reads whole"
         if is_plain_linear:
             return reason, f"write {changed(subject, names, 'colwise')}, or leave this rule out"

@@ -26,7 +26,6 @@ from planc.checks.support.remedies import (
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Kind
 from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
@@ -70,7 +69,7 @@ def _help(subject: Subject, group: ClashGroup) -> str:
     sources = [source for module in modules if module for source in module.sources]
     before = behind_norms(subject, sources)
     bare = [fqn for fqn in before if fqn not in subject.bound.styles]
-    if bare and all(module and module.kind is Kind.LINEAR for module in map(subject.inventory.get, bare)):
+    if bare and all(module and module.is_linear for module in map(subject.inventory.get, bare)):
         return rules_to_add(subject, bare, "colwise")
     if any(norms_heads(subject, fqn) for fqn in sources):
         return f"write {changed(subject, before, 'colwise')}, since the norms need sharded heads"

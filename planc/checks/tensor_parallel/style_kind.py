@@ -9,7 +9,7 @@ from planc.checks.support.remedies import changed, followers, is_sequence_divide
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.rule_groups import by_rule
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.schema import Kind
+from planc.inventory.schema import LINEAR_KINDS, Kind
 from planc.layouts.families import families, quoted
 from planc.layouts.places import weightless_norms
 from planc.plan.bind import Assignment
@@ -23,6 +23,7 @@ _MAX_PATTERNS = 3
 
 _KINDS = {
     Kind.LINEAR: ("a linear layer", "linear layers"),
+    Kind.CONV1D: ("a Conv1D", "Conv1D layers"),
     Kind.EMBEDDING: ("an embedding", "embeddings"),
     Kind.NORM: ("a norm", "norms"),
     Kind.CONTAINER: (
@@ -58,7 +59,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 def _label(subject: Subject, kind: Kind, fqns: Sequence[str], *, style: Style) -> str:
     """`rowwise` needs a linear layer; these modules are norms, with the names in the place of `these`."""
-    needed = " or ".join(_KINDS[one][0] for one in style.kinds)
+    # A Conv1D is a linear layer for every style that takes both.
+    kinds = (one for one in style.kinds if one is not Kind.CONV1D)
+    needed = " or ".join(_KINDS[one][0] for one in kinds)
     names = families(subject.inventory, fqns)
     found = f"is {_KINDS[kind][0]}" if len(names) == 1 else f"are {_KINDS[kind][1]}"
     return f"`{style.name}` needs {needed}; {quoted(names[:_MAX_PATTERNS])} {found}"
@@ -95,7 +98,7 @@ def _best(subject: Subject, kind: Kind, fqns: Sequence[str]) -> str | None:
     if kind is Kind.EMBEDDING:
         return "embedding_rowwise(output = Shard(1))" if is_sequence_divided(subject) else "embedding_rowwise"
     head = subject.inventory.head
-    if kind is Kind.LINEAR and all(followers(subject, [fqn]) or (head and fqn == head.fqn) for fqn in fqns):
+    if kind in LINEAR_KINDS and all(followers(subject, [fqn]) or (head and fqn == head.fqn) for fqn in fqns):
         return "colwise"
     return None
 

@@ -12,9 +12,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from planc.inventory.probe.attention_calls import AttentionCall
 from planc.inventory.probe.factor_test import Counts
 from planc.inventory.probe.forwards import run_again
-from planc.inventory.probe.head_probe import Core, Heads, fixed_heads, take_shares, upstream
+from planc.inventory.probe.head_probe import Core, fixed_heads, take_shares, upstream
+from planc.inventory.probe.kinds import Linear, out_features
 from planc.inventory.probe.small_attention import heads_of, legal_shares, try_shares
-from planc.inventory.schema import Attention, OwnHeads
+from planc.inventory.probe.trial_shares import BLOCK, Heads, widths_of
+from planc.inventory.schema import Attention, OwnHeads, Packed, PerHead
+from planc.modeling.head_counts import value_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,10 @@ def attentions_of(observed: Observed) -> tuple[Attention, ...]:
         if (projections := _projections(observed, named, fqn))
     ]
     fixed = fixed_heads(cores, run=lambda: _heads_of_calls(observed))
-    counts = _counts(observed, [core for core in cores if core.attention in fixed])
+    fused = {core.attention for core in cores if len(core.projections) == 1}
+    # Parts of a fused projection may have the right shapes and the wrong contents.
+    tried = _counts(observed, [core for core in cores if core.attention in fixed | fused])
+    fixed |= {core.attention for core in cores if core.attention in fused and core.parts > 1}
     return tuple(
         Attention(
             fqn,
@@ -56,8 +62,8 @@ def attentions_of(observed: Observed) -> tuple[Attention, ...]:
             call.window,
             call.value_dim,
             (*call.extras, *chunked),
-            module in fixed and fqn not in counts,
-            counts.get(fqn, ()),
+            module in fixed and fqn not in tried,
+            *sharing(module, tried.get(fqn), (call.num_heads, call.num_kv_heads)),
         )
         for fqn, module in named.items()
         if (call := found.get(module)) is not None
@@ -73,31 +79,50 @@ def heads_of_own(observed: Observed, own: Sequence[str]) -> tuple[OwnHeads, ...]
     modules = {fqn: observed.model.get_submodule(fqn) for fqn in tried}
     working = take_shares(
         {modules[fqn]: one for fqn, one in tried.items()},
+        heads=heads,
         share=shares[0],
         run=lambda: run_again(observed.model),
     )
-    return tuple(
-        OwnHeads(fqn, *heads, tried[fqn].attributes)
-        for fqn in own
-        if fqn in tried and modules[fqn] in working
+    found = {fqn: sharing(modules[fqn], tried[fqn], heads) for fqn in own if modules.get(fqn) in working}
+    return tuple(OwnHeads(fqn, heads[0], heads[1], *one) for fqn, one in found.items())
+
+
+def sharing(
+    attention: nn.Module, counts: Counts | None, heads: Heads
+) -> tuple[tuple[str, ...], tuple[Packed, ...], tuple[PerHead, ...]]:
+    """The attributes that a rank divides, what projections hold in sequence, and the arguments by head."""
+    if counts is None:
+        return (), (), ()
+    packed = tuple(
+        Packed(layer, widths)
+        for layer, layout in zip(counts.first, counts.layouts, strict=True)
+        if layout != BLOCK
+        and (widths := widths_of(layout, _out_features(attention, layer), heads)) is not None
     )
+    return counts.attributes, packed, counts.per_head
 
 
-def _counts(observed: Observed, fixed: Sequence[Core]) -> Mapping[str, tuple[str, ...]]:
-    """The attributes that make fixed attentions work on a share, by fqn, where any do."""
+def _out_features(attention: nn.Module, layer: str) -> int:
+    found = attention.get_submodule(layer)
+    assert isinstance(found, Linear), f"{layer} was recorded as a linear layer"
+    return out_features(found)
+
+
+def _counts(observed: Observed, attentions: Sequence[Core]) -> Mapping[str, Counts]:
+    """What makes attentions work on a share, by fqn, where anything does."""
     names = {module: fqn for fqn, module in observed.model.named_modules()}
     heads = heads_of(observed.config)
     # The small model has the config's heads: attentions with others are not like its own.
-    cores = {names[core.attention]: core for core in fixed if heads and core.heads[0] == heads[0]}
+    cores = {names[core.attention]: core for core in attentions if heads and core.heads[0] == heads[0]}
     tried = {
         fqn: one
         for fqn, one in _tried(observed, tuple(cores)).items()
         if _fits(observed, fqn, one, cores[fqn].heads)
     }
-    shared = [replace(cores[fqn], counts=one.attributes) for fqn, one in tried.items()]
+    shared = [replace(cores[fqn], counts=one) for fqn, one in tried.items()]
     # The model itself runs too: its code may branch on sizes that the small one does not have.
     failed = fixed_heads(shared, run=lambda: _heads_of_calls(observed)) if shared else frozenset()
-    return {fqn: one.attributes for fqn, one in tried.items() if cores[fqn].attention not in failed}
+    return {fqn: one for fqn, one in tried.items() if cores[fqn].attention not in failed}
 
 
 def _tried(observed: Observed, fqns: Sequence[str]) -> Mapping[str, Counts]:
@@ -105,18 +130,17 @@ def _tried(observed: Observed, fqns: Sequence[str]) -> Mapping[str, Counts]:
 
 
 def _fits(observed: Observed, fqn: str, counts: Counts, heads: Heads) -> bool:
-    """Whether every number of ranks that shares the heads divides the attributes, and one is the heads."""
+    """Whether every number of ranks that shares the heads divides the attributes, and one is the heads or
+    the width of all queries."""
     attention = observed.model.get_submodule(fqn)
-    values = [_value(attention, path) for path in counts.attributes]
+    values = [value_at(attention, path) for path in counts.attributes]
     if any(value is None or value % gcd(*heads) for value in values):
         return False
-    return not values or heads[0] in values
-
-
-def _value(attention: nn.Module, path: str) -> int | None:
-    owner, _, name = path.rpartition(".")
-    value = getattr(attention.get_submodule(owner), name, None)
-    return value if type(value) is int else None
+    _, packed, _ = sharing(attention, counts, heads)
+    if any(width % gcd(*heads) for one in packed for width in one.widths):
+        return False
+    known = {heads[0], *(one.widths[0] for one in packed)}
+    return not values or bool(known.intersection(values))
 
 
 def _heads_of_calls(observed: Observed) -> Mapping[nn.Module, Heads]:
@@ -126,12 +150,12 @@ def _heads_of_calls(observed: Observed) -> Mapping[nn.Module, Heads]:
     return {module: (call.num_heads, call.num_kv_heads) for module, call in observed.calls.items()}
 
 
-def _projections(observed: Observed, named: Mapping[str, nn.Module], fqn: str) -> tuple[nn.Linear, ...]:
+def _projections(observed: Observed, named: Mapping[str, nn.Module], fqn: str) -> tuple[Linear, ...]:
     """The linear layers whose outputs an attention turns into queries, keys and values."""
     into = observed.cores[fqn]
     # Norms of queries and keys are between a projection and the core.
     behind = {
-        source for name in into if not isinstance(named[name], nn.Linear) for source in observed.inputs[name]
+        source for name in into if not isinstance(named[name], Linear) for source in observed.inputs[name]
     }
     # A gate multiplies the core's output, and is sharded with it.
     beside = {
@@ -141,7 +165,7 @@ def _projections(observed: Observed, named: Mapping[str, nn.Module], fqn: str) -
         for source in sources
     }
     inside = {name for name in {*into, *behind, *beside} if name.startswith(f"{fqn}.")}
-    found = {name: module for name in inside if isinstance(module := named[name], nn.Linear)}
+    found = {name: module for name in inside if isinstance(module := named[name], Linear)}
     # The projections to latent keys and values stay whole; the ones that read them return the heads.
     latent = {source for name in found for source in upstream(name, within=fqn, inputs=observed.inputs)}
     return tuple(module for name, module in found.items() if name not in latent)

@@ -1,8 +1,10 @@
 """Whether the shares of an attention add up to the whole, tried with numbers. Imports torch, for the probe.
 
-Rank r has the r-th block of rows of every linear layer but the last, and that block of columns of the last.
+Rank r has the r-th block of the output features of every linear layer but the last, and that block of the
+last's input features. Of a layer that holds several projections in sequence it has the r-th block of each.
 The sum over ranks of the last layer's output, and of the gradients of everything that enters the attention,
-must equal the whole's. Some integer attributes of the code become those of one rank; nothing else changes.
+must equal the whole's. Some integer attributes of the code become those of one rank, and arguments with a
+value for each head are cut; nothing else changes.
 """
 
 from __future__ import annotations
@@ -16,11 +18,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from planc.inventory.probe.kinds import Linear, in_features, out_features
+from planc.inventory.probe.trial_shares import (
+    Arguments,
+    Heads,
+    Layout,
+    layouts_of,
+    part_of,
+    per_head_arguments,
+    widths_of,
+)
+from planc.inventory.schema import PerHead
+from planc.modeling.head_counts import CONFIG, IN_CONFIG, Share, cut_arguments, set_at, value_at
 
 LIMITS: Mapping[torch.dtype, float] = {torch.float64: 1e-9, torch.float32: 1e-5}
 """The relative error at which shares add up. A wrong attribute is off by a tenth and more."""
 _MAX_ATTRIBUTES, _MAX_TRIALS = 3, 200
-"""The most attributes that change together, and the most sets of them that are tried."""
+"""The most attributes that change together, and the most sets of them that are tried with a layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +44,8 @@ class Call:
     """One call of an attention, with real weights and inputs."""
 
     attention: nn.Module
-    arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
+    named: Arguments
+    num_samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +57,15 @@ class Counts:
     """The layers that share their output features."""
     last: str
     """The layer that shares its input features."""
+    layouts: tuple[Layout, ...]
+    """How each of the first layers holds what it projects to."""
+    per_head: tuple[PerHead, ...] = ()
+    """The arguments of which a rank has its own heads."""
 
 
-def find_counts(call: Call, *, shares: Sequence[int], dtype: torch.dtype) -> Counts | None:
-    """The smallest set of attributes with which the shares of `shares` ranks add up; None without one.
+def find_counts(call: Call, *, heads: Heads, shares: Sequence[int], dtype: torch.dtype) -> Counts | None:
+    """The layouts and the smallest set of attributes with which the shares of `shares` ranks add up; None
+    without them.
 
     None also if several sets of one size do, because nothing shows which of them the code means.
     """
@@ -52,28 +73,40 @@ def find_counts(call: Call, *, shares: Sequence[int], dtype: torch.dtype) -> Cou
     if order is None:
         return None
     *first, last = order
-    trial = _Trial(call, tuple(first), last, LIMITS[dtype])
+    trial = _Trial(call, tuple(first), last, LIMITS[dtype], heads)
     if not trial.is_possible(shares):
         return None
+    cut = ((), per_head_arguments(call.named, num_heads=heads[0], num_samples=call.num_samples))
     names = tuple(_attributes(call.attention, shares))
-    num_trials = 0
+    features = [out_features(_layer(call, name)) for name in first]
+    for per_head, layouts in itertools.product(dict.fromkeys(cut), layouts_of(features, heads)):
+        trial.layouts, trial.per_head = layouts, per_head
+        found = list(_smallest(trial, names, shares))
+        if found:
+            is_clear = len(found) == 1
+            return Counts(found[0], tuple(first), last, layouts, per_head) if is_clear else None
+    return None
+
+
+def _smallest(trial: _Trial, names: Sequence[str], shares: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """The smallest sets of attributes with which the shares add up."""
+    num_trials, found = 0, False
     for size in range(min(_MAX_ATTRIBUTES, len(names)) + 1):
-        found = []
         for attributes in itertools.combinations(names, size):
             num_trials += 1
             if num_trials > _MAX_TRIALS:
-                return None
+                return
             if all(trial.adds_up(attributes, share) for share in shares):
-                found.append(attributes)
+                found = True
+                yield attributes
         if found:
-            return Counts(found[0], tuple(first), last) if len(found) == 1 else None
-    return None
+            return
 
 
 def _linear_order(call: Call) -> tuple[str, ...] | None:
     """The linear layers in the order of their calls; None if one runs twice, or others have matrices."""
     order: list[str] = []
-    linears = {name: one for name, one in call.attention.named_modules() if isinstance(one, nn.Linear)}
+    linears = {name: one for name, one in call.attention.named_modules() if isinstance(one, Linear)}
     matrices = (
         name
         for name, one in call.attention.named_modules()
@@ -86,19 +119,25 @@ def _linear_order(call: Call) -> tuple[str, ...] | None:
         one.register_forward_hook(lambda *_, name=name: order.append(name)) for name, one in linears.items()
     ]
     with _removed(handles):
-        _run(call, call.arguments, call.keywords)
+        _run(call, call.named.positional, call.named.keywords)
     return tuple(order) if sorted(order) == sorted(linears) and len(order) > 1 else None
 
 
 def _attributes(attention: nn.Module, shares: Sequence[int]) -> Iterator[str]:
     """Paths of the integers that every number of ranks divides."""
-    for path, module in attention.named_modules():
-        if isinstance(module, nn.Linear):
-            continue
-        for name, value in vars(module).items():
-            is_count = type(value) is int and value > 1 and not name.startswith("_")
-            if is_count and all(value % share == 0 for share in shares):
-                yield f"{path}.{name}" if path else name
+    paths = [
+        f"{path}.{name}" if path else name
+        for path, module in attention.named_modules()
+        if not isinstance(module, Linear)
+        for name in vars(module)
+        if not name.startswith("_")
+    ]
+    if hasattr(attention, CONFIG):
+        paths += [f"{CONFIG}.{name}" for name in IN_CONFIG]
+    for path in paths:
+        value = value_at(attention, path)
+        if value is not None and value > 1 and all(value % share == 0 for share in shares):
+            yield path
 
 
 @dataclass(slots=True)
@@ -107,12 +146,15 @@ class _Trial:
     first: tuple[str, ...]
     last: str
     limit: float
+    heads: Heads
+    layouts: tuple[Layout, ...] = ()
+    per_head: tuple[PerHead, ...] = ()
     _expected: tuple[Tensor, ...] = ()
 
     def is_possible(self, shares: Sequence[int]) -> bool:
         """Whether ranks can have equal blocks, and the whole can be computed and depends on its inputs."""
-        sizes = [self._linear(name).out_features for name in self.first]
-        sizes.append(self._linear(self.last).in_features)
+        sizes = [out_features(self._linear(name)) for name in self.first]
+        sizes.append(in_features(self._linear(self.last)))
         if any(size % share for size in sizes for share in shares):
             return False
         try:
@@ -128,7 +170,7 @@ class _Trial:
             for rank in range(share):
                 try:
                     with self._share_of(rank, share):
-                        values = self._values()
+                        values = self._values(rank, share)
                 except Exception:  # views of other sizes, in a model's own code
                     return False
                 if [one.shape for one in values] != [one.shape for one in self._expected]:
@@ -136,14 +178,14 @@ class _Trial:
                 total = tuple(map(torch.add, total, values)) if total else values
         return all(_error(*pair) <= self.limit for pair in zip(total, self._expected, strict=True))
 
-    def _linear(self, name: str) -> nn.Linear:
-        found = self.call.attention.get_submodule(name)
-        assert isinstance(found, nn.Linear), f"{name} was recorded as a linear layer"
-        return found
+    def _linear(self, name: str) -> Linear:
+        return _layer(self.call, name)
 
-    def _values(self) -> tuple[Tensor, ...]:
+    def _values(self, rank: int = 0, share: int = 1) -> tuple[Tensor, ...]:
         """The last layer's output, and the gradient of every tensor that enters the attention."""
         leaves: list[Tensor] = []
+        cut = {one.argument: one for one in self.per_head} if share > 1 else {}
+        own = Share(rank, share, self.heads[0])
 
         def as_leaf(value: Tensor) -> Tensor:
             if not value.is_floating_point():
@@ -151,8 +193,15 @@ class _Trial:
             leaves.append(value.detach().clone().requires_grad_())
             return leaves[-1]
 
-        arguments = _mapped(self.call.arguments, as_leaf)
-        keywords = _mapped(dict(self.call.keywords), as_leaf)
+        def given(name: str, value: Any) -> Any:
+            entered = _mapped(value, as_leaf)
+            if name not in cut:
+                return entered
+            return own.of(entered, cut[name].tensor_dim, cut[name].is_per_sample)
+
+        named = self.call.named
+        arguments = tuple(map(given, named.names, named.positional))
+        keywords = {name: given(name, value) for name, value in named.keywords.items()}
         outputs: list[Tensor] = []
         # Behind the last layer, code may add what every rank has whole.
         handle = self._linear(self.last).register_forward_hook(lambda _, __, out: outputs.append(out))
@@ -174,35 +223,78 @@ class _Trial:
             bias: Tensor | None = parameters["bias"]
             assert weight is not None, "every linear layer has a weight"
             if name == self.last:
-                weight = weight.chunk(share, dim=1)[rank]
+                weight = weight.chunk(share, dim=_in_dim(self._linear(name)))[rank]
                 bias = bias if bias is None or rank == 0 else torch.zeros_like(bias)
             else:
-                weight = weight.chunk(share)[rank]
-                bias = bias if bias is None else bias.chunk(share)[rank]
+                weight, bias = self._columns(name, weight, bias, rank=rank, share=share)
             shard = {"weight": weight, "bias": bias}
-            own = self._linear(name)._parameters
-            own.update({key: None if one is None else nn.Parameter(one) for key, one in shard.items()})
+            layer = self._linear(name)
+            layer._parameters.update(
+                {key: None if one is None else nn.Parameter(one) for key, one in shard.items()}
+            )
+            if isinstance(layer, Conv1D) and name != self.last:
+                layer.nf //= share
         try:
             yield
         finally:
             for name, parameters in kept.items():
-                self._linear(name)._parameters.update(parameters)
+                layer = self._linear(name)
+                layer._parameters.update(parameters)
+                if isinstance(layer, Conv1D) and name != self.last:
+                    layer.nf *= share
+
+    def _columns(
+        self, name: str, weight: Tensor, bias: Tensor | None, *, rank: int, share: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """A rank's output features of one of the first layers."""
+        layer = self._linear(name)
+        layout = self.layouts[self.first.index(name)]
+        dim = 1 - _in_dim(layer)
+        widths = widths_of(layout, weight.shape[dim], self.heads)
+        assert widths is not None, "only layouts that fit are tried"
+        if any(width % share for width in widths):
+            raise ValueError("parts that ranks can't share evenly")
+        of_weight = part_of(weight, widths, dim=dim, rank=rank, share=share)
+        return of_weight, None if bias is None else part_of(bias, widths, dim=0, rank=rank, share=share)
+
+
+@contextlib.contextmanager
+def shared(attention: nn.Module, counts: Counts, *, heads: Heads, by: int) -> Iterator[None]:
+    """Inside, the code of an attention works on the first rank's share of the heads."""
+    cuts = [(one.argument, one.tensor_dim, one.is_per_sample) for one in counts.per_head]
+    handle = cut_arguments(attention, cuts, Share(0, by, heads[0]))
+    with _removed([handle]), divided(attention, counts.attributes, by=by):
+        yield
 
 
 @contextlib.contextmanager
 def divided(attention: nn.Module, attributes: Sequence[str], *, by: int) -> Iterator[None]:
     """Inside, the attributes at these paths are divided by a number of ranks."""
-    kept: list[tuple[nn.Module, str, int]] = []
-    for path in attributes:
-        owner, _, name = path.rpartition(".")
-        module = attention.get_submodule(owner)
-        kept.append((module, name, getattr(module, name)))
-        setattr(module, name, kept[-1][2] // by)
+    kept = dict(vars(attention))
+    values = {path: value_at(attention, path) for path in attributes}
+    for path, value in values.items():
+        assert value is not None, f"{path} was an integer"
+        set_at(attention, path, value // by)
     try:
         yield
     finally:
-        for module, name, value in kept:
-            setattr(module, name, value)
+        for path, value in values.items():
+            if value is not None:
+                set_at(attention, path, value)
+        if CONFIG in kept:
+            # The attention had the model's own config, and not a copy.
+            vars(attention)[CONFIG] = kept[CONFIG]
+
+
+def _layer(call: Call, name: str) -> Linear:
+    found = call.attention.get_submodule(name)
+    assert isinstance(found, Linear), f"{name} was recorded as a linear layer"
+    return found
+
+
+def _in_dim(layer: Linear) -> int:
+    """The dimension of a layer's weight that its input features are along."""
+    return 0 if isinstance(layer, Conv1D) else 1
 
 
 def _run(call: Call, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:

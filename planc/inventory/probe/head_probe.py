@@ -10,10 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from planc.inventory.probe.factor_test import Counts, divided
-
-Heads = tuple[int, int]
-"""Query heads, key/value heads."""
+from planc.inventory.probe.factor_test import Counts, shared
+from planc.inventory.probe.kinds import Linear, in_features
+from planc.inventory.probe.trial_shares import Heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +20,10 @@ class Core:
     """An attention with the linear layers whose outputs it turns into queries, keys and values."""
 
     attention: nn.Module
-    projections: tuple[nn.Linear, ...]
+    projections: tuple[Linear, ...]
     heads: Heads
-    counts: tuple[str, ...] = ()
-    """The attributes that a rank divides with the heads."""
+    counts: Counts | None = None
+    """What a rank divides with the heads."""
 
     @property
     def parts(self) -> int:
@@ -51,7 +50,7 @@ def fixed_heads(
 
 
 def take_shares(
-    attentions: Mapping[nn.Module, Counts], *, share: int, run: Callable[[], object]
+    attentions: Mapping[nn.Module, Counts], *, heads: Heads, share: int, run: Callable[[], object]
 ) -> frozenset[nn.Module]:
     """The attentions that run on a share of the first layers' features, and give the last its share.
 
@@ -69,7 +68,7 @@ def take_shares(
 
     with contextlib.ExitStack() as stack:
         for attention, counts in attentions.items():
-            stack.enter_context(divided(attention, counts.attributes, by=share))
+            stack.enter_context(shared(attention, counts, heads=heads, by=share))
             for name in counts.first:
                 handle = attention.get_submodule(name).register_forward_hook(take_share)
                 stack.callback(handle.remove)
@@ -82,7 +81,7 @@ def take_shares(
     return frozenset(
         attention
         for attention, layer in last.items()
-        if isinstance(layer, nn.Linear) and widths.get(layer) == layer.in_features // share
+        if isinstance(layer, Linear) and widths.get(layer) == in_features(layer) // share
     )
 
 
@@ -130,21 +129,24 @@ def _shared(core: Core, entered: list[Core]) -> Iterator[None]:
     def take_share(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         return output[..., : output.shape[-1] // core.parts]
 
-    def widen(module: nn.Linear, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def widen(module: Linear, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         value, *rest = args
-        return (value.new_empty((*value.shape[:-1], module.in_features)), *rest)
+        return (value.new_empty((*value.shape[:-1], in_features(module))), *rest)
 
     own = dict(core.attention._parameters)
-    attributes = divided(core.attention, core.counts, by=core.parts)
+    counts = core.counts
+    attributes: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if counts is not None:
+        attributes = shared(core.attention, counts, heads=core.heads, by=core.parts)
     for name, parameter in own.items():
         if parameter is not None and parameter.shape == core.heads[:1]:
             # One number per head is sharded as the heads are.
             core.attention._parameters[name] = nn.Parameter(parameter[: parameter.shape[0] // core.parts])
     handles = [core.attention.register_forward_pre_hook(enter)]
     for module in core.attention.modules():
-        if isinstance(module, nn.Linear) and module in core.projections:
+        if isinstance(module, Linear) and module in core.projections:
             handles.append(module.register_forward_hook(take_share))
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, Linear):
             handles.append(module.register_forward_pre_hook(widen))
     try:
         with attributes:

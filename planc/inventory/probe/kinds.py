@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from planc.inventory.schema import Kind
+
+Linear: TypeAlias = nn.Linear | Conv1D
+"""Layers that multiply their input by a weight."""
+
+
+def out_features(layer: Linear) -> int:
+    features: int = layer.nf if isinstance(layer, Conv1D) else layer.out_features
+    return features
+
+
+def in_features(layer: Linear) -> int:
+    features: int = layer.nx if isinstance(layer, Conv1D) else layer.in_features
+    return features
 
 
 def kind_of(module: nn.Module) -> Kind:
@@ -17,6 +31,8 @@ def kind_of(module: nn.Module) -> Kind:
         case nn.Linear():
             of_module: Any = type(module)
             return Kind.LINEAR if _is_linear(of_module) else Kind.OTHER
+        case Conv1D():
+            return Kind.CONV1D if type(module) is Conv1D else Kind.OTHER
         case nn.Embedding():
             # Of a norm's weight inside, each rank would have the gradient of its own rows.
             has_more = any(owns_parameters(child) for child in module.children())

@@ -30,7 +30,14 @@ from planc.inventory.probe.attention_calls import (
 )
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run, run_again
-from planc.inventory.probe.kinds import is_featurewise, is_renumbered, kind_of, owns_parameters
+from planc.inventory.probe.kinds import (
+    Linear,
+    is_featurewise,
+    is_renumbered,
+    kind_of,
+    out_features,
+    owns_parameters,
+)
 from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.outside_probe import needing_all_tokens, read_by_layers
@@ -234,7 +241,7 @@ def _record(
     named = dict(model.named_modules())
     flow = _Flow({fqn: index for index, fqn in enumerate(named)})
     tracker = SourceTracker()
-    widths = {fqn: module.out_features for fqn, module in named.items() if isinstance(module, nn.Linear)}
+    widths = {fqn: out_features(module) for fqn, module in named.items() if isinstance(module, Linear)}
     uses = OutputUses(tracker.sources, widths=widths)
     for module in named.values():
         if kind_of(module) is Kind.NORM:

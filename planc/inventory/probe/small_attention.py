@@ -11,10 +11,9 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.probe.factor_test import LIMITS, Call, Counts, find_counts
+from planc.inventory.probe.trial_shares import Heads, named_arguments
 from planc.inventory.small_config import Demands, shrink_config
 
-Heads = tuple[int, int]
-"""Query heads, key/value heads."""
 _BATCH, _LENGTH, _MAX_LENGTH = 2, 7, 32
 """Sequences and their tokens: a length that no head count or width has shows code that mistakes one for
 another. No padding token is among the ids, which begin at the maximum length."""
@@ -52,8 +51,9 @@ def try_shares(
         shares = legal_shares(heads) if heads else ()
         for fqn, call in calls.items():
             nature = waiting[fqn]
-            is_alike = bool(shares) and _nature(call.attention) == nature
-            counts = find_counts(call, shares=shares, dtype=dtype) if is_alike else None
+            if heads is None or not shares or _nature(call.attention) != nature:
+                continue
+            counts = find_counts(call, heads=heads, shares=shares, dtype=dtype)
             if counts is not None:
                 del waiting[fqn]
                 found |= dict.fromkeys(alike[nature], counts)
@@ -145,7 +145,7 @@ def calls_of(model: PreTrainedModel, fqns: Sequence[str]) -> Mapping[str, Call]:
 
     def recorder(fqn: str) -> Any:
         def record(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            found[fqn].append(Call(module, arguments, keywords))
+            found[fqn].append(Call(module, named_arguments(module, arguments, keywords), _BATCH))
 
         return record
 
@@ -153,8 +153,7 @@ def calls_of(model: PreTrainedModel, fqns: Sequence[str]) -> Mapping[str, Call]:
         model.get_submodule(fqn).register_forward_pre_hook(recorder(fqn), with_kwargs=True) for fqn in fqns
     ]
     try:
-        with torch.no_grad():
-            model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+        model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
     finally:
         for handle in handles:
             handle.remove()

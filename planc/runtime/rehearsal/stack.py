@@ -145,7 +145,7 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
                     found[fqn].append((op.name, op.use, op.parameters))
             case ShareHeads():
                 for fqn in op.modules:
-                    found[fqn].append((op.name, op.counts))
+                    found[fqn].append((op.name, op.counts, op.arguments))
             case CheckpointActivations():
                 for fqn in op.modules:
                     found[fqn].append((op.name, op.mode))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.graph.ops import ShareHeads
+from planc.modeling.head_counts import Share, cut_arguments, set_at, value_at
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.session import Session
@@ -10,17 +11,17 @@ from planc.runtime.torch.weights.build import STALE
 
 
 def share_heads(session: Session, op: ShareHeads, position: Position) -> None:
-    """Divide the attributes by which the code of attentions counts its heads."""
+    """Divide the attributes by which the code of attentions counts its heads, and cut arguments by head."""
     (mesh_dim,) = op.over
-    num_ranks = session.submesh(mesh_dim).size()
+    mesh = session.submesh(mesh_dim)
     for fqn in op.modules:
+        attention = session.model.get_submodule(fqn)
         for path in op.counts:
-            owner, _, name = path.rpartition(".")
-            module = session.model.get_submodule(f"{fqn}.{owner}" if owner else fqn)
-            value = getattr(module, name, None)
-            if type(value) is not int or value % num_ranks:
-                raise RunError(
-                    f"`{fqn}.{path}` is {value!r}, which {num_ranks} ranks can't share",
-                    help=STALE,
-                )
-            setattr(module, name, value // num_ranks)
+            value = value_at(attention, path)
+            if value is None or value % mesh.size():
+                message = f"`{fqn}.{path}` is {value!r}, which {mesh.size()} ranks can't share"
+                raise RunError(message, help=STALE)
+            set_at(attention, path, value // mesh.size())
+        for one in op.arguments:
+            share = Share(mesh.get_local_rank(), mesh.size(), one.num_heads)
+            cut_arguments(attention, ((one.argument, one.tensor_dim, one.is_per_sample),), share)

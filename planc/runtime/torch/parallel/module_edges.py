@@ -8,6 +8,7 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from transformers.pytorch_utils import Conv1D
 
 from planc.runtime.torch.parallel.transfers import crossing, ranks_of
 from planc.styles.edges import FEATURES, At, Edge
@@ -47,7 +48,7 @@ def _num_features(module: nn.Module) -> int | None:
     weight = module._parameters.get("weight")
     if weight is None or weight.ndim != 2:
         return None
-    return weight.shape[1 if isinstance(module, nn.Embedding) else 0]
+    return weight.shape[1 if isinstance(module, nn.Embedding | Conv1D) else 0]
 
 
 def _prepare_hidden_states(module: nn.Module, move: Callable[[Tensor], Tensor]) -> None:

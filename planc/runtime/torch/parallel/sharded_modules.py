@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from transformers.pytorch_utils import Conv1D
 
 from planc.runtime.torch.parallel.transfers import ranks_of
 
@@ -42,6 +43,9 @@ def compute_locally(module: nn.Module, mesh: DeviceMesh, *, sums_whole: bool) ->
         module.padding_idx = rows.padding  # type: ignore[assignment]
     gradient = (Partial() if sums_whole else Replicate(),)
     adds_bias_on = mesh.get_local_rank() if _adds_bias_once(module) else None
+    if isinstance(module, Conv1D) and _is_sharded_by(module, tensor_dim=1):
+        # Its code gives its output the shape of `nf` features.
+        module.nf //= mesh.size()
     vars(module)[_SHARE] = _Share(gradient, adds_bias_on, rows)
     of_module: Any = type(module)
     module.__class__ = _with_local_parameters(of_module, tuple(module._parameters))
@@ -151,10 +155,17 @@ class _OnFirstRank(torch.autograd.Function):
 
 def _adds_bias_once(module: nn.Module) -> bool:
     """Whether a replicated bias joins summands of a weight that ranks share by its input features."""
-    weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
-    if not isinstance(weight, DTensor) or not isinstance(bias, DTensor):
+    if not isinstance(module._parameters.get("bias"), DTensor):
         return False
-    return isinstance(module, nn.Linear) and weight.placements == (Shard(1),)
+    if isinstance(module, Conv1D):
+        return _is_sharded_by(module, tensor_dim=0)
+    return isinstance(module, nn.Linear) and _is_sharded_by(module, tensor_dim=1)
+
+
+def _is_sharded_by(module: nn.Module, *, tensor_dim: int) -> bool:
+    """Whether ranks share a dimension of a module's weight."""
+    weight = module._parameters.get("weight")
+    return isinstance(weight, DTensor) and weight.placements == (Shard(tensor_dim),)
 
 
 @dataclass(frozen=True, slots=True)
