@@ -21,6 +21,17 @@ IN_CONFIG = ("num_attention_heads", "num_key_value_heads")
 """The fields of a config that count heads."""
 
 
+Heads = tuple[int, int]
+"""Query heads, key/value heads."""
+
+
+def widths_by_heads(features: int, heads: Heads) -> tuple[int, int, int] | None:
+    """The widths of queries, keys and values in a projection to so many features; None for other numbers."""
+    num_heads, num_kv_heads = heads
+    head_dim, rest = divmod(features, num_heads + 2 * num_kv_heads)
+    return None if rest else (num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim)
+
+
 def value_at(attention: nn.Module, path: str) -> int | None:
     """The integer at a path from an attention; None if there is none."""
     owner, name = _owner(attention, path)

@@ -24,6 +24,7 @@ from planc.runtime.model_files import config_digest
 from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
+from planc.verify.resized import resized
 from planc.verify.rewrite import shrunk_graph
 from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin
 from planc.vocab import DType
@@ -64,6 +65,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     recipe = recipe_of(bound, renamed, folder=folder, dtype=dtype)
     sizes = {mesh_dim: min(size, MAX_RANKS) for mesh_dim, size in graph.mesh}
     shrunk = shrunk_graph(graph, built, renamed, sizes, recipe, vocab_size=short.config.vocab_size)
+    shrunk = resized(shrunk, short)
     _require_all_trained(shrunk, short)
     return Shrunk(shrunk, recipe, numbers, len(layers))
 

@@ -48,7 +48,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("graph", "data_sources", "figures.plan"),
     ),
     "deep_check": ("source", "vocab", "tables", "diagnostics", "graph", "estimate", "figures", "runtime"),
-    "verify": ("vocab", "tables", "plan", "graph", "lower", "runtime", "inventory.small_config"),
+    "verify": ("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.small_config"),
     "doctor": (
         *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),
         "inventory.schema",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from planc.inventory.attention_extras import attention_extras
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import InventoryError
 from planc.inventory.probe.probe import probe
-from planc.inventory.schema import Attention
+from planc.inventory.schema import Attention, Packed, PerHead
 from tests.models.architectures import architectures
 from tests.models.tiny import tiny_config
 
@@ -78,7 +79,15 @@ def test_every_other_option_is_an_extra() -> None:
 def test_rare_facts_round_trip() -> None:
     inventory = probe(SHIPPED / "tiny-llama")
     odd = tuple(
-        replace(one, value_dim=4, extras=("softcap",), fixed_heads=True, counts=("a", "b.c"))
+        replace(
+            one,
+            value_dim=4,
+            extras=("softcap",),
+            fixed_heads=True,
+            counts=("a", "b.c"),
+            packed=(Packed("d", (8, 4)),),
+            per_head=(PerHead("e", 1),),
+        )
         for one in inventory.attentions
     )
     changed = replace(inventory, attentions=odd)
@@ -94,11 +103,17 @@ def test_a_fact_that_says_nothing_is_refused() -> None:
 @pytest.mark.parametrize(
     ("model_type", "counts"),
     [
+        ("bloom", ("num_heads",)),
+        ("dbrx", ("hidden_size", "num_key_value_heads")),
+        ("gpt2", ("split_size",)),
         ("gpt_neo", ("attention.num_heads",)),
         ("gpt_neox_japanese", ("num_attention_heads",)),
         ("gptj", ("num_attention_heads",)),
+        ("mpt", ("n_heads",)),
+        ("openai-gpt", ("n_head", "split_size")),
         ("opt", ("num_heads",)),
         ("persimmon", ("num_heads",)),
+        ("phi3", ("num_key_value_heads", "config.num_attention_heads")),
         ("stablelm", ("num_heads", "num_key_value_heads")),
         ("xglm", ("embed_dim", "num_heads")),
     ],
@@ -114,12 +129,46 @@ def test_the_head_counts_that_make_shares_add_up_are_found(
     assert loads(dumps(inventory)) == inventory
 
 
-@pytest.mark.parametrize("model_type", ["bitnet", "bloom", "codegen", "cpmant", "falcon", "mpt"])
+@pytest.mark.parametrize("model_type", ["bitnet", "codegen", "cpmant", "falcon"])
 def test_no_counts_are_guessed(model_type: str, tmp_path: Path) -> None:
-    """A norm over all heads, biases by head, fused projections: no attribute makes their shares add up."""
+    """A norm over all heads, learned biases by head, blocks of fused heads, one key/value head: with nothing that
+    is tried do their shares add up."""
     inventory = probe(tiny_folder(model_type, tmp_path))
     assert inventory.own_heads == ()
     assert all(one.fixed_heads and not one.counts for one in inventory.attentions)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "packed"),
+    [
+        ("gpt2", {}, {Packed("c_attn", (64, 64, 64))}),
+        ("mpt", {}, {Packed("Wqkv", (64, 64, 64))}),
+        ("dbrx", {}, {Packed("Wqkv", (64, 32, 32))}),
+        ("phi3", {}, {Packed("qkv_proj", (64, 64, 64))}),
+        ("phi3", {"num_key_value_heads": 2}, {Packed("qkv_proj", (64, 32, 32))}),
+        ("bloom", {}, set()),
+        ("gpt_neox", {}, set()),
+    ],
+)
+def test_what_a_fused_projection_holds_is_found(
+    model_type: str, changes: Mapping[str, object], packed: set[Packed], tmp_path: Path
+) -> None:
+    """Or that it holds queries, keys and values head by head, which nothing says."""
+    inventory = probe(tiny_folder(model_type, tmp_path, **changes))
+    assert {held for one in inventory.known_heads for held in one.packed} == packed
+    assert loads(dumps(inventory)) == inventory
+
+
+@pytest.mark.parametrize(
+    ("model_type", "per_head"),
+    [("bloom", PerHead("alibi", 0, is_per_sample=True)), ("mpt", PerHead("position_bias", 0))],
+)
+def test_arguments_with_a_value_for_each_head_are_found(
+    model_type: str, per_head: PerHead, tmp_path: Path
+) -> None:
+    inventory = probe(tiny_folder(model_type, tmp_path))
+    assert {one.per_head for one in inventory.own_heads} == {(per_head,)}
+    assert loads(dumps(inventory)) == inventory
 
 
 def test_norms_of_single_heads_that_a_rank_would_confuse_stay_whole(tmp_path: Path) -> None:

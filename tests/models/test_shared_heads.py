@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from planc.api import check_source
-from planc.graph.graph import Graph
-from planc.graph.ops import ShareHeads
+from planc.diagnostics import Severity
+from planc.graph.graph import AnyOp, Graph
+from planc.graph.ops import ShardTensorParallel, ShareHeads
 from planc.source import SourceFile
 from planc.verify.pool import RankError, run_ranks
+from planc.vocab import PackedShard, Placement, Shard, StridedShard
 from tests.dist.pool import start_server
 from tests.models.architectures import architectures
 from tests.models.independent import gradients_of, loaded, tokens_of, write_corpus
@@ -33,6 +35,7 @@ IN_FLOAT32 = ("xglm",)
 """transformers can't run it in float64."""
 
 RULES: Mapping[str, tuple[str, str]] = {
+    "bloom": ("eager", "transformer.h.*.self_attention.query_key_value > dense"),
     "gpt_neo": ("eager", "transformer.h.*.attn.attention.{q,k,v}_proj > out_proj"),
     "gptj": ("eager", "transformer.h.*.attn.{q,k,v}_proj > out_proj"),
     "opt": ("sdpa", "model.decoder.layers.*.self_attn.{q,k,v}_proj > out_proj"),
@@ -41,8 +44,19 @@ RULES: Mapping[str, tuple[str, str]] = {
     "xglm": ("eager", "model.layers.*.self_attn.{q,k,v}_proj > out_proj"),
 }
 """By model type: the attention of its plan, and the layers that share their columns and their rows."""
+FUSED: Mapping[str, tuple[str, str, str]] = {
+    "dbrx": ("sdpa", "transformer.blocks.*.norm_attn_norm.attn.Wqkv > out_proj", "widths = [64, 32, 32]"),
+    "gpt2": ("sdpa", "transformer.h.*.attn.c_attn > c_proj", "parts = 3"),
+    "mpt": ("eager", "transformer.blocks.*.attn.Wqkv > out_proj", "parts = 3"),
+    "openai-gpt": ("eager", "transformer.h.*.attn.c_attn > c_proj", "parts = 3"),
+    "phi3": ("sdpa", "model.layers.*.self_attn.qkv_proj > o_proj", "widths = [64, 32, 32]"),
+}
+"""Also with what the first layer holds in sequence."""
 HEAD_NORMS = {"persimmon": "model.layers.*.self_attn.{q,k}_layernorm"}
-CHANGES: Mapping[str, Mapping[str, object]] = {"stablelm": {"num_key_value_heads": 2}}
+CHANGES: Mapping[str, Mapping[str, object]] = {
+    "phi3": {"num_key_value_heads": 2},
+    "stablelm": {"num_key_value_heads": 2},
+}
 
 
 def dtype_of(model_type: str) -> str:
@@ -54,9 +68,10 @@ def plan_of(model_type: str, folder: Path, *, tp: int = 2, dp_shard: int = 1) ->
     inventory = prepare(
         model_type, architectures()[model_type], changes=CHANGES.get(model_type, {}), folder=folder
     )
-    attention, layers = RULES[model_type]
+    attention, layers, *held = FUSED.get(model_type) or RULES[model_type]
     columns, _, rows = layers.partition(" > ")
-    rules = [(columns, "colwise"), (f"{columns.rpartition('.')[0]}.{rows}", "rowwise")]
+    style = f"packed_colwise({held[0]})" if held else "colwise"
+    rules = [(columns, style), (f"{columns.rpartition('.')[0]}.{rows}", "rowwise")]
     if model_type in HEAD_NORMS:
         rules.append((HEAD_NORMS[model_type], "replicated_with_grad_allreduce"))
     lines = "".join(f'  "{pattern}" -> {style}\n' for pattern, style in rules)
@@ -106,7 +121,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("model_type", slow_except(RULES, "opt"))
+@pytest.mark.parametrize("model_type", slow_except((*RULES, *FUSED), "opt", "gpt2"))
 def test_shared_heads_train_as_one_process_does(model_type: str, folder: Path) -> None:
     graph = graph_of(plan_of(model_type, folder), folder)
     assert [op for op in graph.setup if isinstance(op, ShareHeads)]
@@ -115,7 +130,13 @@ def test_shared_heads_train_as_one_process_does(model_type: str, folder: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model_type", "tp", "dp_shard"), [("opt", 4, 1), ("opt", 2, 2), ("gptj", 2, 2)])
+@pytest.mark.parametrize(
+    ("model_type", "tp", "dp_shard"),
+    [
+        *(("opt", 4, 1), ("opt", 2, 2), ("gptj", 2, 2), ("bloom", 4, 1), ("bloom", 2, 2)),
+        *(("gpt2", 4, 1), ("gpt2", 2, 2), ("phi3", 2, 2), ("dbrx", 2, 2), ("mpt", 2, 2)),
+    ],
+)
 def test_shared_heads_train_on_other_meshes(model_type: str, tp: int, dp_shard: int, folder: Path) -> None:
     graph = graph_of(plan_of(model_type, folder, tp=tp, dp_shard=dp_shard), folder)
     error = worst_error(graph, model_type, folder)
@@ -127,6 +148,8 @@ WRONG: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "another": ("opt", ("head_dim",)),
     "one of two": ("stablelm", ("num_heads",)),
     "another inside": ("gpt_neo", ("attention.head_dim",)),
+    "of a fused projection": ("gpt2", ("head_dim",)),
+    "one of a fused projection's": ("phi3", ("num_key_value_heads",)),
 }
 """Model types, with attributes that do not make their attention right."""
 
@@ -142,3 +165,72 @@ def test_wrong_counts_do_not_go_unseen(name: str, folder: Path) -> None:
     except RankError:
         return
     assert error > 1e-3
+
+
+LAYOUTS: Mapping[str, tuple[str, Placement]] = {
+    "halves": ("gpt2", StridedShard(1, 2)),
+    "blocks": ("gpt2", Shard(1)),
+    "equal parts": ("phi3", StridedShard(0, 4)),
+    "other widths": ("phi3", PackedShard(0, (32, 64, 32))),
+}
+"""Model types, with layouts that their fused projections do not have."""
+
+
+@pytest.mark.parametrize("name", slow_except(LAYOUTS))
+def test_wrong_layouts_do_not_go_unseen(name: str, folder: Path) -> None:
+    model_type, wrong = LAYOUTS[name]
+    graph = graph_of(plan_of(model_type, folder), folder)
+
+    def changed(op: AnyOp) -> AnyOp:
+        if not isinstance(op, ShardTensorParallel) or op.use.style != "packed_colwise":
+            return op
+        placed = ((one, wrong if one == "weight" else placement) for one, placement in op.parameters)
+        return replace(op, parameters=tuple(placed))
+
+    try:
+        error = worst_error(replace(graph, setup=tuple(map(changed, graph.setup))), model_type, folder)
+    except RankError:
+        return
+    assert error > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argument", ["none", "another dimension"])
+def test_arguments_by_head_that_are_not_cut_do_not_go_unseen(argument: str, folder: Path) -> None:
+    graph = graph_of(plan_of("bloom", folder), folder)
+
+    def changed(op: AnyOp) -> AnyOp:
+        if not isinstance(op, ShareHeads):
+            return op
+        wrong = (replace(one, is_per_sample=False) for one in op.arguments)
+        return replace(op, arguments=() if argument == "none" else tuple(wrong))
+
+    try:
+        error = worst_error(replace(graph, setup=tuple(map(changed, graph.setup))), "bloom", folder)
+    except RankError:
+        return
+    assert error > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("model_type", "written", "code"),
+    [
+        ("gpt2", "packed_colwise", "P431"),
+        ("gpt2", "packed_colwise(parts = 3, widths = [64, 64, 64])", "P431"),
+        ("gpt2", "packed_colwise(widths = [64, 64, 64])", None),
+        ("gpt2", "colwise", "P417"),
+        ("phi3", "packed_colwise(widths = [32, 64, 32])", "P431"),
+        ("phi3", "packed_colwise(parts = 4)", "P431"),
+    ],
+)
+def test_only_the_layout_that_was_found_is_legal(
+    model_type: str, written: str, code: str | None, folder: Path
+) -> None:
+    text = plan_of(model_type, folder)
+    held = FUSED[model_type][2]
+    checked = check_source(
+        SourceFile("heads.plan", text.replace(f"packed_colwise({held})", written)), base=folder
+    )
+    errors = [one for one in checked.diagnostics if one.severity is Severity.ERROR]
+    assert [one.code.code for one in errors] == ([code] if code else [])
+    assert all(f"packed_colwise({held})" in (one.help or "") for one in errors if "exclude" not in str(one))

@@ -15,9 +15,9 @@ from planc.inventory.probe.forwards import run_again
 from planc.inventory.probe.head_probe import Core, fixed_heads, take_shares, upstream
 from planc.inventory.probe.kinds import Linear, out_features
 from planc.inventory.probe.small_attention import heads_of, legal_shares, try_shares
-from planc.inventory.probe.trial_shares import BLOCK, Heads, widths_of
+from planc.inventory.probe.trial_shares import BLOCK, widths_of
 from planc.inventory.schema import Attention, OwnHeads, Packed, PerHead
-from planc.modeling.head_counts import value_at
+from planc.modeling.head_counts import Heads, value_at
 
 
 @dataclass(frozen=True, slots=True)

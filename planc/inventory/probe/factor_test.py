@@ -23,7 +23,6 @@ from transformers.pytorch_utils import Conv1D
 from planc.inventory.probe.kinds import Linear, in_features, out_features
 from planc.inventory.probe.trial_shares import (
     Arguments,
-    Heads,
     Layout,
     layouts_of,
     part_of,
@@ -31,7 +30,7 @@ from planc.inventory.probe.trial_shares import (
     widths_of,
 )
 from planc.inventory.schema import PerHead
-from planc.modeling.head_counts import CONFIG, IN_CONFIG, Share, cut_arguments, set_at, value_at
+from planc.modeling.head_counts import CONFIG, IN_CONFIG, Heads, Share, cut_arguments, set_at, value_at
 
 LIMITS: Mapping[torch.dtype, float] = {torch.float64: 1e-9, torch.float32: 1e-5}
 """The relative error at which shares add up. A wrong attribute is off by a tenth and more."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from planc.inventory.probe.factor_test import Counts, shared
 from planc.inventory.probe.kinds import Linear, in_features
-from planc.inventory.probe.trial_shares import Heads
+from planc.modeling.head_counts import Heads
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.probe.factor_test import LIMITS, Call, Counts, find_counts
-from planc.inventory.probe.trial_shares import Heads, named_arguments
+from planc.inventory.probe.trial_shares import named_arguments
 from planc.inventory.small_config import Demands, shrink_config
+from planc.modeling.head_counts import Heads
 
 _BATCH, _LENGTH, _MAX_LENGTH = 2, 7, 32
 """Sequences and their tokens: a length that no head count or width has shows code that mistakes one for

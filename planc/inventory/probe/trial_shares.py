@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from planc.inventory.schema import PerHead
+from planc.modeling.head_counts import Heads, widths_by_heads
 
-Heads = tuple[int, int]
-"""Query heads, key/value heads."""
 Layout = int | str
 """How a projection holds queries, keys and values: so many parts of one width in sequence, or `HEADS`."""
 BLOCK: Layout = 1
@@ -29,9 +28,7 @@ def widths_of(layout: Layout, features: int, heads: Heads) -> tuple[int, ...] | 
     """The widths of what a projection of so many features holds; None if it can't hold that."""
     if isinstance(layout, int):
         return (features // layout,) * layout if features % layout == 0 else None
-    num_heads, num_kv_heads = heads
-    head_dim, rest = divmod(features, num_heads + 2 * num_kv_heads)
-    return None if rest else (num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim)
+    return widths_by_heads(features, heads)
 
 
 def layouts_of(features: Sequence[int], heads: Heads) -> Iterator[tuple[Layout, ...]]:
