@@ -65,7 +65,7 @@ class Style:
 
 
 def _placed(placement: Placement, boundary: Boundary, *, is_transposed: bool) -> Placement:
-    """The placement of a parameter for what a plan says of its layer; of one that is stored as [in, out]."""
+    """A parameter's placement with a plan's options; with `is_transposed`, of one stored as [in, out]."""
     match placement:
         case Shard(tensor_dim):
             return Shard(1 - tensor_dim if is_transposed else tensor_dim)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 
 import pytest
@@ -13,8 +13,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers.pytorch_utils import Conv1D
 
 from planc.graph.ops import ShardTensorParallel
+from planc.inventory.schema import Kind
 from planc.runtime.torch.parallel.tensor_parallel import placement, shard_module
 from planc.styles import BY_NAME, STYLES, Boundary, Style
 from planc.styles.style import edges, use
@@ -26,6 +28,7 @@ BATCH, SEQUENCE_LENGTH, HIDDEN, WIDE, HEADS, HEAD_DIM, ROTARY = 2, 6, 8, 12, 4, 
 VOCABULARIES = (64, 65)
 """One that two ranks share evenly, and one that they do not."""
 
+OPTIONS = tuple(one.name for one in fields(Boundary))
 PADDING = 40
 """A token in the second rank's half of the vocabulary, whose row gets no gradient."""
 
@@ -62,7 +65,7 @@ def linear_cases(style: str) -> Iterator[Case]:
     options = BY_NAME[style].options
     inputs = PLACEMENTS if "input" in options else (None,)
     outputs = PLACEMENTS if "output" in options else (None,)
-    for module in ("linear", "linear with bias"):
+    for module in ("linear", "linear with bias", "conv1d"):
         yield simple(style, module)
         for given, taken in product(inputs, outputs):
             yield simple(style, module, Boundary(input=given, output=taken))
@@ -107,6 +110,17 @@ def latent_cases() -> Iterator[Case]:
     yield Case("replicate", "latent heads", Boundary(), Replicate(), Shard(2), heads)
 
 
+def packed_cases() -> Iterator[Case]:
+    """Layers of two parts, of three, and of unequal ones."""
+    for module, given in product(("packed", "packed with bias", "packed conv1d"), (None, *PLACEMENTS)):
+        boundary = Boundary(input=given)
+        yield Case("packed_colwise", module, boundary, given or Replicate(), StridedShard(2, 2))
+    for module in ("packed with bias", "packed conv1d"):
+        three, unequal = Boundary(parts=3), Boundary(widths=(WIDE, WIDE // 2, WIDE // 2))
+        yield Case("packed_colwise", module, three, Replicate(), StridedShard(2, 3))
+        yield Case("packed_colwise", module, unequal, Replicate(), PackedShard(2, (WIDE, 6, 6)))
+
+
 HEADS_DIVIDED = Shard(2)
 """Of activations [batch, sequence, heads, head_dim], where the style's own data speaks of features."""
 
@@ -120,10 +134,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         *linear_cases("colwise_gather_output"),
         simple("colwise_gather_output", "head of 65"),
     ),
-    "packed_colwise": tuple(
-        Case("packed_colwise", module, Boundary(input=given), given or Replicate(), StridedShard(2, 2))
-        for module, given in product(("packed", "packed with bias"), (None, *PLACEMENTS))
-    ),
+    "packed_colwise": tuple(packed_cases()),
     "moe_tp_experts": (simple("moe_tp_experts", "experts"),),
     "mla_kv_a_proj": tuple(latent_cases()),
     "local_params": (Case("local_params", "scale", Boundary(), Shard(2), Shard(2)),),
@@ -196,6 +207,10 @@ def build(module: str) -> nn.Module:
             return nn.Linear(HIDDEN, 2 * WIDE, bias=False)
         case "packed with bias":
             return nn.Linear(HIDDEN, 2 * WIDE)
+        case "packed conv1d":
+            return Conv1D(2 * WIDE, HIDDEN)
+        case "conv1d":
+            return Conv1D(WIDE, HIDDEN)
         case "experts":
             return Experts()
         case "scale":
@@ -308,7 +323,8 @@ def apply(case: Case, module: nn.Module, mesh: DeviceMesh) -> None:
 
 def placements(case: Case) -> tuple[tuple[str, Placement], ...]:
     """Of the module's own parameters, as its style's data or a model's plan has them."""
-    placed = OWN_PARAMETERS.get(case.module) or BY_NAME[case.style].parameters
+    kind = Kind.CONV1D if "conv1d" in case.module else Kind.LINEAR
+    placed = OWN_PARAMETERS.get(case.module) or BY_NAME[case.style].placements(kind, case.boundary)
     names = (name for name, _ in build(case.module).named_parameters(recurse=False))
     return tuple((name, placed.get(name, Replicate())) for name in names)
 
@@ -397,7 +413,7 @@ def test_every_option_of_a_style_has_a_case(style: Style) -> None:
     used = {
         option
         for case in CASES[style.name]
-        for option in ("input", "output", "desired", "sequence_dim")
+        for option in OPTIONS
         if getattr(case.boundary, option) is not None
     }
     assert used == set(style.options)

@@ -44,7 +44,11 @@ def test_what_attention_asks_for_is_noted(folder: Path, extras: tuple[str, ...])
     [
         (SHIPPED / "tiny-llama", False),
         (SHIPPED / "qwen3-8b", False),
-        (SHIPPED / "tiny-phi3", True),  # one projection, cut into queries, keys and values
+        (
+            SHIPPED / "tiny-phi3",
+            False,
+        ),  # one projection, cut into queries, keys and values, if it counts fewer
+        (OTHERS / "tiny-olmo2", True),  # norms over all heads
         (OTHERS / "tiny-neox", False),  # one projection too, but head by head
         (OTHERS / "tiny-hrm", False),  # a gate per head
         (OTHERS / "tiny-opt", False),  # takes tokens for heads, and raises nothing, unless it counts fewer
@@ -95,7 +99,7 @@ def test_rare_facts_round_trip() -> None:
 
 
 def test_a_fact_that_says_nothing_is_refused() -> None:
-    text = (SHIPPED / "tiny-phi3" / "inventory.json").read_text(encoding="utf-8")
+    text = (OTHERS / "tiny-olmo2" / "inventory.json").read_text(encoding="utf-8")
     with pytest.raises(InventoryError, match="fixed_heads"):
         loads(text.replace('"fixed_heads":true', '"fixed_heads":false'))
 
@@ -131,8 +135,8 @@ def test_the_head_counts_that_make_shares_add_up_are_found(
 
 @pytest.mark.parametrize("model_type", ["bitnet", "codegen", "cpmant", "falcon"])
 def test_no_counts_are_guessed(model_type: str, tmp_path: Path) -> None:
-    """A norm over all heads, learned biases by head, blocks of fused heads, one key/value head: with nothing that
-    is tried do their shares add up."""
+    """A norm over all heads, learned biases by head, blocks of fused heads, one key/value head: their shares
+    do not add up with anything that is tried."""
     inventory = probe(tiny_folder(model_type, tmp_path))
     assert inventory.own_heads == ()
     assert all(one.fixed_heads and not one.counts for one in inventory.attentions)

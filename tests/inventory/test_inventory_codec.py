@@ -151,7 +151,7 @@ def damaged(models: Path, *, old: str, new: str) -> str:
         ),
         ('"blocks":["model.layers"]', '"blocks":["model.h"]', 'blocks: "model.h" is not a module'),
         ('["lm_head","colwise_gather_output"]', '["lm_head"]', r"tp_plan\[0\]: not a pair"),
-        ('"kind":"linear"', '"kind":"conv"', "kind: not one of linear, embedding"),
+        ('"kind":"linear"', '"kind":"conv"', "kind: not one of linear, conv1d, embedding"),
         ('"window":null', '"window":-1', "attention.window: not a whole number"),
         ('"kind":"linear"', '"kind":"linear","flattened":1', "flattened: must be true or absent"),
         ('"window":null', '"windows":null', 'attention: the key "window" is missing'),

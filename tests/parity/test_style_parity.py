@@ -60,7 +60,7 @@ LATENT_DIVIDED_SEQUENCE = (
 """
     + LATENT
 )
-FSDP = 'fsdp on dp_shard {\n  "model.layers.*" -> unit\n}\n'
+FSDP = 'fsdp on dp_shard {{\n  "{blocks}.*" -> unit\n}}\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Styled:
     rules: str = AUTO
     mesh: Mapping[str, int] = field(default_factory=lambda: {"tp": 2})
     name: str = "auto"
+    blocks: str = "model.layers"
 
     @property
     def text(self) -> str:
@@ -80,7 +81,7 @@ class Styled:
         return (
             f'model {{\n  hf = "model"\n}}\nmesh {{\n{mesh}\n}}\n'
             f"tensor_parallel on tp {{\n{self.rules}\n}}\n"
-            f"{FSDP if 'dp_shard' in self.mesh else ''}"
+            f"{FSDP.format(blocks=self.blocks) if 'dp_shard' in self.mesh else ''}"
             "data {\n  source = python_stdlib()\n  sequence_length = 64\n  micro_batch = 2\n}\n"
             "optimizer {\n  kind = adamw(lr = 1e-3)\n}\n"
             f"train {{\n  steps = 4\n  tokens_per_step = {64 * num_sequences}\n}}\n"
@@ -92,6 +93,7 @@ QUICK = (
     Styled("deepseek_v2", "DeepseekV2ForCausalLM"),
     Styled("qwen3_moe", "Qwen3MoeForCausalLM", DIVIDED_SEQUENCE, name="sharded sequence"),
     Styled("opt", "OPTForCausalLM", name="found rules"),
+    Styled("gpt2", "GPT2LMHeadModel", name="fused heads"),
     Styled("llama", "LlamaForCausalLM", "  auto(sequence_parallel = true)", name="found rules of a sequence"),
 )
 SLOW = (
@@ -106,6 +108,14 @@ SLOW = (
     Styled("beam", "BeamForCausalLM"),
     Styled("phi3", "Phi3ForCausalLM", PACKED, name="packed"),
     Styled("phi3", "Phi3ForCausalLM", PACKED, mesh={"dp_shard": 2, "tp": 2}, name="packed and FSDP"),
+    Styled("phi3", "Phi3ForCausalLM", "  auto(solve)", mesh={"dp_shard": 2, "tp": 2}, name="fused heads"),
+    Styled(
+        "gpt2",
+        "GPT2LMHeadModel",
+        mesh={"dp_shard": 2, "tp": 2},
+        name="fused heads and FSDP",
+        blocks="transformer.h",
+    ),
 )
 """Experts with shared ones, behind gates, transposed (aria), a number for each head (beam)."""
 

@@ -21,7 +21,7 @@ HEADS: Layout = "heads"
 """Queries, then keys, then values, each as wide as its heads."""
 _FUSED: tuple[Layout, ...] = (3, HEADS)
 _MAX_FUSED = 2
-"""The most layers that may hold several projections, beside the last."""
+"""The most layers before the last of which one may hold several projections."""
 
 
 def widths_of(layout: Layout, features: int, heads: Heads) -> tuple[int, ...] | None:

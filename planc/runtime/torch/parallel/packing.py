@@ -3,7 +3,8 @@
 A rank holds its part of the first, then its part of the second, and so on. PyTorch has no placement for parts
 of unequal widths, nor for parts that FSDP shards again. For PyTorch the tensor is therefore one whose shards
 follow each other rank by rank: the ranks' order. Shards have the same shapes in either order, and optimizers
-treat elements alike. What reads or writes whole tensors translates between the two with a `Packing`.
+treat every element in the same way. What reads or writes whole tensors translates between the two with a
+`Packing`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planc.vocab import PackedShard, Placement, Replicate, StridedShard
-from planc.vocab import Partial as PendingSum
-from planc.vocab import Shard as WholeShard
+from planc.vocab import PackedShard, Partial, Placement, Replicate, Shard, StridedShard
 
 _PACKINGS = "_planc_packings"
 
@@ -72,7 +71,7 @@ def packing_of(placement: Placement, shape: torch.Size, *, num_ranks: int) -> Pa
         case StridedShard() | PackedShard():
             tensor_dim = placement.tensor_dim % len(shape)
             return Packing(tensor_dim, placement.widths_of(shape[tensor_dim]), num_ranks)
-        case WholeShard() | Replicate() | PendingSum():
+        case Shard() | Replicate() | Partial():
             return None
         case _:
             assert_never(placement)
