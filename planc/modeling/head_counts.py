@@ -65,7 +65,10 @@ class Share:
     num_heads: int
 
     def of(self, tensor: Tensor, tensor_dim: int, is_per_sample: bool) -> Tensor:
-        """This rank's heads along a dimension of a tensor."""
+        """This rank's heads along a dimension of a tensor. ValueError if it lacks values of some heads."""
+        size = tensor.shape[tensor_dim]
+        if size % self.num_heads or not (is_per_sample or size == self.num_heads):
+            raise ValueError(f"an argument of the shape {list(tensor.shape)} has not {self.num_heads} heads")
         if not is_per_sample:
             return tensor.chunk(self.num_ranks, tensor_dim)[self.rank]
         shape = tensor.shape

@@ -18,6 +18,7 @@ from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import ShardTensorParallel, ShareHeads
 from planc.source import SourceFile
 from planc.verify.pool import RankError, run_ranks
+from planc.verify.ranks import Task, train_rank
 from planc.vocab import PackedShard, Placement, Shard, StridedShard
 from tests.dist.pool import start_server
 from tests.models.architectures import architectures
@@ -234,3 +235,23 @@ def test_only_the_layout_that_was_found_is_legal(
     errors = [one for one in checked.diagnostics if one.severity is Severity.ERROR]
     assert [one.code.code for one in errors] == ([code] if code else [])
     assert all(f"packed_colwise({held})" in (one.help or "") for one in errors if "exclude" not in str(one))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["gpt2", "phi3"])
+def test_fused_projections_are_exported_in_their_own_order(model_type: str, folder: Path) -> None:
+    """From ranks that FSDP shards again."""
+    text = plan_of(model_type, folder, dp_shard=2).replace("  steps = 10", "  steps = 2")
+    graph = graph_of(
+        f'{text}checkpoint {{\n  save_last = false\n  export "hf" {{ when = end }}\n}}\n', folder
+    )
+    task = Task(graph, folder, folder / "run")
+    record = run_ranks(train_rank, 4, task, timeout_seconds=100.0, init=False, quiet=True)[0]
+    exported = loaded(folder / "run" / "export" / "hf", dtype=dtype_of(model_type))
+    assert {name: torch.equal(one, record.final[name]) for name, one in exported.named_parameters()} == (
+        dict.fromkeys(dict(exported.named_parameters()), True)
+    )
+    initial = loaded(folder / model_type, dtype=dtype_of(model_type))
+    # Ranks' order would be as far from the first weights as another draw is.
+    for (name, before), after in zip(initial.named_parameters(), exported.parameters(), strict=True):
+        assert torch.nn.functional.cosine_similarity(before.flatten(), after.flatten(), dim=0) > 0.5, name

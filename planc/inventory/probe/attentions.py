@@ -49,7 +49,7 @@ def attentions_of(observed: Observed) -> tuple[Attention, ...]:
         if (projections := _projections(observed, named, fqn))
     ]
     fixed = fixed_heads(cores, run=lambda: _heads_of_calls(observed))
-    fused = {core.attention for core in cores if len(core.projections) == 1}
+    fused = {core.attention for core in cores if _is_fused(core, found[core.attention])}
     # Parts of a fused projection may have the right shapes and the wrong contents.
     tried = _counts(observed, [core for core in cores if core.attention in fixed | fused])
     fixed |= {core.attention for core in cores if core.attention in fused and core.parts > 1}
@@ -85,6 +85,12 @@ def heads_of_own(observed: Observed, own: Sequence[str]) -> tuple[OwnHeads, ...]
     )
     found = {fqn: sharing(modules[fqn], tried[fqn], heads) for fqn in own if modules.get(fqn) in working}
     return tuple(OwnHeads(fqn, heads[0], heads[1], *one) for fqn, one in found.items())
+
+
+def _is_fused(core: Core, call: AttentionCall) -> bool:
+    """Whether one layer makes more than the queries: some layers take keys and values from others."""
+    first, *others = core.projections
+    return not others and out_features(first) > call.num_heads * call.head_dim
 
 
 def sharing(
