@@ -277,7 +277,7 @@ def _node(value: object, where: str) -> Node:
         attention=_attention(attention, f"{where}.attention") if "attention" in fields else None,
         unset=strings_of(fields.get("unset", []), f"{where}.unset"),
         routing=_routing(fields["routing"], f"{where}.routing") if "routing" in fields else None,
-        flattened="flattened" in fields and _true(fields["flattened"], f"{where}.flattened"),
+        flattened="flattened" in fields and true_of(fields["flattened"], f"{where}.flattened"),
         own_dtypes=_own_dtypes(fields.get("own_dtypes", {}), f"{where}.own_dtypes"),
         widened=strings_of(fields.get("widened", []), f"{where}.widened"),
         kept_in_half=strings_of(fields.get("kept_in_half", []), f"{where}.kept_in_half"),
