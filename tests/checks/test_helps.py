@@ -60,6 +60,7 @@ class Broken:
     edits: Mapping[str, str] = field(default_factory=dict)
     model: str = "tiny-llama"
     tp: int = 2
+    attention: str = "sdpa"
 
 
 def rule(of: Mapping[str, str], name: str, old: str, new: str) -> dict[str, str]:
@@ -218,7 +219,19 @@ BROKEN = {
     "gathered without a split": Broken(PLAIN, ("P407",), rule(PLAIN, "heads", *GATHER)),
     "a rowwise head": Broken(PLAIN, ("P407",), added('"lm_head" -> rowwise')),
     "heads that are fixed": Broken(
-        {"heads": f'{ATTENTION}.qkv_proj" -> colwise', "out": OUT}, ("P418",), model="tiny-phi3"
+        {
+            "heads": '"transformer.h.*.attn.qkv_proj" -> colwise',
+            "out": '"transformer.h.*.attn.out_proj" -> rowwise',
+        },
+        ("P418",),
+        model="tiny-codegen",
+        attention="eager",
+    ),
+    "a fused attention": Broken(
+        {"heads": f'{ATTENTION}.qkv_proj" -> colwise', "out": OUT}, ("P417",), model="tiny-phi3"
+    ),
+    "a fused attention in other parts": Broken(
+        {"heads": f'{ATTENTION}.qkv_proj" -> packed_colwise', "out": OUT}, ("P431",), model="tiny-phi3"
     ),
     "a fused MLP": Broken(
         {"up": f'{MLP}.gate_up_proj" -> colwise', "down": DOWN}, ("P417",), model="tiny-phi3"
@@ -272,7 +285,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(broken: Broken) -> str:
     rules = {**broken.of, **broken.edits}
     lines = "".join(f"  {line}\n" for line in rules.values() if line)
-    return PLAN.format(model=broken.model, tp=broken.tp, rules=lines)
+    text = PLAN.format(model=broken.model, tp=broken.tp, rules=lines)
+    return text.replace(f'{broken.model}"', f'{broken.model}"\n  attention = {broken.attention}')
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())

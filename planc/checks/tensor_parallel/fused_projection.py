@@ -15,6 +15,7 @@ from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Module
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
+from planc.plan.divided_heads import attention_around
 from planc.styles.edges import FEATURES, normal
 from planc.vocab import MeshDim, Shard
 
@@ -78,6 +79,8 @@ def _is_fused(
     """
     if fqn in subject.inventory.packed():
         return True
+    if attention_around(fqn, subject.inventory.own_attentions) is not None:
+        return False
     module = subject.inventory.get(fqn)
     if module is None or not module.is_linear or not consumers:
         return False

@@ -32,6 +32,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     own = {*inventory.own_attentions} - {attention.fqn for attention in inventory.own_heads}
     for fqn, assignment in subject.bound.styles.items() if own else ():
         inside = attention_around(fqn, own)
+        if any(inside in known for known in found.values()):
+            continue
         if inside is not None and FEATURES in (normal(assignment.use.input), normal(assignment.use.output)):
             found.setdefault(assignment.span, []).append(inside)
     for span, fqns in found.items():
