@@ -12,7 +12,16 @@ from torch.distributed.tensor import DTensor
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position, run
 from planc.runtime.torch.session import Session
-from planc.verify.ranks import Metrics, Record, Recorder, Task, local_digests, open_session, whole_tensors
+from planc.verify.ranks import (
+    Metrics,
+    Record,
+    Recorder,
+    Task,
+    local_digests,
+    open_session,
+    packings_of,
+    whole_tensors,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,7 @@ def trained(rank: int, world_size: int, task: Task, tokens: Tensor) -> Seen:
     record.metrics = metrics.steps
     parameters = dict(session.model.named_parameters())
     record.blocks |= local_digests(parameters, prefix="final ")
-    record.final = whole_tensors(parameters)
+    record.final = whole_tensors(parameters, packings_of(session.model))
     embedding, head = session.model.get_input_embeddings(), session.model.get_output_embeddings()
     dist.destroy_process_group()
     return Seen(record, outputs[0], tied=embedding.weight is head.weight)
