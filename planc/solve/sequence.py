@@ -143,10 +143,10 @@ def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actio
         sharded: dict[str, StyleAction] = {}
         for container in inside:
             sharded.update(_at_layers(container, actions))
-        # OPT flattens the tokens of linear layers that are directly in a layer.
-        variants = [sharded] if sharded and not _is_layer(inventory, name) else []
+        variants = [sharded] if sharded else []
         around = next((one for one in inventory.modules if family(inventory, one.fqn) == name), None)
-        if around is not None and around.kind in _GATHER_AND_SCATTER.style.kinds:
+        is_layer = around is not None and layer_of(inventory, around.fqn) == around.fqn
+        if around is not None and not is_layer and around.kind in _GATHER_AND_SCATTER.style.kinds:
             variants.append({**own, name: _GATHER_AND_SCATTER})
         if variants:
             yield _Part(name, tuple(variants))
@@ -163,10 +163,6 @@ def _untouched(inventory: Inventory, members: Collection[str]) -> Iterator[str]:
 
 def _is_in_layer(inventory: Inventory, family: str) -> bool:
     return any(family.startswith(f"{block}.") for block in inventory.blocks)
-
-
-def _is_layer(inventory: Inventory, family: str) -> bool:
-    return family.removesuffix(".*") in inventory.blocks
 
 
 def _child(inventory: Inventory, fqn: str) -> str:

@@ -45,7 +45,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if changing:
         yield CODE.at(
             place,
-            f"{names} has part of the tokens, and {quoted(patterns(subject, changing))} all of them",
+            f"part of the tokens at {names}, and all of them at {quoted(patterns(subject, changing))}",
             secondary=labels_at(rule_spans(subject, changing), "here sequences are whole", apart_from=place),
             notes=("the code around the layers may use the tokens of one place for the shape of another",),
             help=_HELP,
