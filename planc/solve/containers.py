@@ -66,9 +66,10 @@ def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]
         if any(layer_of(inventory, source) != layer for source in module.sources):
             # It reads the residual stream, whatever the layer has added to it.
             continue
-        reader = family(inventory, module.fqn)
-        for giver in families(inventory, module.sources):
-            if reader in group_of and giver in group_of:
+        reader, givers = family(inventory, module.fqn), families(inventory, module.sources)
+        # What is added to a value without a style, such as a norm's output, is whole as that is.
+        if reader in group_of and all(giver in group_of for giver in givers):
+            for giver in givers:
                 join(giver, reader)
     outside = [one for one in members if not _is_in_layer(inventory, one)]
     for one in outside[1:]:
