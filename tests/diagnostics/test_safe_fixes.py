@@ -99,6 +99,7 @@ def test_no_safe_fix_of_the_corpus_makes_a_plan_worse() -> None:
     assert {text: new for text, new in found.items() if new} == {}
 
 
+@pytest.mark.slow
 def test_no_fix_of_the_corpus_replaces_a_call_with_its_arguments() -> None:
     """A value with arguments is never replaced as a whole: what it does not name would be lost."""
     num_fixes = 0
@@ -208,6 +209,7 @@ def assert_no_worse(seeds: range) -> None:
     assert {seed: new for seed, new in found.items() if new} == {}
 
 
+@pytest.mark.slow
 def test_plans_with_slips_and_rules_of_other_models_are_fixed_to_no_worse_ones() -> None:
     assert_no_worse(range(90))
     fixed = [seed for seed in range(90) if after_fixes(mixed_up(seed))[0] != mixed_up(seed)]

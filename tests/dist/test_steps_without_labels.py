@@ -166,6 +166,7 @@ def test_a_guard_lets_it_pass_and_remembers_nothing_of_it(folder: Path, tmp_path
     assert remembered == [one.loss for one in plain.metrics if one.labels][-5:]
 
 
+@pytest.mark.slow
 def test_a_run_resumed_at_such_a_step_is_exact(folder: Path, tmp_path: Path) -> None:
     whole = trained(folder, run_folder=tmp_path / "whole")[0]
     for step in [one.step for one in whole.metrics[:-1] if not one.labels]:

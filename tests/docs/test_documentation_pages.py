@@ -52,7 +52,9 @@ LONG = (
     "docs/start/quickstart.md",
     "docs/start/first-plan.md",
     "docs/how-to/debug.md",
+    "docs/how-to/pretrained-weights.md",
     "docs/how-to/resume-on-another-mesh.md",
+    "docs/how-to/review-in-ci.md",
 )
 
 

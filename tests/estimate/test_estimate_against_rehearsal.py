@@ -22,9 +22,7 @@ def assert_agrees(found: Compared) -> None:
 named = functools.partial(slow_except, name=lambda variant: variant.name)
 
 
-@pytest.mark.parametrize(
-    "variant", named(QUICK, "FSDP 8, TP 4", "FSDP 8, CP 4 ring, all kept"), ids=lambda variant: variant.name
-)
+@pytest.mark.parametrize("variant", named(QUICK, "FSDP 8, TP 4"), ids=lambda variant: variant.name)
 def test_the_closed_form_is_what_is_rehearsed(variant: Variant) -> None:
     assert_agrees(compare(variant))
 
@@ -38,7 +36,7 @@ FEW_TOKENS = (
 )
 
 
-@pytest.mark.parametrize("variant", named(FEW_TOKENS, "FSDP 4, TP 2"), ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", named(FEW_TOKENS), ids=lambda variant: variant.name)
 def test_few_tokens_are_less_than_the_gradients_that_an_embedding_and_its_head_add(variant: Variant) -> None:
     """More is reserved: what forward and the loss free leaves gaps that no such gradient fits in."""
     assert abs(compare(variant).held_error) <= HELD

@@ -13,7 +13,7 @@ from tests.models import independent
 from tests.models.architectures import LEFT_OUT, architectures, known_types
 from tests.models.judge import Status, judged
 from tests.models.page import PAGE, RESULTS, read_rows
-from tests.models.plans import COLUMNS
+from tests.models.plans import COLUMNS, is_filled
 from tests.models.tiny import tiny_config
 from tests.slow import slow_except
 
@@ -39,8 +39,13 @@ def test_nothing_that_check_accepts_trains_otherwise_than_one_process() -> None:
     bad = (Status.DIFFERENT, Status.FAILED)
     rows = read_rows(RESULTS).values()
     assert [
-        (row.model_type, column) for row in rows for column in COLUMNS if row.cells[column].status in bad
+        (row.model_type, column) for row in rows for column, cell in row.cells.items() if cell.status in bad
     ] == []
+
+
+def test_every_row_has_the_columns_that_are_for_it() -> None:
+    for model_type, row in read_rows(RESULTS).items():
+        assert list(row.cells) == [column for column in COLUMNS if is_filled(column, model_type)]
 
 
 def test_every_refusal_has_a_code_and_a_reason() -> None:

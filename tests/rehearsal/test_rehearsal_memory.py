@@ -71,6 +71,7 @@ def test_sharded_layers_hold_what_the_allocator_says(wide_workspace: Path, tmp_p
     assert held(case, workspace=wide_workspace, tmp_path=tmp_path).error <= FSDP
 
 
+@pytest.mark.slow
 def test_divided_layers_hold_what_the_allocator_says(wide_workspace: Path, tmp_path: Path) -> None:
     case = Case("TP2", "", {"tp": 2}, model=WIDE)
     assert held(case, workspace=wide_workspace, tmp_path=tmp_path).error <= DIVIDED
