@@ -148,9 +148,8 @@ def rival_trainer(race: Race) -> Any:
     """The script's own, with the plan's sizes."""
     sizes = script_sizes(race.shape, num_steps=race.graph.num_steps)
     paths = {name: race.workspace / sizes.pop(name) for name in ("model", "text")}
-    if race.rival == "by_hand":
-        return by_hand.build(by_hand.Settings(**paths, **sizes))
-    if race.rival == "tp_plan":
-        return tp_plan.build(tp_plan.Settings(**paths, **sizes))
+    if race.rival in ("by_hand", "tp_plan"):
+        build = by_hand.build if race.rival == "by_hand" else tp_plan.build
+        return build(by_hand.Settings(**paths, **sizes))
     whole = {name: size for name, size in sizes.items() if name not in race.shape.mesh}
     return straightforward.build(straightforward.Settings(**paths, **whole))

@@ -18,7 +18,7 @@ from tests.bench.loading import sampled
 from tests.bench.page import page
 from tests.bench.race import Race, rival_trainer, run_race
 from tests.bench.result import Result, read_results, report, write_results
-from tests.bench.shapes import SHAPES, Shape, compile_shape, make_workspace
+from tests.bench.shapes import OWN_PLAN, SHAPES, Shape, compile_shape, make_workspace
 from tests.bench.throughput import Ratio, over_ranks, ratio
 
 NUM_STEPS = 3
@@ -65,6 +65,13 @@ def test_by_hand_computes_what_the_plan_computes(shape: Shape, workspace: Path, 
     planc, by_hand = losses(race, tmp_path, num_steps=NUM_STEPS)
     assert len(planc) == NUM_STEPS and planc == pytest.approx(by_hand, rel=1e-5)
     assert planc[-1] < planc[0]
+
+
+@pytest.mark.slow
+def test_transformers_own_parallelism_starts_from_the_plans_loss(tmp_path: Path) -> None:
+    race = make_race(OWN_PLAN, "tp_plan", make_workspace(tmp_path, with_large=True))
+    planc, rival = losses(race, tmp_path / "run", num_steps=1)
+    assert planc == pytest.approx(rival, rel=1e-5)
 
 
 @pytest.mark.parametrize("mesh_dim", ["dp_shard", "dp_replicate"])

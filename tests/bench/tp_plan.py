@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,23 +13,7 @@ from torch.optim import AdamW
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.distributed import DistributedConfig
 
-from examples.by_hand import load_weights
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """`tokens_per_step` and `micro_batch` are of the one data-parallel rank that all ranks are together."""
-
-    model: Path
-    text: Path
-    tp: int = 1
-    sequence_length: int = 256
-    micro_batch: int = 4
-    tokens_per_step: int = 4096
-    steps: int = 120
-    lr: float = 4e-3
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.1
+from examples.by_hand import Settings, decay_groups, load_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +59,6 @@ def build(settings: Settings) -> Trainer:
     model = type(model).maybe_distribute_model(model, distributed, manager)
     load_weights(model, settings.model)
     model.train()
-    norms = [one for name, one in model.named_parameters() if "norm" in name]
-    others = [one for name, one in model.named_parameters() if "norm" not in name]
-    groups = [
-        {"params": norms, "weight_decay": 0.0},
-        {"params": others, "weight_decay": settings.weight_decay},
-    ]
-    optimizer = AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+    optimizer = AdamW(decay_groups(model, settings), lr=settings.lr, betas=settings.betas, fused=True)
     tokens = torch.frombuffer(bytearray(settings.text.read_bytes()), dtype=torch.uint8)
     return Trainer(settings, model, optimizer, tokens)
