@@ -341,7 +341,7 @@ class _Walk:
         values = self._arrivals(module.fqn, module.sources)
         # What counts as shards next to heads arrives in another layout.
         giving = [value.origin for _, value in values if value.layout == arriving]
-        producers = tuple(dict.fromkeys(giving or (value.origin for _, value in values)))
+        producers = tuple(dict.fromkeys(giving or [value.origin for _, value in values] or [module.fqn]))
         return Clash(kind, module.fqn, needs, arriving, producers, gradient=gradient)
 
     def _is_per_head(self, module: Module) -> bool:
