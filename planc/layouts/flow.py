@@ -338,10 +338,11 @@ class _Walk:
             return None
         else:
             kind = _clash_kind(module, arriving, using=using)
-        values = self._arrivals(module.fqn, module.sources)
-        # What counts as shards next to heads arrives in another layout.
-        giving = [value.origin for _, value in values if value.layout == arriving]
-        producers = tuple(dict.fromkeys(giving or [value.origin for _, value in values] or [module.fqn]))
+        values = [value for _, value in self._arrivals(module.fqn, module.sources)]
+        giving = [value.origin for value in values if value.layout == arriving]
+        if values and not giving:
+            return None  # Whole latents that heads share count as shards: each rank has all of them.
+        producers = tuple(dict.fromkeys(giving or [module.fqn]))
         return Clash(kind, module.fqn, needs, arriving, producers, gradient=gradient)
 
     def _is_per_head(self, module: Module) -> bool:
