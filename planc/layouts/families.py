@@ -18,7 +18,7 @@ def family(inventory: Inventory, fqn: str) -> str:
 
 
 def layer_of(inventory: Inventory, fqn: str) -> str:
-    """The layer that a module is in; empty outside of layers."""
+    """The layer that a module or a family is in, itself included; empty outside of layers."""
     for block in inventory.blocks:
         if fqn.startswith(f"{block}."):
             return f"{block}.{fqn[len(block) + 1 :].partition('.')[0]}"

@@ -33,7 +33,7 @@ def containers(plan: Plan, inventory: Inventory) -> Iterator[Container]:
     """What is solved together, in the order of the model; what is outside of layers comes last."""
     members = _members(plan, inventory)
     head = inventory.head
-    groups = sorted(_connected(inventory, members), key=lambda group: not _is_in_layer(inventory, group[0]))
+    groups = sorted(_connected(inventory, members), key=lambda group: not layer_of(inventory, group[0]))
     for names in groups:
         group = {one: members[one] for one in names}
         if any(module.kind is not Kind.NORM for module in group.values()):
@@ -71,7 +71,7 @@ def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]
         if reader in group_of and all(giver in group_of for giver in givers):
             for giver in givers:
                 join(giver, reader)
-    outside = [one for one in members if not _is_in_layer(inventory, one)]
+    outside = [one for one in members if not layer_of(inventory, one)]
     for one in outside[1:]:
         join(outside[0], one)
     order = {one: place for place, one in enumerate(members)}
@@ -134,10 +134,6 @@ def _is_beside_linear(inventory: Inventory, fqn: str) -> bool:
     parent = fqn.rpartition(".")[0]
     siblings = (one for one in inventory.modules if one.fqn.rpartition(".")[0] == parent)
     return parent != layer_of(inventory, fqn) and any(one.is_linear for one in siblings)
-
-
-def _is_in_layer(inventory: Inventory, family: str) -> bool:
-    return any(family.startswith(f"{block}.") for block in inventory.blocks)
 
 
 def _behind_heads(inventory: Inventory, members: Mapping[str, Module]) -> frozenset[str]:

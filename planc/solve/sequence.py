@@ -106,7 +106,7 @@ def _within_layers(inventory: Inventory, actions: Actions) -> Iterator[tuple[str
     What is outside of the layers keeps its rules.
     """
     yield from _norms(inventory, in_layers=True)
-    yield from ((name, action) for name, action in actions.items() if not _is_in_layer(inventory, name))
+    yield from ((name, action) for name, action in actions.items() if not layer_of(inventory, name))
     entered, left = entered_layers(inventory), left_layers(inventory)
     for layer in dict.fromkeys((*entered, *left)):
         boundary = Boundary(
@@ -159,10 +159,6 @@ def _untouched(inventory: Inventory, members: Collection[str]) -> Iterator[str]:
         name = family(inventory, child)
         if module.parameters and child and module.kind is not Kind.NORM and name not in members:
             yield name
-
-
-def _is_in_layer(inventory: Inventory, family: str) -> bool:
-    return any(family.startswith(f"{block}.") for block in inventory.blocks)
 
 
 def _child(inventory: Inventory, fqn: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
+from sysconfig import get_path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
@@ -254,7 +255,9 @@ def _compiled_alone(model_type: str, *, folder: Path) -> Cell | None:
     try:
         _alone(compiled_alone, *arguments)
     except (RankError, TimeoutError) as error:
-        return Cell(Status.UNKNOWN, f"torch.compile alone: {cause(error)}")
+        # Messages of the compiler name files of this installation.
+        reason = cause(error).replace(f"{get_path('purelib')}/", "")
+        return Cell(Status.UNKNOWN, f"torch.compile alone: {reason}")
     return None
 
 

@@ -48,6 +48,10 @@ def test_every_row_has_the_columns_that_are_for_it() -> None:
         assert list(row.cells) == [column for column in COLUMNS if is_filled(column, model_type)]
 
 
+def test_no_reason_names_a_place_of_the_machine_that_measured() -> None:
+    assert "site-packages" not in RESULTS.read_text(encoding="utf-8")
+
+
 def test_every_refusal_has_a_code_and_a_reason() -> None:
     cells = [cell for row in read_rows(RESULTS).values() for cell in row.cells.values()]
     assert [
