@@ -197,7 +197,7 @@ def _run_rank(launch: Launch, reports: Connection) -> None:
         reports.send_bytes(pickle.dumps(Failed(traceback.format_exc())))
         return
     reports.send_bytes(report)
-    if launch.store is not None and dist.is_initialized():
+    if dist.is_initialized():
         # A rank that leaves early would break the collectives that others still finish.
         dist.barrier()
         dist.destroy_process_group()
