@@ -21,12 +21,13 @@ from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
 from planc.runtime.torch.agreement.first_step import FirstStep
 from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.session import Session
 from planc.vocab import MeshDim
 from tests.dist.pool import run_ranks
 from tests.parity.ranks import Task, open_session
 
-Fault = Literal["one more", "no norm", "no sync", "no labels", "skipped on rank 1"]
+Fault = Literal["one more", "no norm", "no sync", "no labels", "huge gradients", "skipped on rank 1"]
 
 SKIPPED: dict[Fault | None, type[Op]] = {"no norm": ClipGradients, "no sync": SyncGradients}
 
@@ -64,6 +65,10 @@ class Faulty(TorchBackend):
             return
         if isinstance(op, StepOptimizer) and self.fault == "no labels" and position.step < self.since:
             self.session.batch_tokens = 0
+        if isinstance(op, ClipGradients) and self.fault == "huge gradients" and position.step < self.since:
+            for parameter in self.session.model.parameters():
+                assert parameter.grad is not None
+                local_of(parameter.grad).mul_(1e30)
         super().execute(op, position)
 
 

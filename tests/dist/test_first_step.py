@@ -131,6 +131,12 @@ def test_a_step_without_labels_is_passed_over(workspace: Path, tmp_path: Path) -
         assert (one.code, one.counted) == (None, (1, 2))
 
 
+def test_a_step_whose_norm_was_measured_twice_is_passed_over(workspace: Path, tmp_path: Path) -> None:
+    graph = compile_case(CASES[0], workspace=workspace)
+    for one in run_compared(graph, workspace / CASES[0].model, tmp_path, fault="huge gradients", since=2):
+        assert (one.code, one.message, one.counted) == (None, "", (1, 2))
+
+
 def test_a_rank_that_skips_the_check_agrees_with_those_that_do_not(workspace: Path, tmp_path: Path) -> None:
     graph = compile_case(CASES[0], workspace=workspace)
     for one in run_compared(graph, workspace / CASES[0].model, tmp_path, fault="skipped on rank 1"):

@@ -186,6 +186,15 @@ def test_the_gradient_norm_is_torchs() -> None:
     assert norm == pytest.approx(nn.utils.get_total_norm(gradients).item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_norm_of_many_elements_is_exact(dtype: torch.dtype) -> None:
+    """In float32 one norm of as many elements is off by 1e-4."""
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(3_000_001, generator=generator).to(dtype), torch.empty(0, dtype=dtype)]
+    expected = gradients[0].double().square().sum().sqrt().item()
+    assert global_norm(gradients, device=torch.device("cpu")) == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_norm_of_large_float32_gradients_does_not_overflow() -> None:
     gradients = [torch.full((10,), 1e30)]
     assert global_norm(gradients, device=torch.device("cpu")) == pytest.approx(1e30 * math.sqrt(10), rel=1e-6)

@@ -27,6 +27,9 @@ from planc.runtime.ranks.groups import groups_of
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.session import Session
 
+_LARGE_NORM = 1e18
+"""Far below the square root of float32's largest number."""
+
 
 class FirstStep:
     """Counts from a step's batch to its optimizer step. What follows them is not part of every step.
@@ -47,11 +50,12 @@ class FirstStep:
         return self._recorders.setdefault(op.name, CollectiveRecorder(names_unknown=True))
 
     def compare(self, session: Session, position: Position) -> None:
-        """RunError on every rank if one of them sent other collectives. A step without labels is passed over.
+        """RunError on every rank if one of them sent other collectives.
 
-        The guard of a step without labels has nothing to agree on.
+        The next step is compared instead if this one has no labels, on which the guard agrees on nothing, or
+        gradients so large, or not finite, that their norm was measured twice.
         """
-        if session.batch_tokens == 0:
+        if session.batch_tokens == 0 or not session.grad_norm < _LARGE_NORM:
             return
         session.first_step = None
         rank = session.launch.rank

@@ -17,6 +17,9 @@ from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.guarding import require_finite
 
+_ROW = 4096
+"""Elements whose squares are summed in the gradient's own precision."""
+
 
 @torch.no_grad()
 def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Position) -> None:
@@ -124,15 +127,21 @@ def scale(gradients: Iterable[Tensor], *, factor: float) -> None:
         local_of(gradient).mul_(factor)
 
 
-def global_norm(gradients: Iterable[Tensor], *, device: torch.device) -> float:
+def global_norm(gradients: Sequence[Tensor], *, device: torch.device) -> float:
     """The 2-norm over every distinct gradient element, the same on every rank."""
     total = squared_norm(gradients, device=device).item()
+    if not math.isfinite(total):
+        # Squares overflow float32 where values do not: all ranks have the same total, and sum again.
+        total = squared_norm(gradients, device=device, dtype=torch.float64).item()
     return math.sqrt(total) if total >= 0 else math.nan
 
 
-def squared_norm(gradients: Iterable[Tensor], *, device: torch.device) -> Tensor:
+def squared_norm(
+    gradients: Iterable[Tensor], *, device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """The square of the global norm, a float64 scalar, the same on every rank.
 
+    `dtype`: that of sums of up to 4_096 squares, if gradients are not wider; all else is in float64.
     Squares of gradients that are sharded over the same ranks are summed here, then over those ranks,
     innermost mesh dim first: at each mesh dim, gradients that still need the same sum share it. torch's own
     clipping needs all gradients on one mesh.
@@ -144,16 +153,31 @@ def squared_norm(gradients: Iterable[Tensor], *, device: torch.device) -> Tensor
     groups: dict[str, ProcessGroup] = {}
     members: dict[tuple[str, ...], list[Tensor]] = {(): []}
     for some in alike.values():
-        norms = [torch.linalg.vector_norm(local_of(gradient), dtype=torch.float64) for gradient in some]
+        norms = [norm for gradient in some for norm in _partial_norms(local_of(gradient), dtype=dtype)]
         divided = {str(group.group_name): group for group in _sharding_groups(some[0])}
         groups |= divided
-        members.setdefault(tuple(divided), []).append(torch.stack(norms).square().sum())
+        members.setdefault(tuple(divided), []).append(torch.cat(norms).double().square().sum())
     while lacking := max(members, key=len):
         total = torch.stack(members.pop(lacking)).sum()
         dist.all_reduce(total, group=groups[lacking[-1]])
         members.setdefault(lacking[:-1], []).append(total)
     nothing = torch.zeros((), dtype=torch.float64, device=device)
     return torch.stack([total.to(device) for total in members[()]] or [nothing]).sum()
+
+
+def _partial_norms(local: Tensor, *, dtype: torch.dtype) -> Iterator[Tensor]:
+    """1-D tensors of 2-norms, each of at most 4_096 elements.
+
+    One norm in float32 of a large tensor is off by more than 1e-4 on processors, where it is summed in few
+    lanes; one in float64 takes 25 times as long.
+    """
+    dtype = torch.promote_types(dtype, local.dtype)
+    flat = local.reshape(-1)
+    rows = flat.numel() // _ROW * _ROW
+    if rows:
+        yield torch.linalg.vector_norm(flat[:rows].view(-1, _ROW), dim=1, dtype=dtype)
+    if rows < flat.numel() or not rows:
+        yield torch.linalg.vector_norm(flat[rows:], dtype=dtype).reshape(1)
 
 
 def _sharding_groups(gradient: Tensor) -> list[ProcessGroup]:
