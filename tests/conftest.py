@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tests.isolation import changed_files, files_of_checkout, isolate
+from tests.slow import mark_sampled
 
 _HOME = pytest.StashKey[Path]()
 _FILES = pytest.StashKey[frozenset[str]]()
@@ -49,7 +50,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(home, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_sampled(items)
     seed = config.getoption("--shuffle")
     if seed is None:
         return

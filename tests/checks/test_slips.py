@@ -210,6 +210,7 @@ def test_a_key_belongs_only_where_its_value_fits(block: str, written: str, help:
     assert (found.help or "").startswith(help)
 
 
+@pytest.mark.slow
 def test_patterns_and_mesh_dims_are_never_without_help() -> None:
     """P203, P213 and P303 in every plan of the tests and of the pages."""
     found = [one for text in dict.fromkeys(seeds()) for one in helpless(text)]

@@ -126,6 +126,7 @@ def extended(repository: Path) -> Path:
     return folder
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("commits", "arguments"),
     [

@@ -48,6 +48,7 @@ METRICS = StepMetrics(
 )
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)
 def test_no_line_is_longer_than_the_terminal(view: tuple[str, ...], columns: int) -> None:
@@ -55,6 +56,7 @@ def test_no_line_is_longer_than_the_terminal(view: tuple[str, ...], columns: int
     assert [line for line in shown.splitlines() if len(line.rstrip()) > columns] == []
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("view", [*VIEWS[:4], *VIEWS[5:10], VIEWS[11], VIEWS[12]], ids=" ".join)
 def test_views_have_color_unless_it_is_declined(view: tuple[str, ...]) -> None:
     assert "\x1b[" in at_terminal(view, columns=100)

@@ -110,6 +110,7 @@ def test_no_fix_of_the_corpus_replaces_a_call_with_its_arguments() -> None:
     assert num_fixes > 20
 
 
+@pytest.mark.slow
 def test_a_fix_changes_no_setting_of_a_plan_that_resolves() -> None:
     """What is wrong with such a plan lies in its rules, expectations or comments."""
     num_compared = 0

@@ -109,6 +109,7 @@ CHANGED = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", CHANGED)
 def test_a_changed_file_is_named_with_the_rank_and_its_machine(
     folder: Path, tmp_path: Path, case: str

@@ -84,6 +84,7 @@ def trained(case: Case, *, workspace: Path, folder: Path) -> Record:
     return run_ranks(train_rank, case.world_size, task, init=False)[0]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("shape", "mesh"), [("1", {}), ("CP2·TP2", {"cp": 2, "tp": 2})])
 def test_gradients_and_weights_are_the_same_bits(
     shape: str, mesh: dict[str, int], workspace: Path, tmp_path: Path

@@ -137,6 +137,7 @@ def by_hand(folder: Path, samples: list[tuple[int, ...]]) -> tuple[dict[str, Ten
     return {name: one.detach() for name, one in model.named_parameters()}, tokens, losses
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_every_mesh_goes_on_as_a_loop_by_hand(folder: Path, tmp_path: Path, mesh: str) -> None:
     record = trained(folder, *MESHES[mesh], run_folder=tmp_path)[0]

@@ -154,6 +154,7 @@ def is_small(name: str, command: str) -> bool:
     return trains or (name == "diff" and "runs/" in command) or "--deep" in command or "--script" in command
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("name", "command"), examples(), ids=lambda text: text)
 def test_an_example_of_help_runs(
     name: str, command: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch

@@ -65,6 +65,7 @@ def sessions() -> list[Block]:
     return [block for page in PAGES for block in blocks(page) if block.kind == "console"]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 @pytest.mark.parametrize("page", slow_except(PAGES, *QUICK, name=name_of), ids=name_of)
 def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -31,6 +31,7 @@ def test_a_page_shows_the_line_that_a_reader_has_before_them(code: Code) -> None
     assert shown == f"{code.severity}[{code.code}]: {code.summary}"
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("code", "command", "outcome"), RUN, ids=lambda value: str(value)[:50])
 def test_a_pages_command_gives_its_code(code: str, command: str, outcome: str, light: Path) -> None:
     prefix, _, line = command.rpartition("; ")

@@ -20,6 +20,7 @@ from tests.parity.ranks import Task
 COMPARED = ("guard.replicas_every=2 steps",)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "case",
     [

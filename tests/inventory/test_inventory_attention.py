@@ -39,6 +39,7 @@ def test_what_attention_asks_for_is_noted(folder: Path, extras: tuple[str, ...])
     assert {attention.extras for attention in attentions(folder)} == {extras}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("folder", "is_fixed"),
     [

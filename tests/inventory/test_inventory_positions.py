@@ -38,6 +38,7 @@ def test_decoders_that_number_their_tokens_are_found(model_type: str, tmp_path: 
     assert probe(write(tmp_path, model_type=model_type)).positions == COUNTED
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("model_type", OFFSET)
 @pytest.mark.parametrize("padding_id", [0, 1, 5])
 def test_positions_that_start_behind_the_padding_are_found(
@@ -121,6 +122,7 @@ def test_what_was_found_is_saved(positions: Positions, models: Path) -> None:
     assert loads(dumps(inventory)) == inventory
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("model_type", [*HALVES, *OFFSET])
 def test_the_model_itself_takes_the_positions_that_were_found(model_type: str, tmp_path: Path) -> None:
     """With real weights: given those, it computes what it computes by itself; given others, only one that

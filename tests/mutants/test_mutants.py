@@ -80,6 +80,7 @@ def test_a_draft_means_what_it_was_read_from(path: Path, workshop: Workshop) -> 
     assert plan_hash(again) == plan_hash(checked.graph)
 
 
+@pytest.mark.slow
 def test_every_base_is_accepted_by_check(workshop: Workshop, starts: Sequence[Base]) -> None:
     errors = {
         base.name: [str(one) for one in checked.diagnostics]

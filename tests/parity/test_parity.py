@@ -46,6 +46,7 @@ def reference(workspace: Path) -> References:
     return cache(lambda model: train_reference(model, workspace=workspace))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_a_mesh_trains_as_one_process(case: Case, workspace: Path, reference: References) -> None:
     row = parity(case, workspace=workspace, reference=reference(case.model))

@@ -143,6 +143,7 @@ def check_parity(one: Styled, folder: Path) -> None:
     assert [found[item] for item in EQUAL if not found[item].ok] == []
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("one", QUICK, ids=lambda one: f"{one.model_type} {one.name}")
 def test_a_model_under_its_styles_trains_as_one_process(one: Styled, tmp_path: Path) -> None:
     check_parity(one, tmp_path)
@@ -154,6 +155,7 @@ def test_every_model_under_its_styles_trains_as_one_process(one: Styled, tmp_pat
     check_parity(one, tmp_path)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("one", QUICK, ids=lambda one: f"{one.model_type} {one.name}")
 def test_a_model_under_its_styles_sends_what_is_estimated(one: Styled, tmp_path: Path) -> None:
     bound, graph = compiled(one, tmp_path)

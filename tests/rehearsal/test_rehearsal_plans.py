@@ -28,6 +28,7 @@ def assert_rehearses(path: Path) -> None:
     assert counted_collectives(rehearsal.measured) == predicted
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("path", QUICK, ids=lambda path: path.stem)
 def test_a_quick_plan_rehearses_as_estimated(path: Path) -> None:
     assert_rehearses(path)

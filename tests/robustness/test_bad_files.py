@@ -34,6 +34,7 @@ def test_the_workspace_is_sound_before_it_is_spoilt(command: tuple[str, ...], fo
     assert list(problems(case, found)) == [], found.text
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("number", range(len(FILE_CASES)), ids=lambda number: FILE_CASES[number].row)
 def test_a_bad_file_is_refused_as_declared(number: int, folders: Folders) -> None:
     case = FILE_CASES[number]

@@ -111,6 +111,7 @@ def test_67_a_long_name_is_an_error_of_a_run() -> None:
     assert done.stderr.startswith("planc: error: ") and "too long" in done.stderr
 
 
+@pytest.mark.slow
 def test_109_without_assertions_every_answer_is_the_same(
     found: Answers, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

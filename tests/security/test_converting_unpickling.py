@@ -31,6 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "command",
     [

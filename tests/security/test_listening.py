@@ -37,6 +37,7 @@ def test_ranks_of_torchrun_listen_on_loopback_only(plan: Path, tmp_path: Path) -
     assert {one.is_loopback for one in found - ranks} == {False}
 
 
+@pytest.mark.slow
 def test_ranks_without_torchrun_meet_on_loopback(plan: Path, tmp_path: Path) -> None:
     command = (sys.executable, *RUN, str(plan), "--run-dir", str(tmp_path / "run"))
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}

@@ -52,6 +52,7 @@ def test_edits_that_are_accepted_train_as_one_process(name: str, count: int, wor
     assert {one.status for one in results} == {"equal"}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("module", ["model", "model.layers.*.mlp.act_fn", "model.rotary_emb"])
 @pytest.mark.parametrize("name", ["llama plain", "llama sequence"])
 def test_modules_in_which_no_layer_reads_take_no_style(name: str, module: str, workshop: Workshop) -> None:

@@ -60,6 +60,7 @@ def checked(folder: Path, *settings: str) -> Checked:
     return found
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_each_implementation_is_torchs_loop(kind: str, tmp_path: Path) -> None:
     found = checked(tmp_path, f"optimizer.kind={kind}")
