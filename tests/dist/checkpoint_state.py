@@ -20,9 +20,9 @@ from torch.distributed.tensor.parallel import (
 )
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from planc.runtime.checkpoint_format.manifest import Progress
 from planc.runtime.torch.checkpoint import Destination, TrainingState, save
 from planc.runtime.torch.checkpoint.tensors import named_tensors
-from planc.runtime.checkpoint_format.manifest import Progress
 from planc.vocab import MeshDim
 
 Layout = dict[MeshDim, int]

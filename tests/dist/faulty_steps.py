@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 from planc.graph.op import Op
-from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.session import Session
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import StepMetrics
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.session import Session
 from planc.verify.ranks import Metrics
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, compile_case

@@ -1,4 +1,4 @@
-"""Runs that compare the collectives of their first step, and faults in what they send: what each rank tells."""
+"""Runs that compare the collectives of their first step, and faults in what they send, rank by rank."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
+from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from planc.runtime.torch.checkpoint import TrainingState, load, save
 from planc.runtime.torch.checkpoint.tensors import named_tensors
-from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from tests.dist.checkpoint_state import SINGLE, build, destination, train_step
 
 LONGEST_SECONDS = 0.2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +10,10 @@ from typing import Any
 
 from planc.graph.graph import Graph
 from planc.runtime.errors import ExitCode, RunError
-from planc.verify.ranks import Metrics, Task, open_session
-from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.interpreter import run
-from tests.data.conversing import TALK, save_talks, save_tokenizer
+from planc.runtime.torch.backend import TorchBackend
+from planc.verify.ranks import Metrics, Task, open_session
 from tests.dist.pool import run_ranks
-from tests.plans import PLANS, write_plan
 
 NUM_RANKS = 3
 ODD = 2

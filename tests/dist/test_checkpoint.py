@@ -14,12 +14,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from planc.runtime.torch.checkpoint import TrainingState, latest_step, load
 from planc.runtime.checkpoint_format.errors import (
     CheckpointError,
 )
 from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
+from planc.runtime.torch.checkpoint import TrainingState, latest_step, load
 from planc.vocab import MeshDim
 from tests.dist.checkpoint_state import (
     FSDP2_TP2,

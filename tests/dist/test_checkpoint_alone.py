@@ -16,15 +16,15 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from planc.runtime.torch.checkpoint import TrainingState, latest_step, load, save
-from planc.runtime.torch.checkpoint.tensors import named_tensors
-from planc.runtime.torch.checkpoint.writer import SafetensorsWriter
 from planc.runtime.checkpoint_format.errors import (
     CheckpointError,
     CorruptCheckpointError,
 )
 from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from planc.runtime.checkpoint_format.manifest import Manifest, seal
+from planc.runtime.torch.checkpoint import TrainingState, latest_step, load, save
+from planc.runtime.torch.checkpoint.tensors import named_tensors
+from planc.runtime.torch.checkpoint.writer import SafetensorsWriter
 from tests.dist.checkpoint_state import (
     SINGLE,
     build,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from planc.runtime.torch.checkpoint import BackgroundSaves, TrainingState, save
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
+from planc.runtime.torch.checkpoint import BackgroundSaves, TrainingState, save
 from tests.dist.checkpoint_state import (
     FSDP2_TP2,
     HSDP,

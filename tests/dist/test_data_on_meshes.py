@@ -15,8 +15,8 @@ from planc.runtime.errors import RunError
 from planc.verify.ranks import Record, Task, train_rank
 from tests.data.conversing import TALK, save_talks, save_tokenizer
 from tests.dist.pool import RankError, run_ranks
-from tests.slow import slow_except
 from tests.plans import PLANS, checked, write_plan
+from tests.slow import slow_except
 
 PLAN = """\
 model {

@@ -16,12 +16,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.graph.op import Op
 from planc.graph.ops import ExportHf
-from planc.runtime.torch.weights import export_format
-from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.weights import export_format
 from tests.dist.pool import run_ranks
 from tests.parity.cases import NUM_STEPS, TP2_DP2, Case, compile_case, make_workspace
 from tests.parity.ranks import Record, Task, open_session, train_rank

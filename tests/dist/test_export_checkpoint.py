@@ -14,8 +14,8 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from planc.cli.support.exits import CLEAN, COULD_NOT_RUN
 from planc.cli.main import main
+from planc.cli.support.exits import CLEAN, COULD_NOT_RUN
 from tests.dist.pool import run_ranks
 from tests.hub.model_repository import REPOSITORY, REVISION, put_into_cache
 from tests.parity.cases import NUM_STEPS, SAVE_STEP, TP2_DP2, Case, compile_case, make_workspace

@@ -42,7 +42,14 @@ CASES = (
 )
 COMPILED = (
     Case("TP2", "sequence parallel, selective", TP2, recomputes=True, recomputation="selective"),
-    Case("TP2·DP2", "auto, accumulate, recompute", TP2_DP2, tensor_parallel="auto", micro_batch=2, recomputes=True),
+    Case(
+        "TP2·DP2",
+        "auto, accumulate, recompute",
+        TP2_DP2,
+        tensor_parallel="auto",
+        micro_batch=2,
+        recomputes=True,
+    ),
     Case("CP2", "ulysses", CP2, rotate="ulysses", balance="none"),
 )
 COMPILE = 'compile {\n  backend = aot_eager\n  "model.layers.*" -> region\n}\n'

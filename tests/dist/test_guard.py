@@ -63,7 +63,9 @@ def test_a_weight_that_is_no_number_is_named_with_its_rank(workspace: Path) -> N
 def test_the_help_names_a_checkpoint_only_after_one_was_saved(workspace: Path, tmp_path: Path) -> None:
     fault = Fault("batch.next", (3,), "weight")
     (unsaved, _) = run_faulty(workspace, DP2, fault)
-    assert unsaved.help.startswith("check that the initial weights are finite: there is no earlier checkpoint")
+    assert unsaved.help.startswith(
+        "check that the initial weights are finite: there is no earlier checkpoint"
+    )
     (saved, _) = run_faulty(workspace, DP2, fault, "checkpoint.save_every=1 step", run_folder=tmp_path)
     assert saved.help.startswith("resume from the previous checkpoint")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from torch.distributed import FileStore
 
-from planc.runtime.torch.agreement.shared_folder import require_shared_folder
 from planc.runtime.errors import RunError
 from planc.runtime.process import Launch
+from planc.runtime.torch.agreement.shared_folder import require_shared_folder
 from tests.dist.pool import run_ranks
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from planc.inventory.load import save_inventory
-from planc.runtime.torch.weights import files as weights_files
-from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.weights.weights import initialize
 from planc.runtime.interpreter import run
 from planc.runtime.observer import Silent
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.weights import files as weights_files
+from planc.runtime.torch.weights.weights import initialize
 from tests.dist.pool import RankError, run_ranks
 from tests.parity.cases import GLOBAL_BATCH, SEED, TP2_DP2, Case, compile_case, make_workspace
 from tests.parity.ranks import Record, Task, digest, open_session, train_rank
@@ -230,7 +228,7 @@ def count_bytes_rank(rank: int, world_size: int, task: Task) -> tuple[int, int]:
     ids=lambda case: case.name,
 )
 def test_a_rank_reads_its_own_share_and_no_more(case: Case, own_workspace: Path) -> None:
-    """One part in tp x dp_shard of the model, plus 5 % for norms and other replicated parts of so small a model."""
+    """One part in tp x dp_shard of the model, plus 5 % for norms and other replicated parts."""
     model = fresh_model(own_workspace, case.model)
     save_weights(model, own_workspace / case.model)
     task = Task(compile_case(case, workspace=own_workspace), own_workspace, own_workspace / "run")

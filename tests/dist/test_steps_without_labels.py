@@ -1,4 +1,4 @@
-"""Chats can have a step in which nothing is a label: it counts 0 labels and changes no weight, on any mesh."""
+"""Chats can have a step without labels: it counts 0 of them and changes no weight, on any mesh."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.graph.graph import Graph
 from planc.graph.ops import OpenData
-from planc.runtime.torch.training.batches import data_spec, source_of
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.open import open_data
+from planc.runtime.torch.training.batches import data_spec, source_of
 from planc.verify.ranks import Record, Task, train_rank
 from tests.data.conversing import TALK, save_talks, save_tokenizer
 from tests.dist.pool import run_ranks

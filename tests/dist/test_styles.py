@@ -352,9 +352,7 @@ def fill_packed(case: Case, divided: nn.Module, whole: nn.Module, mesh: DeviceMe
                 parameter.to_local().copy_(local(whole.get_parameter(name), of, mesh))
 
 
-def whole_gradient(
-    case: Case, name: str, parameter: nn.Parameter, like: Tensor, mesh: DeviceMesh
-) -> Tensor:
+def whole_gradient(case: Case, name: str, parameter: nn.Parameter, like: Tensor, mesh: DeviceMesh) -> Tensor:
     """A parameter's gradient in the whole tensor's own order."""
     grad = parameter.grad
     assert grad is not None

@@ -13,9 +13,9 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.debug import CommDebugMode
 
 from planc.graph.ops import AllReduceGradients, SyncGradients
+from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.gradients import all_reduce_gradients, squared_norm, sync_gradients
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.interpreter import Position
 from planc.source import Span
 from planc.verify.pool import run_ranks
 from planc.vocab import MeshDim
@@ -96,7 +96,7 @@ def summed_over_replicas(rank: int, world_size: int) -> tuple[dict[str, list[flo
 def test_gradients_of_whole_replicas_are_summed_layer_by_layer() -> None:
     """A message for the first layer, two for the second, whose dtypes are two, and one for the rest, of which
     one has no gradient."""
-    same = dict.fromkeys([f"layers.{layer}.{name}" for layer in range(2) for name in ("one", "other")], [3.0])
+    same = {f"layers.{layer}.{name}": [3.0] for layer in range(2) for name in ("one", "other")}
     for rank, (values, num_messages) in enumerate(run_ranks(summed_over_replicas, 4)):
         # Ranks 0 and 2 hold the first half of the sharded dimension, 1 and 3 the second.
         assert values == same | {"divided": [22.0] if rank % 2 == 0 else [24.0]}

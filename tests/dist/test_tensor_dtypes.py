@@ -18,8 +18,8 @@ from planc.estimate.layout import layouts
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, FullyShard
 from planc.inventory.load import save_inventory
-from planc.runtime.rehearsal.rehearse import rehearse
 from planc.plain_pytorch.emit import script
+from planc.runtime.rehearsal.rehearse import rehearse
 from planc.show.layout import other_dtypes_text
 from planc.source import SourceFile
 from planc.verify.ranks import Record, Task, train_rank
@@ -191,7 +191,7 @@ def stored_dtypes(folder: Path) -> dict[str, str]:
     found = {}
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
-            found |= {name: file.get_slice(name).get_dtype() for name in file.keys()}
+            found |= {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
     return found
 
 

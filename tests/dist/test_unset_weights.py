@@ -8,8 +8,8 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.modeling.initialization import draw, unset_tensors
-from planc.runtime.torch.weights.weights import require_set
 from planc.runtime.errors import RunError
+from planc.runtime.torch.weights.weights import require_set
 
 
 class Scale(nn.Module):
