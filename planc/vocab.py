@@ -162,3 +162,25 @@ DATASET_FORMATS: Mapping[str, str] = {
     ".jsonl": "json",
 }
 """Readers of Hugging Face's `datasets` by the suffix of a file's name."""
+
+
+class LogitsFunction(StrEnum):
+    """A function of each logit alone."""
+
+    MULTIPLY = "multiply"
+    DIVIDE = "divide"
+    TANH = "tanh"
+    FLOAT32 = "float32"
+    """A cast."""
+
+
+@record
+class LogitsStep:
+    """One function, and the number it multiplies or divides by; 1 for the others."""
+
+    function: LogitsFunction
+    by: float = 1.0
+
+    def __str__(self) -> str:
+        is_scaled = self.function in (LogitsFunction.MULTIPLY, LogitsFunction.DIVIDE)
+        return f"{self.function} by {self.by:g}" if is_scaled else str(self.function)

@@ -11,6 +11,7 @@ from planc.checks import Subject, run_checks
 from planc.diagnostics import has_errors
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import tokens_per_step
+from planc.plan.loss_chunks import num_chunks
 from planc.plan.spec import FsdpSpec, Unit
 from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
@@ -66,6 +67,7 @@ def _made(bound: BoundPlan, changes: tuple[_Change, ...]) -> Neighbour:
 
 def _changes(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
     """The changes of each kind, the smallest first."""
+    yield tuple(_chunked(bound))
     yield tuple(_checkpointing(bound))
     if any(not group.unit.reshard_after_forward for group in bound.units):
         yield (_Change("reshard_after_forward = true in every unit", _reshard),)
@@ -80,6 +82,16 @@ def _changes(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
     )
     for mesh_dim, is_used in dims:
         yield tuple(_resized(bound, mesh_dim, factor) for factor in _FACTORS if is_used)
+
+
+def _chunked(bound: BoundPlan) -> Iterator[_Change]:
+    if num_chunks(_in_chunks(bound)) > num_chunks(bound):
+        yield _Change("train.loss_chunks = auto", _in_chunks)
+
+
+def _in_chunks(before: BoundPlan) -> BoundPlan:
+    train = replace(before.plan.train, loss_chunks="auto")
+    return replace(before, plan=replace(before.plan, train=train))
 
 
 def _checkpointing(bound: BoundPlan) -> Iterator[_Change]:

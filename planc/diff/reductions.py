@@ -83,6 +83,7 @@ _MESH = tuple(fact for fact in LAYOUT_FACTS if fact.name.startswith("mesh."))
 _SUMS = (
     Fact(Group.NUMERICS, "tensor_parallel", "tensor_parallel", _divided_modules),
     Fact(Group.NUMERICS, "loss over tp", "tensor_parallel", _loss),
+    Fact(Group.NUMERICS, "loss chunks", "train.loss_chunks", of_op(ComputeLoss, "chunks")),
     Fact(Group.NUMERICS, "FSDP units", "fsdp", _units),
     REDUCE_DTYPE,
     Fact(Group.NUMERICS, "context_parallel", "context_parallel", _attention),

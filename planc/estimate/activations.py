@@ -22,6 +22,7 @@ tables. Tests hold the rules against what autograd saves, exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import RankWork, ancestors
@@ -173,21 +174,32 @@ class Loss:
     `tensors` are of the loss's dtype, `wide` one of them: log-probabilities, their gradient, the logits'
     gradient; vocabulary-parallel loss holds a fourth (torch/distributed/tensor/parallel/loss.py). `narrow`
     are the logits as the head made them, freed by then, 0 where they are as wide.
+
+    With several chunks T are the tokens of one. `gradients` are those that the head's forward keeps: of its
+    input, and of its parameters, summed in float32 at least. Each chunk ends with its own gradients of both
+    and of the logits, which are more than `tensors` where chunks are small.
     """
 
     tensors: int
     wide: int
     narrow: int
+    gradients: int = 0
 
 
 def loss(work: RankWork) -> Loss:
     """The tensors that cross entropy holds, and the ones that are freed by then."""
     head = work.inventory.head
     width = _local_width(work, head, 0) if head and work.vocab_over else work.inventory.vocab_size
-    wide, narrow = (
-        work.num_tokens * width * size for size in (work.loss_bytes, work.compute_dtype.size_bytes)
-    )
-    return Loss((4 if work.vocab_over else 3) * wide, wide, narrow if narrow < wide else 0)
+    num_tokens = work.num_tokens // work.loss_chunks
+    wide, narrow = (num_tokens * width * size for size in (work.loss_bytes, work.compute_dtype.size_bytes))
+    tensors, gradients = (4 if work.vocab_over else 3) * wide, 0
+    if work.loss_chunks > 1 and head is not None:
+        element = work.compute_dtype.size_bytes
+        parameters = width * sum(prod(parameter.shape[1:]) for parameter in head.parameters)
+        hidden = work.num_tokens * work.inventory.hidden_size * element
+        tensors = max(tensors, narrow + parameters * element + hidden // work.loss_chunks)
+        gradients = parameters * work.loss_bytes + hidden
+    return Loss(tensors, wide, narrow if narrow < wide else 0, gradients)
 
 
 def context_bytes(work: RankWork) -> int:

@@ -184,6 +184,9 @@ class _Walk:
         read = self._read[key] = self._read.get(key, 0) + 1
         num_readers, token = self._readers[key], self._work.num_tokens * self._element
         outputs = (num_readers - read + 1) * token * rows
+        if self._work.loss_chunks > 1 and module is self._work.inventory.head:
+            # Forward has computed its gradients, and backward casts their sums.
+            outputs = 0 if self._element >= _FLOAT32_BYTES else rows * columns * _FLOAT32_BYTES
         yield self._now(outputs + self._gradient(module) + min(read, 2) * token * columns)
         self._weigh(module)
         if read == num_readers:

@@ -11,7 +11,7 @@ from planc.estimate.backward import fullest_moment
 from planc.estimate.checkpoint import staging
 from planc.estimate.collectives import collectives, replicated_message
 from planc.estimate.flops import flops
-from planc.estimate.gaps import gaps
+from planc.estimate.gaps import gaps, last_units
 from planc.estimate.peak import (
     GAPS,
     Pieces,
@@ -88,7 +88,8 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
         * sum(prod(layout.tp_shape) for layout in work.layouts.values()),
         activations=kept_bytes,
         recomputed=kept.recomputed,
-        loss=entropy.tensors,
+        loss=entropy.tensors + entropy.gradients,
+        gathered_at_loss=_gathered_at_loss(work, gathered),
         gaps=gaps(work, gathered, entropy),
         context=context_bytes(work),
         backward=fullest_moment(work, gathered, kept=kept_bytes, again=kept.again),
@@ -102,6 +103,17 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
         update=here * update_bytes(work),
         message=replicated_message(work),
     )
+
+
+def _gathered_at_loss(work: RankWork, gathered: tuple[Unit, ...]) -> int:
+    """Bytes of units that forward keeps, and of those around the head, whose forward computes chunks."""
+    around = [unit for name, unit in last_units(work, gathered) if name != "last layer"]
+    kept = [
+        unit
+        for unit in gathered
+        if not unit.reshard_after_forward or (work.loss_chunks > 1 and unit in around)
+    ]
+    return work.compute_dtype.size_bytes * sum(unit.num_gathered for unit in kept)
 
 
 def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:

@@ -11,7 +11,8 @@ the logits, stays a gap while the loss takes the largest tensors of all. These a
     the head's parameters        where it is a unit that is freed after forward
     the logits                   in the head's dtype, freed once the loss has converted them
 
-A gap as large as a tensor of the loss holds that tensor, and counts for nothing. The rehearsal runs the
+The head's forward computes a loss in chunks: the root's parameters and its own are still gathered then. A gap
+as large as a tensor of the loss holds that tensor, and counts for nothing. The rehearsal runs the
 allocator itself (planc/runtime/rehearsal/allocator.py), and tests hold this sum against it.
 """
 
@@ -48,7 +49,7 @@ def gaps(work: RankWork, units: tuple[Unit, ...], loss: Loss) -> tuple[Gap, ...]
 def _freed_parameters(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Gap]:
     element = work.compute_dtype.size_bytes
     for name, unit in last_units(work, units):
-        if unit.reshard_after_forward:
+        if unit.reshard_after_forward and not (work.loss_chunks > 1 and name != "last layer"):
             yield Gap(f"{name}'s parameters", element * unit.num_gathered)
 
 

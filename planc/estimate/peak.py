@@ -35,6 +35,8 @@ class Pieces:
     activations: int
     recomputed: int
     loss: int
+    gathered_at_loss: int
+    """Bytes of parameters that stay gathered after the last layer's forward."""
     gaps: tuple[Gap, ...]
     context: int
     backward: Moment
@@ -131,7 +133,6 @@ def _passing_shares(pieces: Pieces, unit: Unit) -> int:
 
 def phases(pieces: Pieces) -> tuple[Phase, ...]:
     """The parts of a step, with the contents of the compute stream without the states."""
-    kept_unsharded = sum(unit.num_gathered for unit in pieces.units if not unit.reshard_after_forward)
     own_gradients = 0 if pieces.units else pieces.unreduced
     held = pieces.whole_gradients + own_gradients if pieces.accumulates else 0
     before = ("gradients between micro steps", held)
@@ -144,7 +145,7 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
                 ("activations", pieces.activations),
                 ("loss", pieces.loss),
                 (GAPS, sum(gap.num_bytes for gap in pieces.gaps)),
-                ("gathered parameters", pieces.element * kept_unsharded),
+                ("gathered parameters", pieces.gathered_at_loss),
                 before,
             ),
         ),

@@ -65,6 +65,8 @@ class RankWork:
     attention: AttachAttention
     optimizer: BuildOptimizer
     vocab_over: tuple[MeshDim, ...]
+    loss_chunks: int
+    """Parts of the tokens whose logits exist at a time."""
     tp: int
     cp: int
     around: Mapping[str, str]
@@ -155,6 +157,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         attention=attention,
         optimizer=_first(ops, BuildOptimizer),
         vocab_over=loss.vocab_over,
+        loss_chunks=loss.chunks,
         tp=graph.size(MeshDim.TP),
         cp=graph.size(MeshDim.CP),
         around={

@@ -129,5 +129,6 @@ def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
 def _loss(work: RankWork) -> Iterator[Collective]:
     """Every token's maximum, sum of exponentials and label logit (torch.distributed.tensor.parallel.loss)."""
     if work.vocab_over:
-        num_bytes = work.num_tokens * work.loss_bytes
-        yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, "loss", 3 * work.times, num_bytes)
+        num_bytes = work.num_tokens // work.loss_chunks * work.loss_bytes
+        cause, count = ("loss", 3) if work.loss_chunks == 1 else ("forward", 3 * work.loss_chunks)
+        yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, cause, count * work.times, num_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isfinite
 
 from planc.inventory.files import parse_json
 from planc.inventory.json_values import (
@@ -30,10 +31,12 @@ from planc.inventory.schema import (
     Routing,
 )
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
-from planc.vocab import DType
+from planc.vocab import DType, LogitsFunction, LogitsStep
 
-FORMAT_VERSION = 6
-"""6: what a model's code does outside of its modules, and to the tokens and rows that they get; what fused
+FORMAT_VERSION = 7
+"""7: what the model makes of its head's output.
+
+6: what a model's code does outside of its modules, and to the tokens and rows that they get; what fused
 projections of attentions hold, their arguments by head, and the kind of Conv1D."""
 
 
@@ -62,6 +65,8 @@ def dumps(inventory: Inventory) -> str:
     fields |= {key: value for key, value in rare.items() if value}
     if inventory.own_heads:
         fields["own_heads"] = _own_heads_fields(inventory.own_heads)
+    if inventory.logits != ():
+        fields["logits"] = inventory.logits and [[one.function, one.by] for one in inventory.logits]
     if inventory.rope_switch is not None:
         fields["rope_switch"] = inventory.rope_switch
     if positions := _position_fields(inventory.positions):
@@ -76,7 +81,7 @@ def loads(text: str | bytes) -> Inventory:
         parse_json(text.encode() if isinstance(text, str) else text, name="inventory"),
         "inventory",
         required=_FIELDS,
-        optional=(*_RARE_FIELDS, "own_heads", "rope_switch", "positions"),
+        optional=(*_RARE_FIELDS, "own_heads", "logits", "rope_switch", "positions"),
     )
     if (version := top["format_version"]) != FORMAT_VERSION or type(version) is not int:
         raise error_at("format_version", f"this planc reads version {FORMAT_VERSION}")
@@ -99,6 +104,7 @@ def loads(text: str | bytes) -> Inventory:
         blocks=strings_of(top["blocks"], "blocks"),
         **{key: strings_of(top.get(key, []), key) for key in _RARE_FIELDS},
         own_heads=_own_heads(top.get("own_heads", []), order=strings_of(top.get("own_attentions", []), "")),
+        logits=_logits(top.get("logits", []), "logits"),
         rope_switch=positive_of(top["rope_switch"], "rope_switch") if "rope_switch" in top else None,
         positions=_positions(top.get("positions", {}), "positions"),
     )
@@ -350,6 +356,20 @@ def _positions(value: object, where: str) -> Positions:
         counted_by_model="counted_by_model" in fields
         and true_of(fields["counted_by_model"], f"{where}.counted_by_model"),
     )
+
+
+def _logits(value: object, where: str) -> tuple[LogitsStep, ...] | None:
+    return None if value is None else array_of(value, where, of=_logits_step)
+
+
+def _logits_step(value: object, where: str) -> LogitsStep:
+    function, by = _items(value, where, number=2)
+    functions = {one.value: one for one in LogitsFunction}
+    if not isinstance(function, str) or function not in functions:
+        raise error_at(where, f"not one of {', '.join(functions)}")
+    if not isinstance(by, float) or not isfinite(by):
+        raise error_at(where, "not a finite number")
+    return LogitsStep(functions[function], by)
 
 
 def _routing(value: object, where: str) -> Routing:

@@ -7,7 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from planc.record import record
-from planc.vocab import DType
+from planc.vocab import DType, LogitsStep
 
 
 class Kind(StrEnum):
@@ -217,6 +217,8 @@ class Inventory:
     """Fields of config.json, other than 0, by which training draws random numbers."""
     added_losses: tuple[str, ...] = ()
     """Fields of config.json that add terms to the model's own cross-entropy loss."""
+    logits: tuple[LogitsStep, ...] | None = ()
+    """What the model makes of its head's output; None if that is not a known function of each logit."""
     rope_switch: int | None = None
     """A forward with more positions than this uses other rotary embeddings for all of its tokens."""
     positions: Positions = Positions()

@@ -43,10 +43,11 @@ from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.plan.data import Packing
 from planc.plan.facts import gradient_accumulation
+from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.tensor_dtypes import kept_in_float32
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
-from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, DType, MeshDim, Shard
+from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, DType, MeshDim
 
 
 def lower(bound: BoundPlan) -> Graph:
@@ -221,8 +222,6 @@ def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLo
         (*((plan.fsdp.replicate_on,) if plan.fsdp.replicate_on else ()), *plan.fsdp.on) if plan.fsdp else ()
     )
     model = plan.span("model")
-    head = bound.inventory.head
-    style = bound.styles.get(head.fqn) if head else None
     tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
     over = tuple(dim for dim in MeshDim if dim in (*fsdp, *(cp.on if cp else ()), *tp))
     positions = bound.inventory.positions
@@ -235,8 +234,17 @@ def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLo
         span=cp.span if cp else plan.span("data"),
     )
     yield Forward(over=over, span=model)
-    yield ComputeLoss(vocab_over=tp if style and style.use.output == Shard(-1) else (), span=model)
+    yield _loss(bound)
     yield Backward(over=over, span=model)
+
+
+def _loss(bound: BoundPlan) -> ComputeLoss:
+    over, chunks = vocab_over(bound), num_chunks(bound)
+    head, logits = bound.inventory.head, bound.inventory.logits
+    if chunks == 1 or head is None or logits is None:
+        return ComputeLoss(vocab_over=over, span=bound.plan.span("model"))
+    span = bound.plan.span("train.loss_chunks")
+    return ComputeLoss(vocab_over=over, chunks=chunks, head=head.fqn, logits=logits, span=span)
 
 
 def _save(bound: BoundPlan) -> Iterator[AnyOp]:

@@ -65,6 +65,8 @@ def forward(op: Forward, graph: Graph) -> Iterator[str]:
 
 
 def compute_loss(op: ComputeLoss, graph: Graph) -> Iterator[str]:
+    if op.chunks > 1:
+        raise refuse(op, "a loss in chunks has no plain PyTorch form; write `loss_chunks = 1`")
     yield "logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()"
     if op.vocab_over:
         mesh = one_dim(op.vocab_over)

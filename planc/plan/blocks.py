@@ -15,6 +15,7 @@ from planc.plan.hardware import HardwareSpec
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import Group
 from planc.plan.style_actions import STYLE_ACTIONS
+from planc.plan.train import TrainSpec
 from planc.plan.types import freely_labelled, keys, nested_blocks
 from planc.record import record
 from planc.vocab import ELASTIC_DIMS, SHARD_DIMS, MeshDim
@@ -81,7 +82,7 @@ BLOCKS: Mapping[str, Shape] = {
     "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": Group}),
     "checkpoint": Shape(spec.CheckpointSpec),
     "hardware": Shape(HardwareSpec),
-    "train": Shape(spec.TrainSpec, required=True),
+    "train": Shape(TrainSpec, required=True),
     "logging": Shape(LoggingSpec),
     "profile": Shape(ProfileSpec),
     "elastic": Shape(ElasticSpec, on=ELASTIC_DIMS),

@@ -102,6 +102,10 @@ TRAIN: Mapping[str, Foreign] = {
         also="sequences x sequence_length",
         factors=("data.sequence_length",),
     ),
+    "use_liger_kernel liger liger_kernel fused_linear_cross_entropy cut_cross_entropy chunked_loss "
+    "chunked_cross_entropy loss_chunk_size num_output_chunks num_loss_chunks": Foreign(
+        "train", "loss_chunks = <auto>", why="the loss is computed for a part of the tokens at a time"
+    ),
     "logging_steps log_steps log_interval logging_interval log_freq log_every_n_steps": Foreign(
         "train", "log_every = <10 steps>", same=True
     ),

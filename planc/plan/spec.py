@@ -31,6 +31,7 @@ from planc.plan.pattern import Pattern
 from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
+from planc.plan.train import TrainSpec
 from planc.plan.types import Optional, Variant, key, nested
 from planc.record import record
 from planc.source import Span
@@ -344,17 +345,6 @@ class CheckpointSpec:
         doc="latest: continue from the last checkpoint in the run directory",
     )
     export: Mapping[str, HfExport] = nested({"hf": HfExport}, doc="the weights in another library's format")
-
-
-@record
-class TrainSpec:
-    """The number of steps and their size."""
-
-    steps: int = key(Int(1), doc="optimizer steps", example="1000")
-    tokens_per_step: int | None = key(
-        Optional(Int(1)), default=None, doc="tokens per optimizer step, over all ranks", example="8192"
-    )
-    log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
 
 
 @record

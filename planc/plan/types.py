@@ -130,6 +130,24 @@ class Optional:
         return "none" if value is None else self.inner.render(value)
 
 
+@record
+class OrAuto:
+    """A value or the word `auto`."""
+
+    inner: ValueType
+
+    def convert(self, value: ast.Value, scope: Scope) -> Any:
+        if isinstance(value, ast.Ref) and value.name.text == "auto" and value.param_name not in scope.params:
+            return "auto"
+        return self.inner.convert(value, scope)
+
+    def describe(self, *, mark: str = "") -> str:
+        return f"{self.inner.describe(mark=mark)}, or {mark}auto{mark}"
+
+    def render(self, value: Any) -> str:
+        return "auto" if value == "auto" else self.inner.render(value)
+
+
 def _is_other_none(value: ast.Value, scope: Scope) -> bool:
     """Whether a word is another language's `none`, and no parameter's name."""
     if not isinstance(value, ast.Ref) or value.param_name in scope.params:

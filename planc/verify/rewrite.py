@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 from planc.graph import ops
@@ -66,7 +67,9 @@ def shrunk_graph(
     # Evaluations, traces and the timing of saves do not affect training.
     profile = (ops.StartProfile, ops.StopProfile)
     left_out = (ops.Evaluate, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
-    step = (_short_step(op) for op in graph.step if not isinstance(op, left_out))
+    data = next(op for op in setup if isinstance(op, ops.OpenData))
+    num_tokens = data.micro_batch * data.sequence_length // sizes.get(MeshDim.CP, 1)
+    step = (_short_step(op, num_tokens=num_tokens) for op in graph.step if not isinstance(op, left_out))
     save = ops.SaveCheckpoint(every_steps=SAVE_STEP, at_end=False, keep_last=1)
     return _verified(
         replace(
@@ -126,14 +129,22 @@ def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenDat
     )
 
 
-def _short_step(op: AnyOp) -> AnyOp:
+def _short_step(op: AnyOp, *, num_tokens: int) -> AnyOp:
     match op:
         case ops.Accumulate():
-            return replace(op, times=min(op.times, MAX_MICRO_STEPS))
+            body = tuple(_short_loss(one, num_tokens=num_tokens) for one in op.body)
+            return replace(op, times=min(op.times, MAX_MICRO_STEPS), body=body)
         case ops.Log():
             return replace(op, every_steps=1)
         case _:
             return op
+
+
+def _short_loss(op: Any, *, num_tokens: int) -> Any:
+    """The op with several chunks where it has several."""
+    if not isinstance(op, ops.ComputeLoss) or op.chunks == 1:
+        return op
+    return replace(op, chunks=gcd(op.chunks, num_tokens) if gcd(op.chunks, num_tokens) > 1 else num_tokens)
 
 
 def _verified(graph: Graph) -> Graph:

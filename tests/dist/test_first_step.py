@@ -38,6 +38,7 @@ CASES = (
     Case("CP2·DP2", "ring", CP2_DP2, recomputes=True),
     Case("CP2", "allgather", CP2, rotate="allgather", recomputes=True, recomputation="selective"),
     Case("CP2·TP2", "ulysses", CP2_TP2, rotate="ulysses", balance="none"),
+    Case("TP2·DP2", "loss chunks", TP2_DP2, micro_batch=2, settings=("train.loss_chunks=4",)),
     Case("TP2", "experts", TP2, model="qwen3-moe", tensor_parallel="auto"),
 )
 COMPILED = (

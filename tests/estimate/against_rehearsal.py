@@ -50,6 +50,8 @@ class Variant:
     """The 1B model instead, whose head is its embedding."""
     is_whole: bool = False
     """Without FSDP, in float32."""
+    chunks: int = 1
+    """Of the loss."""
 
     @property
     def text(self) -> str:
@@ -79,6 +81,7 @@ class Variant:
             f"data.sequence_length={self.sequence}",
             f"data.micro_batch={self.micro_batch}",
             f"train.tokens_per_step={tokens}",
+            f"train.loss_chunks={self.chunks}",
         )
 
 

@@ -42,6 +42,27 @@ def test_few_tokens_are_less_than_the_gradients_that_an_embedding_and_its_head_a
     assert abs(compare(variant).held_error) <= HELD
 
 
+CHUNKED = (
+    Variant("FSDP 64", dp_shard=64, chunks=8),
+    Variant("FSDP 64, all kept", dp_shard=64, recomputes=False, chunks=8),
+    Variant("FSDP 64, 2 micro steps", dp_shard=64, steps=2, chunks=8),
+    Variant("FSDP 8, float32", dp_shard=8, is_narrow=False, chunks=8),
+    Variant("FSDP 8, tied", dp_shard=8, is_tied=True, chunks=8),
+    Variant("TP 8", tp=8, chunks=8),
+)
+
+
+@pytest.mark.parametrize("variant", named(CHUNKED, "FSDP 8, tied"), ids=lambda variant: variant.name)
+def test_a_loss_in_chunks_holds_what_is_estimated(variant: Variant) -> None:
+    assert abs(compare(variant).held_error) <= HELD
+
+
+@pytest.mark.slow
+def test_a_loss_in_chunks_over_a_sharded_vocabulary_holds_a_little_more() -> None:
+    """Temporary tensors of PyTorch's vocabulary-parallel loss, which are not in the closed form."""
+    assert abs(compare(Variant("FSDP 8, TP 4", dp_shard=8, tp=4, chunks=8)).held_error) <= 5 * HELD
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", SLOW, ids=lambda variant: variant.name)
 def test_more_meshes_hold_what_is_estimated(variant: Variant) -> None:

@@ -8,6 +8,7 @@ from planc.checks.data import (
     chat_without_template,
     evaluated_on_training,
     files_absent,
+    loss_in_parts,
     recurrent_isolated,
     sequence_beyond_positions,
     tokenizer_beyond_vocabulary,
@@ -27,4 +28,5 @@ RULES: tuple[Rule, ...] = (
     unknown_data_format.RULE,
     evaluated_on_training.RULE,
     files_absent.RULE,
+    loss_in_parts.RULE,
 )

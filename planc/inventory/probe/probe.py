@@ -38,6 +38,7 @@ from planc.inventory.probe.kinds import (
     out_features,
     owns_parameters,
 )
+from planc.inventory.probe.logits_probe import logits_steps
 from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.outside_probe import needing_all_tokens, read_by_layers
@@ -71,6 +72,7 @@ def probe(model_dir: Path) -> Inventory:
             called: set[nn.Module] = set()
             random = drawing_fields(model, config=config, build=build, run=partial(_run_noting, called))
             positions = positions_of(model)
+            logits = logits_steps(model)
             lending, needing = read_by_layers(model, blocks), needing_all_tokens(model, blocks)
     flow.leave_out(fqn for fqn, one in model.named_modules() if owns_parameters(one) and one not in called)
     ties = _ties(model)
@@ -98,6 +100,7 @@ def probe(model_dir: Path) -> Inventory:
         needing_all_tokens=needing,
         renumbered=flow.in_order(flow.renumbered),
         random=random,
+        logits=logits,
         added_losses=added_losses(config.to_dict()),
         rope_switch=rope_switch(config.to_dict()),
         positions=positions,

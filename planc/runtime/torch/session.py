@@ -143,7 +143,6 @@ class Session:
     local_batch: LocalBatch | None = None
     logits: Tensor | None = None
     loss: Tensor | None = None
-    is_vocab_parallel: bool = False
     step_loss: Tensor | None = None
     """This rank's share of the step's loss, summed over micro steps."""
     grad_norm: float = 0.0

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from planc.graph.ops import AllReduceGradients, ClipGradients, SyncGradients
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.parallel.local_parts import layout_of, local_of
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.guarding import require_finite
 
@@ -91,21 +91,7 @@ def sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> 
     dist.all_reduce(flat, group=group)
     summed = torch.split(flat, [gradient.numel() for gradient in gradients])
     for parameter, own, gradient in zip(parameters, summed, gradients, strict=True):
-        parameter.grad = _laid_out_as(parameter, own.view(gradient.shape))
-
-
-def _laid_out_as(parameter: Tensor, local: Tensor) -> Tensor:
-    """`local` as this rank's part of a tensor with the parameter's layout."""
-    if not isinstance(parameter, DTensor):
-        return local
-    return DTensor.from_local(
-        local,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+        parameter.grad = layout_of(parameter)(own.view(gradient.shape))
 
 
 @torch.no_grad()
@@ -168,7 +154,7 @@ def squared_norm(
 def _partial_norms(local: Tensor, *, dtype: torch.dtype) -> Iterator[Tensor]:
     """1-D tensors of 2-norms, each of at most 4_096 elements.
 
-    One norm in float32 of a large tensor is off by more than 1e-4 on processors, where it is summed in few
+    One norm in float32 of a large tensor is off by more than 1e-4 on CPUs, where it is summed in few
     lanes; one in float64 takes 25 times as long.
     """
     dtype = torch.promote_types(dtype, local.dtype)

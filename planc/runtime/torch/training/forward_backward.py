@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
-from planc.graph.ops import Backward, ComputeLoss, Forward
+from planc.graph.ops import Accumulate, Backward, ComputeLoss, Forward
 from planc.modeling.initialization import derived_seed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.session import Session
+from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 
 _WIDE = (torch.float32, torch.float64)
 
 
 def forward(session: Session, op: Forward, position: Position) -> None:
-    """Logits [micro_batch, local sequence, vocabulary or this rank's part of it].
+    """Logits [micro_batch, local sequence, vocabulary or this rank's part of it]; the loss if it has chunks.
 
     The random state depends only on seed, step and data-parallel rank: equal over tp, different over dp,
     and the same after a resume.
@@ -30,11 +34,12 @@ def forward(session: Session, op: Forward, position: Position) -> None:
         derived_seed(session.seed, "step", position.step, position.micro_step, session.dp_rank),
         device=session.device,
     )
-    session.logits = session.model(
-        input_ids=session.local_batch.input_ids,
-        position_ids=session.local_batch.position_ids,
-        use_cache=False,
-    ).logits
+    with _loss_in_chunks(session):
+        session.logits = session.model(
+            input_ids=session.local_batch.input_ids,
+            position_ids=session.local_batch.position_ids,
+            use_cache=False,
+        ).logits
 
 
 def _seed(seed: int, *, device: torch.device) -> None:
@@ -48,30 +53,60 @@ def _seed(seed: int, *, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
+def _loss_in_chunks(session: Session) -> contextlib.AbstractContextManager[None]:
+    """Inside, the model returns the loss in the place of logits, if the plan wants it in chunks."""
+    op = _loss_op(session)
+    if op.chunks == 1:
+        return contextlib.nullcontext()
+    assert session.local_batch is not None
+
+    def part_loss(logits: Tensor, labels: Tensor) -> Tensor:
+        return local_of(_mean_loss(session, op, logits, labels))
+
+    return losses_in_chunks(
+        session.model,
+        op,
+        labels=session.local_batch.labels,
+        part_loss=part_loss,
+        context=partial(_loss_context, op),
+    )
+
+
 def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
     """Local sum of cross entropies over the step's global token count: right for every mesh and packing.
 
     Zero if no token of the step is a label, and so are its gradients.
     """
     assert session.logits is not None and session.local_batch is not None
-    logits = session.logits if session.logits.dtype in _WIDE else session.logits.float()
-    labels = session.local_batch.labels.flatten()
-    session.is_vocab_parallel = bool(op.vocab_over)
-    if op.vocab_over:
-        (mesh_dim,) = op.vocab_over
-        shape = torch.Size((*logits.shape[:-1], session.vocab_size))
-        stride = (shape[1] * shape[2], shape[2], 1)
-        logits = DTensor.from_local(
-            logits, session.submesh(mesh_dim), (Shard(-1),), run_check=False, shape=shape, stride=stride
-        )
-    with _loss_context(session):
-        total = F.cross_entropy(logits.flatten(0, 1), labels, reduction="sum", ignore_index=IGNORED_LABEL)
-    session.loss = total / max(session.batch_tokens, 1)
+    if op.chunks > 1:
+        session.loss = session.logits
+    else:
+        with _loss_context(op):
+            labels = session.local_batch.labels.flatten()
+            session.loss = _mean_loss(session, op, session.logits.flatten(0, 1), labels)
     session.logits = None
-    local = session.loss.to_local() if isinstance(session.loss, DTensor) else session.loss
+    local = local_of(session.loss)
     assert session.step_loss is not None
     session.step_loss += local.detach()
     session.guard.micro_losses.append(local.detach())
+
+
+def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of logits [T, vocabulary or this rank's part of it] in the step's mean, for labels [T]."""
+    logits = logits if logits.dtype in _WIDE else logits.float()
+    if op.vocab_over:
+        (mesh_dim,) = op.vocab_over
+        shape = torch.Size((len(logits), session.vocab_size))
+        logits = DTensor.from_local(
+            logits,
+            session.submesh(mesh_dim),
+            (Shard(-1),),
+            run_check=False,
+            shape=shape,
+            stride=(shape[1], 1),
+        )
+    total = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL)
+    return total / max(session.batch_tokens, 1)
 
 
 def backward(session: Session, op: Backward, position: Position) -> None:
@@ -79,11 +114,16 @@ def backward(session: Session, op: Backward, position: Position) -> None:
     if isinstance(session.model, FSDPModule):
         session.model.set_requires_gradient_sync(position.is_last_micro_step)
     assert session.loss is not None
-    with _loss_context(session):
+    with _loss_context(_loss_op(session)):
         session.loss.backward()  # type: ignore[no-untyped-call]
     session.loss = None
 
 
-def _loss_context(session: Session) -> contextlib.AbstractContextManager[object]:
+def _loss_op(session: Session) -> ComputeLoss:
+    micro_step = next(op for op in session.graph.step if isinstance(op, Accumulate)).body
+    return next(op for op in micro_step if isinstance(op, ComputeLoss))
+
+
+def _loss_context(op: ComputeLoss) -> contextlib.AbstractContextManager[object]:
     # loss_parallel replaces the cross entropy of DTensors, forward and backward, while it is entered.
-    return loss_parallel() if session.is_vocab_parallel else contextlib.nullcontext()
+    return loss_parallel() if op.vocab_over else contextlib.nullcontext()
