@@ -20,6 +20,7 @@ ADAMW = OptimizerKind(
     arguments=("betas", "eps"),
     # Not torch's default, `foreach`: it takes the square roots of all second moments at once.
     auto_on_cuda="fused",
+    auto_on_cpu="fused",
     has_step_counter=True,
     state_names=_state_names,
     num_temporaries=_num_temporaries,

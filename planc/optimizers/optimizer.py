@@ -35,7 +35,9 @@ class OptimizerKind:
     arguments: tuple[str, ...]
     """Of the class, without lr and weight_decay. Plans and graphs use the same names."""
     auto_on_cuda: Implementation
-    """The implementation that `auto` picks on CUDA; `for_loop` elsewhere."""
+    """The implementation that `auto` picks on CUDA."""
+    auto_on_cpu: Implementation
+    """The implementation that `auto` picks on CPUs."""
     has_step_counter: bool
     state_names: Callable[[Settings], tuple[str, ...]]
     """The tensors that it keeps for each parameter, each of the parameter's size, by torch's names."""

@@ -19,6 +19,7 @@ SGD = OptimizerKind(
     torch_class="SGD",
     arguments=("momentum", "nesterov"),
     auto_on_cuda="foreach",
+    auto_on_cpu="for_loop",
     has_step_counter=False,
     state_names=_state_names,
     num_temporaries=_num_temporaries,

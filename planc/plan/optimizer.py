@@ -42,7 +42,7 @@ class AdamW:
     implementation: Implementation = key(
         Choice(Implementation),
         default=Implementation.AUTO,
-        doc=f"one kernel (fused), {_LOOPS}; auto is fused on CUDA, otherwise for_loop",
+        doc=f"one kernel (fused), {_LOOPS}; auto is fused",
     )
 
 

@@ -55,7 +55,7 @@ class BuildOptimizer(Op):
         """The implementation on a type of device: what `auto` picks there, or what the plan names."""
         if self.implementation != "auto":
             return self.implementation
-        return self.optimizer.auto_on_cuda if device == "cuda" else "for_loop"
+        return self.optimizer.auto_on_cuda if device == "cuda" else self.optimizer.auto_on_cpu
 
     def num_copies(self, group: ParameterGroup) -> int:
         """How many tensors of each parameter's size a step on CUDA makes and frees.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from planc.inventory.probe.equal_layers import passing
 from planc.inventory.probe.forwards import NUM_TOKENS, run_again
 
 _SHARD = NUM_TOKENS // 2
@@ -25,7 +26,7 @@ def needing_all_tokens(model: PreTrainedModel, blocks: Sequence[str]) -> tuple[s
     layers = [one for fqn, one in model.named_modules() if fqn.rpartition(".")[0] in blocks]
     if head is None or not layers:
         return ()
-    returned: dict[nn.Module, Any] = {}
+    returned: dict[nn.Module, Any] = dict.fromkeys(layers)
     arrived: list[Tensor] = []
     with contextlib.ExitStack() as stack:
 
@@ -40,8 +41,8 @@ def needing_all_tokens(model: PreTrainedModel, blocks: Sequence[str]) -> tuple[s
             if isinstance(module, nn.Embedding) and not any(fqn.startswith(f"{block}.") for block in blocks):
                 hook(module.register_forward_hook(_shard))
         for layer in layers:
-            layer.forward = _passing(returned.get(layer))
-            stack.callback(delattr, layer, "forward")
+            layer.forward = passing([returned[layer]])
+            stack.callback(vars(layer).pop, "forward", None)
         hook(head.register_forward_pre_hook(lambda _, args: arrived.append(args[0])))
         with contextlib.suppress(Exception):  # the model's code may raise anything, before the head or behind
             run_again(model)
@@ -51,18 +52,6 @@ def needing_all_tokens(model: PreTrainedModel, blocks: Sequence[str]) -> tuple[s
 
 def _shard(_: nn.Module, args: Any, output: Tensor) -> Tensor:
     return output.narrow(1, 0, _SHARD) if output.ndim > 1 and output.shape[1] == NUM_TOKENS else output
-
-
-def _passing(returned: Any) -> Callable[..., Any]:
-    """A forward that returns the hidden states it gets, and otherwise what the layer returned."""
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        states = args[0] if args else kwargs["hidden_states"]
-        if isinstance(returned, tuple | list):
-            return type(returned)((states, *returned[1:]))
-        return states
-
-    return forward
 
 
 def read_by_layers(model: PreTrainedModel, blocks: Sequence[str]) -> frozenset[str]:

@@ -29,6 +29,7 @@ from planc.inventory.probe.attention_calls import (
     own_attentions,
 )
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
+from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run, run_again
 from planc.inventory.probe.kinds import (
     Linear,
@@ -68,13 +69,15 @@ def probe(model_dir: Path) -> Inventory:
         observed = Observed(model, config, calls, blocks, inputs=flow.inputs, cores=flow.cores)
         attentions, own_heads = attentions_of(observed), heads_of_own(observed, own)
         build = partial(_build, model_class=model_class, implementation=model.config._attn_implementation)
-        with _refusals_of(model_class):
-            called: set[nn.Module] = set()
-            random = drawing_fields(model, config=config, build=build, run=partial(_run_noting, called))
+        with _refusals_of(model_class), without_equal_layers(model) as instead:
+            noted: set[str] = set()
+            random = drawing_fields(model, config=config, build=build, run=partial(_run_noting, noted))
             positions = positions_of(model)
             logits = logits_steps(model)
-            lending, needing = read_by_layers(model, blocks), needing_all_tokens(model, blocks)
-    flow.leave_out(fqn for fqn, one in model.named_modules() if owns_parameters(one) and one not in called)
+            lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
+            needing = needing_all_tokens(model, blocks)
+    called = also_in_equal_layers(frozenset(noted), instead)
+    flow.leave_out(fqn for fqn, one in model.named_modules() if owns_parameters(one) and fqn not in called)
     ties = _ties(model)
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
@@ -173,13 +176,13 @@ def _module(fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str]) 
     )
 
 
-def _run_noting(called: set[nn.Module], model: PreTrainedModel) -> None:
-    """Run a model, and note the modules that it calls."""
+def _run_noting(called: set[str], model: PreTrainedModel) -> None:
+    """Run a model, and note the names of the modules that it calls."""
 
-    def note(module: nn.Module, args: Any) -> None:
-        called.add(module)
+    def note(fqn: str, module: nn.Module, args: Any) -> None:
+        called.add(fqn)
 
-    handles = [module.register_forward_pre_hook(note) for module in model.modules()]
+    handles = [one.register_forward_pre_hook(partial(note, fqn)) for fqn, one in model.named_modules()]
     try:
         run_again(model)
     finally:
@@ -350,13 +353,16 @@ class SourceTracker(TorchFunctionMode):
             self._sources[id(base)] = (base, sources)
 
 
-def _bases(value: Any) -> Iterator[Tensor]:
-    match value:
-        case Tensor():
-            yield value if value._base is None else value._base
-        case Mapping():
-            for item in value.values():
-                yield from _bases(item)
-        case list() | tuple():
-            for item in value:
-                yield from _bases(item)
+def _bases(value: Any) -> list[Tensor]:
+    """The tensors in a value, a tensor or a nest of containers; of a view, its base."""
+    found: list[Tensor] = []
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Tensor):
+            found.append(one if one._base is None else one._base)
+        elif isinstance(one, Mapping):
+            waiting.extend(one.values())
+        elif isinstance(one, tuple | list):
+            waiting.extend(one)
+    return found

@@ -14,6 +14,7 @@ from planc.graph import ops
 from planc.graph.op import Op
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import draw, fresh_copy, unset_tensors
+from planc.modeling.layers import layer_lists
 from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.packing import PackedDataset
@@ -21,7 +22,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode
-from planc.runtime.rehearsal.stack import drop_layers, layer_lists
+from planc.runtime.rehearsal.stack import drop_layers
 from planc.runtime.torch.attention import allgather
 from planc.runtime.torch.backend import HANDLERS as TORCH_HANDLERS
 from planc.runtime.torch.backend import Handler, TorchBackend

@@ -8,7 +8,6 @@ number, which `measure.py` relies on and a test proves on full stacks.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -24,10 +23,9 @@ from planc.graph.ops import (
     ShardTensorParallel,
     ShareHeads,
 )
+from planc.modeling.layers import layer_lists, nature
 
 _KEPT_AT_START, _KEPT_AT_END = 2, 2
-_PLACE = ("layer_idx", "layer_index", "layer_id")
-"""Attributes for a layer's position, which do not affect what it computes."""
 MEASURED_MICRO_STEPS = 2
 """The last one, in which gradients are reduced, and one for all those before it."""
 
@@ -92,45 +90,15 @@ def stack_of(model: nn.Module, graph: Graph) -> Stack:
         alike: dict[object, list[str]] = defaultdict(list)
         for name, child in children.named_children():
             layer = f"{fqn}.{name}"
-            alike[_nature(child), _within(treatment, layer)].append(layer)
+            alike[nature(child), _within(treatment, layer)].append(layer)
         kinds.extend(Kind(tuple(layers)) for layers in alike.values())
     return Stack(tuple(kinds))
-
-
-def layer_lists(model: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
-    """The outermost module lists: the experts of a layer are part of that layer."""
-    found: list[str] = []
-    for fqn, module in model.named_modules():
-        is_inner = any(fqn.startswith(f"{outer}.") for outer in found)
-        if isinstance(module, nn.ModuleList) and not is_inner:
-            found.append(fqn)
-            yield fqn, module
 
 
 def _holds_several(op: AnyOp, fqn: str) -> bool:
     """Whether a unit of FSDP holds a layer of the list with anything else: then all must run."""
     groups = op.groups if isinstance(op, FullyShard) else ()
     return any(len(group) > 1 and any(name.startswith(f"{fqn}.") for name in group) for group in groups)
-
-
-def _nature(layer: nn.Module) -> tuple[object, ...]:
-    """What a layer is: types, settings, shapes and dtypes of everything in it, without its position."""
-    return tuple((name, *_settings(module), *_tensors(module)) for name, module in layer.named_modules())
-
-
-def _settings(module: nn.Module) -> tuple[object, ...]:
-    """The type and the plain attributes, which hold windows, numbers of heads, scales and the like."""
-    plain = (
-        (name, value)
-        for name, value in sorted(vars(module).items())
-        if isinstance(value, bool | int | float | str | None) and name not in _PLACE
-    )
-    return (type(module).__qualname__, *plain)
-
-
-def _tensors(module: nn.Module) -> tuple[object, ...]:
-    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-    return tuple((name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in own)
 
 
 def _treatment(graph: Graph) -> dict[str, list[object]]:
