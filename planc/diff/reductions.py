@@ -61,6 +61,15 @@ def _loss(side: Side) -> object:
     return found.vocab_over or None if found else None
 
 
+def _loss_chunks(side: Side) -> str | None:
+    """None for a loss of all tokens at once."""
+    found = side.op(ComputeLoss)
+    if found is None or (found.chunks == 1 and found.head is None and not found.logits):
+        return None
+    steps = "".join(f", {step}" for step in found.logits)
+    return f"{found.chunks} of {found.head}{steps}"
+
+
 def _units(side: Side) -> object:
     """An element's place in the reduced buffer decides the order in which ranks add it."""
     return {group for op in side.ops(FullyShard) for group in op.groups} or None
@@ -83,7 +92,7 @@ _MESH = tuple(fact for fact in LAYOUT_FACTS if fact.name.startswith("mesh."))
 _SUMS = (
     Fact(Group.NUMERICS, "tensor_parallel", "tensor_parallel", _divided_modules),
     Fact(Group.NUMERICS, "loss over tp", "tensor_parallel", _loss),
-    Fact(Group.NUMERICS, "loss chunks", "train.loss_chunks", of_op(ComputeLoss, "chunks")),
+    Fact(Group.NUMERICS, "loss chunks", "train.loss_chunks", _loss_chunks),
     Fact(Group.NUMERICS, "FSDP units", "fsdp", _units),
     REDUCE_DTYPE,
     Fact(Group.NUMERICS, "context_parallel", "context_parallel", _attention),

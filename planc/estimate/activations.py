@@ -141,7 +141,7 @@ def between_bytes(work: RankWork, module: Module) -> int:
 def attention_bytes(work: RankWork, attention: Attention) -> int:
     """All-gather attention keeps the keys and values of the whole sequence, eager attention all scores."""
     num_heads, num_kv_heads = work.heads(attention)
-    if work.attention.isolates and work.attention.kind != "ring":
+    if document_bias_bytes(work) and work.attention.kind != "ring":
         # With a mask, keys and values are repeated for the queries.
         num_kv_heads = num_heads
     if work.attention.kind == "eager":
@@ -151,7 +151,7 @@ def attention_bytes(work: RankWork, attention: Attention) -> int:
         score_bytes += compute_bytes if "softcap" in attention.extras else 0
         return work.num_tokens * num_heads * (width * compute_bytes + work.sequence_length * score_bytes)
     copies = work.cp if work.attention.kind == "allgather" else 1
-    outputs = 1 if work.attention.over else 0
+    outputs = 1 if work.attention.over or work.attention.isolates else 0
     value_dim = attention.value_dim or attention.head_dim
     features = (num_heads + num_kv_heads * copies) * attention.head_dim
     features += (num_heads * outputs + num_kv_heads * copies) * value_dim
@@ -160,8 +160,12 @@ def attention_bytes(work: RankWork, attention: Attention) -> int:
 
 
 def document_bias_bytes(work: RankWork) -> int:
-    """The mask that isolates documents, [micro_batch, queries, keys], which all layers share."""
-    if not work.attention.isolates:
+    """The mask that isolates documents, [micro_batch, queries, keys], which all layers share.
+
+    Ranks that have whole sequences compute each document's attention by itself, unless it is compiled.
+    """
+    has_whole = work.attention.kind in ("plain", "ulysses")
+    if not work.attention.isolates or (has_whole and not work.is_compiled):
         return 0
     copies = work.cp if work.attention.kind == "ulysses" else 1
     return copies * work.num_tokens * work.sequence_length * work.compute_dtype.size_bytes

@@ -14,6 +14,7 @@ from planc.graph.ops import (
     BuildModel,
     BuildOptimizer,
     CheckpointActivations,
+    CompileModules,
     ComputeLoss,
     FullyShard,
     OpenData,
@@ -63,6 +64,8 @@ class RankWork:
     offloads: bool
     """Whether the shards of parameters and gradients, and the optimizer's state, are in host memory."""
     attention: AttachAttention
+    is_compiled: bool
+    """Whether any module is compiled."""
     optimizer: BuildOptimizer
     vocab_over: tuple[MeshDim, ...]
     loss_chunks: int
@@ -158,6 +161,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         optimizer=_first(ops, BuildOptimizer),
         vocab_over=loss.vocab_over,
         loss_chunks=loss.chunks,
+        is_compiled=any(isinstance(op, CompileModules) for op in ops),
         tp=graph.size(MeshDim.TP),
         cp=graph.size(MeshDim.CP),
         around={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,10 +14,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planc.runtime.torch.attention.documents import Documents, document_starts
+from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.kernels import require_flash
 from planc.runtime.torch.attention.register import Kind, register_attention
 from planc.runtime.torch.attention.sharding import Balance, shard
+from tests.dist.largest_tensor import LargestTensor
 from tests.dist.pool import run_ranks
 
 VARIANTS: tuple[tuple[Kind, Balance], ...] = tuple(
@@ -38,7 +40,7 @@ def positions() -> Tensor:
 def attention(kind: Kind, balance: Balance, *, isolates: bool = True) -> str:
     documents = Documents() if isolates else None
     if documents is not None:
-        documents.begin(document_starts(positions()))
+        documents.begin(positions().numpy(), device=torch.device("cpu"))
     group = None if kind == "plain" else dist.group.WORLD
     return register_attention(kind, group=group, balance=balance, name="test", documents=documents)
 
@@ -170,7 +172,7 @@ def fake_shapes(rank: int, world_size: int) -> dict[str, list[torch.Size]]:
             kind, group=dist.group.WORLD, balance=balance, name="test", documents=documents
         )
         with FakeTensorMode():
-            documents.begin(torch.empty(1, 64, dtype=torch.int64))
+            documents.begin(np.zeros((1, 64), dtype=np.int64), device=torch.device("cpu"))
             parts = leaves(*(torch.empty(1, num, 16, 8) for num in (8, 4, 4)))
             out, _ = ALL_ATTENTION_FUNCTIONS[name](None, *parts, None)
             grads = torch.autograd.grad(out, parts, torch.empty_like(out))
@@ -193,6 +195,18 @@ def test_plain_attention_attends_to_each_document_alone_within_a_window(window: 
     out, _ = attend(None, query, key, value, None, sliding_window=window)
     expected = reference(query, key=key, value=value, window=window)
     assert relative_error(out.transpose(1, 2), expected) <= 1e-12
+
+
+def test_no_scores_between_documents_exist() -> None:
+    """A mask of the whole sequence alone would have 2_048 x 2_048 elements."""
+    documents, length = Documents(), 2_048
+    documents.begin(np.tile(np.arange(128), (1, length // 128)), device=torch.device("cpu"))
+    name = register_attention("plain", group=None, balance="none", name="test", documents=documents)
+    query = torch.randn(1, 2, length, 8, requires_grad=True)
+    with LargestTensor() as largest:
+        out, _ = ALL_ATTENTION_FUNCTIONS[name](None, query, query, query, None)
+        out.sum().backward()
+    assert largest.num_elements == query.numel()
 
 
 @pytest.mark.parametrize("cp", [1, 2])

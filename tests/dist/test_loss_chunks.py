@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from planc.api import check_source
 from planc.diagnostics import Severity
@@ -23,6 +22,7 @@ from planc.inventory.probe.probe import probe
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 from planc.source import SourceFile
 from planc.vocab import LogitsFunction, LogitsStep
+from tests.dist.largest_tensor import LargestTensor
 from tests.parity.cases import MODELS, TP2_DP2, TP2_REPLICATE2, Case, make_workspace, plan_text
 from tests.parity.compare import parity
 from tests.parity.reference import Training, train_reference
@@ -208,25 +208,11 @@ def test_gradients_in_bfloat16_are_rounded_once_more_however_many_chunks_they_ha
     assert all(part < 1.5 * all_at_once for part, all_at_once in zip(parts, whole, strict=True))
 
 
-class Largest(TorchDispatchMode):
-    """The elements of the largest tensor that is made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor):
-            self.num_elements = max(self.num_elements, result.numel())
-        return result
-
-
 @pytest.mark.parametrize(("chunks", "share"), [(1, 1), (8, 8)])
 def test_no_more_logits_exist_than_those_of_a_chunk(chunks: int, share: int) -> None:
     model = Tail(8, 4_000, dtype=torch.float32)
     hidden, labels = torch.randn(2, 1_000, 8), torch.zeros(2, 1_000, dtype=torch.long)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         gradients(model, hidden, labels, chunks=chunks)
     assert largest.num_elements == 2_000 * 4_000 // share
 

@@ -18,7 +18,7 @@ _KEPT_AT_START, _KEPT_AT_END = 2, 2
 def without_equal_layers(model: nn.Module) -> Iterator[Mapping[str, str]]:
     """Inside, of layers that are equal only the first two and the last two run; others pass their input on.
 
-    Yields the layer that stands for each one that does not run.
+    Yields, for each layer that does not run, an equal one that does.
     """
     named = dict(model.named_modules())
     instead: dict[str, str] = {}
@@ -36,7 +36,7 @@ def without_equal_layers(model: nn.Module) -> Iterator[Mapping[str, str]]:
 
 
 def also_in_equal_layers(fqns: frozenset[str], instead: Mapping[str, str]) -> frozenset[str]:
-    """Names of modules in layers that ran, and the same in those that they stand for."""
+    """Names of modules of layers that ran, and of the layers that did not."""
     standing: dict[str, list[str]] = defaultdict(list)
     for fqn, other in instead.items():
         standing[other].append(fqn)

@@ -275,9 +275,10 @@ def _drop_tensors(module: nn.Module) -> None:
 
 
 def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
-    """One sequence of zeros, repeated: no shape depends on ids or values."""
+    """One sequence of zeros, repeated: no shape depends on ids. Isolated documents are two."""
     tokens = np.zeros(op.sequence_length + 1, dtype=np.uint8)
-    data = PackedDataset(tokens, op.sequence_length, num_documents=1, num_text_bytes=0)
+    starts = np.array([0, op.sequence_length // 2]) if op.packing == "isolate" else None
+    data = PackedDataset(tokens, op.sequence_length, 1, num_text_bytes=0, document_starts=starts)
     order = SampleOrder(data.num_sequences, seed=op.shuffle_seed)
     session._loader = BatchLoader(
         BatchSource(data, order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -11,22 +13,35 @@ HIDDEN = -1e9
 """Added to the score of a token that is not seen. Finite, so a block of which a query sees nothing has a
 log-sum-exp: in the sum over blocks its share is then exactly 0."""
 
+Places = npt.NDArray[np.int64]
+
 
 class Documents:
     """The documents of the current micro-batch, and their masks, each computed once.
 
-    `starts` [B, S] has for every position of the whole sequence the position at which its document starts, in
-    the order of the sequence, on every rank that holds a part of it.
+    Every rank that holds a part of a sequence has the documents of the whole.
     """
 
     def __init__(self) -> None:
+        self._places: Places | None = None
         self._starts: Tensor | None = None
         self._biases: dict[Hashable, Tensor] = {}
 
-    def begin(self, starts: Tensor) -> None:
-        """Start a new micro-batch."""
-        self._starts = starts
+    def begin(self, position_ids: Places, *, device: torch.device) -> None:
+        """Start a new micro-batch, of positions [B, S] in the order of the sequence, which restart with every
+        document."""
+        self._places = position_ids
+        self._starts = document_starts(torch.from_numpy(position_ids).to(device))
         self._biases.clear()
+
+    def spans(self) -> list[list[tuple[int, int]]]:
+        """(start, end) of the documents of each sample, in their order."""
+        assert self._places is not None, "sharding the context comes before the forward"
+        length = self._places.shape[1]
+        starts = [[int(start) for start in np.flatnonzero(row == 0)] for row in self._places]
+        # A sequence may begin inside of a document.
+        starts = [row if row[:1] == [0] else [0, *row] for row in starts]
+        return [list(zip(row, [*row[1:], length], strict=True)) for row in starts]
 
     def bias(
         self,

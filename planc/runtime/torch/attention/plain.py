@@ -23,6 +23,8 @@ def plain_attention(
     With a `window` a position sees itself and the window - 1 positions before it, as in transformers;
     with `documents`, only its own document.
     """
+    if documents is not None and not torch.compiler.is_compiling():
+        return _apart(query, key=key, value=value, scale=scale, window=window, documents=documents)
     length = query.shape[2]
     if window is not None and window >= length:
         window = None
@@ -38,9 +40,25 @@ def plain_attention(
         assert window is not None, "else nothing would be masked"
         mask = band_mask(length, window=window, device=query.device)
     else:
+        # A compiled graph is the same for all documents: they are in the values of a mask alone.
         places = torch.arange(length)
         mask = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+
+
+def _apart(
+    query: Tensor, *, key: Tensor, value: Tensor, scale: float, window: int | None, documents: Documents
+) -> Tensor:
+    """The attention of every document by itself: no score between two of them exists."""
+    samples = []
+    for sample, spans in enumerate(documents.spans()):
+        found = []
+        for start, end in spans:
+            own = (tensor[sample : sample + 1, :, start:end] for tensor in (query, key, value))
+            part, part_key, part_value = own
+            found.append(plain_attention(part, key=part_key, value=part_value, scale=scale, window=window))
+        samples.append(torch.cat(found, 2) if len(found) > 1 else found[0])
+    return torch.cat(samples) if len(samples) > 1 else samples[0]
 
 
 def band_mask(length: int, *, window: int, device: torch.device) -> Tensor:

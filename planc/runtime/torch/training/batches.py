@@ -127,7 +127,7 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
     }
     if session.documents is not None:
         # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
-        session.documents.begin(document_starts(tensors["position_ids"].to(session.device)))
+        session.documents.begin(batch.position_ids, device=session.device)
     if op.first_position is not None or op.uncounted_token is not None:
         tensors["position_ids"] = model_positions(
             tensors["input_ids"],
