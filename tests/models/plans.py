@@ -11,6 +11,7 @@ from tests.models.independent import NUM_SEQUENCES
 from tests.models.tiny import SEQUENCE_LENGTH
 
 NUM_STEPS = 3
+NUM_CHUNKS = 4
 CORPUS = "corpus.txt"
 
 _PLAN = """\
@@ -38,6 +39,7 @@ optimizer {{
 }}
 train {{
   steps = 10
+  loss_chunks = {chunks}
 }}
 """
 
@@ -57,6 +59,7 @@ COLUMNS: Mapping[str, str] = {
     "compile": "TP 2, compiled",
     "tp4": "TP 4",
     "tp-fsdp": "TP 2 and FSDP2 over 2",
+    "fsdp-chunks": "FSDP2 over 2, loss in chunks",
 }
 """By a name that is a mesh and, unless it is float32, a dtype."""
 SAMPLED = ("tp4", "tp-fsdp")
@@ -97,7 +100,7 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
     mesh, blocks = "  tp = 1", ""
     name = column.partition(" ")[0]
     match name:
-        case "fsdp":
+        case "fsdp" | "fsdp-chunks":
             mesh, blocks = "  dp_shard = 2", _fsdp(inventory, on="dp_shard", dtype=dtype_of(column))
         case "tp":
             mesh, blocks = "  tp = 2", "tensor_parallel on tp {\n  auto\n}\n"
@@ -115,7 +118,16 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
             mesh, blocks = "  cp = 2", _fsdp(inventory, on="cp") + _context(variant.rotate)
     micro_batch = NUM_SEQUENCES // (2 if "fsdp" in name else 1)
     weights = "random" if name == "random" else "pretrained"
-    return _plan(model, dtype_of(column), variant, mesh, blocks, weights=weights, micro_batch=micro_batch)
+    return _plan(
+        model,
+        dtype_of(column),
+        variant,
+        mesh,
+        blocks,
+        weights=weights,
+        micro_batch=micro_batch,
+        chunks=NUM_CHUNKS if name == "fsdp-chunks" else 1,
+    )
 
 
 def plan_with_rules(rules: str, *, model: str, dtype: str, variant: Variant) -> str:
@@ -133,6 +145,7 @@ def _plan(
     *,
     weights: str = "pretrained",
     micro_batch: int = NUM_SEQUENCES,
+    chunks: int = 1,
 ) -> str:
     return _PLAN.format(
         model=model,
@@ -143,6 +156,7 @@ def _plan(
         blocks=blocks,
         sequence_length=SEQUENCE_LENGTH,
         micro_batch=micro_batch,
+        chunks=chunks,
     )
 
 
