@@ -7,7 +7,6 @@ inspected for the first time.
 from __future__ import annotations
 
 import hashlib
-import os
 import posixpath
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,6 +48,7 @@ from planc.syntax import codes as syntax_codes
 from planc.syntax.budget import LARGE_HELP, MAX_CHARACTERS
 from planc.syntax.codes import NOT_TEXT, TOO_LARGE
 from planc.syntax.parse import read
+from planc.user_dirs import cache_dir
 
 MAX_FINDINGS = 200
 """More than anyone reads; only an adversarial text has more."""
@@ -90,12 +90,6 @@ class Checked:
     def draft(self) -> Graph | None:
         """The graph; for a plan that breaks rules, what it would be: to compare with, never to run."""
         return self.graph or (draft_graph(self.bound) if self.bound else None)
-
-
-def cache_dir() -> Path:
-    """The directory of model inventories: `$PLANC_CACHE`, or `planc` in the user's cache directory."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("PLANC_CACHE") or Path(base) / "planc")
 
 
 def read_source(path: Path) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:

@@ -41,6 +41,7 @@ SHOWN: tuple[tuple[str, str], ...] = (
     ("NCCL_SOCKET_IFNAME", "network interfaces for nccl"),
     ("NCCL_DEBUG", "nccl's log level"),
     ("PLANC_CACHE", "directory of cached model inventories"),
+    ("PLANC_DATA", "directory of prepared data"),
     ("PLANC_DEBUG", "prints tracebacks of failures"),
 )
 """Variables with their meaning; the report lists those that are set."""

@@ -162,6 +162,7 @@ def open_session(task: Task, observer: Observer) -> Session:
     store = connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, entries=entries)
     paths = Paths(base=task.base, run=task.run_folder)
     session = Session(task.graph, hashed, launch, paths, observer, device, reports_sample_ids=True)
+    session.store = store
     session.guard.statements = Statements(store, launch.rank, launch.world_size)
     return session
 

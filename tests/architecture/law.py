@@ -12,6 +12,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "source": (),
     "vocab": (),
     "tables": (),
+    "user_dirs": (),
     "devices": (),
     "hub": (),
     "highlight": (),
@@ -59,7 +60,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "api": (
         *("source", "devices", "hub", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),
-        *("lower", "estimate", "solve", "capacity", "deep_check"),
+        *("lower", "estimate", "solve", "capacity", "deep_check", "user_dirs"),
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
@@ -68,7 +69,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "cli": (
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),
         *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "figures", "launchers"),
-        *("runtime", "deep_check", "verify", "doctor", "show", "api", "diff", "solve"),
+        *("runtime", "deep_check", "verify", "doctor", "show", "api", "diff", "solve", "user_dirs"),
     ),
     "run": ("cli",),
     "rendezvous": ("cli",),
@@ -98,6 +99,10 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pygments": ("planc/highlight/",),
     "tensorboard": ("planc/runtime/trackers/tensorboard.py",),
     "wandb": ("planc/runtime/trackers/wandb.py",),
-    "pydantic": ("planc/graph/artifact.py", "planc/runtime/checkpoint_format/"),
+    "pydantic": (
+        "planc/graph/artifact.py",
+        "planc/runtime/checkpoint_format/",
+        "planc/runtime/data/prepared/",
+    ),
 }
 """Which files may import a library, by the start of their path."""

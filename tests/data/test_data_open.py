@@ -49,7 +49,7 @@ def test_the_stdlib_opens_in_bytes() -> None:
 def test_a_tokenizer_file_lies_relative_to_the_base(base: Path) -> None:
     save_word_tokenizer(base / "tokenizer.json")
     data = opened(replace(SPEC, tokenizer="tokenizer.json"), base=base)
-    assert data.dataset.tokens[-1] == data.tokenizer.end_of_document == 0
+    assert data.dataset.tokens[-1] == data.end_of_document == 0
     assert data.dataset.num_tokens < data.dataset.num_text_bytes
 
 

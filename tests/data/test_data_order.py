@@ -49,7 +49,7 @@ def test_the_order_is_pinned_for_good() -> None:
 def test_no_more_than_neighbouring_epochs_are_kept() -> None:
     order = SampleOrder(3, 0)
     order.sample_ids(0, count=300)
-    assert len(order._permutations) <= 3
+    assert len(order._epochs) <= 3
 
 
 @given(

@@ -16,7 +16,7 @@ from planc.graph.graph import Graph
 from planc.graph.ops import OpenData
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.open import open_data
-from planc.runtime.torch.training.batches import data_spec, source_of
+from planc.runtime.data.ops import data_spec, source_of
 from planc.verify.ranks import Record, Task, train_rank
 from tests.data.conversing import TALK, save_talks, save_tokenizer
 from tests.dist.pool import run_ranks

@@ -6,7 +6,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from planc.api import cache_dir
 from planc.cli.running.fetching import print_progress
 from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, UsageError
@@ -24,6 +23,7 @@ from planc.inventory.load import (
 from planc.runtime.errors import RunError
 from planc.runtime.fetch import require_model
 from planc.show.inventory import inventory_text
+from planc.user_dirs import cache_dir
 
 DESCRIPTION = """\
 Show a model's structure: modules, parameters, attention, the model's own tensor-parallel plan.

@@ -55,6 +55,7 @@ from planc.runtime.ranks.watch import Watch
 from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.stopping.stop_points import StopPoints
 from planc.secrets import redact_stream
+from planc.user_dirs import data_dir
 
 if TYPE_CHECKING:
     import torch
@@ -241,12 +242,13 @@ def _execute(
         if launch.rank == 0:
             notes = _take(directory, compiled, listener)
             observer = display = _display(compiled, launch, directory, arguments, notes, device=device.type)
-        paths = Paths(base=compiled.base, run=directory.path)
+        paths = Paths(base=compiled.base, run=directory.path, prepared=data_dir())
         refuse_old_checkpoints(graph, paths.checkpoints)
         ids = arguments.sample_ids
         session = Session(graph, digest, launch, paths, observer, device, ids, notice=listener.notice)
         session.sources, session.overrides = compiled.sources, compiled.overrides
         session.work = work_of(compiled)
+        session.store = store
         session.guard.statements = Statements(store, launch.rank, launch.world_size)
         if launch.world_size > 1:
             _watch_others(session, store, listener, directory)

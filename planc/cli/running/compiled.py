@@ -71,7 +71,7 @@ class Compiled:
 def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     """Compile the plan; rank 0 prints its warnings. PlanRefused if it has errors."""
     if arguments.plan.suffix == ".json":
-        return _load(arguments.plan, arguments.set)
+        return load_compiled(arguments.plan, arguments.set)
     # Imported lazily: a compiled artifact runs without the front end.
     from planc.api import check_plan
     from planc.checks.mesh.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
@@ -132,7 +132,7 @@ def collectives_of(compiled: Compiled) -> Collectives | None:
     return {(kind, (*over,), num_bytes): count for (kind, over, num_bytes), count in called.items()}
 
 
-def _load(path: Path, settings: Sequence[str]) -> Compiled:
+def load_compiled(path: Path, settings: Sequence[str]) -> Compiled:
     """Load a compiled artifact; RunError for settings, which it can't take."""
     if settings:
         raise RunError("a compiled plan takes no --set", help="compile the plan again with the setting")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from planc.api import Checked, cache_dir
+from planc.api import Checked
 from planc.checks.run import does_not_fit
 from planc.cli.support.exits import UsageError
 from planc.cli.support.libraries import require_libraries
@@ -21,6 +21,7 @@ from planc.estimate.estimate import estimate
 from planc.plan.elastic_meshes import shrinking_note
 from planc.runtime.errors import RunError
 from planc.tables import Row
+from planc.user_dirs import cache_dir
 
 
 def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, tuple[Row, ...]]:

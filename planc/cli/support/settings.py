@@ -14,7 +14,7 @@ SIZE_VARIABLES: tuple[tuple[str, str], ...] = (
 )
 """Environment variables and the settings that they override."""
 
-KNOWN_VARIABLES = ("PLANC_CACHE", "PLANC_DEBUG")
+KNOWN_VARIABLES = ("PLANC_CACHE", "PLANC_DATA", "PLANC_DEBUG")
 """Every variable with the prefix PLANC_ that planc reads."""
 
 # `int()` would accept " 2 ", "+2", "2_0" and non-ASCII digits, which are mistakes in a job script.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from planc.api import Checked, cache_dir, check_source
+from planc.api import Checked, check_source
 from planc.cli.support.exits import UsageError
 from planc.cli.support.plans import announce_probe
 from planc.cli.versions.git import git, top_folder
@@ -22,6 +22,7 @@ from planc.plan.link import link
 from planc.plan.resolve import resolve
 from planc.source import SourceFile
 from planc.syntax import ast
+from planc.user_dirs import cache_dir
 
 MODEL_FILES = (CONFIG_NAME, INVENTORY_NAME)
 """The files of a model that decide what a plan means."""

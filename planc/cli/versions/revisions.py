@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from planc.api import Checked, cache_dir, check_source, read_source
+from planc.api import Checked, check_source, read_source
 from planc.cli.support.exits import UsageError
 from planc.cli.support.plans import announce_probe
 from planc.cli.versions.git import git, top_folder
@@ -29,6 +29,7 @@ from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.run_directory.plain_files import read_utf8
 from planc.runtime.run_directory.run_files import CHECKPOINTS, MAX_PLAN_BYTES, PLAN_NAME
 from planc.source import SourceFile, Span
+from planc.user_dirs import cache_dir
 
 GIT_PREFIX = "git:"
 

@@ -157,12 +157,12 @@ class Manifest(_Record):
         return self
 
 
-def seal(manifest: Manifest) -> str:
-    """The text of a manifest file: JSON whose last field is the SHA-256 of all the others' text.
+def seal(record: BaseModel) -> str:
+    """The text of a manifest or an index: JSON whose last field is the SHA-256 of all the others' text.
 
-    The files' hashes do not cover the manifest's own facts, such as the number of consumed samples.
+    The files' hashes do not cover the record's own facts, such as the number of consumed samples.
     """
-    text = manifest.model_dump_json()
+    text = record.model_dump_json()
     return f'{text[:-1]},"sha256":"{_digest(text)}"}}'
 
 

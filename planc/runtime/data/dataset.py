@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.packing import IGNORED_LABEL, Positions, pack
+from planc.runtime.data.packing import IGNORED_LABEL, Positions, Stored, pack
 from planc.runtime.data.padding import pad
 from planc.runtime.data.sources import Document
 from planc.runtime.data.spec import Packing
@@ -36,7 +36,7 @@ class Dataset(Protocol):
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
     def position_ids(self, index: int) -> Positions: ...
     def summary(self) -> str: ...
-    def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]: ...
+    def digested(self) -> Iterator[tuple[str, Stored]]: ...
 
 
 def packed(

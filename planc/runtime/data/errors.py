@@ -1,4 +1,4 @@
-"""The one error of the data pipeline."""
+"""The errors of the data pipeline."""
 
 from __future__ import annotations
 
@@ -12,3 +12,17 @@ class DataError(ValueError):
         self.help = help
         # A note, so an uncaught error shows the fix too.
         self.add_note(f"help: {help}")
+
+
+class DataStorageError(DataError):
+    """Prepared data can't be written or read: the file system is the cause, not the user's data."""
+
+
+class StoredDataError(DataStorageError):
+    """Prepared data is damaged or can't be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            message,
+            help="list damage with `planc data verify`, delete the damaged directory and prepare it again",
+        )

@@ -5,23 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 
-import numpy as np
-import numpy.typing as npt
-
 from planc.data_sources import BY_NAME
 from planc.runtime.data.dataset import Dataset
+from planc.runtime.data.packing import Stored
+from planc.runtime.data.prepared.stored_array import StoredArray
 from planc.runtime.data.spec import SOURCES, DataSpec, Source
-from planc.runtime.data.tokenizers import Tokenizer
 
 
-def data_fingerprint(spec: DataSpec, *, tokenizer: Tokenizer, dataset: Dataset) -> str:
+def data_fingerprint(spec: DataSpec, *, tokenizer_digest: str, dataset: Dataset) -> str:
     """A SHA-256 that changes with the source's description, tokenizer, packing, length, seed or any token.
 
     Equal on every machine: the base directory and the byte order are not in it.
     """
     parts = {
-        "source": _description(spec.source),
-        "tokenizer": tokenizer.digest,
+        "source": description(spec.source),
+        "tokenizer": tokenizer_digest,
         "packing": spec.packing,
         "sequence_length": dataset.sequence_length,
         "shuffle_seed": spec.shuffle_seed,
@@ -31,7 +29,8 @@ def data_fingerprint(spec: DataSpec, *, tokenizer: Tokenizer, dataset: Dataset) 
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _description(source: Source) -> list[str]:
+def description(source: Source) -> list[str]:
+    """The kind of a source and its arguments, as in the plan."""
     name = next(name for name, case in SOURCES.items() if isinstance(source, case))
     parts: list[str] = [name]
     for argument in BY_NAME[name].arguments:
@@ -40,6 +39,8 @@ def _description(source: Source) -> list[str]:
     return parts
 
 
-def _digest(array: npt.NDArray[np.generic]) -> str:
+def _digest(array: Stored) -> str:
+    if isinstance(array, StoredArray):
+        return array.sha256
     little_endian = array.dtype.newbyteorder("<")
     return hashlib.sha256(array.astype(little_endian, copy=False).data).hexdigest()

@@ -1,20 +1,23 @@
-"""From a plan's data settings to data ready to be read."""
+"""From a plan's data settings to data ready to be read, in memory or in prepared files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from planc.runtime.data.chat import ChatSource, conversations
+from planc.runtime.data.columns import Totals
 from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, packed
+from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.fingerprint import data_fingerprint
-from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource, dataset_documents
 from planc.runtime.data.order import SampleOrder
-from planc.runtime.data.sources import Document, documents
-from planc.runtime.data.spec import DataSpec, Source
-from planc.runtime.data.tokenizers import Tokenizer, load_tokenizer
+from planc.runtime.data.packing import Stored, joined
+from planc.runtime.data.padding import padded
+from planc.runtime.data.prepared.folder import Prepared
+from planc.runtime.data.prepared.index import ArrayName
+from planc.runtime.data.prepared.stored_array import StoredArray, StoredStarts
+from planc.runtime.data.prepared.wanted import Wanted, want
+from planc.runtime.data.spec import DataSpec
 from planc.runtime.ranks.reads import Reads
 
 
@@ -24,50 +27,82 @@ class OpenData:
 
     dataset: Dataset
     order: SampleOrder
-    tokenizer: Tokenizer
+    end_of_document: int
     fingerprint: str
 
 
 def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
-    """Everything read, tokenized and packed; paths are relative to `base`. Raises DataError.
+    """Everything read, tokenized and packed in memory; paths are relative to `base`. Raises DataError.
 
     `reads` records every file as it is read, and the resulting tokens.
     """
-    if spec.shuffle_seed < 0:
-        raise DataError(f"shuffle_seed is {spec.shuffle_seed}", help="set shuffle_seed to 0 or more")
-    tokenizer = load_tokenizer(spec.tokenizer, base=base, end_of_document=spec.end_of_document, reads=reads)
+    return open_in_memory(want(spec, base=base, reads=reads), model_vocab_size=model_vocab_size, reads=reads)
+
+
+def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
+    """As `open_data`."""
+    spec, tokenizer = wanted.spec, wanted.tokenizer.load()
     dataset = packed(
-        source_documents(spec.source, base=base, tokenizer=tokenizer, reads=reads),
+        source_documents(spec.source, base=wanted.base, tokenizer=tokenizer, reads=reads),
         packing=spec.packing,
         tokenizer=tokenizer,
         sequence_length=spec.sequence_length,
     )
-    check_vocabulary(dataset, model_vocab_size=model_vocab_size)
-    check_labels(dataset)
-    fingerprint = data_fingerprint(spec, tokenizer=tokenizer, dataset=dataset)
+    end = tokenizer.end_of_document
+    return _opened(dataset, wanted, end_of_document=end, model_vocab_size=model_vocab_size, reads=reads)
+
+
+def open_prepared(
+    prepared: Prepared, wanted: Wanted, *, model_vocab_size: int, reads: Reads | None = None
+) -> OpenData:
+    """The same data from prepared files: nothing is tokenized, and nothing but what is asked for is read.
+
+    `reads` records what was read when it was prepared.
+    """
+    index = prepared.index
     if reads is not None:
-        reads.add("tokens", "data", fingerprint)
-    return OpenData(
-        dataset=dataset,
-        order=SampleOrder(dataset.num_sequences, spec.shuffle_seed),
-        tokenizer=tokenizer,
-        fingerprint=fingerprint,
+        for one in index.reads:
+            reads.add(one.kind, one.name, one.value)
+    return _opened(
+        _stored(prepared, wanted.spec),
+        wanted,
+        end_of_document=index.end_of_document,
+        model_vocab_size=model_vocab_size,
+        reads=reads,
     )
 
 
-def source_documents(
-    source: Source, *, base: Path, tokenizer: Tokenizer, reads: Reads | None = None
-) -> Iterator[Document]:
-    """The documents of any source, always in the same order. Raises DataError."""
-    match source:
-        case ChatSource():
-            if tokenizer.chat_template is None:
-                raise DataError(
-                    f"the tokenizer {tokenizer.name} has no chat template",
-                    help="use one with a chat_template.jinja, or a chat_template in tokenizer_config.json",
-                )
-            return conversations(source, base=base, template=tokenizer.chat_template, reads=reads)
-        case HfDatasetSource() | HfHubSource():
-            return dataset_documents(source, base=base, reads=reads)
-        case _:
-            return documents(source, base=base, reads=reads)
+def _stored(prepared: Prepared, spec: DataSpec) -> Dataset:
+    index, length = prepared.index, spec.sequence_length
+    arrays: dict[str, Stored] = {name: _array(prepared, name) for name in index.arrays}
+    totals = Totals(index.num_documents, index.num_text_bytes, index.num_dropped_tokens)
+    if spec.packing == "none":
+        return padded(arrays, totals=totals, sequence_length=length, padding_id=index.end_of_document)
+    starts = None
+    if spec.packing == "isolate":
+        starts = StoredStarts(_array(prepared, "document_starts"), sampled=_array(prepared, "sampled_starts"))
+    return joined(arrays, totals=totals, sequence_length=length, document_starts=starts)
+
+
+def _array(prepared: Prepared, name: ArrayName) -> StoredArray:
+    return StoredArray(prepared.folder, name=name, entry=prepared.index.arrays[name])
+
+
+def _opened(
+    dataset: Dataset,
+    wanted: Wanted,
+    *,
+    end_of_document: int,
+    model_vocab_size: int,
+    reads: Reads | None,
+) -> OpenData:
+    spec = wanted.spec
+    if spec.shuffle_seed < 0:
+        raise DataError(f"shuffle_seed is {spec.shuffle_seed}", help="set shuffle_seed to 0 or more")
+    check_vocabulary(dataset, model_vocab_size=model_vocab_size)
+    check_labels(dataset)
+    fingerprint = data_fingerprint(spec, tokenizer_digest=wanted.tokenizer.digest, dataset=dataset)
+    if reads is not None:
+        reads.add("tokens", "data", fingerprint)
+    order = SampleOrder(dataset.num_sequences, spec.shuffle_seed)
+    return OpenData(dataset, order, end_of_document, fingerprint)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 SampleIds = npt.NDArray[np.int64]
+
+MAX_IDS_IN_MEMORY = 1 << 20
+"""Of an epoch's order; a larger one is sorted bucket by bucket. A power of 2."""
+_DRAWN_AT_ONCE = 1 << 20
 
 
 def epoch_permutation(num_sequences: int, *, seed: int, epoch: int) -> SampleIds:
@@ -23,13 +28,73 @@ def epoch_permutation(num_sequences: int, *, seed: int, epoch: int) -> SampleIds
     return permutation
 
 
+@dataclass(slots=True)
+class Epoch:
+    """The order of one epoch, `epoch_permutation`, of which no more than `bucket_size` ids are in memory.
+
+    A permutation sorts sequences by their keys. So it is a row of buckets, each of the sequences whose keys
+    begin with the same bits, and drawing all keys again gives any one bucket.
+    """
+
+    num_sequences: int
+    seed: int
+    epoch: int
+    bucket_size: int = MAX_IDS_IN_MEMORY
+    _ends: SampleIds | None = None
+    """Where each bucket ends in the permutation; None until keys have been counted."""
+    _bucket: tuple[int, SampleIds] | None = None
+    """The number and the ids of the bucket used last."""
+
+    def ids(self, offset: int, *, count: int) -> SampleIds:
+        """Up to `count` ids [<= count] of the permutation from `offset` on, at least one."""
+        if self._ends is None:
+            self._ends = self._count()
+        number = int(np.searchsorted(self._ends, offset, side="right"))
+        if self._bucket is None or self._bucket[0] != number:
+            self._bucket = (number, self._sorted(number))
+        begin = int(self._ends[number - 1]) if number else 0
+        return self._bucket[1][offset - begin : offset - begin + count]
+
+    @property
+    def _num_bits(self) -> int:
+        """The bits that number the buckets."""
+        return max(0, self.num_sequences - 1).bit_length() - (self.bucket_size.bit_length() - 1)
+
+    def _count(self) -> SampleIds:
+        if self._num_bits <= 0:
+            return np.array([self.num_sequences], dtype=np.int64)
+        sizes = np.zeros(1 << self._num_bits, dtype=np.int64)
+        for _, numbers, _ in self._drawn():
+            sizes += np.bincount(numbers, minlength=len(sizes))
+        return np.cumsum(sizes)
+
+    def _sorted(self, number: int) -> SampleIds:
+        if self._num_bits <= 0:
+            return epoch_permutation(self.num_sequences, seed=self.seed, epoch=self.epoch)
+        keys, ids = [], []
+        for first, numbers, drawn in self._drawn():
+            found = np.flatnonzero(numbers == number)
+            keys.append(drawn[found])
+            ids.append(found + first)
+        order = np.argsort(np.concatenate(keys), kind="stable")
+        return np.concatenate(ids)[order].astype(np.int64)
+
+    def _drawn(self) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.uint64]]]:
+        """All keys in parts: the first sequence of a part, the bucket of each key, the keys."""
+        source = np.random.PCG64(np.random.SeedSequence([self.seed, self.epoch]))
+        shift = np.uint64(64 - self._num_bits)
+        for first in range(0, self.num_sequences, _DRAWN_AT_ONCE):
+            keys = source.random_raw(min(_DRAWN_AT_ONCE, self.num_sequences - first))
+            yield first, (keys >> shift).astype(np.int64), keys
+
+
 @dataclass(frozen=True, slots=True)
 class SampleOrder:
     """The endless order of samples: epoch after epoch, each its own permutation of all sequences."""
 
     num_sequences: int
     seed: int
-    _permutations: dict[int, SampleIds] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _epochs: dict[int, Epoch] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def sample_ids(self, start: int, *, count: int) -> SampleIds:
         """Sequence ids [count] at the global positions from `start` on."""
@@ -37,17 +102,17 @@ class SampleOrder:
         filled = 0
         while filled < count:
             epoch, offset = divmod(start + filled, self.num_sequences)
-            part = self._permutation(epoch)[offset : offset + count - filled]
+            part = self._epoch(epoch).ids(offset, count=count - filled)
             ids[filled : filled + len(part)] = part
             filled += len(part)
         return ids
 
-    def _permutation(self, epoch: int) -> SampleIds:
-        if epoch not in self._permutations:
-            for stale in [other for other in self._permutations if abs(other - epoch) > 1]:
-                del self._permutations[stale]
-            self._permutations[epoch] = epoch_permutation(self.num_sequences, seed=self.seed, epoch=epoch)
-        return self._permutations[epoch]
+    def _epoch(self, epoch: int) -> Epoch:
+        if epoch not in self._epochs:
+            for stale in [other for other in self._epochs if abs(other - epoch) > 1]:
+                del self._epochs[stale]
+            self._epochs[epoch] = Epoch(self.num_sequences, self.seed, epoch)
+        return self._epochs[epoch]
 
 
 def rank_positions(

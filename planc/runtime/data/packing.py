@@ -1,21 +1,26 @@
-"""Documents to sequences of one length, all in memory: end to end, or (`padding.py`) one per sequence."""
+"""Documents to sequences of one length: end to end, or (`padding.py`) one per sequence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.columns import Array, Columns, MemoryColumns, Totals
 from planc.runtime.data.errors import DataError
+from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
 from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import TokenIds, Tokenizer
 from planc.tables import plural
 
-StoredTokens = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int64]
+Stored = Array | StoredArray
+"""An array in memory, or in files: both have a length, a maximum, and slices that are arrays."""
+
+_FLAG, _POSITION = np.dtype(np.bool_), np.dtype(np.int64)
 
 _BATCH_BYTES = 1 << 20
 """Bytes of text. A tokenizer's results for it take many times as much."""
@@ -43,14 +48,14 @@ class PackedDataset:
     ("attend") positions continue across documents.
     """
 
-    tokens: StoredTokens
+    tokens: Stored
     sequence_length: int
     num_documents: int
     num_text_bytes: int
     """Length of all documents in UTF-8."""
-    document_starts: Positions | None = None
+    document_starts: Positions | StoredStarts | None = None
     """Where documents start in `tokens`, ascending."""
-    is_target: Flags | None = None
+    is_target: Stored | None = None
     """Which tokens may be labels; None for all."""
 
     @property
@@ -104,10 +109,12 @@ class PackedDataset:
             f"{plural(self.num_sequences, 'sequence')}; {plural(self.num_dropped_tokens, 'token')} left over"
         )
 
-    def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+    def digested(self) -> Iterator[tuple[str, Stored]]:
         """The arrays that determine inputs, labels and positions, by name; absent parts are left out."""
         yield "tokens", self.tokens
-        if self.document_starts is not None:
+        if isinstance(self.document_starts, StoredStarts):
+            yield "document_starts", self.document_starts.array
+        elif self.document_starts is not None:
             yield "document_starts", self.document_starts
         if self.is_target is not None:
             yield "is_target", self.is_target
@@ -120,6 +127,8 @@ class PackedDataset:
     def _starts_within(self, first: int) -> Positions:
         """The document starts among the `sequence_length` tokens from `first` on."""
         assert self.document_starts is not None
+        if isinstance(self.document_starts, StoredStarts):
+            return self.document_starts.within(first, first + self.sequence_length)
         low, high = np.searchsorted(self.document_starts, (first, first + self.sequence_length))
         return self.document_starts[low:high]
 
@@ -127,30 +136,57 @@ class PackedDataset:
 def pack(
     documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length: int, isolates: bool = False
 ) -> PackedDataset:
-    """The documents as sequences of `sequence_length` tokens. Raises DataError if not even one is full."""
-    require_length(sequence_length)
-    dtype = stored_dtype(tokenizer)
-    # One growing buffer: joining a list of arrays would hold all tokens twice.
-    stored, flags = bytearray(), bytearray()
-    starts: list[int] = []
-    num_tokens = num_text_bytes = 0
-    masks = False
+    """The documents as sequences of `sequence_length` tokens, in memory.
+
+    Raises DataError if not even one is full.
+    """
+    columns = MemoryColumns()
+    totals = join(documents, tokenizer=tokenizer, columns=columns)
+    arrays = columns.arrays()
+    starts = arrays["document_starts"] if isolates else None
+    return joined(arrays, totals=totals, sequence_length=sequence_length, document_starts=starts)
+
+
+def join(documents: Iterable[Document], *, tokenizer: Tokenizer, columns: Columns) -> Totals:
+    """Write the tokens of all documents end to end, with where each starts. Holds one batch at a time.
+
+    The result depends neither on the sequence length nor on whether documents are isolated.
+    """
+    tokens = columns.column("tokens", dtype=stored_dtype(tokenizer))
+    starts = columns.column("document_starts", dtype=_POSITION)
+    sampled = columns.column("sampled_starts", dtype=_POSITION)
+    num_documents = num_tokens = num_text_bytes = 0
     for encoded in encode(documents, tokenizer=tokenizer):
-        starts.append(num_tokens)
-        stored += encoded.tokens.astype(dtype).tobytes()
+        start = np.array([num_tokens], dtype=_POSITION)
+        starts.append(start)
+        if num_documents % STARTS_PER_SAMPLE == 0:
+            sampled.append(start)
+        tokens.append(encoded.tokens)
         if encoded.is_target is not None:
             # Either all documents of a source have flags, or none.
-            masks = True
-            flags += encoded.is_target.tobytes()
+            columns.column("is_target", dtype=_FLAG).append(encoded.is_target)
+        num_documents += 1
         num_tokens += len(encoded.tokens)
         num_text_bytes += encoded.num_text_bytes
+    return Totals(num_documents, num_text_bytes)
+
+
+def joined(
+    arrays: Mapping[str, Stored],
+    *,
+    totals: Totals,
+    sequence_length: int,
+    document_starts: Positions | StoredStarts | None,
+) -> PackedDataset:
+    """The dataset of arrays that `join` has written. Raises DataError if not even one sequence is full."""
+    require_length(sequence_length)
     dataset = PackedDataset(
-        tokens=np.frombuffer(stored, dtype=dtype),
+        tokens=arrays["tokens"],
         sequence_length=sequence_length,
-        num_documents=len(starts),
-        num_text_bytes=num_text_bytes,
-        document_starts=np.array(starts, dtype=np.int64) if isolates else None,
-        is_target=np.frombuffer(flags, dtype=np.bool_) if masks else None,
+        num_documents=totals.num_documents,
+        num_text_bytes=totals.num_text_bytes,
+        document_starts=document_starts,
+        is_target=arrays.get("is_target"),
     )
     _check_one_sequence(dataset)
     return dataset
@@ -212,5 +248,5 @@ def _check_one_sequence(dataset: PackedDataset) -> None:
             f"{few} not fill one sequence of {dataset.sequence_length}",
             help="add text, or lower sequence_length: a sequence takes one more token, its last label",
         )
-    if dataset.is_target is not None and not dataset.is_target.any():
+    if dataset.is_target is not None and not dataset.is_target.max():
         raise DataError("the data has no tokens to train on", help="use a source with answers in it")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.columns import Columns, MemoryColumns, Totals
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import (
     IGNORED_LABEL,
-    Flags,
     Positions,
-    StoredTokens,
+    Stored,
     encode,
     require_length,
     stored_dtype,
@@ -30,9 +30,9 @@ class PaddedDataset:
     Attention is causal, so padding after a document does not change it, and needs no mask.
     """
 
-    tokens: StoredTokens
+    tokens: Stored
     """The tokens of all documents that are kept, end to end."""
-    starts: Positions
+    starts: Stored
     """[num_sequences + 1]: document i is tokens [starts[i], starts[i + 1])."""
     sequence_length: int
     padding_id: int
@@ -41,7 +41,7 @@ class PaddedDataset:
     num_text_bytes: int
     num_dropped_tokens: int
     """Tokens cut off long documents, and those of documents without a label."""
-    is_target: Flags | None = None
+    is_target: Stored | None = None
     """Which tokens may be labels; None for all."""
 
     @property
@@ -91,7 +91,7 @@ class PaddedDataset:
             f"{plural(self.num_padding_tokens, 'token')} of padding"
         )
 
-    def digested(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+    def digested(self) -> Iterator[tuple[str, Stored]]:
         """The arrays that determine inputs, labels and positions, by name; absent parts are left out."""
         yield "tokens", self.tokens
         yield "starts", self.starts
@@ -100,12 +100,22 @@ class PaddedDataset:
 
 
 def pad(documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length: int) -> PaddedDataset:
-    """A sequence for every document that has a label. Raises DataError if none has one."""
+    """A sequence for every document that has a label, in memory. Raises DataError if none has one."""
+    columns = MemoryColumns()
+    totals = cut(documents, tokenizer=tokenizer, sequence_length=sequence_length, columns=columns)
+    end = tokenizer.end_of_document
+    return padded(columns.arrays(), totals=totals, sequence_length=sequence_length, padding_id=end)
+
+
+def cut(
+    documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length: int, columns: Columns
+) -> Totals:
+    """Write the tokens of every document that has a label, cut to one sequence, and where each starts."""
     require_length(sequence_length)
-    dtype = stored_dtype(tokenizer)
-    stored, flags, starts = bytearray(), bytearray(), [0]
-    num_documents = num_text_bytes = num_dropped_tokens = 0
-    masks = False
+    tokens = columns.column("tokens", dtype=stored_dtype(tokenizer))
+    starts = columns.column("starts", dtype=np.dtype(np.int64))
+    starts.append(np.zeros(1, dtype=np.int64))
+    num_documents = num_text_bytes = num_tokens = num_dropped_tokens = 0
     for encoded in encode(documents, tokenizer=tokenizer):
         num_documents += 1
         num_text_bytes += encoded.num_text_bytes
@@ -115,21 +125,29 @@ def pad(documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length:
             num_dropped_tokens += len(encoded.tokens)
             continue
         num_dropped_tokens += len(encoded.tokens) - kept
-        stored += encoded.tokens[:kept].astype(dtype).tobytes()
+        num_tokens += kept
+        tokens.append(encoded.tokens[:kept])
+        starts.append(np.array([num_tokens], dtype=np.int64))
         if is_target is not None:
-            masks = True
-            flags += is_target.tobytes()
-        starts.append(starts[-1] + kept)
-    if len(starts) == 1:
-        fault = "no document of the source has a label" if num_documents else "the source has no documents"
+            columns.column("is_target", dtype=np.dtype(np.bool_)).append(is_target)
+    return Totals(num_documents, num_text_bytes, num_dropped_tokens)
+
+
+def padded(
+    arrays: Mapping[str, Stored], *, totals: Totals, sequence_length: int, padding_id: int
+) -> PaddedDataset:
+    """The dataset of arrays that `cut` has written. Raises DataError if it has no sequence."""
+    if len(arrays["starts"]) == 1:
+        has_documents = totals.num_documents > 0
+        fault = "no document of the source has a label" if has_documents else "the source has no documents"
         raise DataError(fault, help="use a source that holds text; a document needs two tokens or more")
     return PaddedDataset(
-        tokens=np.frombuffer(stored, dtype=dtype),
-        starts=np.array(starts, dtype=np.int64),
+        tokens=arrays["tokens"],
+        starts=arrays["starts"],
         sequence_length=sequence_length,
-        padding_id=tokenizer.end_of_document,
-        num_documents=num_documents,
-        num_text_bytes=num_text_bytes,
-        num_dropped_tokens=num_dropped_tokens,
-        is_target=np.frombuffer(flags, dtype=np.bool_) if masks else None,
+        padding_id=padding_id,
+        num_documents=totals.num_documents,
+        num_text_bytes=totals.num_text_bytes,
+        num_dropped_tokens=totals.num_dropped_tokens,
+        is_target=arrays.get("is_target"),
     )

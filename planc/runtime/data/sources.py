@@ -66,7 +66,7 @@ def documents(source: PlainSource, *, base: Path, reads: Reads | None = None) ->
         case JsonLinesSource(patterns, field):
             return _json_documents(patterns, field=field, base=base, reads=reads)
         case PythonStdlibSource():
-            return _stdlib_documents(Path(sysconfig.get_path("stdlib")), reads=reads)
+            return _stdlib_documents(_stdlib_root(), reads=reads)
         case _:
             assert_never(source)
 
@@ -94,6 +94,16 @@ def _no_file_help(pattern: str, *, base: Path) -> str:
         return start
     there = f"has {found.near or 'no files'}" if found.is_searched else "does not exist"
     return f"{start}; {found.directory} {there}"
+
+
+def stdlib_files() -> tuple[tuple[str, Path], ...]:
+    """The interpreter's own sources, by their path relative to the standard library."""
+    root = _stdlib_root()
+    return tuple((name, root / name) for name in _stdlib_files(root))
+
+
+def _stdlib_root() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
 
 
 def _text_documents(patterns: tuple[str, ...], *, base: Path, reads: Reads | None) -> Iterator[Document]:

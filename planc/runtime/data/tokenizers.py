@@ -57,12 +57,15 @@ class Tokenizer(Protocol):
         ...
 
 
+_BYTES = "bytes"
+
+
 @dataclass(frozen=True, slots=True)
 class ByteTokenizer:
     """Ids 0 to 255 are the bytes of the text in UTF-8; 256 ends a document."""
 
-    name: str = "bytes"
-    digest: str = "bytes"
+    name: str = _BYTES
+    digest: str = _BYTES
     vocab_size: int = 257
     end_of_document: int = 256
     chat_template: None = None
@@ -125,23 +128,66 @@ def share_cpus(num_processes: int) -> None:
 def load_tokenizer(
     tokenizer: str, *, base: Path, end_of_document: str | None, reads: Reads | None = None
 ) -> Tokenizer:
-    """The tokenizer named "bytes", or that of a `tokenizer.json` or its directory, relative to `base`.
+    """As `read_tokenizer`, ready to use."""
+    return read_tokenizer(tokenizer, base=base, end_of_document=end_of_document, reads=reads).load()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """The content of a tokenizer's files, not parsed yet: parsing a large vocabulary takes a second.
+
+    `end_of_document` is the token that the plan or the files name; None for the only known one.
+    """
+
+    name: str
+    digest: str
+    content: bytes = b""
+    end_of_document: str | None = None
+    chat_template: ChatTemplate | None = None
+
+    @property
+    def is_bytes(self) -> bool:
+        return self.digest == _BYTES
+
+    def load(self) -> Tokenizer:
+        """The tokenizer. Raises DataError if its files are invalid."""
+        if self.is_bytes:
+            return ByteTokenizer()
+        loaded = _parsed(self.content, name=self.name)
+        # The last user of the file may have saved both in it; either would change documents silently.
+        loaded.no_truncation()
+        loaded.no_padding()
+        vocabulary = loaded.get_vocab(with_added_tokens=True)
+        return FileTokenizer(
+            name=self.name,
+            digest=self.digest,
+            vocab_size=max(vocabulary.values(), default=-1) + 1,
+            end_of_document=_end_of_document_id(loaded, self.end_of_document, name=self.name),
+            chat_template=self.chat_template,
+            _loaded=loaded,
+        )
+
+
+def read_tokenizer(
+    tokenizer: str, *, base: Path, end_of_document: str | None, reads: Reads | None = None
+) -> TokenizerFiles:
+    """The files of a tokenizer: a `tokenizer.json` or its directory, relative to `base`; none for "bytes".
 
     `end_of_document` names the token that ends a document; None uses the `eos_token` of the
     directory's tokenizer_config.json, or else the only known end of document that the file marks special.
     Raises DataError.
     """
     if tokenizer != "bytes":
-        return _load_file(tokenizer, base=base, end_of_document=end_of_document, reads=reads)
+        return _read_files(tokenizer, base=base, end_of_document=end_of_document, reads=reads)
     if end_of_document is not None:
         raise DataError(
             f'the bytes tokenizer has no token "{end_of_document}"',
             help="leave end_of_document out: bytes end a document with id 256",
         )
-    return ByteTokenizer()
+    return TokenizerFiles(_BYTES, _BYTES)
 
 
-def _load_file(name: str, *, base: Path, end_of_document: str | None, reads: Reads | None) -> FileTokenizer:
+def _read_files(name: str, *, base: Path, end_of_document: str | None, reads: Reads | None) -> TokenizerFiles:
     is_folder = (base / name).is_dir()
     folder = name if is_folder else str(PurePosixPath(name).parent)
     config = read_tokenizer_config(base / folder, name=folder, reads=reads)
@@ -149,19 +195,8 @@ def _load_file(name: str, *, base: Path, end_of_document: str | None, reads: Rea
         name = f"{name}/tokenizer.json"
         end_of_document = end_of_document or config.special_tokens.get("eos_token")
     content = read_regular_file(base / name, name=name, reads=reads)
-    loaded = _parsed(content, name=name)
-    # The last user of the file may have saved both in it; either would change documents silently.
-    loaded.no_truncation()
-    loaded.no_padding()
-    vocabulary = loaded.get_vocab(with_added_tokens=True)
-    return FileTokenizer(
-        name=name,
-        digest=hashlib.sha256(content).hexdigest(),
-        vocab_size=max(vocabulary.values(), default=-1) + 1,
-        end_of_document=_end_of_document_id(loaded, end_of_document, name=name),
-        chat_template=config.chat_template,
-        _loaded=loaded,
-    )
+    digest = hashlib.sha256(content).hexdigest()
+    return TokenizerFiles(name, digest, content, end_of_document, config.chat_template)
 
 
 def _parsed(content: bytes, *, name: str) -> LoadedTokenizer:

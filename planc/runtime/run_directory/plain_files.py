@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -64,6 +64,11 @@ def open_to_read(path: Path) -> Iterator[BufferedReader]:
     """The plain file at `path`, in bytes. OSError if there isn't one."""
     with os.fdopen(_open(path, os.O_RDONLY), "rb") as stream:
         yield stream
+
+
+def open_unbuffered(path: Path) -> FileIO:
+    """As `open_to_read`, without a buffer, for the caller to close."""
+    return os.fdopen(_open(path, os.O_RDONLY), "rb", buffering=0)
 
 
 def read_bytes(path: Path, *, max_bytes: int) -> bytes:

@@ -46,10 +46,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """`base` is the base of the plan's relative paths; `run` is the run directory."""
+    """`base` is the base of the plan's relative paths; `run` is the run directory.
+
+    `prepared` is the directory of prepared data; None keeps data of any size in memory.
+    """
 
     base: Path
     run: Path
+    prepared: Path | None = None
 
     @property
     def checkpoints(self) -> Path:
@@ -96,6 +100,8 @@ class Session:
     """None if ranks are not compared."""
     clock: PhaseClock | None = None
     """None if nothing is timed."""
+    store: dist.Store | None = None  # type: ignore[name-defined]
+    """Where ranks met; None for a single rank."""
     watch: Watch | None = None
     """None for a single rank."""
     notice: Notice = field(default_factory=Notice)

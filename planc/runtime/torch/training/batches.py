@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, ShardContext
-from planc.graph.sources import source_arguments
-from planc.runtime.data.errors import DataError
+from planc.graph.ops import NextBatch, OpenData, ShardContext
+from planc.runtime.data.errors import DataError, DataStorageError
 from planc.runtime.data.loader import BatchLoader, BatchSource, MicroBatch
 from planc.runtime.data.open import OpenData as OpenedData
-from planc.runtime.data.open import open_data as open_packed
+from planc.runtime.data.open import open_in_memory, open_prepared
+from planc.runtime.data.ops import data_spec, source_of
 from planc.runtime.data.packing import IGNORED_LABEL
-from planc.runtime.data.spec import SOURCES, DataSpec, Source
+from planc.runtime.data.prepared.wanted import want
+from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.tokenizers import share_cpus
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.numerics import MAX_SEQUENCES
+from planc.runtime.torch.agreement.prepared_data import FailedElsewhereError, require_prepared
 from planc.runtime.torch.attention.documents import document_starts
 from planc.runtime.torch.attention.sharding import shard
 from planc.runtime.torch.session import LocalBatch, Session
@@ -29,9 +31,12 @@ from planc.tables import plural
 
 
 def open_data(session: Session, op: OpenData, position: Position) -> None:
-    """Every rank reads and packs the same text; the order decides which samples are its own."""
-    data = opened(session, data_spec(op, source=source_of(op)), vocab_size=op.vocab_size)
+    """Every rank has the same data; the order decides which samples are its own."""
     session._data_op = op
+    spec = data_spec(op, source=source_of(op))
+    data = opened(session, spec, vocab_size=op.vocab_size, label="training")
+    if data is None:
+        return
     session.data_fingerprint = data.fingerprint
     session._loader = BatchLoader(
         BatchSource(
@@ -49,31 +54,24 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
         )
 
 
-def opened(session: Session, spec: DataSpec, *, vocab_size: int) -> OpenedData:
-    """The data of a spec. RunError if it can't be used."""
-    share_cpus(session.launch.local_world_size or session.launch.world_size)
+def opened(session: Session, spec: DataSpec, *, vocab_size: int, label: str) -> OpenedData | None:
+    """The data of a spec: read and packed by every rank if it is small, else prepared once a machine.
+
+    RunError if it can't be used; None if another rank can't use its own, which that rank reports.
+    """
+    base, reads = session.paths.base, session.reads
     try:
-        return open_packed(spec, base=session.paths.base, model_vocab_size=vocab_size, reads=session.reads)
+        make = partial(want, spec, base=base, reads=reads)
+        wanted, prepared = require_prepared(session, make, label=label)
+        if prepared is not None:
+            return open_prepared(prepared, wanted, model_vocab_size=vocab_size, reads=reads)
+        share_cpus(session.launch.local_world_size or session.launch.world_size)
+        return open_in_memory(wanted, model_vocab_size=vocab_size, reads=reads)
+    except FailedElsewhereError:
+        return None
     except DataError as error:
-        raise RunError(error.message, help=error.help) from error
-
-
-def data_spec(op: OpenData, *, source: Source) -> DataSpec:
-    """The spec for a source, with the op's own settings."""
-    packing: Any = op.packing
-    return DataSpec(
-        source=source,
-        tokenizer=op.tokenizer,
-        sequence_length=op.sequence_length,
-        shuffle_seed=op.shuffle_seed,
-        packing=packing,
-        end_of_document=op.end_of_document,
-    )
-
-
-def source_of(op: OpenData | OpenEvaluation) -> Source:
-    """The source that an op names."""
-    return SOURCES[op.source](**source_arguments(op))
+        code = ExitCode.STORAGE if isinstance(error, DataStorageError) else ExitCode.INPUT
+        raise RunError(error.message, code=code, help=error.help) from error
 
 
 def next_batch(session: Session, op: NextBatch, position: Position) -> None:

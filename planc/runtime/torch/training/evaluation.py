@@ -8,11 +8,12 @@ import torch
 
 from planc.graph.ops import ComputeLoss, Evaluate, Forward, OpenEvaluation, ShardContext
 from planc.runtime.data.evaluation import EvaluationSet
+from planc.runtime.data.ops import data_spec, source_of
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import Evaluation
 from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.batches import data_spec, opened, shard_context, source_of
+from planc.runtime.torch.training.batches import opened, shard_context
 from planc.runtime.torch.training.forward_backward import compute_loss, forward
 from planc.runtime.torch.training.preemption import report_undone, reshard, stops_here, stretch
 from planc.tables import plural
@@ -21,7 +22,10 @@ from planc.tables import plural
 def open_evaluation(session: Session, op: OpenEvaluation, position: Position) -> None:
     """Read the text with the tokenizer, packing and length of the training data."""
     training = session.data_op
-    data = opened(session, data_spec(training, source=source_of(op)), vocab_size=training.vocab_size)
+    spec, label = data_spec(training, source=source_of(op)), f"evaluation {op.label}"
+    data = opened(session, spec, vocab_size=training.vocab_size, label=label)
+    if data is None:
+        return
     num_sequences = data.dataset.num_sequences
     if op.sequences is not None and op.sequences > num_sequences:
         found = plural(num_sequences, "sequence")

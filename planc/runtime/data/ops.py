@@ -1,0 +1,27 @@
+"""The data settings of a graph's ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planc.graph.ops import OpenData, OpenEvaluation
+from planc.graph.sources import source_arguments
+from planc.runtime.data.spec import SOURCES, DataSpec, Source
+
+
+def data_spec(op: OpenData, *, source: Source) -> DataSpec:
+    """The spec for a source, with the op's own settings."""
+    packing: Any = op.packing
+    return DataSpec(
+        source=source,
+        tokenizer=op.tokenizer,
+        sequence_length=op.sequence_length,
+        shuffle_seed=op.shuffle_seed,
+        packing=packing,
+        end_of_document=op.end_of_document,
+    )
+
+
+def source_of(op: OpenData | OpenEvaluation) -> Source:
+    """The source that an op names."""
+    return SOURCES[op.source](**source_arguments(op))

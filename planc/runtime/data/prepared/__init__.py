@@ -1,0 +1,1 @@
+"""Prepared data: a source's tokens in sharded, hashed files, made once and read in place."""

@@ -1,0 +1,151 @@
+"""The index of prepared data: what it was made of, what it holds, and the hash of every file."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from planc.runtime.checkpoint_format.manifest import Count, FileEntry, Sha256, seal, unseal
+from planc.runtime.data.prepared.layout import BLOCK_BYTES, HEADER_BYTES
+from planc.strict_json import loads
+
+FORMAT_VERSION: Literal[1] = 1
+MAX_INDEX_BYTES = 1 << 30
+
+ArrayName = Literal["tokens", "document_starts", "sampled_starts", "starts", "is_target"]
+StoredType = Literal["uint8", "uint16", "uint32", "int64", "bool"]
+Text = Annotated[str, StringConstraints(max_length=100_000)]
+NonEmptySize = Annotated[int, Field(ge=BLOCK_BYTES, multiple_of=BLOCK_BYTES, lt=2**40)]
+
+_ITEM_BYTES: dict[StoredType, int] = {"uint8": 1, "uint16": 2, "uint32": 4, "int64": 8, "bool": 1}
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Recipe(_Record):
+    """All that decides the tokens, except the content of the source's files.
+
+    `layout` "joined" is every document end to end, whatever the sequence length; "cut" is one document per
+    sequence. `tokenizer` is the SHA-256 of each of its files by name, `versions` of the libraries used.
+    """
+
+    source: tuple[Text, ...]
+    layout: Literal["joined", "cut"]
+    sequence_length: Count | None
+    tokenizer: tuple[tuple[Text, Sha256], ...]
+    end_of_document: Text | None
+    versions: tuple[tuple[Text, Text], ...]
+    format_version: Literal[1] = FORMAT_VERSION
+
+
+class SourceEntry(_Record):
+    """A file of the source."""
+
+    name: Text
+    size_bytes: Count
+    sha256: Sha256
+
+
+class ReadEntry(_Record):
+    """What a rank that tokenizes for itself records as read; see `planc.runtime.ranks.reads`."""
+
+    kind: Literal["file", "text"]
+    name: Text
+    value: Sha256
+
+
+class Shard(_Record):
+    """One file of an array, and the file with its blocks' CRC-32."""
+
+    data: FileEntry
+    checks: FileEntry
+
+
+class ArrayEntry(_Record):
+    """An array over all its files. `sha256` is of the elements alone, in little-endian order."""
+
+    dtype: StoredType
+    length: Count
+    max: Count
+    sha256: Sha256
+    shard_bytes: NonEmptySize
+    shards: tuple[Shard, ...]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        """ValueError unless the files' sizes are those of `length` elements."""
+        left = self.length * _ITEM_BYTES[self.dtype]
+        for number, shard in enumerate(self.shards):
+            held = min(left, self.shard_bytes)
+            left -= held
+            blocks = -(-held // BLOCK_BYTES)
+            sizes = (shard.data.size_bytes, shard.checks.size_bytes)
+            if held == 0 or sizes != (HEADER_BYTES + held, HEADER_BYTES + 4 * blocks):
+                raise ValueError(f"file {number} of an array has another size than its elements")
+        if left:
+            raise ValueError("an array has more elements than its files")
+        return self
+
+
+class Index(_Record):
+    """Prepared data."""
+
+    recipe: Recipe
+    planc_version: Text
+    name: Text
+    files: tuple[SourceEntry, ...]
+    reads: tuple[ReadEntry, ...]
+    arrays: dict[ArrayName, ArrayEntry]
+    num_documents: Count
+    num_text_bytes: Count
+    num_dropped_tokens: Count
+    end_of_document: Count
+    """The token id."""
+
+    @property
+    def size_bytes(self) -> int:
+        """All files of all arrays."""
+        shards = (shard for array in self.arrays.values() for shard in array.shards)
+        return sum(shard.data.size_bytes + shard.checks.size_bytes for shard in shards)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """ValueError unless the arrays are those of the layout, with lengths that fit each other."""
+        joined = {"tokens", "document_starts", "sampled_starts"}
+        wanted = joined if self.recipe.layout == "joined" else {"tokens", "starts"}
+        if {*self.arrays} - {"is_target"} != wanted:
+            raise ValueError(f"its arrays are {', '.join(sorted(self.arrays))}")
+        targets = self.arrays.get("is_target")
+        if targets is not None and targets.length != self.arrays["tokens"].length:
+            raise ValueError("is_target and tokens have different lengths")
+        return self
+
+
+_PLAIN = re.compile(r"[^A-Za-z0-9_]+")
+
+
+def plain(text: str) -> str:
+    """A text as part of a directory's name."""
+    return _PLAIN.sub("-", text).strip("-")[:40] or "data"
+
+
+def index_text(index: Index) -> str:
+    """The text of an index file, with a seal over all of it."""
+    return seal(index)
+
+
+def parse_index(text: str) -> Index:
+    """The index of a file's text. ValueError with one line if it is damaged or invalid."""
+    sealed, is_whole = unseal(text)
+    if not is_whole:
+        raise ValueError("its seal does not match its text")
+    try:
+        # Python's own JSON accepts a key twice.
+        loads(sealed)
+        return Index.model_validate_json(sealed)
+    except (ValidationError, RecursionError) as error:
+        raise ValueError(str(error).splitlines()[0]) from error

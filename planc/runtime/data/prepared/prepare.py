@@ -1,0 +1,257 @@
+"""Prepare data: tokenize a source once, in flat memory, into a directory that appears whole or not at all.
+
+    .tmp-HOST-KEY-RANDOM/    files are written and synced here; nobody reads them
+    NAME-KEY-CONTENT/        the rename commits
+
+One process at a time prepares the same data; others wait for its lock, which ends with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from planc import __version__
+from planc.runtime.checkpoint_format.commit import fsync_directory, make_durable
+from planc.runtime.data.columns import Totals
+from planc.runtime.data.documents import source_documents
+from planc.runtime.data.errors import DataError, DataStorageError
+from planc.runtime.data.packing import join
+from planc.runtime.data.padding import cut
+from planc.runtime.data.prepared.folder import Prepared, add_known_state, find, of_recipe, read_prepared
+from planc.runtime.data.prepared.index import (
+    ArrayEntry,
+    ArrayName,
+    Index,
+    ReadEntry,
+    index_text,
+    plain,
+)
+from planc.runtime.data.prepared.layout import INDEX_NAME, SHARD_BYTES
+from planc.runtime.data.prepared.shards import FileColumns
+from planc.runtime.data.prepared.source_files import await_tick, content_hash, entries_of
+from planc.runtime.data.prepared.wanted import Wanted
+from planc.runtime.data.sources import Document
+from planc.runtime.data.tokenizers import Tokenizer
+from planc.runtime.ranks.reads import Reads
+from planc.runtime.run_directory.plain_files import create_to_write
+
+_REPORT_BYTES = 1 << 20
+_TEMPORARY, _LOCK = ".tmp", ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How much has been prepared: bytes of text and tokens."""
+
+    num_text_bytes: int
+    num_tokens: int
+
+
+Report = Callable[[Progress], None]
+Say = Callable[[str], None]
+
+
+def _silent(progress: Progress) -> None:
+    pass
+
+
+def prepare(
+    root: Path,
+    wanted: Wanted,
+    *,
+    name: str,
+    report: Report = _silent,
+    say: Say = lambda text: None,
+    shard_bytes: int = SHARD_BYTES,
+) -> Prepared:
+    """The wanted data in `root`, prepared now unless it is there. `name` begins its directory's name.
+
+    Raises DataError; nothing that is incomplete is left for anybody to read.
+    """
+    with _storage_errors(root):
+        make_durable(root)
+    with _only_one(root, wanted, say=say):
+        # Another process may have prepared it meanwhile.
+        wanted = wanted.now()
+        found = find(root, wanted) or _with_same_content(root, wanted, say=say)
+        return found or _prepare(root, wanted, name=name, report=report, shard_bytes=shard_bytes)
+
+
+def unfinished(root: Path) -> tuple[Path, ...]:
+    """Directories that are being prepared, or whose process died."""
+    return tuple(sorted(root.glob(f"{_TEMPORARY}-*")))
+
+
+def _with_same_content(root: Path, wanted: Wanted, *, say: Say) -> Prepared | None:
+    """Data whose source's files differ in their times alone, after hashing them; their state is kept."""
+    sizes = [(one.name, one.size_bytes) for one in wanted.files]
+    for one in of_recipe(root, wanted):
+        if sizes != [(file.name, file.size_bytes) for file in one.index.files]:
+            continue
+        say(f"the files of the source have other times than when {one.folder} was made: comparing content")
+        await_tick(wanted.files)
+        hashes = zip(wanted.files, one.index.files, strict=True)
+        if all(content_hash(file) == entry.sha256 for file, entry in hashes):
+            _require_unchanged(wanted)
+            with _storage_errors(root):
+                add_known_state(one.folder, wanted.state)
+            return find(root, wanted)
+    return None
+
+
+def _prepare(root: Path, wanted: Wanted, *, name: str, report: Report, shard_bytes: int) -> Prepared:
+    host = plain(socket.gethostname())
+    with _storage_errors(root):
+        for path in root.glob(f"{_TEMPORARY}-{host}-{wanted.key}-*"):
+            # Its process died: this one holds the lock.
+            shutil.rmtree(path)
+        temporary = root / f"{_TEMPORARY}-{host}-{wanted.key}-{os.urandom(8).hex()}"
+        temporary.mkdir()
+    try:
+        with _storage_errors(root):
+            index = _write(temporary, wanted, name=name, report=report, shard_bytes=shard_bytes)
+            return _commit(temporary, root / f"{plain(name)}-{wanted.key}-{_content(index)}")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write(folder: Path, wanted: Wanted, *, name: str, report: Report, shard_bytes: int) -> Index:
+    """The index of the files that are written into `folder`, itself the last of them."""
+    await_tick(wanted.files)
+    tokenizer, reads = wanted.tokenizer.load(), Reads()
+    columns = FileColumns(folder, shard_bytes=shard_bytes)
+    try:
+        found = source_documents(wanted.spec.source, base=wanted.base, tokenizer=tokenizer, reads=reads)
+        totals = _tokenize(_counted(found, columns, report), wanted, tokenizer=tokenizer, columns=columns)
+        arrays = columns.finish()
+    finally:
+        columns.close()
+    _require_some(arrays, totals)
+    read = {one.name: one.value for one in reads.entries if one.kind == "file"}
+    files = entries_of(wanted.files, hashes=read)
+    _require_unchanged(wanted)
+    index = Index(
+        recipe=wanted.recipe,
+        planc_version=__version__,
+        name=name,
+        files=files,
+        reads=tuple(
+            ReadEntry(kind=one.kind, name=one.name, value=one.value)
+            for one in reads.take()
+            if one.kind in ("file", "text")
+        ),
+        arrays=dict(arrays),
+        num_documents=totals.num_documents,
+        num_text_bytes=totals.num_text_bytes,
+        num_dropped_tokens=totals.num_dropped_tokens,
+        end_of_document=tokenizer.end_of_document,
+    )
+    add_known_state(folder, wanted.state)
+    with create_to_write(folder / INDEX_NAME) as stream:
+        stream.write(index_text(index).encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+    fsync_directory(folder)
+    return index
+
+
+def _tokenize(
+    documents: Iterable[Document], wanted: Wanted, *, tokenizer: Tokenizer, columns: FileColumns
+) -> Totals:
+    if wanted.recipe.layout == "joined":
+        return join(documents, tokenizer=tokenizer, columns=columns)
+    length = wanted.spec.sequence_length
+    return cut(documents, tokenizer=tokenizer, sequence_length=length, columns=columns)
+
+
+def _commit(temporary: Path, folder: Path) -> Prepared:
+    """Rename into place. If another machine without a common lock was faster, its data is the same."""
+    with contextlib.suppress(OSError):
+        if not os.path.lexists(folder):
+            temporary.rename(folder)
+    prepared = read_prepared(folder)
+    fsync_directory(folder.parent)
+    return prepared
+
+
+def _content(index: Index) -> str:
+    """Hexadecimal digits that differ for another content of the source."""
+    parts = [[one.name, one.size_bytes, one.sha256] for one in index.files]
+    arrays = [[name, array.sha256] for name, array in sorted(index.arrays.items())]
+    return hashlib.sha256(json.dumps([parts, arrays]).encode()).hexdigest()[:16]
+
+
+def _counted(documents: Iterable[Document], columns: FileColumns, report: Report) -> Iterator[Document]:
+    total = reported = 0
+    for document in documents:
+        yield document
+        total += document.num_bytes
+        if total - reported >= _REPORT_BYTES:
+            reported = total
+            report(Progress(total, columns.num_tokens))
+
+
+def _require_some(arrays: Mapping[ArrayName, ArrayEntry], totals: Totals) -> None:
+    """DataError for data without a token: its arrays would have no files."""
+    if totals.num_documents == 0:
+        raise DataError("the source has no documents", help="use a source that holds text")
+    if "tokens" not in arrays or arrays["tokens"].length == 0:
+        raise DataError(
+            "no document of the source has a label",
+            help="use a source that holds text; a document needs two tokens or more",
+        )
+
+
+def _require_unchanged(wanted: Wanted) -> None:
+    """DataError if a file of the source has changed since `wanted` was made."""
+    now = {one.name: one for one in wanted.now().files}
+    before = {one.name: one for one in wanted.files}
+    changed = [name for name in {**before, **now} if now.get(name) != before.get(name)]
+    if changed:
+        raise DataError(
+            f"{changed[0]} was changed while it was being read",
+            help="prepare the data again, once nothing writes its files",
+        )
+
+
+@contextmanager
+def _only_one(root: Path, wanted: Wanted, *, say: Say) -> Iterator[None]:
+    """Let in one process at a time that prepares this data."""
+    # It comes with planc[run], and knows the locks of every system.
+    from filelock import FileLock, Timeout
+
+    with _storage_errors(root):
+        lock = FileLock(root / f"{_LOCK}-{wanted.key}")
+        with contextlib.suppress(Timeout):
+            lock.acquire(blocking=False)
+    if not lock.is_locked:
+        say("another process is preparing the data: waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _storage_errors(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataStorageError(
+            f"cannot prepare data in {root}: {error.strerror or error}",
+            help="free space there, or set PLANC_DATA to another directory",
+        ) from error
+    except NotImplementedError as error:
+        raise DataStorageError(
+            f"the file system of {root} has no locks", help="set PLANC_DATA to a directory on another one"
+        ) from error

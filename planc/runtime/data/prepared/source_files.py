@@ -1,0 +1,109 @@
+"""The files of a source, and whether they changed since they were prepared.
+
+Hashing a terabyte at every start would take hours. So a start compares what the system keeps about each file:
+its size, and when its content and its entry last changed. The second time (ctime) can't be set, so no edit
+keeps all three. Where only times differ, as on a copy, the content is hashed once and the times are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from planc.runtime.data.chat import ChatSource
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.files import open_regular_file
+from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
+from planc.runtime.data.prepared.index import SourceEntry
+from planc.runtime.data.sources import (
+    JsonLinesSource,
+    PythonStdlibSource,
+    TextSource,
+    matched_files,
+    stdlib_files,
+)
+from planc.runtime.data.spec import Source
+
+_HASHED_BYTES = 1 << 20
+_TICK_SECONDS = 0.1
+"""A clock of file times that counts at least ten times a second, as all of Linux and macOS do."""
+_COARSE_SECONDS = 2.1
+"""FAT and some network file systems count whole seconds, or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file by name, and its size and times in nanoseconds."""
+
+    name: str
+    path: Path
+    size_bytes: int
+    modified: int
+    changed: int
+
+
+def source_files(source: Source, *, base: Path) -> tuple[FileState, ...]:
+    """The state of every file of a source, in the order of reading; none for a pinned commit of the Hub."""
+    match source:
+        case TextSource() | JsonLinesSource() | ChatSource() | HfDatasetSource():
+            names = matched_files(source.patterns, base=base)
+            return tuple(_state(name, base / name) for name in names)
+        case PythonStdlibSource():
+            return tuple(_state(name, path) for name, path in stdlib_files())
+        case HfHubSource():
+            return ()
+        case _:
+            assert_never(source)
+
+
+def digest_of_states(files: Iterable[FileState]) -> str:
+    """A SHA-256 that changes with any file's name, size or times."""
+    states = [[one.name, one.size_bytes, one.modified, one.changed] for one in files]
+    return hashlib.sha256(json.dumps(states).encode()).hexdigest()
+
+
+def await_tick(files: Sequence[FileState]) -> None:
+    """Wait until a change of any file would give it other times than it has now."""
+    now = time.time_ns()
+    for one in files:
+        newest = max(one.modified, one.changed)
+        tick = _TICK_SECONDS if newest % 10**9 else _COARSE_SECONDS
+        # A time in the future comes from another machine's clock, which no wait here would reach.
+        if 0 <= now - newest < tick * 10**9:
+            time.sleep(tick)
+            return
+
+
+def entries_of(files: Iterable[FileState], *, hashes: dict[str, str]) -> tuple[SourceEntry, ...]:
+    """The files with the hashes of their content, which are read here unless they are in `hashes`."""
+    return tuple(
+        SourceEntry(
+            name=one.name, size_bytes=one.size_bytes, sha256=hashes.get(one.name) or content_hash(one)
+        )
+        for one in files
+    )
+
+
+def content_hash(file: FileState) -> str:
+    """The SHA-256 of a file, read in parts. Raises DataError."""
+    content = hashlib.sha256()
+    with open_regular_file(file.path, name=file.name) as stream:
+        while part := stream.read(_HASHED_BYTES):
+            content.update(part)
+    return content.hexdigest()
+
+
+def _state(name: str, path: Path) -> FileState:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise DataError(
+            f"cannot open {name}: {error.strerror}", help="check that the file exists and can be read"
+        ) from error
+    return FileState(name, path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -1,0 +1,104 @@
+"""What a plan's data is made of, before any of it is tokenized."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from planc.data_sources import BY_NAME
+from planc.runtime.data.chat import ChatSource
+from planc.runtime.data.documents import template_of
+from planc.runtime.data.fingerprint import description
+from planc.runtime.data.hf_datasets import HfHubSource
+from planc.runtime.data.prepared.index import Recipe
+from planc.runtime.data.prepared.source_files import FileState, digest_of_states, source_files
+from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.tokenizers import TokenizerFiles, read_tokenizer
+from planc.runtime.ranks.reads import Reads
+
+MAX_BYTES_IN_MEMORY = 1 << 22
+"""Text that takes a second or two to tokenize, at every start."""
+MAX_BYTES_OF_BYTES = 1 << 25
+"""As MAX_BYTES_IN_MEMORY, for the bytes tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A plan's data: its settings, its tokenizer's files, and the state of its source's files."""
+
+    spec: DataSpec
+    base: Path
+    tokenizer: TokenizerFiles
+    files: tuple[FileState, ...]
+    recipe: Recipe
+
+    @property
+    def stays_in_memory(self) -> bool:
+        """Whether every rank tokenizes it at every start, because that takes no time to speak of.
+
+        A dataset of the Hub does not, because its size is unknown until it is read.
+        """
+        limit = MAX_BYTES_OF_BYTES if self.tokenizer.is_bytes else MAX_BYTES_IN_MEMORY
+        return not isinstance(self.spec.source, HfHubSource) and self.size_bytes <= limit
+
+    @property
+    def size_bytes(self) -> int:
+        """All files of the source; 0 for one that is not in files."""
+        return sum(one.size_bytes for one in self.files)
+
+    @property
+    def key(self) -> str:
+        """Hexadecimal digits that differ for data made in another way."""
+        return hashlib.sha256(self.recipe.model_dump_json().encode()).hexdigest()[:16]
+
+    @property
+    def state(self) -> str:
+        """A hash of the state of all files."""
+        return digest_of_states(self.files)
+
+    def now(self) -> Wanted:
+        """The same data with the state of its files as it is now."""
+        files = source_files(self.spec.source, base=self.base)
+        return Wanted(self.spec, self.base, self.tokenizer, files, self.recipe)
+
+
+def want(spec: DataSpec, *, base: Path, reads: Reads | None = None) -> Wanted:
+    """The data of a spec, of which only the tokenizer's files are read; paths are relative to `base`.
+
+    Raises DataError.
+    """
+    tokenizer = read_tokenizer(spec.tokenizer, base=base, end_of_document=spec.end_of_document, reads=reads)
+    recipe = _recipe(spec, tokenizer)
+    return Wanted(spec, base, tokenizer, source_files(spec.source, base=base), recipe)
+
+
+def _recipe(spec: DataSpec, tokenizer: TokenizerFiles) -> Recipe:
+    source = description(spec.source)
+    digests = [] if tokenizer.is_bytes else [("tokenizer.json", tokenizer.digest)]
+    if isinstance(spec.source, ChatSource):
+        template = template_of(tokenizer)
+        text = json.dumps([template.text, template.special_tokens], sort_keys=True)
+        digests.append(("chat template", hashlib.sha256(text.encode()).hexdigest()))
+    libraries = list(BY_NAME[source[0]].libraries)
+    if not tokenizer.is_bytes:
+        libraries.append("tokenizers")
+    is_cut = spec.packing == "none"
+    return Recipe(
+        source=tuple(source),
+        layout="cut" if is_cut else "joined",
+        sequence_length=spec.sequence_length if is_cut else None,
+        tokenizer=tuple(digests),
+        end_of_document=tokenizer.end_of_document,
+        versions=tuple((name, _version(name)) for name in sorted(libraries)),
+    )
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        # What needs it reports that it is missing.
+        return "not installed"
