@@ -87,6 +87,7 @@ bench: install
 	-$(BIN)/python -m tests.bench.overhead
 	-$(BIN)/python -m tests.bench.start
 	-$(BIN)/python -m tests.bench.loading
+	-$(BIN)/python -m tests.bench.data
 	-$(BIN)/python -m tests.bench.saving
 	$(BIN)/python -m tests.bench.page
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planc.runtime.data.order import SampleOrder, rank_positions
+from planc.runtime.data.order import (
+    MAX_IDS_IN_MEMORY,
+    Epoch,
+    SampleOrder,
+    epoch_permutation,
+    rank_positions,
+)
 
 sizes = st.integers(1, 40)
 seeds = st.integers(0, 2**64)
@@ -76,3 +83,25 @@ def test_ranks_and_micro_steps_cover_the_step_exactly(
         )
     ]
     assert taken == list(range(step_start, step_start + global_batch))
+
+
+@pytest.mark.parametrize("num_sequences", [1, 2, 63, 64, 65, 1_000, 4_097])
+@pytest.mark.parametrize("bucket_size", [1, 2, 64, 1_024])
+def test_an_order_sorted_in_buckets_is_the_same(num_sequences: int, bucket_size: int) -> None:
+    epoch = Epoch(num_sequences, 5, 2, bucket_size=bucket_size)
+    found: list[int] = []
+    while len(found) < num_sequences:
+        found += epoch.ids(len(found), count=7).tolist()
+    expected = epoch_permutation(num_sequences, seed=5, epoch=2).tolist()
+    assert found == expected
+    for offset in range(0, num_sequences, 97):
+        assert epoch.ids(offset, count=1).tolist() == expected[offset : offset + 1]
+
+
+def test_an_order_of_millions_keeps_a_bucket_of_it_in_memory() -> None:
+    num_sequences = 5 * MAX_IDS_IN_MEMORY
+    order, expected = SampleOrder(num_sequences, 7), epoch_permutation(num_sequences, seed=7, epoch=1)
+    for offset in (0, num_sequences // 3, num_sequences - 5):
+        found = order.sample_ids(num_sequences + offset, count=5)
+        assert found.tolist() == expected[offset : offset + 5].tolist()
+    assert len(order._epochs[1].ids(0, count=num_sequences)) < 2 * MAX_IDS_IN_MEMORY

@@ -151,7 +151,7 @@ def _prepare(arguments: Namespace) -> int:
 
             found = prepare(root, wanted, name=graph.name, report=report, say=progress.say)
         seconds = time.monotonic() - began
-        _say(arguments, f"{part.label}: {_summary(found)}, prepared in {seconds:.1f} s in {found.folder}")
+        _say(arguments, f"{part.label}: {_summary(found)}, ready after {seconds:.1f} s in {found.folder}")
     return CLEAN
 
 

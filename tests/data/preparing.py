@@ -1,0 +1,30 @@
+"""A process that prepares text files, slowly from its first report on: `python -m tests.data.preparing`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from planc.runtime.data.prepared.prepare import Progress, prepare
+from planc.runtime.data.prepared.wanted import want
+from planc.runtime.data.sources import TextSource
+from planc.runtime.data.spec import DataSpec
+
+SPEC = DataSpec(TextSource(("*.txt",)), "bytes", 64, 1)
+
+
+def main(base: str, root: str, seconds: str) -> None:
+    def report(progress: Progress) -> None:
+        print("tokens", progress.num_tokens, flush=True)
+        time.sleep(float(seconds))
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    prepared = prepare(Path(root), want(SPEC, base=Path(base)), name="text", report=report, say=say)
+    print("ready", prepared.folder, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
