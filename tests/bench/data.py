@@ -1,7 +1,7 @@
 """What data costs, in memory and prepared: `python -m tests.bench.data`.
 
 The text is the standard library's own sources, again and again with other names in it, in files of a few
-megabytes. The tokenizer is a BPE of 8_192 tokens, trained on the same. Each figure is of a process of its own.
+megabytes. The tokenizer is a BPE of 8_192 tokens, trained on the same. Each figure has its own process.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def repository(folder: Path) -> Path:
 
 
 def is_small(name: str, command: str) -> bool:
-    trains = name in ("verify", "run", "doctor", "checkpoint", "calibrate")
+    trains = name in ("verify", "run", "doctor", "checkpoint", "calibrate", "data")
     return trains or (name == "diff" and "runs/" in command) or "--deep" in command or "--script" in command
 
 
@@ -184,6 +184,8 @@ FILLED = {
     "planc estimate --calibration FILE": "planc estimate llama.plan --gpu h100",
     "planc checkpoint convert": "planc checkpoint convert runs/llama --dcp plain",
     "planc checkpoint verify": "planc checkpoint verify runs/llama",
+    "planc data prepare": "planc data prepare llama.plan",
+    "planc data verify": "planc data verify llama.plan",
     "planc check --fix": "planc check --fix llama.plan",
     "planc check --fix --unsafe-fixes": "planc check --fix --unsafe-fixes llama.plan",
     "planc check plans/NAME.plan": "planc check plans/quickstart.plan",

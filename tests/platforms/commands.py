@@ -13,6 +13,7 @@ from tests.plans import PLANS, TINY, write_plan
 ROOT = Path(__file__).parents[2]
 
 NOTHING = frozenset[str]()
+NUMPY = frozenset({"numpy"})
 TORCH = frozenset({"torch", "safetensors"})
 BOTH = frozenset({"torch", "transformers", "safetensors", "numpy"})
 RANKS = BOTH | {"posix"}
@@ -85,6 +86,10 @@ COMMANDS: tuple[Command, ...] = (
     Command("checkpoint export run --hf out/hf --model models/tiny-llama", needs=BOTH),
     Command("checkpoint convert run --dcp out/dcp", needs=TORCH),
     Command("checkpoint convert dcp --planc out/planc --unpickle", needs=TORCH | {"numpy", "posix"}),
+    Command("data prepare x.plan", needs=NUMPY),
+    Command("data prepare large.plan --to out/data", needs=NUMPY),
+    Command("data ls out/data", needs=NUMPY),
+    Command("data verify out/data", needs=NUMPY),
     Command("launch x.plan --nodes 1"),
     Command("launch pair.plan --nodes 1 --form accelerate"),
     Command("launch pair.plan --nodes 1 --form slurm --cpus-per-node 8"),
@@ -122,6 +127,8 @@ def world(folder: Path) -> Path:
         more = config.rstrip().removesuffix("}") + f', "note": "{name}"}}\n'
         (models / name / "config.json").write_text(more, encoding="utf-8")
     (folder / "data").mkdir()
+    (folder / "large").mkdir()
+    (folder / "large" / "words.txt").write_bytes(b"more bytes than stay in memory\n" * (1 << 21))
     (folder / "data" / "words.txt").write_text("naïve words, and more words. " * 200, encoding="utf-8")
     changed = TEXT.replace("steps = 6", "steps  = 6")
     for name, text in {
@@ -131,6 +138,7 @@ def world(folder: Path) -> Path:
         "fixed.plan": TEXT.replace("micro_batch", "micro_bach"),
         "formatted.plan": changed,
         "pair.plan": PAIR,
+        "large.plan": TEXT.replace("data/*", "large/*"),
         "fresh.plan": TEXT.replace("models/tiny-llama", "models/fresh"),
     }.items():
         write_plan(folder, name=name, text=f"# “plan” → ≤ 1 rank\n{text}")

@@ -248,7 +248,6 @@ def _execute(
         session = Session(graph, digest, launch, paths, observer, device, ids, notice=listener.notice)
         session.sources, session.overrides = compiled.sources, compiled.overrides
         session.work = work_of(compiled)
-        session.store = store
         session.guard.statements = Statements(store, launch.rank, launch.world_size)
         if launch.world_size > 1:
             _watch_others(session, store, listener, directory)
@@ -293,6 +292,7 @@ def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tu
 def _watch_others(session: Session, store: Store, listener: Listener, directory: RunDirectory) -> None:
     """Watch the other ranks: where they are, whether they are lost, and whether they received a signal."""
     launch, init = session.launch, session.graph.init_mesh
+    session.store = store
     session.watch = Watch(session.graph, launch, store=store, run_folder=directory.path)
     points = session.stop_points = StopPoints(
         listener.notice,

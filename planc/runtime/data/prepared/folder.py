@@ -107,7 +107,7 @@ def require_sizes(prepared: Prepared) -> None:
 def known_states(folder: Path) -> tuple[str, ...]:
     """The states in which the source's files had the prepared content, the newest last.
 
-    Empty if the file is missing or damaged: then the content is compared, and the file written anew.
+    Empty if the file is missing or damaged: then the content is compared, and the file is replaced.
     """
     try:
         states = loads(read_utf8(folder / KNOWN_NAME, max_bytes=_MAX_KNOWN_BYTES))["states"]

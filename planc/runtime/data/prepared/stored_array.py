@@ -73,8 +73,7 @@ class StoredArray:
         return np.frombuffer(content, dtype=self.dtype).astype(native, copy=False)
 
     def _read(self, number: int, first: int, last: int) -> memoryview:
-        """Data bytes [first, last) of a file, after checking every block that they lie in."""
-        path = self.folder / file_name(self.name, number)
+        """Data bytes [first, last) of a file, after checking every block that holds one."""
         held = self.entry.shards[number].data.size_bytes - HEADER_BYTES
         begin, end = first - first % BLOCK_BYTES, min(held, last + -last % BLOCK_BYTES)
         num_blocks = -(-(end - begin) // BLOCK_BYTES)
@@ -85,11 +84,15 @@ class StoredArray:
                 place = HEADER_BYTES + begin // BLOCK_BYTES * CHECK_DTYPE.itemsize
                 expected = _read_at(checks, place, num_blocks * CHECK_DTYPE.itemsize)
         except OSError as error:
+            path = self.folder / file_name(self.name, number)
             raise StoredDataError(f"cannot read {path}: {error.strerror or error}") from error
         view = memoryview(content)
         for block, check in enumerate(np.frombuffer(expected, dtype=CHECK_DTYPE)):
             if zlib.crc32(view[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]) != check:
-                place = HEADER_BYTES + begin + block * BLOCK_BYTES
+                path, place = (
+                    self.folder / file_name(self.name, number),
+                    HEADER_BYTES + begin + block * BLOCK_BYTES,
+                )
                 raise StoredDataError(f"{path} is damaged in the {BLOCK_BYTES:_} bytes from {place:_} on")
         return view[first - begin : last - begin]
 
