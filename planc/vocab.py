@@ -184,3 +184,12 @@ class LogitsStep:
     def __str__(self) -> str:
         is_scaled = self.function in (LogitsFunction.MULTIPLY, LogitsFunction.DIVIDE)
         return f"{self.function} by {self.by:g}" if is_scaled else str(self.function)
+
+
+class DropoutDim(StrEnum):
+    """A dimension of a tensor that dropout takes, whose length depends on the batch."""
+
+    BATCH = "batch"
+    SEQUENCE = "sequence"
+    TOKENS = "tokens"
+    """Batch and sequence as one dimension, one sample after the other."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 
+from planc.inventory.draw_fields import draw_fields, draws_from
 from planc.inventory.files import parse_json
 from planc.inventory.json_values import (
     array_of,
@@ -34,10 +35,7 @@ from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
 FORMAT_VERSION = 7
-"""7: what the model makes of its head's output.
-
-6: what a model's code does outside of its modules, and to the tokens and rows that they get; what fused
-projections of attentions hold, their arguments by head, and the kind of Conv1D."""
+"""7: what each module drops in training, and what the model makes of its head's output."""
 
 
 def dumps(inventory: Inventory) -> str:
@@ -129,7 +127,7 @@ _FIELDS = (
 
 _RARE_FIELDS = (
     *("own_attentions", "written", "reduced", "renumbered", "read_by_layers", "needing_all_tokens"),
-    *("random", "added_losses"),
+    *("random", "random_weights", "random_others", "added_losses"),
 )
 """Lists of names, written only where there are any."""
 
@@ -237,6 +235,8 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
     if node.own_dtypes:
         fields["own_dtypes"] = dict(node.own_dtypes)
     fields |= {key: names for key in _KEPT_FIELDS if (names := getattr(node, key))}
+    if node.draws:
+        fields["draws"] = draw_fields(node.draws)
     own = " " * indent + _compact(fields)
     if not node.children:
         return [own]
@@ -265,6 +265,7 @@ _RARE_NODE_FIELDS = (
         "flattened",
         "own_dtypes",
         *_KEPT_FIELDS,
+        "draws",
     ),
     "children",
 )
@@ -288,6 +289,7 @@ def _node(value: object, where: str) -> Node:
         widened=strings_of(fields.get("widened", []), f"{where}.widened"),
         kept_in_half=strings_of(fields.get("kept_in_half", []), f"{where}.kept_in_half"),
         kept_in_float16=strings_of(fields.get("kept_in_float16", []), f"{where}.kept_in_float16"),
+        draws=draws_from(fields.get("draws", []), f"{where}.draws"),
         children=array_of(fields.get("children", []), f"{where}.children", of=_node),
     )
 
@@ -383,7 +385,7 @@ def _routing(value: object, where: str) -> Routing:
 def _check_references(inventory: Inventory) -> None:
     modules = {module.fqn for module in inventory.modules}
     for module in inventory.modules:
-        for fqn in (*module.sources, *module.returns):
+        for fqn in (*module.sources, *module.returns, *(fqn for one in module.draws for fqn in one.sources)):
             if fqn not in modules:
                 raise error_at("modules", f'"{module.fqn}" names "{fqn}", which is not a module')
     for fqn in inventory.blocks:

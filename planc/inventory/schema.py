@@ -7,7 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from planc.record import record
-from planc.vocab import DType, LogitsStep
+from planc.vocab import DropoutDim, DType, LogitsStep
 
 
 class Kind(StrEnum):
@@ -52,6 +52,23 @@ class Routing:
 
 
 @record
+class Draw:
+    """A dropout: its tensor's dimensions, where an integer is a length that no batch changes.
+
+    No dims if planc can't tell an element's place in them. `sources` are the modules whose outputs reach it.
+    """
+
+    probability: float
+    dims: tuple[DropoutDim | int, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether it drops attention weights: queries and keys are two dimensions of the sequence."""
+        return self.dims.count(DropoutDim.SEQUENCE) > 1
+
+
+@record
 class Module:
     """One module of the model.
 
@@ -81,6 +98,8 @@ class Module:
     """Those of other dtypes that `from_pretrained` loads as float32 into a bfloat16 or float16 model."""
     kept_in_float16: tuple[str, ...] = ()
     """Those that it loads as float32 into a float16 model only."""
+    draws: tuple[Draw, ...] = ()
+    """What its own code drops in one forward in training, in order, with the model's own attention."""
 
     @property
     def is_linear(self) -> bool:
@@ -215,6 +234,10 @@ class Inventory:
     """Embeddings whose code looks up other rows than the numbers that it takes."""
     random: tuple[str, ...] = ()
     """Fields of config.json, other than 0, by which training draws random numbers."""
+    random_weights: tuple[str, ...] = ()
+    """Those of `random` that drop attention weights."""
+    random_others: tuple[str, ...] = ()
+    """Those of `random` that draw by other means than dropout: layer drop and jitter."""
     added_losses: tuple[str, ...] = ()
     """Fields of config.json that add terms to the model's own cross-entropy loss."""
     logits: tuple[LogitsStep, ...] | None = ()

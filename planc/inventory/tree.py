@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planc.inventory.files import InventoryError
-from planc.inventory.schema import Attention, Kind, Module, Packed, Parameter, PerHead, Routing
+from planc.inventory.schema import Attention, Draw, Kind, Module, Packed, Parameter, PerHead, Routing
 from planc.record import record
 from planc.vocab import DType
 
@@ -46,7 +46,8 @@ class AttentionNode:
 
 @record
 class Node:
-    """A module, or several equal siblings, and everything below. `sources` and `returns` are relative."""
+    """A module, or several equal siblings, and everything below. Its sources, its draws'
+    and what it returns are relative."""
 
     name: str
     class_name: str
@@ -62,6 +63,7 @@ class Node:
     widened: tuple[str, ...] = ()
     kept_in_half: tuple[str, ...] = ()
     kept_in_float16: tuple[str, ...] = ()
+    draws: tuple[Draw, ...] = ()
     children: tuple[Node, ...] = ()
 
 
@@ -115,6 +117,10 @@ def _fold(
         widened=module.widened,
         kept_in_half=module.kept_in_half,
         kept_in_float16=module.kept_in_float16,
+        draws=tuple(
+            replace(draw, sources=tuple(relative(one, seen_from=module.fqn) for one in draw.sources))
+            for draw in module.draws
+        ),
         children=_collapse(tuple(children)),
     )
 
@@ -150,6 +156,10 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                 widened=node.widened,
                 kept_in_half=node.kept_in_half,
                 kept_in_float16=node.kept_in_float16,
+                draws=tuple(
+                    replace(draw, sources=tuple(absolute(one, seen_from=fqn) for one in draw.sources))
+                    for draw in node.draws
+                ),
             )
         )
         if (attention := node.attention) is not None:

@@ -34,6 +34,7 @@ from planc.graph.ops import (
 )
 from planc.graph.ops.compile_modules import CompileBackend, CompileMode
 from planc.lower.data import open_data, open_evaluations
+from planc.lower.dropout import attach_dropout
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
@@ -83,6 +84,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         span=plan.span("model.hf"),
     )
     yield _attention(plan)
+    yield from attach_dropout(bound)
     yield from shard_tensor_parallel(bound)
     yield from share_heads(bound)
     yield from _recomputation(bound)

@@ -9,6 +9,7 @@ from planc import vocab
 from planc.graph.graph import Graph
 from planc.graph.ops import (
     AttachAttention,
+    AttachDropout,
     BuildModel,
     BuildOptimizer,
     BuildSchedule,
@@ -74,6 +75,10 @@ def attach_attention(op: AttachAttention, graph: Graph) -> Iterator[str]:
             yield f"model.config._attn_implementation = register_attention({compute})"
         case kind:
             raise refuse(op, f"{kind} attention has no plain PyTorch form; use ulysses")
+
+
+def attach_dropout(op: AttachDropout, graph: Graph) -> Iterator[str]:
+    raise refuse(op, "masks by global position have no plain PyTorch form; write `dropout = false`")
 
 
 def shard_tensor_parallel(op: ShardTensorParallel, graph: Graph) -> Iterator[str]:

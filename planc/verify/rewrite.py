@@ -60,7 +60,7 @@ def shrunk_graph(
                 setup.append(short)
             case ops.OpenData():
                 setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
-            case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog():
+            case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog() | ops.AttachDropout():
                 continue
             case _:
                 setup.append(_renamed(op, renamed))

@@ -11,7 +11,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import InventoryError
-from planc.inventory.probe.probe import SourceTracker, probe
+from planc.inventory.probe.probe import probe
+from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.schema import Inventory, Kind, Routing
 from tests.models.tiny import tiny_config
 from tests.plans import PLANS

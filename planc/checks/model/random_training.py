@@ -1,4 +1,4 @@
-"""Models that draw random numbers in training."""
+"""Models that draw random numbers in training which no other mesh would draw."""
 
 from __future__ import annotations
 
@@ -6,22 +6,76 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
-from planc.layouts.families import quoted
+from planc.layouts.draws import placed_draws
+from planc.layouts.families import as_patterns, families, quoted
+from planc.plan.data import Packing
+from planc.plan.spec import AttentionKernel
 
 CODE = Code("P724", "random-training", "the model draws random numbers in training")
 
+_NONE = "write `dropout = false` in `model`, which sets them to 0"
+
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at the model, unless the plan sets the rates to 0."""
-    model, fields = subject.plan.model, subject.inventory.random
-    if not fields or not model.dropout:
+    """One finding for each kind of draw that planc can't repeat, unless the plan sets the rates to 0."""
+    if not subject.inventory.random or not subject.plan.model.dropout:
         return
+    yield from _others(subject)
+    yield from _weights(subject)
+    yield from _unplaced(subject)
+
+
+def _others(subject: Subject) -> Iterator[Diagnostic]:
+    """Layer drop and jitter."""
+    if fields := subject.inventory.random_others:
+        yield CODE.at(
+            subject.plan.span("model.hf"),
+            f"{_are_not_zero(fields)}, and planc repeats dropout only",
+            notes=(
+                "every mesh and resumed run would draw different numbers, even for tensors that ranks share",
+            ),
+            help=_NONE,
+        )
+
+
+def _weights(subject: Subject) -> Iterator[Diagnostic]:
+    """Attention weights that never are in memory."""
+    plan, fields = subject.plan, subject.inventory.random_weights
+    if not fields or plan.model.attention is AttentionKernel.EAGER:
+        return
+    needs_fused = plan.mesh.cp > 1 or plan.data.packing is Packing.ISOLATE
+    instead = f"set {quoted(fields)} to 0 in config.json" if needs_fused else "write `attention = eager`"
     yield CODE.at(
-        subject.plan.span("model.hf"),
-        f"{quoted(fields)} of its config.json {'is' if len(fields) == 1 else 'are'} not 0",
-        notes=("every mesh and resumed run would draw different numbers, even for tensors that ranks share",),
-        help="write `dropout = false` in `model`, which sets them to 0",
+        plan.span("model.hf"),
+        f"{_are_not_zero(fields)}, and fused attention has no weights that could be dropped",
+        help=f"{instead}, or {_NONE.removesuffix(', which sets them to 0')}, which sets every rate to 0",
     )
+
+
+def _unplaced(subject: Subject) -> Iterator[Diagnostic]:
+    """Dropouts of tensors in which planc can't tell an element's place."""
+    unknown: list[str] = []
+    divided: list[str] = []
+    for module, placed in placed_draws(subject.bound, subject.flow):
+        if any(not one.draw.dims for one in placed):
+            unknown.append(module.fqn)
+        elif any(one.layout is None for one in placed):
+            divided.append(module.fqn)
+    for fqns, path, why in (
+        (unknown, "model.hf", "the dimensions of its tensor are not those of a batch"),
+        (divided, "tensor_parallel", "its tensor's layout over tp is unknown"),
+    ):
+        if fqns:
+            names = quoted(as_patterns(families(subject.inventory, fqns)))
+            yield CODE.at(
+                subject.plan.span(path),
+                f"dropout in {names} can't be repeated on other meshes: {why}",
+                help=_NONE,
+            )
+
+
+def _are_not_zero(fields: tuple[str, ...]) -> str:
+    return f"{quoted(fields)} of its config.json {'is' if len(fields) == 1 else 'are'} not 0"
 
 
 RULE = Rule((CODE,), check)

@@ -4,6 +4,7 @@ from planc.graph.op import Op
 from planc.graph.ops.accumulate import Accumulate
 from planc.graph.ops.all_reduce_gradients import AllReduceGradients
 from planc.graph.ops.attach_attention import AttachAttention
+from planc.graph.ops.attach_dropout import AttachDropout
 from planc.graph.ops.backward import Backward
 from planc.graph.ops.build_model import BuildModel
 from planc.graph.ops.build_optimizer import BuildOptimizer, ParameterGroup
@@ -45,6 +46,7 @@ OPS: tuple[type[Op], ...] = (
     OpenLog,
     BuildModel,
     AttachAttention,
+    AttachDropout,
     ShardTensorParallel,
     ShareHeads,
     CheckpointActivations,
@@ -86,6 +88,7 @@ __all__ = [
     "Accumulate",
     "AllReduceGradients",
     "AttachAttention",
+    "AttachDropout",
     "Backward",
     "BuildModel",
     "BuildOptimizer",

@@ -9,15 +9,14 @@ to its attention, not what its configuration suggests.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.config_facts import added_losses, rope_switch
@@ -29,8 +28,9 @@ from planc.inventory.probe.attention_calls import (
     own_attentions,
 )
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
+from planc.inventory.probe.dropout_probe import training_of
 from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
-from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run, run_again
+from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
 from planc.inventory.probe.kinds import (
     Linear,
     is_featurewise,
@@ -44,11 +44,12 @@ from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.outside_probe import needing_all_tokens, read_by_layers
 from planc.inventory.probe.position_probe import positions_of
-from planc.inventory.probe.random_probe import drawing_fields
+from planc.inventory.probe.random_probe import randomness_of
 from planc.inventory.probe.routing_probe import routing_of
+from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
 from planc.inventory.probe.token_dims import watch_tokens
-from planc.inventory.schema import Inventory, Kind, Module, Parameter, Routing
+from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
@@ -68,21 +69,26 @@ def probe(model_dir: Path) -> Inventory:
         own = own_attentions(model, calls=calls)
         observed = Observed(model, config, calls, blocks, inputs=flow.inputs, cores=flow.cores)
         attentions, own_heads = attentions_of(observed), heads_of_own(observed, own)
-        build = partial(_build, model_class=model_class, implementation=model.config._attn_implementation)
+        build = partial(_build, model_class)
+        with _refusals_of(model_class):
+            training = training_of(model)
+            recorded = _recorded(model, blocks=blocks)
+            random = randomness_of(training, model, config=config, build=build, recorded=recorded)
         with _refusals_of(model_class), without_equal_layers(model) as instead:
-            noted: set[str] = set()
-            random = drawing_fields(model, config=config, build=build, run=partial(_run_noting, noted))
             positions = positions_of(model)
             logits = logits_steps(model)
             lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
             needing = needing_all_tokens(model, blocks)
-    called = also_in_equal_layers(frozenset(noted), instead)
-    flow.leave_out(fqn for fqn, one in model.named_modules() if owns_parameters(one) and fqn not in called)
+    owners = (fqn for fqn, one in model.named_modules() if owns_parameters(one))
+    flow.leave_out(fqn for fqn in owners if not training.visits[fqn])
     ties = _ties(model)
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
         dtypes = tensor_dtypes(model)
-    modules = tuple(_module(fqn, module, flow=flow, unset=unset) for fqn, module in model.named_modules())
+    modules = tuple(
+        _module(fqn, module, flow=flow, unset=unset, draws=random.draws.get(fqn, ()))
+        for fqn, module in model.named_modules()
+    )
     return Inventory(
         config_digest=config_digest(content),
         architecture=model_class.__name__,
@@ -102,7 +108,9 @@ def probe(model_dir: Path) -> Inventory:
         read_by_layers=flow.in_order(lending),
         needing_all_tokens=needing,
         renumbered=flow.in_order(flow.renumbered),
-        random=random,
+        random=random.fields,
+        random_weights=random.weights,
+        random_others=random.others,
         logits=logits,
         added_losses=added_losses(config.to_dict()),
         rope_switch=rope_switch(config.to_dict()),
@@ -118,7 +126,7 @@ def _observed(
     for implementation in IMPLEMENTATIONS:
         calls.clear()
         try:
-            model = _build(config, model_class=model_class, implementation=implementation)
+            model = _build(model_class, config, implementation)
             blocks = _blocks(model)
             return model, blocks, _record(model, calls=calls, blocks=blocks)
         except InventoryError as error:
@@ -128,7 +136,7 @@ def _observed(
 
 
 def _build(
-    config: PreTrainedConfig, *, model_class: type[PreTrainedModel], implementation: str
+    model_class: type[PreTrainedModel], config: PreTrainedConfig, implementation: str
 ) -> PreTrainedModel:
     # grouped_mm, the kernel of experts, takes bfloat16 only; shapes do not depend on the dtype.
     with _refusals_of(model_class), torch.device("meta"):
@@ -158,7 +166,9 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
         ) from error
 
 
-def _module(fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str]) -> Module:
+def _module(
+    fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str], draws: tuple[Draw, ...]
+) -> Module:
     return Module(
         fqn=fqn,
         class_name=type(module).__name__,
@@ -173,21 +183,8 @@ def _module(fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str]) 
         routing=flow.routings.get(fqn),
         flattened=fqn in flow.flattened,
         unset=tuple(name for name in (*module._parameters, *module._buffers) if f"{fqn}.{name}" in unset),
+        draws=draws,
     )
-
-
-def _run_noting(called: set[str], model: PreTrainedModel) -> None:
-    """Run a model, and note the names of the modules that it calls."""
-
-    def note(fqn: str, module: nn.Module, args: Any) -> None:
-        called.add(fqn)
-
-    handles = [one.register_forward_pre_hook(partial(note, fqn)) for fqn, one in model.named_modules()]
-    try:
-        run_again(model)
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _blocks(model: nn.Module) -> tuple[str, ...]:
@@ -252,8 +249,7 @@ def _record(
     for module in named.values():
         if kind_of(module) is Kind.NORM:
             uses.watch_norm(module)
-    recorded = {fqn for fqn, module in named.items() if fqn and owns_parameters(module)}
-    recorded |= {fqn for fqn in named if fqn.rpartition(".")[0] in blocks}
+    recorded = _recorded(model, blocks=blocks)
     holds_recorded = {parent for fqn in recorded for parent in _ancestors(fqn)}
 
     outputs: dict[str, frozenset[str]] = {}
@@ -293,76 +289,13 @@ def _record(
     return flow
 
 
+def _recorded(model: nn.Module, *, blocks: tuple[str, ...]) -> set[str]:
+    """The modules whose outputs are followed."""
+    named = dict(model.named_modules())
+    recorded = {fqn for fqn, module in named.items() if fqn and owns_parameters(module)}
+    return recorded | {fqn for fqn in named if fqn.rpartition(".")[0] in blocks}
+
+
 def _ancestors(fqn: str) -> Iterator[str]:
     while fqn := fqn.rpartition(".")[0]:
         yield fqn
-
-
-_FRESH = frozenset(
-    f"{stem}_like" for stem in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")
-) | frozenset(f"new_{stem}" for stem in ("zeros", "ones", "empty", "full"))
-"""Functions that take a tensor only as the template of a new one."""
-
-_CASTS = frozenset(("to", "type_as"))
-"""Functions that take their second tensor only for its dtype and device."""
-
-
-class SourceTracker(TorchFunctionMode):
-    """Follows through every torch function which modules' outputs reached a tensor.
-
-    Sources belong to a view's base, so a write through one view is seen through the others. Tensors are
-    kept alive: their identities are the keys.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sources: dict[int, tuple[Tensor, frozenset[str]]] = {}
-        self._watched: dict[int, list[Callable[[], None]]] = {}
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        inputs = {id(base): base for base in _bases(args[:1] if name in _CASTS else (args, kwargs))}
-        versions = {key: base._version for key, base in inputs.items()}
-        result = func(*args, **(kwargs or {}))
-        sources = frozenset() if name in _FRESH else self.sources(tuple(inputs.values()))
-        written = [base for key, base in inputs.items() if base._version != versions[key]]
-        # A result that is a view of an input has the input's sources already, whatever else was passed.
-        fresh = [base for base in _bases(result) if id(base) not in inputs]
-        self.mark((written, fresh), sources=sources)
-        # To read an attribute, such as a shape, uses no value.
-        if name != "__get__" or fresh:
-            for use in (use for key in inputs for use in self._watched.pop(key, ())):
-                use()
-        return result
-
-    def sources(self, value: Any) -> frozenset[str]:
-        """The sources of all tensors in `value`, a tensor or a nest of containers."""
-        known = (self._sources.get(id(base)) for base in _bases(value))
-        return frozenset().union(*(entry[1] for entry in known if entry is not None))
-
-    def watch(self, value: Any, use: Callable[[frozenset[str]], None]) -> None:
-        """Call `use` with a tensor's sources of now, once any function takes it."""
-        for base in _bases(value):
-            self._watched.setdefault(id(base), []).append(partial(use, self.sources(base)))
-
-    def mark(self, value: Any, *, sources: frozenset[str]) -> None:
-        """Give all tensors in `value` these sources and no others."""
-        for base in _bases(value):
-            self._sources[id(base)] = (base, sources)
-
-
-def _bases(value: Any) -> list[Tensor]:
-    """The tensors in a value, a tensor or a nest of containers; of a view, its base."""
-    found: list[Tensor] = []
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, Tensor):
-            found.append(one if one._base is None else one._base)
-        elif isinstance(one, Mapping):
-            waiting.extend(one.values())
-        elif isinstance(one, tuple | list):
-            waiting.extend(one)
-    return found

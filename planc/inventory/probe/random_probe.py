@@ -1,68 +1,92 @@
-"""Detect whether training a model draws random numbers, by a run on the meta device. Imports torch."""
+"""Detect what training a model draws at random, by runs on the meta device. Imports torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass, field
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.files import InventoryError
+from planc.inventory.probe.attention_calls import OWN
+from planc.inventory.probe.dropout_probe import Training, draws_of, training_of
 from planc.inventory.randomness import random_fields
+from planc.inventory.schema import Draw
 
 _DRAWS_IN_VAIN = frozenset(("phimoe",))
 """Model types that draw without effect: without jitter, there is one candidate to choose from."""
 
+Build = Callable[[PreTrainedConfig, str], PreTrainedModel]
+"""Builds a model from a config and the name of an attention."""
 
-def drawing_fields(
+
+@dataclass(frozen=True, slots=True)
+class Randomness:
+    """Fields of the config by which training draws random numbers, and the dropouts by module.
+
+    Of the `fields`, `weights` drop attention weights, and `others` draw by other means than dropout.
+    """
+
+    fields: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    draws: Mapping[str, tuple[Draw, ...]] = field(default_factory=dict)
+
+
+def randomness_of(
+    seen: Training,
     model: PreTrainedModel,
     *,
     config: PreTrainedConfig,
-    build: Callable[[PreTrainedConfig], PreTrainedModel],
-    run: Callable[[PreTrainedModel], None],
-) -> tuple[str, ...]:
-    """The fields of the config by which training draws random numbers.
+    build: Build,
+    recorded: Collection[str],
+) -> Randomness:
+    """What training draws, after `seen`. InventoryError for a model that draws without fields of its config.
 
-    `build` makes a model from a config, and `run` runs a forward. InventoryError for a model that draws
-    without those fields too.
+    Sources of dropouts are among the `recorded` modules.
     """
-    if not _draws(model, run):
-        return ()
-    fields, quiet = random_fields(config.to_dict()), deepcopy(config)
-    for name in fields:
-        setattr(quiet, name, 0.0)
-    if config.model_type not in _DRAWS_IN_VAIN and _draws(build(quiet), run):
+    if not seen.is_random:
+        return Randomness()
+    fields = random_fields(config.to_dict())
+    least = training_of(build(_quiet(config, fields), str(model.config._attn_implementation)))
+    if least.is_random and config.model_type not in _DRAWS_IN_VAIN:
         where = f", even if {', '.join(fields)} are 0" if fields else ""
         raise InventoryError(
             f"{type(model).__name__} draws random numbers in training, which differ between meshes{where}",
             help="set the probabilities in config.json to 0, or use a model that draws none",
         )
-    return fields
-
-
-def _draws(model: PreTrainedModel, run: Callable[[PreTrainedModel], None]) -> bool:
-    """Whether a forward in training mode draws any; the model is left in evaluation mode."""
-    model.train()
+    if not fields:
+        return Randomness()
     try:
-        with _Draws() as seen:
-            run(model)
-    finally:
-        model.train(False)
-    return bool(seen.are_any)
+        return _placed(config, fields, build=build, recorded=recorded, in_vain=least.num_others)
+    except Exception:
+        # The model's own attention may not run without values, whatever others do.
+        return Randomness(fields, others=fields)
 
 
-class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notices every op that takes its values from a generator."""
+def _placed(
+    config: PreTrainedConfig,
+    fields: tuple[str, ...],
+    *,
+    build: Build,
+    recorded: Collection[str],
+    in_vain: int,
+) -> Randomness:
+    """The dropouts, with the model's own attention: only it shows which module drops its weights."""
+    draws = draws_of(build(config, OWN), recorded=recorded)
+    weights, others = [], []
+    for name in fields:
+        alone = build(_quiet(config, tuple(one for one in fields if one != name)), OWN)
+        if training_of(alone).num_others > in_vain:
+            others.append(name)
+        if any(draw.is_of_weights for found in draws_of(alone).values() for draw in found):
+            weights.append(name)
+    return Randomness(fields, tuple(weights), tuple(others), draws)
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.are_any = False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.are_any |= torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
+def _quiet(config: PreTrainedConfig, fields: tuple[str, ...]) -> PreTrainedConfig:
+    quiet = deepcopy(config)
+    for name in fields:
+        setattr(quiet, name, 0.0)
+    return quiet

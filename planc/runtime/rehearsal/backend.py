@@ -60,6 +60,7 @@ _OUTSIDE = (
     ops.InitMesh,
     ops.BuildModel,
     ops.AttachAttention,
+    ops.AttachDropout,
     ops.ShardTensorParallel,
     ops.ShareHeads,
     ops.CheckpointActivations,

@@ -15,6 +15,7 @@ from torch import nn
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
+    AttachDropout,
     BuildOptimizer,
     CheckpointActivations,
     FullyShard,
@@ -111,6 +112,9 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
                 # enough.
                 for fqn in op.modules:
                     found[fqn].append((op.name, op.use, op.parameters))
+            case AttachDropout():
+                for fqn in op.modules:
+                    found[fqn].append((op.name, op.draws))
             case ShareHeads():
                 for fqn in op.modules:
                     found[fqn].append((op.name, op.counts, op.arguments))
@@ -162,7 +166,7 @@ def shortened(graph: Graph, dropped: frozenset[str], *, num_steps: int, num_micr
 def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
     """The op without dropped names; None if nothing is left to do."""
     match op:
-        case ShardTensorParallel() | ShareHeads() | CheckpointActivations():
+        case AttachDropout() | ShardTensorParallel() | ShareHeads() | CheckpointActivations():
             modules = _names(op.modules, dropped)
             return replace(op, modules=modules) if modules else None
         case FullyShard():

@@ -16,6 +16,7 @@ from planc.runtime.step_phases import phase_of
 from planc.runtime.torch.agreement.agree import agreed, one_after_another
 from planc.runtime.torch.checkpoint import background_saving
 from planc.runtime.torch.checkpoint import ops as checkpointing
+from planc.runtime.torch.dropout import attach as dropout
 from planc.runtime.torch.parallel import fsdp as sharding
 from planc.runtime.torch.parallel import gradients, heads, mesh, replicas, tensor_parallel
 from planc.runtime.torch.reporting import log as reporting_log
@@ -44,6 +45,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.OpenLog: reporting_log.open_log,
     ops.BuildModel: agreed(build.build_model),
     ops.AttachAttention: build.attach_attention,
+    ops.AttachDropout: dropout.attach_dropout,
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
     ops.ShareHeads: heads.share_heads,
     ops.CheckpointActivations: recompute.checkpoint_activations,

@@ -29,6 +29,7 @@ from planc.runtime.stopping.stop_points import StopPoints
 from planc.runtime.throughput import Work
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.checkpoint import BackgroundSaves
+from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.phase_times import PhaseClock
 from planc.runtime.torch.training.guard_state import GuardState
@@ -132,6 +133,8 @@ class Session:
     _data_op: OpenData | None = None
     documents: Documents | None = None
     """The documents of the current micro-batch, if documents are isolated."""
+    masking: Masking | None = None
+    """None if nothing is dropped."""
     evaluation_sets: dict[str, EvaluationSet] = field(default_factory=dict)
     """By their label in the plan."""
     evaluations: list[Evaluation] = field(default_factory=list)

@@ -16,6 +16,7 @@ from planc.graph.ops import Accumulate, Backward, ComputeLoss, Forward
 from planc.modeling.initialization import derived_seed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.dropout.attach import begin_dropout
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
@@ -34,6 +35,7 @@ def forward(session: Session, op: Forward, position: Position) -> None:
         derived_seed(session.seed, "step", position.step, position.micro_step, session.dp_rank),
         device=session.device,
     )
+    begin_dropout(session, position)
     with _loss_in_chunks(session):
         session.logits = session.model(
             input_ids=session.local_batch.input_ids,

@@ -1,0 +1,173 @@
+"""The dropouts of a model in training, by runs on the meta device. Imports torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+
+from planc.inventory.probe.forwards import NUM_TOKENS, run_again
+from planc.inventory.probe.source_tracker import SourceTracker
+from planc.inventory.schema import Draw
+from planc.vocab import DropoutDim
+
+_SIZES = ((3, 7), (3, 11), (5, 7))
+"""Batch and sequence of three runs: a dimension's lengths show which of them it has."""
+_LENGTHS: Mapping[tuple[int, ...], DropoutDim] = {
+    tuple(batch for batch, _ in _SIZES): DropoutDim.BATCH,
+    tuple(sequence for _, sequence in _SIZES): DropoutDim.SEQUENCE,
+    tuple(batch * sequence for batch, sequence in _SIZES): DropoutDim.TOKENS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of `functional.dropout`, by the innermost module that runs."""
+
+    fqn: str
+    probability: float
+    shape: tuple[int, ...]
+    sources: frozenset[str]
+
+
+@dataclass(slots=True)
+class Training:
+    """What one forward in training draws: its calls of `functional.dropout`, and how often by other means."""
+
+    calls: list[Call] = field(default_factory=list)
+    num_others: int = 0
+    visits: Counter[str] = field(default_factory=Counter)
+    """How often each module ran."""
+
+    @property
+    def is_random(self) -> bool:
+        return self.num_others > 0 or any(call.probability > 0 for call in self.calls)
+
+
+def training_of(
+    model: PreTrainedModel, *, recorded: Collection[str] = (), size: tuple[int, int] = (1, NUM_TOKENS)
+) -> Training:
+    """One forward in training. Sources are among the `recorded` modules; the model is left in evaluation."""
+    found, tracker = Training(), SourceTracker()
+    inputs = {"input_ids": torch.zeros(size, dtype=torch.long, device="meta")}
+    model.train()
+    with ExitStack() as stack:
+        stack.callback(model.train, False)
+        running = stack.enter_context(_running(model, found.visits))
+        for fqn in recorded:
+            handle = model.get_submodule(fqn).register_forward_hook(partial(_mark, tracker, fqn))
+            stack.callback(handle.remove)
+        stack.enter_context(tracker)
+        stack.enter_context(_Calls(found, running, tracker))
+        stack.enter_context(_Others(found))
+        run_again(model, inputs)
+    return found
+
+
+def draws_of(model: PreTrainedModel, *, recorded: Collection[str] = ()) -> dict[str, tuple[Draw, ...]]:
+    """Each module's dropouts, in the order of one forward.
+
+    A draw has no dims where planc can't tell an element's place in them: its lengths are neither fixed nor
+    those of tokens, or the module runs more than once.
+    """
+    first, *others = (training_of(model, recorded=recorded, size=size) for size in _SIZES)
+    order = {fqn: index for index, (fqn, _) in enumerate(model.named_modules())}
+    found: dict[str, list[Draw]] = {}
+    for index, call in enumerate(first.calls):
+        if call.probability == 0:
+            continue
+        alike = [call, *(one.calls[index] for one in others if index < len(one.calls))]
+        is_placed = first.visits[call.fqn] == 1 and len({one.fqn for one in alike}) == 1
+        dims = _dims([one.shape for one in alike]) if is_placed and len(alike) == len(_SIZES) else ()
+        sources = tuple(sorted(call.sources, key=order.__getitem__))
+        found.setdefault(call.fqn, []).append(Draw(call.probability, dims, sources))
+    return {fqn: tuple(draws) for fqn, draws in found.items()}
+
+
+def _dims(shapes: Sequence[tuple[int, ...]]) -> tuple[DropoutDim | int, ...]:
+    """The dimensions of a tensor, from its shapes in all runs; none if one is unknown.
+
+    Rows of features, or of scores, can be placed: the last dimension is one of them.
+    """
+    if len({len(shape) for shape in shapes}) > 1:
+        return ()
+    dims: list[DropoutDim | int] = []
+    for lengths in zip(*shapes, strict=True):
+        dim = lengths[0] if len(set(lengths)) == 1 else _LENGTHS.get(lengths)
+        if dim is None:
+            return ()
+        dims.append(dim)
+    is_row = bool(dims) and dims[-1] not in (DropoutDim.BATCH, DropoutDim.TOKENS)
+    has_once = all(dims.count(dim) <= 1 for dim in (DropoutDim.BATCH, DropoutDim.TOKENS))
+    return tuple(dims) if is_row and has_once else ()
+
+
+def _mark(tracker: SourceTracker, fqn: str, module: nn.Module, args: Any, output: Any) -> None:
+    tracker.mark(output, sources=frozenset((fqn,)))
+
+
+@contextmanager
+def _running(model: nn.Module, visits: Counter[str]) -> Iterator[list[str]]:
+    """The modules that run, outermost first; counts how often each does."""
+    running: list[str] = []
+    with ExitStack() as stack:
+
+        def enter(fqn: str, *_: Any) -> None:
+            running.append(fqn)
+            visits[fqn] += 1
+
+        def leave(*_: Any) -> None:
+            running.pop()
+
+        for fqn, module in model.named_modules():
+            stack.callback(module.register_forward_pre_hook(partial(enter, fqn)).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        yield running
+
+
+class _Calls(TorchFunctionMode):
+    """Records calls of `functional.dropout`, and returns what they take."""
+
+    def __init__(self, found: Training, running: list[str], tracker: SourceTracker) -> None:
+        super().__init__()
+        self._found, self._running, self._tracker = found, running, tracker
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not functional.dropout:
+            return func(*args, **(kwargs or {}))
+        return self._record(*args, **(kwargs or {}))
+
+    def _record(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        # Callers of the form in place may not use what it returns.
+        self._found.num_others += inplace and training and p > 0
+        sources = self._tracker.sources(input)
+        self._found.calls.append(
+            Call(self._running[-1], float(p) if training else 0.0, tuple(input.shape), sources)
+        )
+        return input.clone()
+
+
+class _Others(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts ops that take their values from a generator."""
+
+    def __init__(self, found: Training) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._found = found
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._found.num_others += torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
