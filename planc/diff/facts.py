@@ -13,6 +13,7 @@ from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
     AttachAttention,
+    AttachDropout,
     BuildModel,
     BuildOptimizer,
     BuildSchedule,
@@ -204,6 +205,16 @@ def _seed(side: Side) -> int | None:
     return op.seed if op else None
 
 
+def _dropout(side: Side) -> tuple[str, ...] | None:
+    """Probabilities and modules; how ranks hold the tensors changes no mask."""
+    found: dict[float, list[str]] = {}
+    for op in side.ops(AttachDropout):
+        for draw in op.draws:
+            found.setdefault(draw.probability, []).extend(op.modules)
+    texts = (f"{one} in {', '.join(summarise(tuple(dict.fromkeys(names))))}" for one, names in found.items())
+    return tuple(texts) or None
+
+
 def _schedule_length(side: Side) -> int | None:
     """A constant schedule has no end to move."""
     schedule = side.op(BuildSchedule)
@@ -293,6 +304,7 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.weights", "model.weights", _weights),
     Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
     Fact(Group.NUMERICS, "fields of config.json set to 0", "model.dropout", of_op(BuildModel, "zeroed")),
+    Fact(Group.NUMERICS, "dropout", "model.dropout", _dropout),
     Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
     Fact(Group.NUMERICS, "tensors in another dtype", "model.dtype", _other_dtypes),
     Fact(Group.NUMERICS, "first position", "model.hf", _positions),

@@ -14,6 +14,7 @@ size of a compute element, T the rank's tokens, divided by tp if a norm runs on 
     checkpointed module          b h: only its input; the rest is recomputed for one module at a time
     checkpointed selectively     the input, and the tensors in selective.py
     experts     the tensors in experts.py
+    dropout     the tensors in dropout.py
 
 For an unfused 8B layer these rules give 49 h. Ignored, as small or shared by all layers: token ids and rotary
 tables. Tests hold the rules against what autograd saves, exactly.
@@ -24,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
+from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import RankWork, ancestors
 from planc.estimate.selective import kept_results_bytes
@@ -85,6 +87,8 @@ def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
                 inputs.add(key)
                 if not any(ancestor in attentions for ancestor in ancestors(module.fqn)):
                     yield module.fqn, between_bytes(work, module)
+        if module.fqn in work.draws:
+            yield module.fqn, dropout_bytes(work, module.fqn)
         if module.fqn in attentions:
             yield module.fqn, attention_bytes(work, attentions[module.fqn])
         if module.fqn in experts:

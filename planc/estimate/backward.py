@@ -30,6 +30,7 @@ from planc.estimate.activations import (
     region_input_bytes,
     weight_width,
 )
+from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.gaps import last_units
 from planc.estimate.layout import ParameterLayout
@@ -171,6 +172,7 @@ class _Walk:
                     self._weights.clear()
             case _:
                 self._weigh(module)
+        self._live -= dropout_bytes(self._work, module.fqn)
         if (saved := self._experts.get(module.fqn)) is not None:
             # Gradients of stacked weights are as large as the weights, and wait with the rest.
             yield self._now(saved.passing)

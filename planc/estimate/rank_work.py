@@ -11,6 +11,7 @@ from planc.graph.op import Op
 from planc.graph.ops import (
     Accumulate,
     AttachAttention,
+    AttachDropout,
     BuildModel,
     BuildOptimizer,
     CheckpointActivations,
@@ -20,6 +21,7 @@ from planc.graph.ops import (
     OpenData,
     ShardTensorParallel,
 )
+from planc.graph.ops.attach_dropout import Draw
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
@@ -76,6 +78,8 @@ class RankWork:
     """The checkpointed module around each module inside one."""
     owners: Mapping[str, str]
     """The owner of each parameter that is tied."""
+    draws: Mapping[str, tuple[Draw, ...]]
+    """What modules drop."""
 
     @property
     def num_samples(self) -> int:
@@ -170,6 +174,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
             if (around := next((name for name in ancestors(module.fqn) if name in checkpointed), None))
         },
         owners={fqn: tie[0] for tie in reversed(inventory.ties) for fqn in tie},
+        draws={fqn: op.draws for op in ops if isinstance(op, AttachDropout) for fqn in op.modules},
     )
 
 

@@ -63,10 +63,9 @@ class _Setting:
             case Shard() as shard if shard == BATCH:
                 return _along(draw, DropoutDim.BATCH)
             case Shard() as shard if shard == FEATURES and not self._is_packed(draw):
-                is_row = sum(isinstance(dim, int) for dim in draw.dims) == 1 and isinstance(
-                    draw.dims[-1], int
-                )
-                return Shard(len(draw.dims) - 1) if is_row else None
+                last = len(draw.dims) - 1
+                fixed = [index for index, dim in enumerate(draw.dims) if isinstance(dim, int)]
+                return Shard(last) if fixed == [last] else None
             case _:
                 return None
 

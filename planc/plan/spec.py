@@ -74,11 +74,11 @@ class ModelSpec:
         example='"models/tiny-llama"',
     )
     weights: Weights = key(Choice(Weights), default=Weights.RANDOM, doc="random, or from safetensors")
-    seed: int = key(Int(0), default=0, doc="seeds weight initialization; the same weights on every mesh")
+    seed: int = key(Int(0), default=0, doc="seeds initial weights and dropout; the same on every mesh")
     dropout: bool = key(
         Bool(),
         default=True,
-        doc="false sets dropout, layer drop and router jitter to 0; training requires that they are 0",
+        doc="config.json's, with equal masks on every mesh; false sets it, layer drop and router jitter to 0",
     )
     dtype: DType = key(
         Choice(DType), default=DType.FLOAT32, doc="of parameters; `show --layout` lists exceptions"

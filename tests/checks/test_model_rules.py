@@ -46,11 +46,14 @@ def test_an_unset_buffer_comes_from_no_file(check: Check) -> None:
     assert "pretrained" not in found.help
 
 
-def test_a_plan_says_that_nothing_is_dropped(check: Check) -> None:
+def test_fused_attention_drops_no_weights(check: Check) -> None:
     text = TINY.replace("models/tiny-llama", "models/tiny-gpt2")
     (found,) = of("P724", check(text))
-    assert found.primary.text.startswith("`resid_pdrop`, `embd_pdrop`, ")
+    assert found.primary.text.startswith("`attn_pdrop` of its config.json is not 0, and fused attention")
+    assert "`attention = eager`" in found.help
     assert "`dropout = false`" in found.help
+    eager = check(text.replace("model {", "model {\n  attention = eager"))
+    assert not of("P724", eager)
     quiet = check(text.replace("model {", "model {\n  dropout = false"))
     assert not of("P724", quiet)
     assert not of("P724", check(TINY))

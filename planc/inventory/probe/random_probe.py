@@ -74,14 +74,15 @@ def _placed(
     in_vain: int,
 ) -> Randomness:
     """The dropouts, with the model's own attention: only it shows which module drops its weights."""
-    draws = draws_of(build(config, OWN), recorded=recorded)
     weights, others = [], []
     for name in fields:
         alone = build(_quiet(config, tuple(one for one in fields if one != name)), OWN)
         if training_of(alone).num_others > in_vain:
             others.append(name)
-        if any(draw.is_of_weights for found in draws_of(alone).values() for draw in found):
+        elif any(draw.is_of_weights for found in draws_of(alone).values() for draw in found):
             weights.append(name)
+    # Layers that are dropped at random call nothing.
+    draws = draws_of(build(_quiet(config, tuple(others)), OWN), recorded=recorded)
     return Randomness(fields, tuple(weights), tuple(others), draws)
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BITS_32 = 0xFFFF_FFFF
-
 
 def signed(value: int, *, bits: int) -> int:
     """The signed integer with the same bits."""
@@ -39,9 +37,12 @@ def dropped(hashes: Tensor, *, columns: Tensor, probability: float) -> Tensor:
     """bool [*hashes.shape, columns]: the elements that dropout sets to 0, for a probability below 1."""
     low, odd = hashes.to(torch.int32), (hashes >> 32).to(torch.int32) | 1
     bits = mix(GOLDEN * (columns + 1)).to(torch.int32) ^ low.unsqueeze(-1)
-    bits = bits * odd.unsqueeze(-1)
-    bits = (bits ^ ((bits >> 16) & 0xFFFF)) * _THIRD
-    return bits < round(probability * (_BITS_32 + 1)) - (1 << 31)
+    bits *= odd.unsqueeze(-1)
+    bits ^= (bits >> 16).bitwise_and_(0xFFFF)
+    bits *= _THIRD
+    limit = round(probability * (1 << 32)) - (1 << 31)
+    # The first integer that int32 does not have is above all of them.
+    return bits < limit if limit < 1 << 31 else torch.ones_like(bits, dtype=torch.bool)
 
 
 def drop(value: Tensor, mask: Tensor, *, probability: float) -> Tensor:
