@@ -15,7 +15,9 @@ from planc.api import Checked, check_source
 from planc.source import SourceFile
 from tests.dist.pool import run_ranks
 from tests.dropout import reference
+from tests.dropout.architectures import dropping_config
 from tests.dropout.reference import Trained
+from tests.models.architectures import architectures
 from tests.parity.ranks import Record, Task, train_rank
 
 RATES = {"gpt2": {"resid_pdrop": 0.2, "embd_pdrop": 0.3, "attn_pdrop": 0.25}}
@@ -74,7 +76,9 @@ class Case:
 
     @property
     def config(self) -> dict[str, object]:
-        return SIZES[self.model] | dict.fromkeys(self.without, 0.0)
+        known = SIZES.get(self.model)
+        sizes = known if known is not None else dropping_config(self.model, architectures()[self.model])
+        return sizes | dict.fromkeys(self.without, 0.0)
 
     def plan(self, *, dtype: str) -> str:
         mesh = "".join(f"  {mesh_dim} = {size}\n" for mesh_dim, size in self.mesh.items())

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -90,27 +91,30 @@ def train(rank: int, world_size: int, folder: Path, dtype: str) -> Trained:
 
 @contextmanager
 def _documented_dropout(model: nn.Module, step: int, num_dropped: Counter[str]) -> Iterator[None]:
-    running: list[tuple[str, list[int]]] = []
+    running: list[str] = []
+    numbers = Counter[str]()
 
     def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0.0:
             return input
-        name, numbers = running[-1]
-        num_dropped[name] += 1
-        mask = _mask(input.shape, key_of(SEED, step, name, len(numbers)), p)
-        numbers.append(len(numbers))
+        name = running[-1]
+        mask = _mask(input.shape, key_of(SEED, step, name, numbers[name]), p)
+        numbers[name] += 1
         return input * torch.from_numpy(~mask).to(input.dtype) / (1 - p)
 
     handles = []
     for name, module in model.named_modules():
-        handles.append(
-            module.register_forward_pre_hook(lambda *_, name=name: running.append((name, [])))  # type: ignore[misc]
-        )
-        handles.append(module.register_forward_hook(lambda *_: running.pop() and None))
+        handles.append(module.register_forward_pre_hook(lambda *_, name=name: running.append(name)))  # type: ignore[misc]
+        handles.append(module.register_forward_hook(partial(_leave, running)))
     with patch("torch.nn.functional.dropout", dropout):
         yield
     for handle in handles:
         handle.remove()
+    num_dropped.update(numbers)
+
+
+def _leave(running: list[str], *_: object) -> None:
+    running.pop()
 
 
 def _mask(shape: torch.Size, key: int, probability: float) -> np.ndarray[Any, Any]:

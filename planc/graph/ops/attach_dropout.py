@@ -33,7 +33,7 @@ class AttachDropout(Op):
     )
     modules: tuple[str, ...]
     draws: tuple[Draw, ...]
-    """What each of the modules drops in one forward, in order."""
+    """What each of the modules drops in one forward of the model, in order."""
     seed: int
     over: tuple[MeshDim, ...]
     """The mesh dim that the layouts are over."""

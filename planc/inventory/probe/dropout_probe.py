@@ -32,9 +32,10 @@ _LENGTHS: Mapping[tuple[int, ...], DropoutDim] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of `functional.dropout`, by the innermost module that runs."""
+    """One call of `functional.dropout`, by the innermost module that runs, and the one that runs it."""
 
     fqn: str
+    caller: str
     probability: float
     shape: tuple[int, ...]
     sources: frozenset[str]
@@ -78,7 +79,7 @@ def draws_of(model: PreTrainedModel, *, recorded: Collection[str] = ()) -> dict[
     """Each module's dropouts, in the order of one forward.
 
     A draw has no dims where planc can't tell an element's place in them: its lengths are neither fixed nor
-    those of tokens, or the module runs more than once.
+    those of tokens, or the module runs more than once and not only in its parent's code.
     """
     first, *others = (training_of(model, recorded=recorded, size=size) for size in _SIZES)
     order = {fqn: index for index, (fqn, _) in enumerate(model.named_modules())}
@@ -87,11 +88,23 @@ def draws_of(model: PreTrainedModel, *, recorded: Collection[str] = ()) -> dict[
         if call.probability == 0:
             continue
         alike = [call, *(one.calls[index] for one in others if index < len(one.calls))]
-        is_placed = first.visits[call.fqn] == 1 and len({one.fqn for one in alike}) == 1
-        dims = _dims([one.shape for one in alike]) if is_placed and len(alike) == len(_SIZES) else ()
+        is_same = len(alike) == len(_SIZES) and len({one.fqn for one in alike}) == 1
+        is_placed = is_same and _runs_in_order(call, first.visits, model)
+        dims = _dims([one.shape for one in alike]) if is_placed else ()
         sources = tuple(sorted(call.sources, key=order.__getitem__))
         found.setdefault(call.fqn, []).append(Draw(call.probability, dims, sources))
     return {fqn: tuple(draws) for fqn, draws in found.items()}
+
+
+def _runs_in_order(call: Call, visits: Counter[str], model: nn.Module) -> bool:
+    """Whether the number of a draw is known where its module runs again in backward.
+
+    A module that runs once numbers its own; one of torch's that runs several times, its parent that runs it.
+    """
+    if visits[call.fqn] == 1:
+        return True
+    parent = call.fqn.rpartition(".")[0]
+    return type(model.get_submodule(call.fqn)) is nn.Dropout and call.caller == parent and visits[parent] == 1
 
 
 def _dims(shapes: Sequence[tuple[int, ...]]) -> tuple[DropoutDim | int, ...]:
@@ -153,9 +166,9 @@ class _Calls(TorchFunctionMode):
         # Callers of the form in place may not use what it returns.
         self._found.num_others += inplace and training and p > 0
         sources = self._tracker.sources(input)
-        self._found.calls.append(
-            Call(self._running[-1], float(p) if training else 0.0, tuple(input.shape), sources)
-        )
+        caller, fqn = ("", *self._running)[-2:]
+        probability = float(p) if training else 0.0
+        self._found.calls.append(Call(fqn, caller, probability, tuple(input.shape), sources))
         return input.clone()
 
 

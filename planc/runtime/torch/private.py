@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import torch
@@ -51,6 +52,18 @@ concatenate_meshes: Final[Any] = DeviceMesh._concatenate
 # never read by planc.
 record_memory_history: Final[Any] = torch.cuda.memory._record_memory_history
 dump_memory_snapshot: Final[Any] = torch.cuda.memory._dump_snapshot
+
+
+def numbering_in_recomputed_code() -> AbstractContextManager[object]:
+    """Let compiled code that backward recomputes number its draws: its graph has the numbers as constants."""
+    # Lazy: it takes a second to import, and only a plan that compiles needs it.
+    import torch._dynamo.config
+
+    patched: AbstractContextManager[object] = torch._dynamo.config.patch(
+        skip_fwd_side_effects_in_bwd_under_checkpoint=True
+    )
+    return patched
+
 
 # Where a thread waits for a collective to end, by owner and name: the work handles that torch.distributed
 # returns, and DTensor's collectives, which planc's attention waits for under its own name.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from planc.runtime.compilers import missing_compiler
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.sharded_modules import local_parameters
+from planc.runtime.torch.private import numbering_in_recomputed_code
 from planc.runtime.torch.session import Session
 
 
@@ -26,13 +28,13 @@ def compile_modules(session: Session, op: CompileModules, position: Position) ->
         text, help = missing
         raise RunError(text, help=help, is_shared=False)
     for fqn in op.modules:
-        _compile(session.model.get_submodule(fqn), op)
+        _compile(session.model.get_submodule(fqn), op, drops=session.masking is not None)
     many = len(op.modules)
     text = "1 module will be compiled when it first runs"
     session.observer.noted(text if many == 1 else f"{many} modules will be compiled when they first run")
 
 
-def _compile(module: nn.Module, op: CompileModules) -> None:
+def _compile(module: nn.Module, op: CompileModules, *, drops: bool) -> None:
     # Only `forward`: hooks of FSDP and of the module's own edges run around it as they are.
     inner = torch.compile(
         module.forward, backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
@@ -40,7 +42,7 @@ def _compile(module: nn.Module, op: CompileModules) -> None:
 
     @functools.wraps(module.forward)
     def forward(*arguments: Any, **keywords: Any) -> Any:
-        with local_parameters(module):
+        with local_parameters(module), numbering_in_recomputed_code() if drops else nullcontext():
             return inner(*arguments, **keywords)
 
     module.forward = forward
