@@ -76,6 +76,7 @@ def test_a_load_is_killed(every: int, tmp_path: Path) -> None:
         assert list(row.problems()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_instants", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_runs_are_killed_at_random_instants(num_instants: int, stage: Stage, tmp_path: Path) -> None:
     for row in instant_rows(tmp_path, stage=stage, num_instants=num_instants):

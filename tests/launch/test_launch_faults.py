@@ -40,6 +40,7 @@ def test_a_rank_without_memory_ends_with_a_code_of_its_own_and_names_the_allocat
     assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_read_is_named_with_its_sequences(plan: Path, tmp_path: Path) -> None:
     rank_0, rank_1 = run_faulty(plan, tmp_path, fault="garble 1 2 batch.next")
     assert (rank_0.code, rank_1.code) == (6, 4)
@@ -50,6 +51,7 @@ def test_a_batch_that_cannot_be_read_is_named_with_its_sequences(plan: Path, tmp
     assert f"failed: {found[0]}" in rank_0.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_that_skips_a_collective_is_told_with_where_both_stand(plan: Path, tmp_path: Path) -> None:
     outcomes = run_faulty(plan, tmp_path, fault="skip 1 2 grads.clip")
     assert [outcome.code for outcome in outcomes] == [6, 6]
@@ -60,6 +62,7 @@ def test_a_rank_that_skips_a_collective_is_told_with_where_both_stand(plan: Path
     assert [one.groups() if one else None for one in told] == stood[::-1]
 
 
+@pytest.mark.slow
 def test_a_rank_whose_collective_has_another_size_ends_the_other_which_is_named(
     plan: Path, tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def test_a_rank_that_ends_without_a_word_is_named(plan: Path, tmp_path: Path) ->
     assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
 
 
+@pytest.mark.slow
 def test_what_a_failed_rank_said_is_told_by_the_others_too(plan: Path, tmp_path: Path) -> None:
     with launched(plan, tmp_path, fault="raise 1 2 batch.next", launcher="mpirun") as rank_0:
         text, seconds = report(rank_0)
