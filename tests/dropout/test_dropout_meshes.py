@@ -38,7 +38,7 @@ def context(rotate: str, balance: str, on: str = "cp") -> str:
     return (
         f"context_parallel on {on} {{\n  rotate = {rotate}\n  load_balancer = {balance}\n"
         '  "input_ids" -> Shard(1)\n  "labels" -> Shard(1)\n  "position_ids" -> Shard(1)\n}\n'
-    )
+    ) + fsdp(on)
 
 
 COMPILED = f'compile {{\n  backend = aot_eager\n  "{LAYERS}.*" -> region\n}}\n'
