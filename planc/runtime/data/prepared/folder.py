@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from planc.runtime.data.prepared.wanted import Wanted
 from planc.runtime.run_directory.plain_files import read_utf8, replace
 from planc.strict_json import loads
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*-[0-9a-f]{16}-[0-9a-f]{16}")
 _MAX_KNOWN = 256
 """States of the source that are remembered: one for each copy of its files."""
 _MAX_KNOWN_BYTES = 1 << 20
@@ -61,7 +63,7 @@ def folders(root: Path) -> tuple[Path, ...]:
         raise DataStorageError(
             f"cannot list {root}: {error.strerror}", help="set PLANC_DATA to a readable directory"
         ) from error
-    return tuple(root / name for name in sorted(names) if not name.startswith(".") and name.count("-") >= 2)
+    return tuple(root / name for name in sorted(names) if _NAME.fullmatch(name))
 
 
 def read_prepared(folder: Path) -> Prepared:

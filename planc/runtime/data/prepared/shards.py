@@ -76,13 +76,16 @@ class FileColumn:
     def append(self, values: Array) -> None:
         self._pending += values.astype(self.dtype).tobytes()
         self.length += len(values)
-        while len(self._pending) >= BLOCK_BYTES:
-            self._write(bytes(self._pending[:BLOCK_BYTES]))
-            del self._pending[:BLOCK_BYTES]
+        whole = len(self._pending) - len(self._pending) % BLOCK_BYTES
+        if whole:
+            content = memoryview(bytes(self._pending[:whole]))
+            del self._pending[:whole]
+            for start in range(0, whole, BLOCK_BYTES):
+                self._write(content[start : start + BLOCK_BYTES])
 
     def finish(self) -> ArrayEntry:
         if self._pending:
-            self._write(bytes(self._pending))
+            self._write(memoryview(bytes(self._pending)))
             self._pending.clear()
         self._finish_file()
         kind: StoredType = self.dtype.name  # type: ignore[assignment]
@@ -100,7 +103,7 @@ class FileColumn:
             self._file.close()
             self._file = None
 
-    def _write(self, block: bytes) -> None:
+    def _write(self, block: memoryview) -> None:
         if self._file is None:
             self._file = create(self.folder / file_name(self.name, len(self._shards)))
             # Overwritten when the number of elements is known; until then no reader accepts it.

@@ -6,6 +6,7 @@ for lost ranks meanwhile.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from planc.runtime.torch.session import Session
 from planc.tables import format_bytes, plural
 
 _PATIENCE = timedelta(seconds=5)
+_TURNS_BETWEEN_LOOKS = 6
 _NOTE_SECONDS = 60.0
 _DONE, _FAILED = "done", "failed"
 
@@ -33,60 +35,83 @@ class FailedElsewhereError(Exception):
     """Another rank can't prepare its data; that rank reports why."""
 
 
-def require_prepared(
-    session: Session, make: Callable[[], Wanted], *, label: str
-) -> tuple[Wanted, Prepared | None]:
-    """The data that `make` describes, prepared if it is too large for memory: then None.
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """This rank's data: what it is, where it is prepared, or why it can't be used."""
 
-    Every rank must call it. Raises DataError for this rank's data, FailedElsewhereError for another's.
-    """
-    root, launch = session.paths.prepared, session.launch
     wanted: Wanted | None = None
     prepared: Prepared | None = None
     failure: DataError | None = None
+    is_absent: bool = False
+    """It must be prepared first."""
+
+    def result(self) -> tuple[Wanted, Prepared | None]:
+        if self.failure is not None:
+            raise self.failure
+        assert self.wanted is not None
+        return self.wanted, self.prepared
+
+
+def require_prepared(
+    session: Session, make: Callable[[], Wanted], *, label: str
+) -> tuple[Wanted, Prepared | None]:
+    """The data that `make` describes, and where it is prepared; None if it stays in memory.
+
+    Every rank must call it. Raises DataError for this rank's data, FailedElsewhereError for another's.
+    """
+    own = _look(session, make)
+    preparers = _preparers(session, own, label=label)
+    if preparers is None:
+        return own.result()
+    if session.launch.local_rank == 0:
+        own = _prepare_own(session, own, preparers)
+        preparers.finish(has_failed=own.failure is not None)
+    if own.failure is None:
+        preparers.wait()
+    if own.is_absent:
+        assert own.wanted is not None
+        own = _Own(own.wanted, _find_made(_root(session), own.wanted.now()))
+    return own.result()
+
+
+def _look(session: Session, make: Callable[[], Wanted]) -> _Own:
     try:
         wanted = make()
-        prepared = None if _stays(wanted, root) else find(_there(root), wanted)
+        if session.paths.prepared is None or wanted.stays_in_memory:
+            return _Own(wanted)
+        prepared = find(session.paths.prepared, wanted)
     except DataError as error:
-        failure = error
-    is_absent = wanted is not None and failure is None and prepared is None and not _stays(wanted, root)
-    preparers = _Preparers(session, label, num=1)
-    if launch.world_size > 1:
-        counts = torch.tensor([is_absent, launch.local_rank == 0], dtype=torch.int64)
+        return _Own(failure=error)
+    return _Own(wanted, prepared, is_absent=prepared is None)
+
+
+def _preparers(session: Session, own: _Own, *, label: str) -> _Preparers | None:
+    """The ranks that prepare; None if every rank has what it wants.
+
+    Raises FailedElsewhereError if any rank has faulty data: then nothing is worth hours of tokenizing.
+    """
+    is_preparer, has_failed = session.launch.local_rank == 0, own.failure is not None
+    counts = torch.tensor([own.is_absent, is_preparer, has_failed], dtype=torch.int64)
+    if session.launch.world_size > 1:
         dist.all_reduce(counts)
-        if not counts[0]:
-            return _result(wanted, prepared, failure)
-        preparers = _Preparers(session, label, num=int(counts[1]))
-    if launch.local_rank == 0:
-        try:
-            if is_absent and wanted is not None:
-                prepared = _prepare(session, wanted, preparers)
-        except DataError as error:
-            failure = error
-        preparers.finish(has_failed=failure is not None)
-    if launch.world_size > 1:
-        preparers.wait()
-    if is_absent and prepared is None and failure is None and wanted is not None:
-        prepared = _find_made(_there(root), wanted.now())
-    return _result(wanted, prepared, failure)
+    num_absent, num_preparers, num_failed = counts.tolist()
+    if num_failed and not has_failed:
+        raise FailedElsewhereError
+    return _Preparers(session, label, num=num_preparers) if num_absent and not num_failed else None
 
 
-def _stays(wanted: Wanted, root: Path | None) -> bool:
-    return root is None or wanted.stays_in_memory
+def _prepare_own(session: Session, own: _Own, preparers: _Preparers) -> _Own:
+    if not own.is_absent or own.wanted is None:
+        return own
+    try:
+        return _Own(own.wanted, _prepare(session, own.wanted, preparers))
+    except DataError as error:
+        return _Own(own.wanted, failure=error)
 
 
-def _there(root: Path | None) -> Path:
-    assert root is not None, "data without a directory stays in memory"
-    return root
-
-
-def _result(
-    wanted: Wanted | None, prepared: Prepared | None, failure: DataError | None
-) -> tuple[Wanted, Prepared | None]:
-    if failure is not None:
-        raise failure
-    assert wanted is not None
-    return wanted, prepared
+def _root(session: Session) -> Path:
+    assert session.paths.prepared is not None, "data without a directory stays in memory"
+    return session.paths.prepared
 
 
 def _find_made(root: Path, wanted: Wanted) -> Prepared:
@@ -102,7 +127,7 @@ def _find_made(root: Path, wanted: Wanted) -> Prepared:
 
 
 def _prepare(session: Session, wanted: Wanted, preparers: _Preparers) -> Prepared:
-    root, noted = _there(session.paths.prepared), session.observer.noted
+    root, noted = _root(session), session.observer.noted
     size = f"{format_bytes(wanted.size_bytes)} of " if wanted.files else ""
     noted(f"data: tokenizing {size}{preparers.label} data once, into {root}")
     # The other ranks of this machine wait.
@@ -155,9 +180,15 @@ class _Preparers:
 
     def wait(self) -> None:
         """Return when all preparers are done. FailedElsewhereError if one failed; RunError for lost ranks."""
-        while not self._is_decided():
-            watch = self.session.watch
-            if watch is not None and (lost := watch.known_lost()):
+        if self.session.launch.world_size == 1:
+            return
+        launch, watch = self.session.launch, self.session.watch
+        for turn in itertools.count(1):
+            if self._is_decided():
+                break
+            # On many machines a look takes every rank's record from the store.
+            looks = launch.is_one_machine or (launch.local_rank == 0 and turn % _TURNS_BETWEEN_LOOKS == 0)
+            if looks and watch is not None and (lost := watch.known_lost()):
                 raise RunError(
                     f"while waiting for data to be prepared: {lost}",
                     code=ExitCode.COMMUNICATION,
