@@ -124,7 +124,7 @@ def test_every_rank_ends_with_the_error_of_the_one_that_prepares(folder: Path, t
     own = {"PLANC_DATA": str(tmp_path / "prepared"), "LOCAL_WORLD_SIZE": "2"}
     for outcome in two_ranks(folder, run=tmp_path / "run", own=(own, own)):
         assert outcome.code == 2, outcome
-        assert "x.plan:14:12: " in outcome.stderr
+        assert "x.plan:14:3: " in outcome.stderr
         assert "data/999.txt is not UTF-8 at byte 4" in outcome.stderr
         assert "help: convert the file to UTF-8" in outcome.stderr
         assert "Traceback" not in outcome.stderr
