@@ -29,7 +29,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
         *("inventory.schema", "optimizers", "data_sources"),
     ),
-    "layouts": ("vocab", "styles", "inventory.schema", "plan.bind"),
+    "layouts": ("vocab", "styles", "inventory.schema", "plan.bind", "plan.divided_heads"),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
         *("inventory.schema", "data_sources"),
