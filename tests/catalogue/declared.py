@@ -118,7 +118,7 @@ PROOFS: Mapping[str, Proof] = {
         (
             "tests/dist/test_runtime_weights.py::"
             "test_initial_weights_are_equal_bit_for_bit_however_they_are_divided",
-            "tests/checks/test_model_rules.py::test_a_plan_says_that_nothing_is_dropped",
+            "tests/dropout/test_dropout_meshes.py::test_a_mesh_drops_what_one_process_drops",
         ),
     ),
     "F01": Proof(How.CONSTRUCTION, (f"{_VERIFY}[root unit first]",)),

@@ -100,7 +100,7 @@ def test_bfloat16_compute_with_float32_sums_trains_close_to_float32(workspace: P
 
 
 def plain_adamw(workspace: Path) -> dict[str, torch.Tensor]:
-    """The weights after all steps of transformers with torch's AdamW: no clipping, no schedule."""
+    """The weights after all steps of transformers with torch's fused AdamW: no clipping, no schedule."""
     config = AutoConfig.from_pretrained(workspace / "llama", local_files_only=True)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     initialize(model, seed=cases.SEED)
@@ -109,7 +109,8 @@ def plain_adamw(workspace: Path) -> dict[str, torch.Tensor]:
         {"params": [p for name, p in named.items() if "norm" in name], "weight_decay": 0.0},
         {"params": [p for name, p in named.items() if "norm" not in name]},
     ]
-    optimizer = AdamW(groups, lr=cases.LEARNING_RATE, betas=cases.BETAS, weight_decay=cases.WEIGHT_DECAY)
+    options = {"lr": cases.LEARNING_RATE, "betas": cases.BETAS, "weight_decay": cases.WEIGHT_DECAY}
+    optimizer = AdamW(groups, fused=True, **options)
     data = open_samples(config.vocab_size, workspace=workspace)
     for step in range(cases.NUM_STEPS):
         ids = data.order.sample_ids(step * cases.GLOBAL_BATCH, count=cases.GLOBAL_BATCH)

@@ -24,6 +24,9 @@ WRITES_SIZES = {
     "planc/doctor/devices.py": "devices",
     "planc/doctor/inputs.py": "files of data",
     "planc/cli/commands/checkpoint.py": "files of a checkpoint",
+    "planc/cli/commands/data.py": "files of data",
+    "planc/cli/support/byte_progress.py": "how much data is read",
+    "planc/runtime/torch/agreement/prepared_data.py": "how much data is read",
 }
 """Files that turn bytes into text, and of what: none but one of a plan's figures."""
 
