@@ -109,7 +109,7 @@ def test_a_plan_that_no_launch_would_run_names_no_command(
 
 
 def test_an_interrupt_ends_the_run_after_its_step(workspace: Path, tmp_path: Path) -> None:
-    options = ("--set", "train.steps=1_000", "--run-dir", str(tmp_path / "run"))
+    options = ("--set", "train.steps=9_000", "--run-dir", str(tmp_path / "run"))
     command = (sys.executable, "-u", "-m", "planc.run", str(workspace / "one.plan"), *options)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -120,7 +120,7 @@ def test_an_interrupt_ends_the_run_after_its_step(workspace: Path, tmp_path: Pat
         process.send_signal(signal.SIGINT)
         process.stdout.read()
         said = "planc: SIGINT received on rank 0: saving, then exiting; send it again to exit at once\n"
-        assert process.stderr.read() == said
+        assert process.stderr.read().endswith(said)
     assert process.returncode == 75
     assert json.loads((tmp_path / "run" / "status.json").read_text())["exit_code"] == 75
 
