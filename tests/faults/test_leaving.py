@@ -136,7 +136,7 @@ def _make_slow(slow: Slow, *, is_told: bool) -> None:
         "an evaluation's batch": (evaluation, "_run"),
         "an export's tensor": (export, "_gathered"),
         "a save": (checkpointing, "save"),
-        "tokenization": (batches, "open_packed"),
+        "tokenization": (batches, "open_in_memory"),
     }
     handlers = {"a micro-batch": steps.backward, "weights": weights.init_weights}
     if slow.what in handlers:
