@@ -15,7 +15,7 @@ from planc.cli.support.arguments import add_output_format_argument, add_quiet_ar
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.export import export
 from planc.cli.support.libraries import require_libraries
-from planc.cli.support.parser import shared_options
+from planc.cli.support.parser import add_subcommand
 from planc.cli.support.views import write_view
 from planc.runtime.checkpoint_format.compare import comparable, differences
 from planc.runtime.checkpoint_format.errors import CheckpointError
@@ -82,18 +82,22 @@ _EXAMPLES = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="COMMAND", required=True, title="commands")
-    ls = _add(commands, "ls", "list a run's checkpoints", _LS)
+    ls = add_subcommand(commands, "ls", "list a run's checkpoints", _LS, examples=_EXAMPLES)
     _add_checkpoints(ls)
-    verify_parser = _add(commands, "verify", "check every byte of checkpoints", _VERIFY)
+    verify_parser = add_subcommand(
+        commands, "verify", "check every byte of checkpoints", _VERIFY, examples=_EXAMPLES
+    )
     _add_checkpoints(verify_parser)
-    compare = _add(commands, "diff", "compare two checkpoints", _DIFF)
+    compare = add_subcommand(commands, "diff", "compare two checkpoints", _DIFF, examples=_EXAMPLES)
     compare.add_argument("old", metavar="OLD", help=_CHECKPOINT)
     compare.add_argument("new", metavar="NEW", help="as OLD")
     compare.add_argument("--values", action="store_true", help="also compare tensor values; needs torch")
     for one in (ls, verify_parser, compare):
         add_output_format_argument(one)
     add_quiet_argument(verify_parser, help="print problems only")
-    exporting = _add(commands, "export", "write a checkpoint for transformers", _EXPORT)
+    exporting = add_subcommand(
+        commands, "export", "write a checkpoint for transformers", _EXPORT, examples=_EXAMPLES
+    )
     exporting.add_argument("checkpoint", metavar="CHECKPOINT", help=_CHECKPOINT)
     exporting.add_argument("--hf", required=True, metavar="DIR", help="directory to write")
     exporting.add_argument(
@@ -106,24 +110,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--model", metavar="DIR", help="the model's directory (default: as in the run's plan)"
     )
     add_quiet_argument(exporting, help="print errors only")
-    convert = _add(commands, "convert", "convert between planc's format and plain DCP", _CONVERT)
+    convert = add_subcommand(
+        commands, "convert", "convert between planc's format and plain DCP", _CONVERT, examples=_EXAMPLES
+    )
     convert.add_argument("checkpoint", metavar="CHECKPOINT", help=f"{_CHECKPOINT}, or a plain DCP directory")
     converting.add_arguments(convert)
     add_quiet_argument(convert, help="print errors only")
 
 
 _CHECKPOINT = "a checkpoint (`step-N`) or run directory"
-
-
-def _add(commands: Any, name: str, summary: str, description: str) -> ArgumentParser:
-    parser: ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=description,
-        epilog=f"examples:\n{_EXAMPLES[name]}",
-        parents=[shared_options()],
-    )
-    return parser
 
 
 def _add_checkpoints(parser: ArgumentParser) -> None:

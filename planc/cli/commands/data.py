@@ -23,7 +23,7 @@ from planc.cli.support.arguments import (
 from planc.cli.support.byte_progress import ByteProgress
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.libraries import require_libraries
-from planc.cli.support.parser import shared_options
+from planc.cli.support.parser import add_subcommand
 from planc.cli.support.views import write_view
 from planc.graph.graph import Graph
 from planc.runtime.errors import RunError
@@ -73,31 +73,24 @@ _DIRECTORY = "directory of prepared data (default: $PLANC_DATA, or `data` in pla
 
 def add_arguments(parser: ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="COMMAND", required=True, title="commands")
-    prepare = _add(commands, "prepare", "tokenize the data of a plan into files", _PREPARE)
+    prepare = add_subcommand(
+        commands, "prepare", "tokenize the data of a plan into files", _PREPARE, examples=_EXAMPLES
+    )
     add_plan_argument(prepare, help="a .plan file, or an artifact from `planc compile`", type=Path)
     prepare.add_argument("--to", type=Path, metavar="DIR", help=_DIRECTORY)
     add_set_argument(prepare)
     add_quiet_argument(prepare, help="print errors only")
-    ls = _add(commands, "ls", "list prepared data", _LS)
+    ls = add_subcommand(commands, "ls", "list prepared data", _LS, examples=_EXAMPLES)
     ls.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=_DIRECTORY)
     add_output_format_argument(ls)
-    verify = _add(commands, "verify", "check every byte of prepared data", _VERIFY)
+    verify = add_subcommand(
+        commands, "verify", "check every byte of prepared data", _VERIFY, examples=_EXAMPLES
+    )
     verify.add_argument(
         "target", nargs="?", type=Path, metavar="PLAN|DIR", help=f"a plan or an artifact, or a {_DIRECTORY}"
     )
     add_set_argument(verify)
     add_quiet_argument(verify, help="print problems only")
-
-
-def _add(commands: Any, name: str, summary: str, description: str) -> ArgumentParser:
-    parser: ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=description,
-        epilog=f"examples:\n{_EXAMPLES[name]}",
-        parents=[shared_options()],
-    )
-    return parser
 
 
 def run(arguments: Namespace) -> int:

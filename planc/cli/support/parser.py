@@ -125,3 +125,17 @@ def _filled(paragraph: str, width: int) -> str:
     import textwrap  # only help needs it
 
     return textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False)
+
+
+def add_subcommand(
+    commands: Any, name: str, summary: str, description: str, *, examples: Mapping[str, str]
+) -> ArgumentParser:
+    """A command of a group, with the options that all share, and its examples."""
+    parser: ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"examples:\n{examples[name]}",
+        parents=[shared_options()],
+    )
+    return parser

@@ -87,10 +87,10 @@ def draws_of(model: PreTrainedModel, *, recorded: Collection[str] = ()) -> dict[
     for index, call in enumerate(first.calls):
         if call.probability == 0:
             continue
-        alike = [call, *(one.calls[index] for one in others if index < len(one.calls))]
-        is_same = len(alike) == len(_SIZES) and len({one.fqn for one in alike}) == 1
+        same_call = [call, *(one.calls[index] for one in others if index < len(one.calls))]
+        is_same = len(same_call) == len(_SIZES) and len({one.fqn for one in same_call}) == 1
         is_placed = is_same and _runs_in_order(call, first.visits, model)
-        dims = _dims([one.shape for one in alike]) if is_placed else ()
+        dims = _dims([one.shape for one in same_call]) if is_placed else ()
         sources = tuple(sorted(call.sources, key=order.__getitem__))
         found.setdefault(call.fqn, []).append(Draw(call.probability, dims, sources))
     return {fqn: tuple(draws) for fqn, draws in found.items()}

@@ -50,10 +50,10 @@ def also_in_equal_layers(fqns: frozenset[str], instead: Mapping[str, str]) -> fr
 def _kinds(model: nn.Module) -> Iterator[list[str]]:
     """Equal layers of a list, in the model's order."""
     for fqn, children in layer_lists(model):
-        alike: dict[object, list[str]] = defaultdict(list)
+        by_nature: dict[object, list[str]] = defaultdict(list)
         for name, child in children.named_children():
-            alike[nature(child)].append(f"{fqn}.{name}")
-        yield from alike.values()
+            by_nature[nature(child)].append(f"{fqn}.{name}")
+        yield from by_nature.values()
 
 
 def _noting(returned: list[Any]) -> Callable[..., None]:

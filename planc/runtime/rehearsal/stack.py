@@ -88,11 +88,11 @@ def stack_of(model: nn.Module, graph: Graph) -> Stack:
     for fqn, children in layer_lists(model):
         if any(_holds_several(op, fqn) for op in graph.setup):
             continue
-        alike: dict[object, list[str]] = defaultdict(list)
+        by_nature: dict[object, list[str]] = defaultdict(list)
         for name, child in children.named_children():
             layer = f"{fqn}.{name}"
-            alike[nature(child), _within(treatment, layer)].append(layer)
-        kinds.extend(Kind(tuple(layers)) for layers in alike.values())
+            by_nature[nature(child), _within(treatment, layer)].append(layer)
+        kinds.extend(Kind(tuple(layers)) for layers in by_nature.values())
     return Stack(tuple(kinds))
 
 
