@@ -123,6 +123,7 @@ def _nested_homes() -> Mapping[str, str]:
     return {one.block: _written(one) for one in reversed(_nested())}
 
 
+@functools.cache
 def _nested() -> tuple[_Nested, ...]:
     return tuple(
         _Nested(kind, block, label, inner)
