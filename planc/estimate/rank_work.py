@@ -22,6 +22,7 @@ from planc.graph.ops import (
     ShardTensorParallel,
 )
 from planc.graph.ops.attach_dropout import Draw
+from planc.graph.ops.shard_tensor_parallel import Rows
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
@@ -46,6 +47,8 @@ class RankWork:
     """By module fqn, if tensor parallelism shards over more than one rank."""
     edges: Mapping[str, tuple[Edge, ...]]
     """What happens at the edges of these modules."""
+    rows: Mapping[str, Rows]
+    """The output features that a rank computes of layers with replicated parameters."""
     with_columns: frozenset[str]
     """Modules around a layer that computes its own columns of an output: their heads are sharded."""
     divides_sequence: bool
@@ -101,12 +104,14 @@ class RankWork:
         return found
 
     def tp_shape(self, module: Module) -> tuple[int, ...] | None:
-        """The shape of a module's weight after tensor parallelism, a linear layer's as [out, in]; None
-        without a weight."""
+        """The shape of the weight that a rank computes with, a linear layer's as [out, in]; None without a
+        weight."""
         found = self.layout(f"{module.fqn}.weight")
         if found is None:
             return None
-        return found.tp_shape[::-1] if module.kind is Kind.CONV1D else found.tp_shape
+        shape = found.tp_shape[::-1] if module.kind is Kind.CONV1D else found.tp_shape
+        rows = self.rows.get(module.fqn)
+        return (rows.num_own(self.tp), *shape[1:]) if rows else shape
 
     def layout(self, fqn: str) -> ParameterLayout | None:
         """A parameter's layout; of one that is tied, its owner's."""
@@ -144,6 +149,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         layouts={layout.fqn: layout for layout in layouts(graph, inventory)},
         styles=styles,
         edges={fqn: op.edges for fqn, op in sharding.items()},
+        rows={fqn: op.rows for fqn, op in sharding.items() if op.rows},
         with_columns=frozenset(
             ancestor
             for fqn, use in styles.items()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from math import isfinite
 
 from planc.inventory.draw_fields import draw_fields, draws_from
 from planc.inventory.files import parse_json
+from planc.inventory.head_fields import (
+    SHARING_FIELDS,
+    own_heads_fields,
+    own_heads_from,
+    sharing_fields,
+    sharing_from,
+)
 from planc.inventory.json_values import (
     array_of,
     digest_of,
     error_at,
     fields_of,
+    items_of,
     length_of,
     pair_of,
     positive_of,
@@ -24,18 +30,15 @@ from planc.inventory.json_values import (
 from planc.inventory.schema import (
     Inventory,
     Kind,
-    OwnHeads,
-    Packed,
     Parameter,
-    PerHead,
     Positions,
     Routing,
 )
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
-FORMAT_VERSION = 7
-"""7: what each module drops in training, and what the model makes of its head's output."""
+FORMAT_VERSION = 8
+"""8: how attentions work with fewer key/value heads than ranks."""
 
 
 def dumps(inventory: Inventory) -> str:
@@ -62,7 +65,7 @@ def dumps(inventory: Inventory) -> str:
     rare = {key: getattr(inventory, key) for key in _RARE_FIELDS}
     fields |= {key: value for key, value in rare.items() if value}
     if inventory.own_heads:
-        fields["own_heads"] = _own_heads_fields(inventory.own_heads)
+        fields["own_heads"] = own_heads_fields(inventory.own_heads)
     if inventory.logits != ():
         fields["logits"] = inventory.logits and [[one.function, one.by] for one in inventory.logits]
     if inventory.rope_switch is not None:
@@ -101,7 +104,9 @@ def loads(text: str | bytes) -> Inventory:
         tp_plan=array_of(top["tp_plan"], "tp_plan", of=pair_of),
         blocks=strings_of(top["blocks"], "blocks"),
         **{key: strings_of(top.get(key, []), key) for key in _RARE_FIELDS},
-        own_heads=_own_heads(top.get("own_heads", []), order=strings_of(top.get("own_attentions", []), "")),
+        own_heads=own_heads_from(
+            top.get("own_heads", []), order=strings_of(top.get("own_attentions", []), "")
+        ),
         logits=_logits(top.get("logits", []), "logits"),
         rope_switch=positive_of(top["rope_switch"], "rope_switch") if "rope_switch" in top else None,
         positions=_positions(top.get("positions", {}), "positions"),
@@ -132,75 +137,6 @@ _RARE_FIELDS = (
 """Lists of names, written only where there are any."""
 
 
-def _own_heads_fields(own_heads: tuple[OwnHeads, ...]) -> list[dict[str, object]]:
-    """Modules with equal heads together, as most models repeat one layer."""
-    alike: dict[OwnHeads, list[str]] = {}
-    for one in own_heads:
-        alike.setdefault(replace(one, fqn=""), []).append(one.fqn)
-    return [
-        {
-            "modules": fqns,
-            "num_heads": one.num_heads,
-            "num_kv_heads": one.num_kv_heads,
-            "counts": one.counts,
-            **_sharing_fields(one),
-        }
-        for one, fqns in alike.items()
-    ]
-
-
-def _sharing_fields(one: AttentionNode | OwnHeads) -> dict[str, object]:
-    """What fused projections hold, and the arguments by head, where there are any."""
-    packed = [[held.layer, held.widths] for held in one.packed]
-    per_head = [[each.argument, each.tensor_dim, each.is_per_sample] for each in one.per_head]
-    return {key: value for key, value in (("packed", packed), ("per_head", per_head)) if value}
-
-
-def _own_heads(value: object, *, order: tuple[str, ...]) -> tuple[OwnHeads, ...]:
-    found: dict[str, OwnHeads] = {}
-    for one in array_of(value, "own_heads", of=lambda item, _: item):
-        fields = fields_of(one, "own_heads", required=_OWN_HEADS_FIELDS, optional=_SHARING_FIELDS)
-        for fqn in strings_of(fields["modules"], "own_heads.modules"):
-            if fqn in found or fqn not in order:
-                raise error_at("own_heads", f'"{fqn}" is there twice, or is not in own_attentions')
-            found[fqn] = OwnHeads(
-                fqn,
-                positive_of(fields["num_heads"], "own_heads.num_heads"),
-                positive_of(fields["num_kv_heads"], "own_heads.num_kv_heads"),
-                strings_of(fields["counts"], "own_heads.counts"),
-                *_sharing(fields, "own_heads"),
-            )
-    return tuple(found[fqn] for fqn in order if fqn in found)
-
-
-_OWN_HEADS_FIELDS = ("modules", "num_heads", "num_kv_heads", "counts")
-_SHARING_FIELDS = ("packed", "per_head")
-
-
-def _sharing(fields: Mapping[str, object], where: str) -> tuple[tuple[Packed, ...], tuple[PerHead, ...]]:
-    packed = array_of(fields.get("packed", []), f"{where}.packed", of=_packed)
-    return packed, array_of(fields.get("per_head", []), f"{where}.per_head", of=_per_head)
-
-
-def _packed(value: object, where: str) -> Packed:
-    layer, widths = _items(value, where, number=2)
-    return Packed(string_of(layer, where), array_of(widths, where, of=positive_of))
-
-
-def _per_head(value: object, where: str) -> PerHead:
-    argument, tensor_dim, is_per_sample = _items(value, where, number=3)
-    if not isinstance(is_per_sample, bool):
-        raise error_at(where, "not a boolean")
-    return PerHead(string_of(argument, where), length_of(tensor_dim, where), is_per_sample)
-
-
-def _items(value: object, where: str, *, number: int) -> tuple[object, ...]:
-    items = array_of(value, where, of=lambda item, _: item)
-    if len(items) != number:
-        raise error_at(where, f"not an array of {number}")
-    return items
-
-
 def _position_fields(positions: Positions) -> dict[str, object]:
     """The fields that differ from their defaults."""
     found = {key: getattr(positions, key) for key in _POSITION_FIELDS}
@@ -223,7 +159,7 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
         values = {key: getattr(attention, key) for key in (*_ATTENTION_FIELDS, *_RARE_ATTENTION_FIELDS)}
         fields["attention"] = {
             **{key: value for key, value in values.items() if value or key not in _RARE_ATTENTION_FIELDS},
-            **_sharing_fields(attention),
+            **sharing_fields(attention),
         }
     if node.unset:
         fields["unset"] = node.unset
@@ -326,10 +262,10 @@ def _own_dtypes(value: object, where: str) -> tuple[tuple[str, DType], ...]:
 
 
 def _attention(value: object, where: str) -> AttentionNode:
-    optional = (*_RARE_ATTENTION_FIELDS, *_SHARING_FIELDS)
+    optional = (*_RARE_ATTENTION_FIELDS, *SHARING_FIELDS)
     fields = fields_of(value, where, required=_ATTENTION_FIELDS, optional=optional)
     window, value_dim = fields["window"], fields.get("value_dim")
-    packed, per_head = _sharing(fields, where)
+    packed, per_head, shared_kv = sharing_from(fields, where)
     return AttentionNode(
         num_heads=positive_of(fields["num_heads"], f"{where}.num_heads"),
         num_kv_heads=positive_of(fields["num_kv_heads"], f"{where}.num_kv_heads"),
@@ -343,6 +279,7 @@ def _attention(value: object, where: str) -> AttentionNode:
         counts=strings_of(fields.get("counts", []), f"{where}.counts"),
         packed=packed,
         per_head=per_head,
+        shared_kv=shared_kv,
     )
 
 
@@ -365,7 +302,7 @@ def _logits(value: object, where: str) -> tuple[LogitsStep, ...] | None:
 
 
 def _logits_step(value: object, where: str) -> LogitsStep:
-    function, by = _items(value, where, number=2)
+    function, by = items_of(value, where, number=2)
     functions = {one.value: one for one in LogitsFunction}
     if not isinstance(function, str) or function not in functions:
         raise error_at(where, f"not one of {', '.join(functions)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.inventory.json_values import array_of, error_at, positive_of, strings_of
+from planc.inventory.json_values import array_of, error_at, items_of, positive_of, strings_of
 from planc.inventory.schema import Draw
 from planc.vocab import DropoutDim
 
@@ -20,10 +20,7 @@ def draws_from(value: object, where: str) -> tuple[Draw, ...]:
 
 
 def _draw(value: object, where: str) -> Draw:
-    items = array_of(value, where, of=lambda item, _: item)
-    if len(items) != 3:
-        raise error_at(where, "not an array of 3")
-    probability, dims, sources = items
+    probability, dims, sources = items_of(value, where, number=3)
     if not isinstance(probability, float) or not 0 < probability <= 1:
         raise error_at(where, "not a probability")
     return Draw(probability, array_of(dims, where, of=_dim), strings_of(sources, where))

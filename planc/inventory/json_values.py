@@ -32,6 +32,14 @@ def array_of(value: object, where: str, *, of: Callable[[object, str], _Value]) 
     return tuple(of(item, f"{where}[{index}]") for index, item in enumerate(value))
 
 
+def items_of(value: object, where: str, *, number: int) -> tuple[object, ...]:
+    """The items of an array of so many."""
+    items = array_of(value, where, of=lambda item, _: item)
+    if len(items) != number:
+        raise error_at(where, f"not an array of {number}")
+    return items
+
+
 def strings_of(value: object, where: str) -> tuple[str, ...]:
     return array_of(value, where, of=string_of)
 

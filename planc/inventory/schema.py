@@ -146,6 +146,38 @@ class PerHead:
 
 
 @record
+class KvProjection:
+    """A layer of an attention that projects to keys, to values or to both.
+
+    `layer` is its path from the attention module, `kv_widths` are the features of keys and values in its
+    output's order. Before them it may hold the queries, with `query_width` features.
+    """
+
+    layer: str
+    kv_widths: tuple[int, ...]
+    query_width: int = 0
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of all that the layer holds, in its output's order."""
+        return (self.query_width, *self.kv_widths) if self.query_width else self.kv_widths
+
+
+@record
+class SharedKv:
+    """How an attention works where several ranks compute the same key/value head.
+
+    Of its integer attributes, as paths from the attention module, a rank divides `counts` by the number of
+    ranks, `group_counts` by the number of ranks that share a head, and `kv_counts` by the number of heads.
+    """
+
+    projections: tuple[KvProjection, ...]
+    counts: tuple[str, ...] = ()
+    group_counts: tuple[str, ...] = ()
+    kv_counts: tuple[str, ...] = ()
+
+
+@record
 class Attention:
     """One attention module. `window` is its sliding window in tokens, None without a limit.
 
@@ -154,7 +186,8 @@ class Attention:
     code does not work if its projections return only a share of the heads. `counts` are the integer
     attributes, as paths from the attention module, by which its code works on a share once a rank divides
     them by the number of ranks. A rank then has its part of everything that `packed` projections hold, and of
-    every `per_head` argument its own heads.
+    every `per_head` argument its own heads. `shared_kv` is how its code works with fewer key/value heads than
+    ranks; None if it does not.
     """
 
     fqn: str
@@ -168,6 +201,7 @@ class Attention:
     counts: tuple[str, ...] = ()
     packed: tuple[Packed, ...] = ()
     per_head: tuple[PerHead, ...] = ()
+    shared_kv: SharedKv | None = None
 
 
 @record
@@ -180,6 +214,7 @@ class OwnHeads:
     counts: tuple[str, ...] = ()
     packed: tuple[Packed, ...] = ()
     per_head: tuple[PerHead, ...] = ()
+    shared_kv: SharedKv | None = None
 
 
 @record
@@ -274,6 +309,14 @@ class Inventory:
     def packed(self) -> dict[str, tuple[int, ...]]:
         """The widths of what projections of attentions hold in sequence, by fqn."""
         return {f"{one.fqn}.{held.layer}": held.widths for one in self.known_heads for held in one.packed}
+
+    def kv_projections(self) -> dict[str, tuple[Attention | OwnHeads, KvProjection]]:
+        """The projections to keys and values of which ranks can compute the same heads, by fqn."""
+        return {
+            f"{one.fqn}.{projection.layer}": (one, projection)
+            for one in self.known_heads
+            for projection in (one.shared_kv.projections if one.shared_kv else ())
+        }
 
     def own_dtypes(self, dtype: DType) -> tuple[tuple[str, DType], ...]:
         """Parameters and buffers that the model's code builds in another dtype, in a model of this dtype."""

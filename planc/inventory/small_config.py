@@ -54,6 +54,8 @@ class Demands:
     """The number of positions that no token has, before the first that one has."""
     uncounted_token: int | None = None
     """Padding by whose id the model finds its first position."""
+    kv_heads: int | None = None
+    """The number of key/value heads; None for one that ranks share as they share the large model's."""
 
 
 def shrink_config(config: Config, demands: Demands, *, aliases: Mapping[str, str]) -> dict[str, Any]:
@@ -138,8 +140,12 @@ def heads_of(num_heads: int, num_kv_heads: int, demands: Demands) -> tuple[int, 
     fewer key-value heads than ranks that share them, this stays so.
     """
     groups = min(num_heads // num_kv_heads, _MAX_GROUP)
+    if demands.kv_heads is not None:
+        return groups * demands.kv_heads, demands.kv_heads
     tp, cp = min(demands.tp, 2), min(demands.cp, 2) if demands.divides_heads else 1
-    if num_kv_heads % demands.tp:
+    if num_kv_heads < demands.tp and demands.tp % num_kv_heads == 0:
+        kv_heads = 1
+    elif num_kv_heads % demands.tp:
         kv_heads = min(num_kv_heads, 4)
     else:
         on_rank = num_kv_heads // demands.tp

@@ -15,7 +15,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planc.inventory.files import InventoryError
-from planc.inventory.schema import Attention, Draw, Kind, Module, Packed, Parameter, PerHead, Routing
+from planc.inventory.schema import (
+    Attention,
+    Draw,
+    Kind,
+    Module,
+    Packed,
+    Parameter,
+    PerHead,
+    Routing,
+    SharedKv,
+)
 from planc.record import record
 from planc.vocab import DType
 
@@ -42,6 +52,7 @@ class AttentionNode:
     counts: tuple[str, ...] = ()
     packed: tuple[Packed, ...] = ()
     per_head: tuple[PerHead, ...] = ()
+    shared_kv: SharedKv | None = None
 
 
 @record
@@ -109,6 +120,7 @@ def _fold(
             attention.counts,
             attention.packed,
             attention.per_head,
+            attention.shared_kv,
         ),
         unset=module.unset,
         routing=module.routing,
@@ -176,6 +188,7 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                     attention.counts,
                     attention.packed,
                     attention.per_head,
+                    attention.shared_kv,
                 )
             )
     return tuple(modules), tuple(attentions)

@@ -75,7 +75,7 @@ def signature(assignment: Assignment) -> Signature:
     """The signature that a style gives its module."""
     style, use, placed = assignment.style, assignment.use, assignment.parameters
     takes, computes_on = normal(use.input), normal(use.computes_on)
-    if style.reduces_parameter_gradients:
+    if style.reduces_parameter_gradients and not style.shares_heads:
         return Signature(takes, computes_on, None, {}, is_typed=True)
     # The output of an attention with parameters of its own is the output of its last projection.
     gives = None if style.name == "local_params" else normal(use.output)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from planc.graph.ops import ShardTensorParallel, ShareHeads
+from planc.graph.ops.shard_tensor_parallel import Rows
 from planc.graph.ops.share_heads import HeadArgument
+from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
-from planc.plan.divided_heads import divided_heads
+from planc.plan.divided_heads import attentions_with_replicated_kv, divided_heads
 from planc.styles.edges import Edge
 from planc.styles.style import StyleUse, edges
 from planc.vocab import Placement
 
 _Placements = tuple[tuple[str, Placement], ...]
-_Family = tuple[str, int, StyleUse, tuple[Edge, ...], _Placements]
+_Family = tuple[str, int, StyleUse, tuple[Edge, ...], _Placements, Rows | None]
 """A module's last name and depth, and how it is sharded: what modules of one op have in common."""
 
 
@@ -23,44 +26,74 @@ def shard_tensor_parallel(bound: BoundPlan) -> Iterator[ShardTensorParallel]:
         return
     made: dict[tuple[StyleUse, bool], tuple[Edge, ...]] = {}
     families: dict[_Family, list[Assignment]] = {}
+    rows = _rows(bound)
     for fqn, assignment in bound.styles.items():
         key = assignment.use, _is_prepared(bound, fqn)
         if key not in made:
             made[key] = edges(assignment.style, assignment.use, is_prepared=key[1])
         name, depth = fqn.rpartition(".")[2], fqn.count(".")
-        family = name, depth, assignment.use, made[key], _placements(bound, fqn)
+        family = name, depth, assignment.use, made[key], _placements(bound, fqn), rows.get(fqn)
         families.setdefault(family, []).append(assignment)
-    for (_, _, use, at_edges, placements), members in families.items():
+    for (_, _, use, at_edges, placements, of_rank), members in families.items():
         yield ShardTensorParallel(
             modules=tuple(member.fqn for member in members),
             use=use,
             edges=at_edges,
             parameters=placements,
+            rows=of_rank,
             over=bound.plan.tensor_parallel.on,
             span=members[0].span,
         )
+
+
+def _rows(bound: BoundPlan) -> dict[str, Rows]:
+    """What a rank computes of projections to replicated keys and values."""
+    projections = bound.inventory.kv_projections()
+    return {
+        fqn: _rows_of(*projections[fqn], tp=bound.plan.mesh.tp)
+        for fqn, assignment in bound.styles.items()
+        if assignment.style.shares_heads
+    }
+
+
+def _rows_of(attention: Attention | OwnHeads, projection: KvProjection, *, tp: int) -> Rows:
+    copies = tp // attention.num_kv_heads
+    queries = ((projection.query_width, 1),) if projection.query_width else ()
+    return Rows((*queries, *((width, copies) for width in projection.kv_widths)))
 
 
 def share_heads(bound: BoundPlan) -> Iterator[ShareHeads]:
     """One op for all attentions whose code counts its heads by the same attributes."""
     if bound.plan.tensor_parallel is None:
         return
-    alike: dict[tuple[tuple[str, ...], tuple[HeadArgument, ...]], list[tuple[str, Assignment]]] = {}
+    alike: dict[ShareHeads, list[tuple[str, Assignment]]] = {}
+    replicating = attentions_with_replicated_kv(bound)
     for attention, assignment in divided_heads(bound):
-        arguments = tuple(
-            HeadArgument(one.argument, one.tensor_dim, attention.num_heads, one.is_per_sample)
-            for one in attention.per_head
+        is_replicated = attention.fqn in replicating
+        shared = _heads_of_rank(attention, bound, is_replicated=is_replicated)
+        if shared != ShareHeads(modules=(), counts=(), over=shared.over):
+            alike.setdefault(shared, []).append((attention.fqn, assignment))
+    for shared, members in alike.items():
+        yield replace(shared, modules=tuple(fqn for fqn, _ in members), span=members[0][1].span)
+
+
+def _heads_of_rank(attention: Attention | OwnHeads, bound: BoundPlan, *, is_replicated: bool) -> ShareHeads:
+    """What an attention of a rank's heads needs, as an op of no module."""
+    over = bound.plan.tensor_parallel.on if bound.plan.tensor_parallel else ()
+    if is_replicated and (kv := attention.shared_kv) is not None:
+        return ShareHeads(
+            modules=(),
+            counts=kv.counts,
+            copies=bound.plan.mesh.tp // attention.num_kv_heads,
+            group_counts=kv.group_counts,
+            kv_counts=kv.kv_counts,
+            over=over,
         )
-        if attention.counts or arguments:
-            alike.setdefault((attention.counts, arguments), []).append((attention.fqn, assignment))
-    for (counts, arguments), members in alike.items():
-        yield ShareHeads(
-            modules=tuple(fqn for fqn, _ in members),
-            counts=counts,
-            arguments=arguments,
-            over=bound.plan.tensor_parallel.on,
-            span=members[0][1].span,
-        )
+    arguments = tuple(
+        HeadArgument(one.argument, one.tensor_dim, attention.num_heads, one.is_per_sample)
+        for one in attention.per_head
+    )
+    return ShareHeads(modules=(), counts=attention.counts, arguments=arguments, over=over)
 
 
 def _is_prepared(bound: BoundPlan, fqn: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -30,6 +31,27 @@ def widths_by_heads(features: int, heads: Heads) -> tuple[int, int, int] | None:
     num_heads, num_kv_heads = heads
     head_dim, rest = divmod(features, num_heads + 2 * num_kv_heads)
     return None if rest else (num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim)
+
+
+Parts = Sequence[tuple[int, int]]
+"""The parts of a layer's output features: the width of each, and how many neighboring ranks compute the same
+shard of it."""
+
+
+def own_rows(parts: Parts, *, rank: int, num_ranks: int) -> tuple[tuple[int, int], ...]:
+    """The first feature of a rank's shard of each part, and their number."""
+    found, start = [], 0
+    for width, copies in parts:
+        share = width * copies // num_ranks
+        found.append((start + rank // copies * share, share))
+        start += width
+    return tuple(found)
+
+
+def with_rows(tensor: Tensor, rows: Sequence[tuple[int, int]], *, dim: int) -> Tensor:
+    """Some rows of a tensor: a view of it if they are consecutive."""
+    taken = [tensor.narrow(dim, first, length) for first, length in rows]
+    return taken[0] if len(taken) == 1 else torch.cat(taken, dim)
 
 
 def value_at(attention: nn.Module, path: str) -> int | None:

@@ -25,6 +25,16 @@ def divided_heads(bound: BoundPlan) -> Iterator[tuple[Attention | OwnHeads, Assi
                 break
 
 
+def attentions_with_replicated_kv(bound: BoundPlan) -> frozenset[str]:
+    """The attentions whose key/value heads several ranks compute."""
+    projections = bound.inventory.kv_projections()
+    return frozenset(
+        projections[fqn][0].fqn
+        for fqn, assignment in bound.styles.items()
+        if assignment.style.shares_heads and fqn in projections
+    )
+
+
 def attention_around(fqn: str, attentions: Container[str]) -> str | None:
     """The innermost of these attentions that holds a module."""
     while "." in fqn:

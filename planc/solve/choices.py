@@ -12,6 +12,7 @@ from planc.record import record
 from planc.styles import BY_NAME, Boundary
 from planc.styles.edges import FEATURES, At, Edge, normal
 from planc.styles.packed_colwise import PACKED_COLWISE, packing_options
+from planc.styles.replicated_kv import REPLICATED_KV
 from planc.styles.style import edges, use
 from planc.vocab import MeshDim, Placement, Replicate
 
@@ -87,17 +88,19 @@ def choices(
     is_prepared: bool,
     is_behind_heads: bool,
     held: tuple[int, ...] | None,
+    replicates_kv: bool,
 ) -> tuple[Choice, ...]:
     """Every choice for a module, the cheapest first.
 
     Matrices of fewer than `small` elements cost nothing where they stay whole. If `is_prepared`, a container
     sums the gradient of the module's input. Only shards of its input tell a module behind an attention that
     the heads are shared. `held` are the widths of the projections that an attention's layer holds.
+    With `replicates_kv` it projects to fewer key/value heads than ranks.
     """
     attentions = 1 if is_behind_heads else 0
     is_norm = module.kind is Kind.NORM
     found = [Choice(None, Cost(attentions, _elements(module, small)), is_norm)]
-    for rank, action in enumerate(_actions(module, is_head, held), start=1):
+    for rank, action in enumerate(_actions(module, is_head, held, replicates_kv), start=1):
         style = action.style
         whole = 0 if style.parameters or style.placed_by_model else _elements(module, small)
         apart = 0 if normal(use(style, action.boundary).input) == FEATURES else attentions
@@ -111,7 +114,9 @@ def small_elements(modules: list[Module]) -> int:
     return max((_elements(module, 0) for module in modules), default=0) // _SMALL
 
 
-def _actions(module: Module, is_head: bool, held: tuple[int, ...] | None) -> Iterator[StyleAction]:
+def _actions(
+    module: Module, is_head: bool, held: tuple[int, ...] | None, replicates_kv: bool
+) -> Iterator[StyleAction]:
     for name in _STYLES.get(module.kind, ()):
         boundary = Boundary()
         if is_head and name == "colwise":
@@ -120,6 +125,8 @@ def _actions(module: Module, is_head: bool, held: tuple[int, ...] | None) -> Ite
         elif held and name == PACKED_COLWISE.name:
             boundary = packing_options(held)
         yield StyleAction(BY_NAME[name], boundary)
+    if replicates_kv:
+        yield StyleAction(REPLICATED_KV, Boundary())
 
 
 def _elements(module: Module, small: int) -> int:

@@ -48,6 +48,7 @@ class Oracle:
         self.plan, self.inventory = _bare(plan), inventory
         self.own = plan.tensor_parallel
         self.packed = inventory.packed()
+        self.kv_projections = inventory.kv_projections()
         self.members = members_of(inventory)
         self._patterns: dict[tuple[str, bool], tuple[Pattern, ...]] = {}
 
@@ -62,6 +63,13 @@ class Oracle:
         if finding is None:
             return None
         return Refusal(finding, tuple(dict.fromkeys(_culprits(subject, finding, tuple(actions)))))
+
+    def replicates_kv(self, fqn: str) -> bool:
+        """Whether a module projects to fewer key/value heads than there are ranks to share them."""
+        if fqn not in self.kv_projections:
+            return False
+        num_kv_heads = self.kv_projections[fqn][0].num_kv_heads
+        return num_kv_heads < self.plan.mesh.tp and self.plan.mesh.tp % num_kv_heads == 0
 
     def _rule(self, number: int, family: str, action: StyleAction) -> PatternRule[StyleAction]:
         key = family, action.style.prepares

@@ -138,6 +138,7 @@ class _Solver:
                 is_prepared=prepared and one in container.readers,
                 is_behind_heads=one in container.behind_heads,
                 held=self.oracle.packed.get(module.fqn),
+                replicates_kv=self.oracle.replicates_kv(module.fqn),
             )
             for one, module in container.members.items()
         }

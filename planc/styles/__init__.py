@@ -8,6 +8,7 @@ from planc.styles.local_params import LOCAL_PARAMS
 from planc.styles.packed_colwise import PACKED_COLWISE
 from planc.styles.prepare_input import PREPARE_INPUT, PREPARE_INPUT_OUTPUT
 from planc.styles.replicate import REPLICATE, REPLICATED_WITH_GRAD_ALLREDUCE
+from planc.styles.replicated_kv import REPLICATED_KV
 from planc.styles.rowwise import ROWWISE, ROWWISE_SPLIT_INPUT
 from planc.styles.sequence_parallel import SEQUENCE_PARALLEL
 from planc.styles.style import Boundary, Style, StyleUse
@@ -25,6 +26,7 @@ STYLES: tuple[Style, ...] = (
     PREPARE_INPUT_OUTPUT,
     MOE_TP_EXPERTS,
     MLA_KV_A_PROJ,
+    REPLICATED_KV,
     LOCAL_PARAMS,
     REPLICATE,
     REPLICATED_WITH_GRAD_ALLREDUCE,

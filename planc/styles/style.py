@@ -39,6 +39,8 @@ class Style:
     options: tuple[str, ...] = ()
     reduces_parameter_gradients: bool = False
     """Whether gradients of replicated parameters are summed over the mesh dim."""
+    shares_heads: bool = False
+    """Whether ranks compute with rows of replicated parameters, some of them the same as their neighbors."""
     placed_by_model: bool = False
     """Whether the model's own plan places parameters by their names, and replicates none of them."""
     meets_heads: bool = False

@@ -8,6 +8,7 @@ from planc.checks.support.attention_heads import divided_attentions
 from planc.checks.support.legal_values import choices, divisors
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.divided_heads import attentions_with_replicated_kv
 from planc.plan.spec import Rotate
 from planc.tables import plural
 from planc.vocab import MeshDim
@@ -21,11 +22,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if spec is None or spec.rotate is not Rotate.ULYSSES:
         return
     divided = {attention.fqn for attention, _ in divided_attentions(subject)}
+    replicating = attentions_with_replicated_kv(subject.bound)
     for attention in subject.inventory.attentions:
         tp = mesh.tp if attention.fqn in divided else 1
-        if attention.num_heads % tp or attention.num_kv_heads % tp:
+        kv_ranks = attention.num_kv_heads if attention.fqn in replicating else tp
+        if attention.num_heads % tp or attention.num_kv_heads % kv_ranks:
             continue  # indivisible by tp already
-        heads, kv_heads = attention.num_heads // tp, attention.num_kv_heads // tp
+        heads, kv_heads = attention.num_heads // tp, attention.num_kv_heads // kv_ranks
         if _fits(mesh.cp, heads, kv_heads):
             continue
         sizes = [size for size in divisors(heads) if _fits(size, heads, kv_heads)]

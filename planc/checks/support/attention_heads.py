@@ -45,7 +45,8 @@ def divided_attentions(subject: Subject) -> Iterator[tuple[Attention | OwnHeads,
     holders = AttentionHolders.of(subject.inventory)
     for fqn, assignment in subject.bound.styles.items():
         around = holders.attention_of(fqn)
-        if around is not None and first[around] is None and assignment.parameters:
+        divides = assignment.parameters or assignment.style.shares_heads
+        if around is not None and first[around] is None and divides:
             edges = (normal(assignment.use.input), normal(assignment.use.output))
             first[around] = assignment if FEATURES in edges else None
     for attention in attentions:

@@ -36,6 +36,8 @@ def _gathered_action(subject: Subject, module: Module, *, assignment: Assignment
         return "replicate"
     if not module.is_linear:
         return None
+    if assignment.style.shares_heads:
+        return "colwise_gather_output"
     if (weight == Shard(0) or isinstance(weight, StridedShard)) and normal(use.output) == FEATURES:
         return with_option("colwise_gather_output", "input", _written(assignment, "input"))
     if weight == Shard(1) and normal(use.input) == FEATURES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from math import gcd
 
@@ -11,13 +11,14 @@ from planc.checks.support.clash_report import patterns
 from planc.checks.support.legal_values import choices, divisors
 from planc.checks.support.rule import Subject
 from planc.diagnostics import Label
-from planc.inventory.schema import Kind, Module, Parameter
+from planc.inventory.schema import Attention, Kind, Module, OwnHeads, Parameter
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
+from planc.plan.divided_heads import attentions_with_replicated_kv
 from planc.record import record
 from planc.source import Span
 from planc.styles import StyleUse
-from planc.styles.edges import SEQUENCE, normal
+from planc.styles.edges import FEATURES, SEQUENCE, normal
 from planc.tables import plural
 from planc.vocab import Placement, Shard, sharded_lengths
 
@@ -106,14 +107,38 @@ def _sizes(subject: Subject) -> Iterator[ShardedSize]:
 
 def _heads(subject: Subject) -> Iterator[ShardedSize]:
     attentions = tuple(divided_attentions(subject))
-    sites: dict[Span, list[str]] = {}
-    for attention, style in attentions:
-        sites.setdefault(style.span, []).append(attention.fqn)
-    texts = tuple((span, f"the heads of {quoted(patterns(subject, fqns))}") for span, fqns in sites.items())
+    sites = _sites(subject, ((style.span, attention.fqn) for attention, style in attentions))
     for size in dict.fromkeys(one.num_heads for one, _ in attentions):
-        yield ShardedSize(SizeKind.HEADS, size, f"{plural(size, 'attention head')}", texts)
-    for size in dict.fromkeys(one.num_kv_heads for one, _ in attentions):
-        yield ShardedSize(SizeKind.KV_HEADS, size, f"{plural(size, 'key/value head')}", texts)
+        yield ShardedSize(SizeKind.HEADS, size, f"{plural(size, 'attention head')}", sites)
+    replicating = attentions_with_replicated_kv(subject.bound)
+    sharing = tuple((one, style) for one, style in attentions if one.fqn not in replicating)
+    places = (
+        (span, attention.fqn)
+        for attention, style in sharing
+        for span in _kv_rules(subject, attention, first=style)
+    )
+    of_kv = _sites(subject, places)
+    for size in dict.fromkeys(one.num_kv_heads for one, _ in sharing):
+        yield ShardedSize(SizeKind.KV_HEADS, size, f"{plural(size, 'key/value head')}", of_kv)
+
+
+def _sites(subject: Subject, places: Iterable[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
+    """Rules with the attentions whose heads they shard, in words."""
+    found: dict[Span, list[str]] = {}
+    for span, fqn in places:
+        found.setdefault(span, []).append(fqn)
+    return tuple((span, f"the heads of {quoted(patterns(subject, fqns))}") for span, fqns in found.items())
+
+
+def _kv_rules(subject: Subject, attention: Attention | OwnHeads, *, first: Assignment) -> Iterator[Span]:
+    """The rules that shard an attention's keys and values, where it is known which layers project to them."""
+    if attention.shared_kv is None:
+        yield first.span
+        return
+    for projection in attention.shared_kv.projections:
+        assignment = subject.bound.styles.get(f"{attention.fqn}.{projection.layer}")
+        if assignment is not None and normal(assignment.use.output) == FEATURES:
+            yield assignment.span
 
 
 def _widths(subject: Subject) -> Iterator[ShardedSize]:
@@ -122,7 +147,7 @@ def _widths(subject: Subject) -> Iterator[ShardedSize]:
         attention.fqn
         for attention, _ in divided_attentions(subject)
         if attention.num_heads % tp or attention.num_kv_heads % tp
-    }
+    } - attentions_with_replicated_kv(subject.bound)
     found: dict[int, list[Assignment]] = {}
     holders = AttentionHolders.of(subject.inventory)
     for fqn, assignment in subject.bound.styles.items():

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.support.attention_heads import divided_attentions, num_heads
-from planc.checks.support.remedies import gathered
+from planc.checks.support.remedies import changed, gathered
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.sharded_sizes import SizeKind, labels, legal_sizes, listed, misfits
 from planc.diagnostics import Code, Diagnostic
+from planc.styles.replicated_kv import REPLICATED_KV
 from planc.vocab import MeshDim
 
 CODE = Code("P402", "kv-heads-indivisible", "key/value heads are not divisible by tp")
@@ -27,11 +28,31 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _help(subject: Subject) -> str:
-    """The sizes that divide everything; if no tp divides the heads, how to shard the weights alone."""
-    if num_heads(subject) > 1:
-        return f"set `tp` to {legal_sizes(subject) or '1'}"
+    """The sizes that divide everything, and how ranks can replicate the heads; if neither is possible, how to
+    shard the weights alone."""
+    sizes = f"set `tp` to {legal_sizes(subject) or '1'}" if num_heads(subject) > 1 else ""
+    replicated = _replicated(subject)
+    if replicated:
+        rules = f"replicate the key/value heads: write {replicated}"
+        return f"{sizes}, or {rules}" if sizes else rules
+    if sizes:
+        return sizes
     attentions = [attention.fqn for attention, _ in divided_attentions(subject)]
     return f"keep all heads on every rank, since no tp divides them: write {gathered(subject, attentions)}"
+
+
+def _replicated(subject: Subject) -> str:
+    """The rules that replicate key/value heads; none if other sizes do not fit, or an attention can't."""
+    tp, attentions = subject.plan.mesh.tp, [one for one, _ in divided_attentions(subject)]
+    if any(one.kind is not SizeKind.KV_HEADS for one in misfits(subject, first=SizeKind.KV_HEADS)):
+        return ""
+    few = [one for one in attentions if one.num_kv_heads % tp]
+    if any(one.shared_kv is None or tp % one.num_kv_heads for one in few):
+        return ""
+    held = {one.fqn for one in few}
+    projections = subject.inventory.kv_projections()
+    fqns = [fqn for fqn, (attention, _) in projections.items() if attention.fqn in held]
+    return changed(subject, fqns, REPLICATED_KV.name)
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP)

@@ -11,6 +11,20 @@ from planc.styles.style import StyleUse
 from planc.vocab import MeshDim, Placement
 
 
+@record
+class Rows:
+    """The output features that a rank computes of a layer with replicated parameters: a shard of each part.
+
+    `parts` are widths, each with the number of neighboring ranks that compute the same shard.
+    """
+
+    parts: tuple[tuple[int, int], ...]
+
+    def num_own(self, num_ranks: int) -> int:
+        """The features of one rank."""
+        return sum(width * copies // num_ranks for width, copies in self.parts)
+
+
 @record(kw_only=True)
 class ShardTensorParallel(Op):
     op: Literal["tp.shard"] = "tp.shard"
@@ -22,6 +36,8 @@ class ShardTensorParallel(Op):
     """What happens to the values that enter and leave a module, forward and backward."""
     parameters: tuple[tuple[str, Placement], ...]
     """Each parameter's local name and placement."""
+    rows: Rows | None = None
+    """What a rank computes of layers whose parameters are replicated; None for all that it has."""
     over: tuple[MeshDim, ...]
 
     @property

@@ -31,6 +31,12 @@ class ShareHeads(Op):
     modules: tuple[str, ...]
     counts: tuple[str, ...]
     """Integer attributes, as paths from each module, that are divided by the number of ranks."""
+    copies: int = 1
+    """Neighboring ranks that compute the same key/value heads."""
+    group_counts: tuple[str, ...] = ()
+    """Attributes that are divided by `copies`: the queries of each key/value head."""
+    kv_counts: tuple[str, ...] = ()
+    """Attributes that are divided by the number of ranks with different key/value heads."""
     arguments: tuple[HeadArgument, ...] = ()
     over: tuple[MeshDim, ...]
 

@@ -14,9 +14,10 @@ from planc.inventory.probe.factor_test import Counts
 from planc.inventory.probe.forwards import run_again
 from planc.inventory.probe.head_probe import Core, fixed_heads, take_shares, upstream
 from planc.inventory.probe.kinds import Linear, out_features
-from planc.inventory.probe.small_attention import heads_of, legal_shares, try_shares
+from planc.inventory.probe.kv_test import kv_projections
+from planc.inventory.probe.small_attention import heads_of, legal_shares, try_shared_kv, try_shares
 from planc.inventory.probe.trial_shares import BLOCK, widths_of
-from planc.inventory.schema import Attention, OwnHeads, Packed, PerHead
+from planc.inventory.schema import Attention, KvProjection, OwnHeads, Packed, PerHead, SharedKv
 from planc.modeling.head_counts import Heads, value_at
 
 
@@ -53,6 +54,7 @@ def attentions_of(observed: Observed) -> tuple[Attention, ...]:
     # Parts of a fused projection may have the right shapes and the wrong contents.
     tried = _counts(observed, [core for core in cores if core.attention in fixed | fused])
     fixed |= {core.attention for core in cores if core.attention in fused and core.parts > 1}
+    shared_kv = _shared_kv(observed, {fqn: found[module] for fqn, module in named.items() if module in found})
     return tuple(
         Attention(
             fqn,
@@ -64,6 +66,7 @@ def attentions_of(observed: Observed) -> tuple[Attention, ...]:
             (*call.extras, *chunked),
             module in fixed and fqn not in tried,
             *sharing(module, tried.get(fqn), (call.num_heads, call.num_kv_heads)),
+            shared_kv.get(fqn),
         )
         for fqn, module in named.items()
         if (call := found.get(module)) is not None
@@ -129,6 +132,38 @@ def _counts(observed: Observed, attentions: Sequence[Core]) -> Mapping[str, Coun
     # The model itself runs too: its code may branch on sizes that the small one does not have.
     failed = fixed_heads(shared, run=lambda: _heads_of_calls(observed)) if shared else frozenset()
     return {fqn: one for fqn, one in tried.items() if cores[fqn].attention not in failed}
+
+
+def _shared_kv(observed: Observed, calls: Mapping[str, AttentionCall]) -> Mapping[str, SharedKv]:
+    """How attentions work where several ranks compute the same key/value head, by fqn, where they do."""
+    heads = heads_of(observed.config)
+    fitting = [fqn for fqn, call in calls.items() if (call.num_heads, call.num_kv_heads) == heads]
+    if heads is None or not fitting:
+        return {}
+    tried = try_shared_kv(observed.model, observed.config, fqns=fitting, blocks=observed.blocks)
+    sized = ((fqn, _in_size(observed.model.get_submodule(fqn), one, heads)) for fqn, one in tried.items())
+    return {fqn: one for fqn, one in sized if one is not None}
+
+
+def _in_size(attention: nn.Module, shared: SharedKv, heads: Heads) -> SharedKv | None:
+    """What was found of a small attention, with the widths of a large one; None if that counts otherwise."""
+    num_heads, num_kv_heads = heads
+    features = {one.layer: _out_features(attention, one.layer) for one in shared.projections}
+    if shared.projections[0].query_width:
+        projections = kv_projections(features, heads)
+    else:
+        projections = tuple(KvProjection(layer, (size,)) for layer, size in features.items())
+    whole = {
+        **dict.fromkeys(shared.counts, num_heads),
+        **dict.fromkeys(shared.group_counts, num_heads // num_kv_heads),
+        **dict.fromkeys(shared.kv_counts, num_kv_heads),
+    }
+    counts = {path: value_at(attention, path) for path in whole}
+    if any(value is None or value % whole[path] for path, value in counts.items()):
+        return None
+    if any(width % num_kv_heads for one in projections for width in one.kv_widths):
+        return None
+    return replace(shared, projections=projections) if projections else None
 
 
 def _tried(observed: Observed, fqns: Sequence[str]) -> Mapping[str, Counts]:

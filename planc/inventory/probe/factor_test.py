@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,15 +22,26 @@ from transformers.pytorch_utils import Conv1D
 
 from planc.inventory.probe.kinds import Linear, in_features, out_features
 from planc.inventory.probe.trial_shares import (
+    BLOCK,
     Arguments,
     Layout,
     layouts_of,
-    part_of,
     per_head_arguments,
     widths_of,
 )
-from planc.inventory.schema import PerHead
-from planc.modeling.head_counts import CONFIG, IN_CONFIG, Heads, Share, cut_arguments, set_at, value_at
+from planc.inventory.schema import KvProjection, PerHead
+from planc.modeling.head_counts import (
+    CONFIG,
+    IN_CONFIG,
+    Heads,
+    Parts,
+    Share,
+    cut_arguments,
+    own_rows,
+    set_at,
+    value_at,
+    with_rows,
+)
 
 LIMITS: Mapping[torch.dtype, float] = {torch.float64: 1e-9, torch.float32: 1e-5}
 """The relative error at which shares add up. A wrong attribute is off by a tenth and more."""
@@ -68,12 +79,12 @@ def find_counts(call: Call, *, heads: Heads, shares: Sequence[int], dtype: torch
 
     None also if several sets of one size do, because nothing shows which of them the code means.
     """
-    order = _linear_order(call)
+    order = linear_order(call)
     if order is None:
         return None
     *first, last = order
-    trial = _Trial(call, tuple(first), last, LIMITS[dtype], heads)
-    if not trial.is_possible(shares):
+    trial = Trial(call, tuple(first), last, LIMITS[dtype], heads)
+    if any(size % share for size in trial.sizes() for share in shares) or not trial.is_possible():
         return None
     cut = ((), per_head_arguments(call.named, num_heads=heads[0], num_samples=call.num_samples))
     names = tuple(_attributes(call.attention, shares))
@@ -87,22 +98,32 @@ def find_counts(call: Call, *, heads: Heads, shares: Sequence[int], dtype: torch
     return None
 
 
-def _smallest(trial: _Trial, names: Sequence[str], shares: Sequence[int]) -> Iterator[tuple[str, ...]]:
+def _smallest(trial: Trial, names: Sequence[str], shares: Sequence[int]) -> Iterator[tuple[str, ...]]:
     """The smallest sets of attributes with which the shares add up."""
+    return smallest_sets(
+        names,
+        lambda attributes: all(trial.adds_up(dict.fromkeys(attributes, share), share) for share in shares),
+    )
+
+
+def smallest_sets(
+    names: Sequence[str], works: Callable[[tuple[str, ...]], bool]
+) -> Iterator[tuple[str, ...]]:
+    """The smallest sets of attributes with which a trial works."""
     num_trials, found = 0, False
     for size in range(min(_MAX_ATTRIBUTES, len(names)) + 1):
         for attributes in itertools.combinations(names, size):
             num_trials += 1
             if num_trials > _MAX_TRIALS:
                 return
-            if all(trial.adds_up(attributes, share) for share in shares):
+            if works(attributes):
                 found = True
                 yield attributes
         if found:
             return
 
 
-def _linear_order(call: Call) -> tuple[str, ...] | None:
+def linear_order(call: Call) -> tuple[str, ...] | None:
     """The linear layers in the order of their calls; None if one runs twice, or others have matrices."""
     order: list[str] = []
     linears = {name: one for name, one in call.attention.named_modules() if isinstance(one, Linear)}
@@ -124,6 +145,13 @@ def _linear_order(call: Call) -> tuple[str, ...] | None:
 
 def _attributes(attention: nn.Module, shares: Sequence[int]) -> Iterator[str]:
     """Paths of the integers that every number of ranks divides."""
+    for path, value in integers(attention):
+        if all(value % share == 0 for share in shares):
+            yield path
+
+
+def integers(attention: nn.Module) -> Iterator[tuple[str, int]]:
+    """Paths and values of the integers above 1 that may count heads."""
     paths = [
         f"{path}.{name}" if path else name
         for path, module in attention.named_modules()
@@ -135,12 +163,14 @@ def _attributes(attention: nn.Module, shares: Sequence[int]) -> Iterator[str]:
         paths += [f"{CONFIG}.{name}" for name in IN_CONFIG]
     for path in paths:
         value = value_at(attention, path)
-        if value is not None and value > 1 and all(value % share == 0 for share in shares):
-            yield path
+        if value is not None and value > 1:
+            yield path, value
 
 
 @dataclass(slots=True)
-class _Trial:
+class Trial:
+    """Shares of an attention, with the whole that they must add up to."""
+
     call: Call
     first: tuple[str, ...]
     last: str
@@ -148,24 +178,27 @@ class _Trial:
     heads: Heads
     layouts: tuple[Layout, ...] = ()
     per_head: tuple[PerHead, ...] = ()
+    replicated: Mapping[str, KvProjection] = field(default_factory=dict)
+    """Layers with key/value heads of which several ranks compute the same."""
     _expected: tuple[Tensor, ...] = ()
 
-    def is_possible(self, shares: Sequence[int]) -> bool:
-        """Whether ranks can have equal blocks, and the whole can be computed and depends on its inputs."""
-        sizes = [out_features(self._linear(name)) for name in self.first]
-        sizes.append(in_features(self._linear(self.last)))
-        if any(size % share for size in sizes for share in shares):
-            return False
+    def sizes(self) -> tuple[int, ...]:
+        """The features that ranks share, of the first layers and the last."""
+        first = (out_features(self._linear(name)) for name in self.first)
+        return (*first, in_features(self._linear(self.last)))
+
+    def is_possible(self) -> bool:
+        """Whether the whole can be computed, and depends on its inputs."""
         try:
             self._expected = self._values()
         except Exception:  # a model's own code may raise anything in a dtype that it does not expect
             return False
         return all(bool(one.isfinite().all()) for one in self._expected) and len(self._expected) > 1
 
-    def adds_up(self, attributes: Sequence[str], share: int) -> bool:
+    def adds_up(self, divisors: Mapping[str, int], share: int) -> bool:
         """Whether the outputs and gradients of all ranks, with their own attributes, sum to the whole."""
         total: tuple[Tensor, ...] = ()
-        with divided(self.call.attention, attributes, by=share):
+        with divided(self.call.attention, divisors):
             for rank in range(share):
                 try:
                     with self._share_of(rank, share):
@@ -232,29 +265,36 @@ class _Trial:
                 {key: None if one is None else nn.Parameter(one) for key, one in shard.items()}
             )
             if isinstance(layer, Conv1D) and name != self.last:
-                layer.nf //= share
+                layer.nf = weight.shape[1]
         try:
             yield
         finally:
             for name, parameters in kept.items():
                 layer = self._linear(name)
                 layer._parameters.update(parameters)
-                if isinstance(layer, Conv1D) and name != self.last:
-                    layer.nf *= share
+                if isinstance(layer, Conv1D):
+                    layer.nf = layer.weight.shape[1]
 
     def _columns(
         self, name: str, weight: Tensor, bias: Tensor | None, *, rank: int, share: int
     ) -> tuple[Tensor, Tensor | None]:
         """A rank's output features of one of the first layers."""
-        layer = self._linear(name)
-        layout = self.layouts[self.first.index(name)]
-        dim = 1 - _in_dim(layer)
-        widths = widths_of(layout, weight.shape[dim], self.heads)
-        assert widths is not None, "only layouts that fit are tried"
-        if any(width % share for width in widths):
+        dim = 1 - _in_dim(self._linear(name))
+        parts = self._parts(name, weight.shape[dim], share)
+        if any(width * copies % share for width, copies in parts):
             raise ValueError("parts that ranks can't share evenly")
-        of_weight = part_of(weight, widths, dim=dim, rank=rank, share=share)
-        return of_weight, None if bias is None else part_of(bias, widths, dim=0, rank=rank, share=share)
+        rows = own_rows(parts, rank=rank, num_ranks=share)
+        return with_rows(weight, rows, dim=dim), None if bias is None else with_rows(bias, rows, dim=0)
+
+    def _parts(self, name: str, features: int, share: int) -> Parts:
+        """The parts of a layer's output features."""
+        if (projection := self.replicated.get(name)) is not None:
+            queries = [(projection.query_width, 1)] if projection.query_width else []
+            return [*queries, *((width, share // self.heads[1]) for width in projection.kv_widths)]
+        layout = self.layouts[self.first.index(name)] if self.layouts else BLOCK
+        widths = widths_of(layout, features, self.heads)
+        assert widths is not None, "only layouts that fit are tried"
+        return [(width, 1) for width in widths]
 
 
 @contextlib.contextmanager
@@ -262,18 +302,18 @@ def shared(attention: nn.Module, counts: Counts, *, heads: Heads, by: int) -> It
     """Inside, the code of an attention works on the first rank's share of the heads."""
     cuts = [(one.argument, one.tensor_dim, one.is_per_sample) for one in counts.per_head]
     handle = cut_arguments(attention, cuts, Share(0, by, heads[0]))
-    with _removed([handle]), divided(attention, counts.attributes, by=by):
+    with _removed([handle]), divided(attention, dict.fromkeys(counts.attributes, by)):
         yield
 
 
 @contextlib.contextmanager
-def divided(attention: nn.Module, attributes: Sequence[str], *, by: int) -> Iterator[None]:
-    """Inside, the attributes at these paths are divided by a number of ranks."""
+def divided(attention: nn.Module, divisors: Mapping[str, int]) -> Iterator[None]:
+    """Inside, the attributes at these paths are divided."""
     kept = dict(vars(attention))
-    values = {path: value_at(attention, path) for path in attributes}
+    values = {path: value_at(attention, path) for path in divisors}
     for path, value in values.items():
         assert value is not None, f"{path} was an integer"
-        set_at(attention, path, value // by)
+        set_at(attention, path, value // divisors[path])
     try:
         yield
     finally:

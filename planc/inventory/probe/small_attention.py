@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.probe.factor_test import LIMITS, Call, Counts, find_counts
+from planc.inventory.probe.kv_test import find_shared_kv, small_kv_heads
 from planc.inventory.probe.trial_shares import named_arguments
+from planc.inventory.schema import SharedKv
 from planc.inventory.small_config import Demands, shrink_config
 from planc.modeling.head_counts import Heads
 
@@ -21,10 +23,42 @@ another. No padding token is among the ids, which begin at the maximum length.""
 _MAX_LAYERS = 6
 
 
+_Found = TypeVar("_Found")
+
+
 def try_shares(
     model: PreTrainedModel, config: PreTrainedConfig, *, fqns: Sequence[str], blocks: Sequence[str]
 ) -> Mapping[str, Counts]:
-    """What makes attentions of a model work on a share of their heads, by fqn, where anything does.
+    """What makes attentions of a model work on a share of their heads, by fqn, where anything does."""
+
+    def find(call: Call, heads: Heads, dtype: torch.dtype) -> Counts | None:
+        shares = legal_shares(heads)
+        return find_counts(call, heads=heads, shares=shares, dtype=dtype) if shares else None
+
+    return _tried(model, config, fqns=fqns, blocks=blocks, kv_heads=None, find=find)
+
+
+def try_shared_kv(
+    model: PreTrainedModel, config: PreTrainedConfig, *, fqns: Sequence[str], blocks: Sequence[str]
+) -> Mapping[str, SharedKv]:
+    """What makes attentions work where several ranks compute the same key/value head, by fqn."""
+    heads = heads_of(config)
+    if heads is None or heads[0] <= heads[1]:
+        return {}
+    kv_heads = small_kv_heads(heads)
+    return _tried(model, config, fqns=fqns, blocks=blocks, kv_heads=kv_heads, find=find_shared_kv)
+
+
+def _tried(
+    model: PreTrainedModel,
+    config: PreTrainedConfig,
+    *,
+    fqns: Sequence[str],
+    blocks: Sequence[str],
+    kv_heads: int | None,
+    find: Callable[[Call, Heads, torch.dtype], _Found | None],
+) -> Mapping[str, _Found]:
+    """What is found of attentions, by fqn.
 
     Attentions of one nature behave the same: one of each is tried, in a model of their layers alone. A model
     that can't be made small shows nothing.
@@ -40,24 +74,24 @@ def try_shares(
     if len(layers) > _MAX_LAYERS:
         return {}
     waiting = {f"{block}.{layers.index(layer)}.{rest}": nature for nature, (layer, rest) in places.items()}
-    found: dict[str, Counts] = {}
+    found: dict[str, _Found] = {}
     for dtype in LIMITS:
         try:
-            small = small_config(config, layers=layers, num_layers=len(model.get_submodule(block)))
+            num_layers = len(model.get_submodule(block))
+            small = small_config(config, layers=layers, num_layers=num_layers, kv_heads=kv_heads)
             tiny = small_model(small, model_class=type(model), dtype=dtype)
             calls = calls_of(tiny, tuple(waiting))
         except Exception:  # a class may raise anything for sizes or a dtype that it does not expect
             continue
         heads = heads_of(small)
-        shares = legal_shares(heads) if heads else ()
         for fqn, call in calls.items():
             nature = waiting[fqn]
-            if heads is None or not shares or _nature(call.attention) != nature:
+            if heads is None or _nature(call.attention) != nature:
                 continue
-            counts = find_counts(call, heads=heads, shares=shares, dtype=dtype)
-            if counts is not None:
+            works = find(call, heads, dtype)
+            if works is not None:
                 del waiting[fqn]
-                found |= dict.fromkeys(alike[nature], counts)
+                found |= dict.fromkeys(alike[nature], works)
     return found
 
 
@@ -100,20 +134,23 @@ def legal_shares(heads: Heads) -> tuple[int, ...]:
     return () if smallest is None else tuple(dict.fromkeys((smallest, common)))
 
 
-def small_config(config: PreTrainedConfig, *, layers: Sequence[int], num_layers: int) -> PreTrainedConfig:
+def small_config(
+    config: PreTrainedConfig, *, layers: Sequence[int], num_layers: int, kv_heads: int | None = None
+) -> PreTrainedConfig:
     """The config of these layers with few, narrow heads in the same groups; raises what its class does."""
     heads = heads_of(config)
     length = max(getattr(config, "max_position_embeddings", None) or _MAX_LENGTH, _MAX_LENGTH)
     demands = Demands(
         kept=tuple(layers),
         num_layers=num_layers,
-        tp=legal_shares(heads)[0] if heads else 1,
+        tp=next(iter(legal_shares(heads)), 1) if heads else 1,
         cp=1,
         divides_heads=False,
         num_shards=1,
         sequence_length=length,
         short_length=_MAX_LENGTH,
         uncounted_token=_padding(config),
+        kv_heads=kv_heads,
     )
     small = shrink_config(config.to_dict(), demands, aliases=type(config).attribute_map)
     found: PreTrainedConfig = type(config).from_dict(small)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from planc.inventory.schema import PerHead
@@ -44,11 +43,6 @@ def layouts_of(features: Sequence[int], heads: Heads) -> Iterator[tuple[Layout, 
         if None not in widths and widths not in seen:
             seen.add(widths)
             yield layouts
-
-
-def part_of(tensor: Tensor, widths: Sequence[int], *, dim: int, rank: int, share: int) -> Tensor:
-    """A rank's chunk of everything that a dimension holds."""
-    return torch.cat([one.chunk(share, dim)[rank] for one in torch.split(tensor, list(widths), dim)], dim)
 
 
 @dataclass(frozen=True, slots=True)

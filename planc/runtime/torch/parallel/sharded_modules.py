@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from transformers.pytorch_utils import Conv1D
 
+from planc.modeling.head_counts import Parts, own_rows, with_rows
 from planc.runtime.torch.parallel.transfers import ranks_of
 
 Placements = Mapping[str, Placement]
@@ -32,11 +33,13 @@ def distribute_parameters(module: nn.Module, placements: Placements, device_mesh
         module.register_parameter(name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
 
 
-def compute_locally(module: nn.Module, mesh: DeviceMesh, *, sums_whole: bool) -> None:
+def compute_locally(
+    module: nn.Module, mesh: DeviceMesh, *, sums_whole: bool, parts: Parts | None = None
+) -> None:
     """Let the module's own code see its local parameters. Children stay as they are.
 
     With `sums_whole` ranks compute with replicated parameters on different tokens or heads, so their
-    gradients are partial sums.
+    gradients are partial sums. With `parts` a rank computes its own rows of replicated parameters.
     """
     rows = _rows(module, mesh) if isinstance(module, nn.Embedding) else None
     if rows is not None:
@@ -46,7 +49,10 @@ def compute_locally(module: nn.Module, mesh: DeviceMesh, *, sums_whole: bool) ->
     if isinstance(module, Conv1D) and _is_sharded_by(module, tensor_dim=1):
         # Its code gives its output the shape of `nf` features.
         module.nf //= mesh.size()
-    vars(module)[_SHARE] = _Share(gradient, adds_bias_on, rows)
+    own = None
+    if parts is not None:
+        own = _own_features(module, parts, mesh)
+    vars(module)[_SHARE] = _Share(gradient, adds_bias_on, rows, own)
     of_module: Any = type(module)
     module.__class__ = _with_local_parameters(of_module, tuple(module._parameters))
 
@@ -63,6 +69,7 @@ class _Share:
     adds_bias_on: int | None
     """This rank, if one rank alone adds the bias."""
     rows: _Rows | None
+    own_features: _OwnFeatures | None
 
     def of(self, name: str, parameter: Tensor | None) -> Tensor | None:
         """This rank's part of a parameter, as a plain tensor."""
@@ -71,10 +78,32 @@ class _Share:
         gradient = self.gradient if parameter.placements == (Replicate(),) else None
         # Not an nn.Parameter, which would be a leaf: gradients flow to the distributed one.
         local: Tensor = parameter.to_local(grad_placements=gradient)
+        if self.own_features is not None:
+            return self.own_features.of(name, local)
         if name == "bias" and self.adds_bias_on is not None:
             added: Tensor = _OnFirstRank.apply(local, self.adds_bias_on)  # type: ignore[no-untyped-call]
             return added
         return local
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnFeatures:
+    """The output features that this rank computes with replicated parameters."""
+
+    rows: tuple[tuple[int, int], ...]
+    is_transposed: bool
+
+    def of(self, name: str, parameter: Tensor) -> Tensor:
+        """The rows of a parameter for these features."""
+        return with_rows(parameter, self.rows, dim=1 if self.is_transposed and name == "weight" else 0)
+
+
+def _own_features(module: nn.Module, parts: Parts, mesh: DeviceMesh) -> _OwnFeatures:
+    rows = own_rows(parts, rank=mesh.get_local_rank(), num_ranks=mesh.size())
+    if isinstance(module, Conv1D):
+        # Its code gives its output the shape of `nf` features.
+        module.nf = sum(length for _, length in rows)
+    return _OwnFeatures(rows, isinstance(module, Conv1D))
 
 
 @functools.cache

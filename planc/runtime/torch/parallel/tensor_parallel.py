@@ -37,7 +37,8 @@ def shard_module(module: nn.Module, op: ShardTensorParallel, mesh: DeviceMesh, *
     if is_sharded or style.reduces_parameter_gradients:
         note_packings(module, _packings(module, op, mesh))
         distribute_parameters(module, {name: placement(of) for name, of in op.parameters}, mesh)
-        compute_locally(module, mesh, sums_whole=style.reduces_parameter_gradients)
+        parts = op.rows.parts if op.rows else None
+        compute_locally(module, mesh, sums_whole=style.reduces_parameter_gradients, parts=parts)
     move_at_edges(module, op.edges, mesh, rotary_width=rotary_width)
 
 
