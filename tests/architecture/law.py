@@ -35,7 +35,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("inventory.schema", "data_sources"),
     ),
     "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources"),
-    "lower": ("vocab", "styles", "optimizers", "plan", "layouts", "graph"),
+    "lower": ("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
     "plain_pytorch": ("vocab", "hub", "styles", "graph"),
     "estimate": ("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
     "solve": (

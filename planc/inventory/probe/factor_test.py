@@ -308,7 +308,7 @@ def shared(attention: nn.Module, counts: Counts, *, heads: Heads, by: int) -> It
 
 @contextlib.contextmanager
 def divided(attention: nn.Module, divisors: Mapping[str, int]) -> Iterator[None]:
-    """Inside, the attributes at these paths are divided."""
+    """Inside, the attributes at these paths are a number of times smaller."""
     kept = dict(vars(attention))
     values = {path: value_at(attention, path) for path in divisors}
     for path, value in values.items():
