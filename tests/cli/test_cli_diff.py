@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -47,6 +48,29 @@ def test_revision_path_can_start_at_the_current_folder(
     monkeypatch.chdir(repository / "plans")
     assert main(["diff", "git:HEAD:./x.plan", "x.plan", "--exit-code"]) == 0
     assert "no semantic change" in _out(capsys)[0]
+
+
+@pytest.mark.parametrize("folder", [".", "plans", "other"])
+def test_one_plan_is_compared_with_its_last_commit(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    write_plan(repository / "plans", text=TINY, edits=[("steps = 10", "steps = 20")])
+    (repository / "other").mkdir()
+    monkeypatch.chdir(repository / folder)
+    assert main(["diff", os.path.relpath(repository / "plans" / "x.plan")]) == 0
+    assert "train.steps  10 -> 20" in _out(capsys)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("plans", "is no file"), ("git:HEAD:plans/x.plan", "is no file"), ("plans/y.plan", "not in 'HEAD'")],
+)
+def test_one_plan_that_is_not_committed_is_a_usage_error(
+    repository: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str
+) -> None:
+    (repository / "plans" / "y.plan").write_text(TINY)
+    assert main(["diff", name]) == 2
+    assert reason in _out(capsys)[1]
 
 
 @pytest.mark.parametrize(

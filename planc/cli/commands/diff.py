@@ -15,7 +15,7 @@ from planc.cli.support.settings import settings_from
 from planc.cli.support.terminal import wants_color
 from planc.cli.support.views import write_fitted
 from planc.cli.versions.difftool import Pair, pairs
-from planc.cli.versions.revisions import checkpoint_in, read_side, resuming
+from planc.cli.versions.revisions import checkpoint_in, committed, read_side, resuming
 from planc.diagnostics import has_errors
 from planc.diff.differ import diff
 from planc.diff.difference import Action, Group, PlanDiff
@@ -30,7 +30,8 @@ Show what changed between two plans, grouped by consequence: layout, memory, com
 batch, numerics, run, expect. OLD and NEW are plans, compiled artifacts, git:REVISION:PATH, run directories or
 checkpoints. Included files and the model (config.json, inventory.json) of git:REVISION:PATH are read from
 that revision; a model that is not in git there is read as it is now, with a note. Memory and bytes are those
-of `planc estimate`. Comments, order, formatting and parameters change no meaning.
+of `planc estimate`. Comments, order, formatting and parameters change no meaning. With one plan, OLD is that
+file in git's HEAD.
 
 The output also tells whether a run of NEW would resume from OLD, if that is a checkpoint or a run directory,
 or else from a checkpoint that a run of OLD saved, and which --allow-change would permit it. The run decides
@@ -38,6 +39,7 @@ in the same way. A refusal counts for --fail-on checkpoint."""
 
 EPILOG = """\
 examples:
+  planc diff plans/llama.plan                          (what have I changed since the last commit?)
   planc diff git:main:plans/llama.plan plans/llama.plan
   planc diff llama.plan llama.plan --set mesh.tp=8     (what would this setting change?)
   planc diff runs/x/checkpoints/step-500 llama.plan    (would it resume?)
@@ -48,7 +50,9 @@ examples:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("old", metavar="OLD", help="a plan, artifact, git:REVISION:PATH, run or checkpoint")
-    parser.add_argument("new", metavar="NEW", help="as OLD")
+    parser.add_argument(
+        "new", metavar="NEW", nargs="?", help="as OLD; left out, OLD is a plan as committed, and NEW as it is"
+    )
     add_output_format_argument(parser, ("text", "markdown", "json"))
     parser.add_argument("--exit-code", action="store_true", help="exit with 1 if the meaning differs")
     add_fail_on_argument(parser)
@@ -77,8 +81,12 @@ def add_fail_on_argument(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """0; 1 if NEW has errors, or differs under --exit-code or --fail-on; 2 if a side can't be read."""
     if arguments.path is None:
+        if arguments.new is None:
+            arguments.old, arguments.new = committed(arguments.old), arguments.old
         old, new = arguments.old, arguments.new
         return _compare(Pair(old, new, partial(read_side, old), partial(read_side, new)), arguments)
+    if arguments.new is None:
+        raise UsageError("--path needs OLD and NEW")
     code = CLEAN
     for one in pairs(arguments.old, arguments.new, path=arguments.path):
         if isinstance(one, str):

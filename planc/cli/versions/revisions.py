@@ -163,6 +163,14 @@ def _inventory(
     return found if found.config_digest == side.model.config_digest else None
 
 
+def committed(path: str) -> str:
+    """The name of a plan as git's HEAD has it. UsageError if it is no file there."""
+    if path.startswith(GIT_PREFIX) or not os.path.isfile(path):
+        raise UsageError(f"{path} is no file to compare with git's HEAD: name OLD and NEW")
+    inside = Path(os.path.relpath(path)).as_posix()
+    return f"{GIT_PREFIX}HEAD:{inside if inside.startswith('../') else f'./{inside}'}"
+
+
 def _from_git(name: str) -> tuple[SourceFile, Path]:
     """The text of `git:REV:PATH`, and the directory in the working tree where its relative paths start."""
     revision, colon, path = name.removeprefix(GIT_PREFIX).partition(":")
