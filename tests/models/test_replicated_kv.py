@@ -26,6 +26,7 @@ __all__ = ["folder"]
 HEADS: Mapping[str, Mapping[str, object]] = {
     "llama": {"num_attention_heads": 4, "num_key_value_heads": 1},
     "llama 2": {"num_attention_heads": 8, "num_key_value_heads": 2},
+    "llama 6": {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 96},
     "qwen2": {"num_attention_heads": 4, "num_key_value_heads": 2},
     "qwen3": {"num_attention_heads": 8, "num_key_value_heads": 2},
     "gemma3_text": {"num_attention_heads": 4, "num_key_value_heads": 1},
@@ -107,6 +108,7 @@ def test_wrong_heads_do_not_go_unseen(wrong: str, folder: Path) -> None:
 RULES = {
     "divisible": (2, "replicated_kv", "replicated_kv", "colwise", "P437"),
     "no multiple": (3, "replicated_kv", "replicated_kv", "colwise", "P437"),
+    "no heads": (5, "replicated_kv", "replicated_kv", "colwise", "P401"),
     "keys only": (4, "replicated_kv", "colwise", "colwise", "P437"),
     "queries whole": (4, "replicated_kv", "replicated_kv", "replicate", "P411"),
     "queries replicated": (4, "replicated_kv", "replicated_kv", "replicated_kv", "P437"),
@@ -118,7 +120,7 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_only_heads_that_ranks_can_share_are_legal(name: str, folder: Path) -> None:
     tp, keys, values, queries, code = RULES[name]
-    text = plan_of("llama 2", folder, tp=tp)
+    text = plan_of("llama 6" if tp == 3 else "llama 2", folder, tp=tp)
     attention = "model.layers.*.self_attn"
     rules = {"q_proj": queries, "k_proj": keys, "v_proj": values, "o_proj": "rowwise"}
     lines = "\n".join(f'  "{attention}.{layer}" -> {style}' for layer, style in rules.items())

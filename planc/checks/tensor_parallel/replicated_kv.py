@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.support.clash_report import labels_at, patterns, rule_spans, rules_to_add
+from planc.checks.support.legal_values import choices, divisors
 from planc.checks.support.remedies import changed
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.rule_groups import by_rule
+from planc.checks.tensor_parallel.heads_indivisible import CODE as HEADS_INDIVISIBLE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.families import quoted
@@ -78,7 +80,24 @@ def _help(subject: Subject, fault: _Fault, fqns: list[str]) -> str:
         return f"write {changed(subject, sorted(rest), REPLICATED_KV.name)}"
     if fault.is_divisible:
         return f"write {changed(subject, fqns, 'colwise')}"
-    return f"leave out the rule for `{patterns(subject, fqns)[0]}`, or set `tp` to a divisor of the heads"
+    return f"leave out the rule for `{patterns(subject, fqns)[0]}`, or set `tp` to {_legal(subject, fqns)}"
 
 
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def _legal(subject: Subject, fqns: list[str]) -> str:
+    """The sizes of tp that replicate key/value heads: multiples of them that divide the query heads."""
+    projections = subject.inventory.kv_projections()
+    attentions = [projections[fqn][0] for fqn in fqns if fqn in projections]
+    if not attentions:
+        return "1"
+    num_heads, num_kv_heads = attentions[0].num_heads, attentions[0].num_kv_heads
+    sizes = [size for size in divisors(num_heads) if size > num_kv_heads and size % num_kv_heads == 0]
+    return choices(sizes, near=subject.plan.mesh.tp) if sizes else "1"
+
+
+RULE = Rule(
+    (CODE,),
+    check,
+    over=MeshDim.TP,
+    block="tensor_parallel",
+    unless=(*TENSOR_PARALLEL_FAULTS, HEADS_INDIVISIBLE),
+)
