@@ -19,7 +19,8 @@ def resized(graph: Graph, model: Any) -> Graph:
     """The graph with the widths of a model's fused projections, and its number of heads."""
     num_heads = getattr(model.config, "num_attention_heads", None) or 1
     heads = num_heads, getattr(model.config, "num_key_value_heads", None) or num_heads
-    copies = max(graph.size(MeshDim.TP) // heads[1], 1)
+    # A small model whose ranks replicate key/value heads has one of them.
+    copies = graph.size(MeshDim.TP)
     return replace(graph, setup=tuple(_resized(op, model, heads, copies=copies) for op in graph.setup))
 
 
@@ -41,7 +42,7 @@ def _resized(op: Any, model: nn.Module, heads: Heads, *, copies: int) -> Any:
 def _rows(rows: Rows, module: nn.Module, heads: Heads, *, copies: int) -> Rows:
     """A rank's part of a smaller layer's keys and values, and of queries before them."""
     features = module.nf if isinstance(module, Conv1D) else cast(nn.Linear, module).out_features
-    widths = widths_by_heads(features, heads) if len(rows.parts) > 1 else (features,)
+    widths = widths_by_heads(features, (heads[0], 1)) if len(rows.parts) > 1 else (features,)
     assert widths is not None, "the small model has the large one's parts"
     repeats = (1 if number == 1 else copies for _, number in rows.parts)
     return Rows(tuple(zip(widths, repeats, strict=True)))

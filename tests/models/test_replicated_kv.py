@@ -33,6 +33,7 @@ HEADS: Mapping[str, Mapping[str, object]] = {
     "stablelm": {"num_attention_heads": 8, "num_key_value_heads": 2},
     "phi3": {"num_attention_heads": 8, "num_key_value_heads": 2},
     "gpt_bigcode": {},
+    "falcon": {},
 }
 """Of small models, by model type and what tells two of one type apart."""
 
@@ -40,7 +41,9 @@ HEADS: Mapping[str, Mapping[str, object]] = {
 def plan_of(name: str, folder: Path, *, column: str = "solve", tp: int = 2) -> str:
     model_type = name.partition(" ")[0]
     inventory = prepare(model_type, architectures()[model_type], changes=HEADS[name], folder=folder)
-    text = plan_text(column, inventory, model=model_type, variant=Variant())
+    text = plan_text(
+        column, inventory, model=model_type, variant=Variant("eager" if name == "falcon" else "sdpa")
+    )
     return re.sub(r"tp = \d+", f"tp = {tp}", text.replace("dtype = float32", "dtype = float64"), count=1)
 
 
@@ -57,6 +60,9 @@ CASES = {
     "counted heads": ("stablelm", "solve", 4),
     "fused": ("gpt_bigcode", "solve", 4),
     "fused, 2 heads on 4 ranks": ("phi3", "solve", 4),
+    "own code": ("falcon", "solve", 4),
+    "own code, FSDP": ("falcon", "tp-fsdp", 2),
+    "own code, sequence parallelism": ("falcon", "sp", 2),
     "sequence parallelism": ("llama 2", "sp", 4),
     "sequence parallelism, one head": ("gemma3_text", "sp", 2),
     "sequence parallelism, fused": ("gpt_bigcode", "sp", 2),

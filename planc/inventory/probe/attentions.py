@@ -15,7 +15,13 @@ from planc.inventory.probe.forwards import run_again
 from planc.inventory.probe.head_probe import Core, fixed_heads, take_shares, upstream
 from planc.inventory.probe.kinds import Linear, out_features
 from planc.inventory.probe.kv_test import kv_projections
-from planc.inventory.probe.small_attention import heads_of, legal_shares, try_shared_kv, try_shares
+from planc.inventory.probe.small_attention import (
+    heads_of,
+    legal_shares,
+    try_multi_query,
+    try_shared_kv,
+    try_shares,
+)
 from planc.inventory.probe.trial_shares import BLOCK, widths_of
 from planc.inventory.schema import Attention, KvProjection, OwnHeads, Packed, PerHead, SharedKv
 from planc.modeling.head_counts import Heads, value_at
@@ -87,7 +93,19 @@ def heads_of_own(observed: Observed, own: Sequence[str]) -> tuple[OwnHeads, ...]
         run=lambda: run_again(observed.model),
     )
     found = {fqn: sharing(modules[fqn], tried[fqn], heads) for fqn in own if modules.get(fqn) in working}
-    return tuple(OwnHeads(fqn, heads[0], heads[1], *one) for fqn, one in found.items())
+    shared = {fqn: OwnHeads(fqn, heads[0], heads[1], *one) for fqn, one in found.items()}
+    shared |= _multi_query(observed, [fqn for fqn in own if fqn not in shared], heads)
+    return tuple(shared[fqn] for fqn in own if fqn in shared)
+
+
+def _multi_query(observed: Observed, own: Sequence[str], heads: Heads) -> dict[str, OwnHeads]:
+    """Attentions with their own code and one key/value head, of which the config says nothing."""
+    if not own or heads[1] != heads[0]:
+        return {}
+    tried = try_multi_query(observed.model, observed.config, fqns=own, blocks=observed.blocks)
+    one_head = heads[0], 1
+    sized = ((fqn, _in_size(observed.model.get_submodule(fqn), one, one_head)) for fqn, one in tried.items())
+    return {fqn: OwnHeads(fqn, *one_head, shared_kv=one) for fqn, one in sized if one is not None}
 
 
 def _is_fused(core: Core, call: AttentionCall) -> bool:

@@ -49,6 +49,17 @@ def try_shared_kv(
     return _tried(model, config, fqns=fqns, blocks=blocks, kv_heads=kv_heads, find=find_shared_kv)
 
 
+def try_multi_query(
+    model: PreTrainedModel, config: PreTrainedConfig, *, fqns: Sequence[str], blocks: Sequence[str]
+) -> Mapping[str, SharedKv]:
+    """What makes attentions work where all ranks compute their one key/value head, by fqn."""
+
+    def find(call: Call, heads: Heads, dtype: torch.dtype) -> SharedKv | None:
+        return find_shared_kv(call, (heads[0], 1), dtype)
+
+    return _tried(model, config, fqns=fqns, blocks=blocks, kv_heads=None, find=find)
+
+
 def _tried(
     model: PreTrainedModel,
     config: PreTrainedConfig,
