@@ -40,7 +40,8 @@ def verdict(old: Graph, new: Graph, *, step: int = 0, allowed: Collection[str] =
         names = tuple(dict.fromkeys(name for name, _ in refused))
         texts = "; ".join(f"{change.name} {middle(change)}" for _, change in refused)
         reason = f"this plan trains differently from the checkpoint's plan: {texts}"
-        return Verdict(State.REFUSED, reason, f"restore the old value, or pass {_flags(names)}", names)
+        help = f"restore the old value, pass {_flags(names)}, or start a new run with another --run-dir"
+        return Verdict(State.REFUSED, reason, help, names)
     if step >= new.num_steps:
         reason = f"the checkpoint is of step {step}, and the plan ends after step {new.num_steps}"
         return Verdict(State.NOTHING_TO_TRAIN, reason, notes=tuple(_notes(changes)))

@@ -158,7 +158,7 @@ CHECKPOINT = "\ncheckpoint {\n  save_every = 1 steps\n}\n"
     ("setting", "code", "line"),
     [
         ("mesh.tp=4", 0, "resume: continues"),
-        ("optimizer.kind.lr=2e-3", 1, "help: restore the old value, or pass --allow-change 'optimizer lr'"),
+        ("optimizer.kind.lr=2e-3", 1, "help: restore the old value, pass --allow-change 'optimizer lr'"),
         ("model.seed=1", 1, "resume: refused: the checkpoint was trained with another seed"),
         ("checkpoint.resume=none", 1, "and the plan does not resume"),
     ],

@@ -236,6 +236,7 @@ def _execute(
         store = _meet(compiled, launch, device=device, claim=claim)
     display = session = None
     observer: Observer = Silent()
+    listener.notice.saves = bool(graph.save)
     try:
         if needs_shared_folder(graph):
             require_shared_folder(store, launch, directory.path)

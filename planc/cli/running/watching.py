@@ -155,7 +155,7 @@ class Listener:
     def acknowledge(self, name: str) -> None:
         """Print that a signal was received, since the run may take a while to stop."""
         again = "; send it again to exit at once" if name in {number.name for number in _AT_ONCE} else ""
-        does = "saving, then exiting" if self.notice.has_trained else "exiting"
+        does = "saving, then exiting" if self.notice.has_trained and self.notice.saves else "exiting"
         text = f"{name} received on rank {self.launch.rank}: {does}{again}"
         print(f"planc: {text}", file=sys.stderr, flush=True)
 

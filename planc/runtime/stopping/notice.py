@@ -21,6 +21,8 @@ class Notice:
     """The last finished step. None before the first step, when there is nothing to save."""
     has_trained: bool = False
     """This process has changed a weight, so there is something new to save."""
+    saves: bool = True
+    """The plan saves checkpoints."""
     undone: list[str] = field(default_factory=list)
     """What the run left undone, as text; the same command does it."""
     is_agreed: bool = False
