@@ -40,10 +40,12 @@ class Memory:
 
     def spike(self, loss: float, *, deviations: float, window: int) -> Level | None:
         """The level that the loss exceeds; None if it does not, or if there are too few losses to tell."""
-        if len(self.losses) < window:
-            return None
-        found = level(self.losses[-window:])
-        return found if loss - found.median > deviations * found.deviation else None
+        found = self.level(window=window)
+        return found if found and loss - found.median > deviations * found.deviation else None
+
+    def level(self, *, window: int) -> Level | None:
+        """The level of the last losses; None if there are too few."""
+        return level(self.losses[-window:]) if len(self.losses) >= window else None
 
     def taken(self, loss: float, *, window: int) -> Memory:
         """After a step that was taken."""

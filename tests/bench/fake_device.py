@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 DEVICE = torch.device("cpu", 0)
 """The fake device: tensors on it report plain `cpu`, which never equals it."""
 _ROOT = Path(__file__).parents[2]
+_TORCH = Path(torch.__file__).parent
 _OWN = ("fake_device.py", "syncs.py")
 _NUMBERS = ("_local_scalar_dense", "equal", "is_nonzero", "item")
 """Ops that return a number to the host."""
@@ -181,11 +182,9 @@ class _Ops(TorchDispatchMode):
             is_to = is_from
         if is_to and not is_from and not (is_free and self.device.is_pinned(source)):
             return "a copy to the device from pageable memory" if is_free else "a blocking copy to the device"
-        if is_from and not is_to:
-            # Into memory of its own, a copy that does not block is pinned.
-            if not is_free or (target is not None and not self.device.is_pinned(target)):
-                return "a blocking copy to the host"
-        return ""
+        # Into memory of its own, a copy that does not block is pinned.
+        is_free = is_free and (target is None or self.device.is_pinned(target))
+        return "a blocking copy to the host" if is_from and not is_to and not is_free else ""
 
     def _place(
         self, func: Any, namespace: str, args: Any, kwargs: Any, given: list[Tensor], here: Any, results: Any
@@ -272,11 +271,13 @@ def _is_in(known: dict[int, StorageWeakRef], tensor: Tensor) -> bool:
 
 
 def _line() -> str:
-    """The innermost line of planc, or else of what is not PyTorch."""
-    frames = [one for one in traceback.extract_stack()[:-2] if Path(one.filename).name not in _OWN]
-    ours = [one for one in frames if Path(one.filename).is_relative_to(_ROOT / "planc")]
-    models = [one for one in frames if "transformers" in one.filename]
-    frame = (ours or models or frames)[-1]
+    """The innermost line that is not PyTorch's: planc's own, or one of the model's code."""
+    frames = (one for one in reversed(traceback.extract_stack()) if not _is_passed_over(Path(one.filename)))
+    frame = next(frames)
     path = Path(frame.filename)
     name = path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else Path(*path.parts[-3:])
     return f"{name}:{frame.lineno} {frame.line}"
+
+
+def _is_passed_over(path: Path) -> bool:
+    return path.name in _OWN or path.is_relative_to(_TORCH) or path.name == "contextlib.py"

@@ -1,4 +1,4 @@
-"""What a step waits for: `python -m tests.bench.syncs` lists every op for which the host waits for the device.
+"""What a step waits for: `python -m tests.bench.syncs` lists every wait of the host for the device.
 
 Real steps of the real runtime, on a device in name only (see `fake_device`). A usual step logs, clips, is
 guarded, has several micro-batches, and stands between two others of its kind.
@@ -16,8 +16,9 @@ import torch.distributed as dist
 
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position, run
+from planc.runtime.observer import StepMetrics
 from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.reporting.phase_times import PhaseClock
+from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.session import Session
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Metrics, Task, open_session
@@ -92,9 +93,11 @@ class Listening(TorchBackend):
 
     def __init__(self, session: Session, device: FakeDevice, before_op: BeforeOp | None) -> None:
         super().__init__(session)
-        self.clock = session.clock = PhaseClock(DEVICE)
-        self.clock._has_events = True
         self.fake, self.before_op = device, before_op
+
+    def started(self, *, first_step: int) -> None:
+        super().started(first_step=first_step)
+        self.session.own_time = OwnTime(has_device_queue=True)
 
     def execute(self, op: Op, position: Position) -> None:
         self.fake.is_listing = position.step == STEP
@@ -105,22 +108,22 @@ class Listening(TorchBackend):
 
 def waits_of_rank(
     rank: int, world_size: int, task: Task, before_op: BeforeOp | None
-) -> tuple[list[Wait], list[float]]:
-    """The waits of a usual step on this rank, and the losses of all steps."""
+) -> tuple[list[Wait], list[StepMetrics]]:
+    """The waits of a usual step on this rank, and the metrics of all steps."""
     fake, metrics = FakeDevice(), Metrics()
     session = open_session(task, metrics)
-    session.device, session.reports_sample_ids = DEVICE, False
+    session.device, session.has_queue, session.reports_sample_ids = DEVICE, True, False
     with fake.entered():
         backend = Listening(session, fake, before_op)
-        run(task.graph, backend, stop_after=STEP + 1)
+        run(task.graph, backend, stop_after=task.stop_after)
         astray = [name for name, one in session.model.named_parameters() if not fake.has(one)]
     assert not astray, f"not on the device: {astray}"
     dist.destroy_process_group()
-    return fake.waits, [one.loss for one in metrics.steps]
+    return fake.waits, metrics.steps
 
 
-def waits(case: Case, folder: Path, *, before_op: BeforeOp | None = None) -> Sequence[Sequence[Wait]]:
-    """The waits of a usual step, by rank."""
+def task_of(case: Case, folder: Path) -> Task:
+    """The run of a case, with its text in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "text.txt").write_text("the mesh of ranks holds every weight once, and sums gradients. " * 400)
     mesh = "".join(f"  {name} = {size}\n" for name, size in case.sizes.items())
@@ -128,8 +131,14 @@ def waits(case: Case, folder: Path, *, before_op: BeforeOp | None = None) -> Seq
     text = _PLAN.format(mesh=mesh, parallel=case.parallel, tokens=64 * 3 * num_dp)
     graph = checked(write_plan(folder, text=text)).graph
     assert graph is not None
-    task = Task(graph, folder, folder / "run")
-    return [found for found, _ in run_ranks(waits_of_rank, graph.world_size, task, before_op, init=False)]
+    return Task(graph, folder, folder / "run", stop_after=STEP + 1)
+
+
+def waits(case: Case, folder: Path, *, before_op: BeforeOp | None = None) -> Sequence[Sequence[Wait]]:
+    """The waits of a usual step, by rank."""
+    task = task_of(case, folder)
+    found = run_ranks(waits_of_rank, task.graph.world_size, task, before_op, init=False)
+    return [waits for waits, _ in found]
 
 
 def measure(folder: Path) -> list[Result]:

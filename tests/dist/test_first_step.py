@@ -133,12 +133,6 @@ def test_a_resumed_run_compares_its_own_first_step(workspace: Path, tmp_path: Pa
     assert (first.counted, first.saved) == ((4,), ("step-3",))
 
 
-def test_a_step_without_labels_is_passed_over(workspace: Path, tmp_path: Path) -> None:
-    graph = compile_case(CASES[0], workspace=workspace)
-    for one in run_compared(graph, workspace / CASES[0].model, tmp_path, fault="no labels", since=2):
-        assert (one.code, one.counted) == (None, (1, 2))
-
-
 def test_a_step_whose_norm_was_measured_twice_is_passed_over(workspace: Path, tmp_path: Path) -> None:
     graph = compile_case(CASES[0], workspace=workspace)
     for one in run_compared(graph, workspace / CASES[0].model, tmp_path, fault="huge gradients", since=2):

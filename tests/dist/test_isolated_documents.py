@@ -40,7 +40,7 @@ def positions() -> Tensor:
 def attention(kind: Kind, balance: Balance, *, isolates: bool = True) -> str:
     documents = Documents() if isolates else None
     if documents is not None:
-        documents.begin(positions().numpy(), device=torch.device("cpu"))
+        documents.begin(positions().numpy(), on_device=positions())
     group = None if kind == "plain" else dist.group.WORLD
     return register_attention(kind, group=group, balance=balance, name="test", documents=documents)
 
@@ -200,7 +200,8 @@ def test_plain_attention_attends_to_each_document_alone_within_a_window(window: 
 def test_no_scores_between_documents_exist() -> None:
     """A mask of the whole sequence alone would have 2_048 x 2_048 elements."""
     documents, length = Documents(), 2_048
-    documents.begin(np.tile(np.arange(128), (1, length // 128)), device=torch.device("cpu"))
+    places = np.tile(np.arange(128), (1, length // 128))
+    documents.begin(places, on_device=torch.from_numpy(places))
     name = register_attention("plain", group=None, balance="none", name="test", documents=documents)
     query = torch.randn(1, 2, length, 8, requires_grad=True)
     with LargestTensor() as largest:

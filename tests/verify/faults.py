@@ -37,7 +37,8 @@ class Planted:
 def loss_over_local_tokens(session: Session, op: Op, position: Position) -> None:
     """Each rank divides its loss by its own tokens."""
     if isinstance(op, ops.ShardContext) and position.micro_step == 0:
-        session.batch_tokens //= session.dp_size
+        assert session.num_labels is not None
+        session.num_labels //= session.dp_size
 
 
 def gradients_averaged(session: Session, op: Op, position: Position) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Seconds = Sequence[float] | npt.NDArray[np.float64]
 
 FACTOR = 1.5
 """Times the other ranks' median: a rank that takes longer for its own part of a step straggles."""
@@ -38,17 +42,17 @@ class Stragglers:
     named: tuple[int, ...] = ()
     """The ranks that straggle now."""
     _suspects: frozenset[int] = frozenset()
-    _sums: list[float] = field(default_factory=list)
+    _sums: npt.NDArray[np.float64] | None = None
     _num_steps: int = 0
 
-    def add(self, seconds: Sequence[float], *, num_steps: int) -> tuple[Straggler, ...]:
+    def add(self, seconds: Seconds, *, num_steps: int) -> tuple[Straggler, ...]:
         """The ranks that straggle now but did not before. `seconds` are each rank's total."""
-        self._sums = [sum(pair) for pair in zip(self._sums or [0.0] * len(seconds), seconds, strict=True)]
+        self._sums = np.asarray(seconds, dtype=np.float64) + (0.0 if self._sums is None else self._sums)
         self._num_steps += num_steps
         if self._num_steps < _STEPS:
             return ()
-        found = standing_out([total / self._num_steps for total in self._sums])
-        self._sums, self._num_steps = [], 0
+        found = standing_out(self._sums / self._num_steps)
+        self._sums, self._num_steps = None, 0
         slow = frozenset(one.rank for one in found)
         # Once may be chance; a reported rank stays reported until it keeps up again.
         confirmed = tuple(one for one in found if one.rank in self._suspects)
@@ -58,12 +62,16 @@ class Stragglers:
         return new
 
 
-def standing_out(seconds: Sequence[float]) -> tuple[Straggler, ...]:
+def standing_out(seconds: Seconds) -> tuple[Straggler, ...]:
     """The ranks whose seconds stand out from those of the others, at most eight, the slowest first."""
-    slowest = sorted(range(len(seconds)), key=lambda rank: -seconds[rank])[:_MAX_NAMED]
-    found = []
-    for rank in slowest if len(seconds) > 1 else ():
-        others = median([*seconds[:rank], *seconds[rank + 1 :]])
-        if seconds[rank] > FACTOR * others and seconds[rank] - others > _LEAST_SECONDS:
-            found.append(Straggler(rank, seconds[rank], others))
+    own = np.asarray(seconds, dtype=np.float64)
+    unseen, found = own.copy(), list[Straggler]()
+    for _ in range(min(_MAX_NAMED, len(own)) if len(own) > 1 else 0):
+        rank = int(unseen.argmax())
+        others = float(np.median(np.delete(own, rank)))
+        if not (own[rank] > FACTOR * others and own[rank] - others > _LEAST_SECONDS):
+            # A faster rank has a slower one among the others: it stands out even less.
+            break
+        found.append(Straggler(rank, float(own[rank]), others))
+        unseen[rank] = -np.inf
     return tuple(found)

@@ -298,7 +298,7 @@ def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) 
     gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
     squared_norm(gradients, device=session.device)
     if op.max_norm is not None:
-        scale(gradients, factor=0.5)
+        scale(gradients, factor=torch.tensor(0.5, dtype=torch.float64))
 
 
 def reduce_metrics(session: Session, op: ops.ReduceMetrics, position: Position) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from torch.profiler import record_function
 
 from planc.graph import ops
-from planc.graph.op import Op
+from planc.graph.op import Op, Stage
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position
 from planc.runtime.ranks.lost_ranks import coordinates
@@ -22,6 +22,7 @@ from planc.runtime.torch.parallel import gradients, heads, mesh, replicas, tenso
 from planc.runtime.torch.reporting import log as reporting_log
 from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.reporting import profile as reporting_profile
+from planc.runtime.torch.reporting.line import write_line
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.phase_times import PhaseClock
 from planc.runtime.torch.session import Session
@@ -89,9 +90,10 @@ class TorchBackend:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.clock = session.clock = PhaseClock(session.device)
+        self.clock = session.clock = PhaseClock(has_queue=session.has_queue)
 
     def execute(self, op: Op, position: Position) -> None:
+        self._write_line(op)
         self.clock.enter(phase_of(op))
         if self.session.own_time is not None:
             self.session.own_time.enter(op)
@@ -103,6 +105,12 @@ class TorchBackend:
         # A trace shows the plan's own ops, with their lines, around PyTorch's.
         with record_function(f"{op.name} {op.span or ''}".rstrip()):
             self._handle(op, position)
+
+    def _write_line(self, op: Op) -> None:
+        """Write the line of the last step if it is complete, and before a save in any case."""
+        line = self.session.line
+        if line is not None and (op.stage is Stage.SAVE or line.most.is_there()):
+            write_line(self.session)
 
     def _handle(self, op: Op, position: Position) -> None:
         first_step = self.session.first_step
@@ -120,16 +128,20 @@ class TorchBackend:
     def started(self, *, first_step: int) -> None:
         if self.session.watch is not None:
             # With a watch, this process is one rank, and all its waits are that rank's.
-            self.session.own_time = OwnTime(has_device_queue=self.session.device.type == "cuda")
+            self.session.own_time = OwnTime(has_device_queue=self.session.has_queue)
         self.session.observer.started(first_step=first_step, num_steps=self.session.graph.num_steps)
 
     def ends_after(self, *, step: int) -> bool:
-        return preemption.ends_after(self.session, step=step)
+        is_ending = preemption.ends_after(self.session, step=step)
+        if is_ending:
+            write_line(self.session)
+        return is_ending
 
     def abandons_step(self) -> bool:
         return preemption.stops_here(self.session, in_step=True)
 
     def abandon_step(self, *, step: int) -> None:
+        write_line(self.session)
         preemption.abandon_step(self.session, step=step)
 
     def pending_evaluations(self) -> Sequence[ops.Evaluate]:
@@ -146,6 +158,8 @@ class TorchBackend:
         if code is ExitCode.NUMERICS:
             # All ranks are alive, and the step being saved is before the one that went wrong.
             background_saving.finish_save(self.session)
+        if self.session.line is not None and self.session.line.most.is_there():
+            write_line(self.session)
         if self.session.rank_log is not None:
             self.session.rank_log.write("failed", message=message, exit_code=int(code))
         watch = self.session.watch

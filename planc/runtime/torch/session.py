@@ -40,6 +40,7 @@ from planc.vocab import MeshDim
 if TYPE_CHECKING:
     # Lazy: they import this module.
     from planc.runtime.torch.agreement.first_step import FirstStep
+    from planc.runtime.torch.reporting.line import Line
     from planc.runtime.torch.reporting.profile import Trace
 
 T = TypeVar("T")
@@ -82,6 +83,8 @@ class Session:
     observer: Observer
     device: torch.device
     reports_sample_ids: bool = False
+    has_queue: bool = field(init=False)
+    """The device works later than it is asked to, so the host waits where it reads."""
     reads: Reads = field(default_factory=Reads)
     """What this rank has read since the last agreement of ranks."""
     sources: tuple[tuple[str, str], ...] = ()
@@ -93,6 +96,8 @@ class Session:
     """The trackers, if the plan names any and this is rank 0."""
     trace: Trace | None = None
     """The trace under way, in the steps that the plan profiles."""
+    line: Line | None = None
+    """The last logged step's, until it is written."""
     work: Work | None = None
     """None if the FLOPs of a step are unknown."""
     first_step: FirstStep | None = None
@@ -147,19 +152,27 @@ class Session:
     batch_since: tuple[int, int] = (0, 0)
     """A step, and the samples consumed by then: every step since has had the same number of samples."""
     batch: list[MicroBatch] = field(default_factory=list)
+    num_labels: Tensor | None = None
+    """The number of target tokens of the step, over all ranks: on the device."""
     batch_tokens: int = 0
-    """The number of target tokens of the step, over all ranks."""
+    """The same number, once the step is read."""
     local_batch: LocalBatch | None = None
     logits: Tensor | None = None
     loss: Tensor | None = None
     step_loss: Tensor | None = None
     """This rank's share of the step's loss, summed over micro steps."""
+    mean_loss: float = 0.0
+    """The step's loss over all ranks, once the step is read."""
+    squared_norm: Tensor | None = None
+    """The square of the gradient norm."""
     grad_norm: float = 0.0
+    """The gradient norm before clipping, once the step is read."""
     guard: GuardState = field(default_factory=GuardState)
     step_started: float = 0.0
 
     def __post_init__(self) -> None:
         self.stop_points = StopPoints(self.notice)
+        self.has_queue = self.device.type == "cuda"
 
     @property
     def mesh(self) -> DeviceMesh:

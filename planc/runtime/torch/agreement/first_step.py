@@ -52,10 +52,10 @@ class FirstStep:
     def compare(self, session: Session, position: Position) -> None:
         """RunError on every rank if one of them sent other collectives.
 
-        The next step is compared instead if this one has no labels, on which the guard agrees on nothing, or
-        gradients so large, or not finite, that their norm was measured twice.
+        The next step is compared instead if this one has gradients so large, or not finite, that their norm
+        was measured twice.
         """
-        if session.batch_tokens == 0 or not session.grad_norm < _LARGE_NORM:
+        if not session.grad_norm < _LARGE_NORM:
             return
         session.first_step = None
         rank = session.launch.rank

@@ -27,11 +27,11 @@ class Documents:
         self._starts: Tensor | None = None
         self._biases: dict[Hashable, Tensor] = {}
 
-    def begin(self, position_ids: Places, *, device: torch.device) -> None:
+    def begin(self, position_ids: Places, *, on_device: Tensor) -> None:
         """Start a new micro-batch, of positions [B, S] in the order of the sequence, which restart with every
-        document."""
+        document. `on_device` are the same positions."""
         self._places = position_ids
-        self._starts = document_starts(torch.from_numpy(position_ids).to(device))
+        self._starts = document_starts(on_device)
         self._biases.clear()
 
     def spans(self) -> list[list[tuple[int, int]]]:

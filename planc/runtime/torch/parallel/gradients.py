@@ -15,7 +15,6 @@ from planc.graph.ops import AllReduceGradients, ClipGradients, SyncGradients
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.local_parts import layout_of, local_of
 from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.guarding import require_finite
 
 _ROW = 4096
 """Elements whose squares are summed in the gradient's own precision."""
@@ -96,30 +95,56 @@ def sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> 
 
 @torch.no_grad()
 def clip_gradients(session: Session, op: ClipGradients, position: Position) -> None:
-    """Scale all gradients so their global norm is at most `max_norm`.
+    """Scale all gradients so their global norm is at most `max_norm`, unless it is not finite."""
+    gradients = _gradients(session)
+    session.squared_norm = squared_norm(gradients, device=session.device)
+    if op.max_norm is not None:
+        _clip(session, gradients, squared=session.squared_norm, max_norm=op.max_norm)
 
-    RunError with the numerics code if the norm is not finite: the step would corrupt every weight.
+
+def measure_again(session: Session) -> float:
+    """The norm of gradients whose squares overflow float32, which are then clipped; else NaN or inf.
+
+    All ranks have the same sum of squares, so all of them measure again.
     """
-    gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
-    session.grad_norm = global_norm(gradients, device=session.device)
-    require_finite(session, position, name="gradient norm", value=session.grad_norm)
-    if op.max_norm is not None and session.grad_norm > op.max_norm:
-        scale(gradients, factor=op.max_norm / (session.grad_norm + 1e-6))
+    gradients = _gradients(session)
+    squared = squared_norm(gradients, device=session.device, dtype=torch.float64)
+    op = next(op for op in session.graph.step if isinstance(op, ClipGradients))
+    if op.max_norm is not None:
+        _clip(session, gradients, squared=squared, max_norm=op.max_norm)
+    return norm_of(squared.item())
 
 
-def scale(gradients: Iterable[Tensor], *, factor: float) -> None:
-    """Multiply every gradient in place."""
+def _gradients(session: Session) -> list[Tensor]:
+    return [p.grad for p in session.model.parameters() if p.grad is not None]
+
+
+def _clip(session: Session, gradients: Sequence[Tensor], *, squared: Tensor, max_norm: float) -> None:
+    factor = clip_factor(squared, max_norm=max_norm)
+    # With a queue, reading the factor would cost more than to multiply by 1.
+    if session.has_queue or factor.item() != 1.0:
+        scale(gradients, factor=factor)
+
+
+def clip_factor(squared: Tensor, *, max_norm: float) -> Tensor:
+    """The factor that clips gradients of this squared norm, in float64; 1 if the norm is not finite."""
+    norm = squared.sqrt()
+    factor = torch.full_like(norm, max_norm) / (norm + 1e-6)
+    return torch.where(norm.isfinite() & (norm > max_norm), factor, 1.0)
+
+
+def scale(gradients: Iterable[Tensor], *, factor: Tensor) -> None:
+    """Multiply every gradient in place, in float32 at least."""
     for gradient in gradients:
-        local_of(gradient).mul_(factor)
+        local = local_of(gradient)
+        own = factor.to(local.device, torch.promote_types(local.dtype, torch.float32))
+        # A scalar would be rounded to the gradient's dtype first; a vector of one element is not.
+        local.mul_(own if own.dtype == local.dtype else own.view(1))
 
 
-def global_norm(gradients: Sequence[Tensor], *, device: torch.device) -> float:
-    """The 2-norm over every distinct gradient element, the same on every rank."""
-    total = squared_norm(gradients, device=device).item()
-    if not math.isfinite(total):
-        # Squares overflow float32 where values do not: all ranks have the same total, and sum again.
-        total = squared_norm(gradients, device=device, dtype=torch.float64).item()
-    return math.sqrt(total) if total >= 0 else math.nan
+def norm_of(squared: float) -> float:
+    """The norm of this square; NaN if it has none."""
+    return math.sqrt(squared) if squared >= 0 else math.nan
 
 
 def squared_norm(

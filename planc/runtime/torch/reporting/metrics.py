@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -15,41 +16,59 @@ from planc.graph.ops import Log, ReduceMetrics
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import StepMetrics
 from planc.runtime.schedule import learning_rate_factor
+from planc.runtime.torch.copies import Arrival, to_device
+from planc.runtime.torch.reporting.line import Line, write_line
 from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.guarding import require_finite
-from planc.runtime.torch.training.preemption import read_stop_requests, sum_stop_requests
+from planc.runtime.torch.training.bad_steps import guard_of
+from planc.runtime.torch.training.preemption import sum_stop_requests
+from planc.runtime.torch.training.step_read import read_step
 from planc.vocab import SAMPLE_DIMS, MeshDim
 
 
 def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> None:
-    """Sum the loss over all ranks: each rank divides by the global token count, so the sum is the mean."""
+    """Sum the loss over all ranks: each rank divides by the global token count, so the sum is the mean.
+
+    A guard has a verdict to add to what is read from the device; without one, it is read here.
+    """
     sum_stop_requests(session, op)
-    assert session.step_loss is not None
-    require_finite(session, position, name="loss", value=session.step_loss.item())
-    read_stop_requests(session)
+    if guard_of(session) is None:
+        read_step(session, position)
 
 
 def log(session: Session, op: Log, position: Position) -> None:
+    """Write the step's line, or with a device's queue as soon as the most of any rank is known."""
     is_due = position.step % op.every_steps == 0 or position.step == session.graph.num_steps
     if not is_due and not session.evaluations and not session.pending_evaluations:
         return
-    assert session.step_loss is not None
-    loss = session.step_loss.item()
     seconds = time.perf_counter() - session.step_started
     spent = session.clock.read() if session.clock is not None else {}
     memory = _memory_bytes(session.device)
     if session.rank_log is not None:
-        own = {"step": position.step, "loss": loss, "seconds": seconds, "memory_bytes": memory[0]}
-        session.rank_log.write("step", **own, phase_seconds={phase: ns / 1e9 for phase, ns in spent.items()})
+        own = {"step": position.step, "loss": session.mean_loss, "seconds": seconds}
+        phase_seconds = {phase: ns / 1e9 for phase, ns in spent.items()}
+        session.rank_log.write("step", **own, memory_bytes=memory[0], phase_seconds=phase_seconds)
     own_times, num_steps = _own_times(session)
-    most = _most_of_any_rank(session, (*memory, *spent.values(), *own_times))
+    own_values = np.concatenate((np.array((*memory, *spent.values()), dtype=np.int64), own_times))
+    session.line = Line(
+        metrics=_metrics(session, position, seconds=seconds),
+        num_memory=len(memory),
+        phases=tuple(spent),
+        num_steps=num_steps,
+        most=_most_of_any_rank(session, own_values),
+    )
+    if not session.has_queue or position.is_last_step:
+        write_line(session)
+
+
+def _metrics(session: Session, position: Position, *, seconds: float) -> StepMetrics:
+    """What all ranks know alike."""
     sample_ids = _sample_ids(session) if session.reports_sample_ids else ()
     peak = session.optimizer.defaults["lr"]
     tokens = tokens_per_step(session.graph).count
     work, is_cuda = session.work, session.device.type == "cuda"
-    metrics = StepMetrics(
+    return StepMetrics(
         step=position.step,
-        loss=loss,
+        loss=session.mean_loss,
         grad_norm=session.grad_norm,
         learning_rate=peak * learning_rate_factor(session.schedule, step=position.step),
         tokens=tokens,
@@ -57,49 +76,35 @@ def log(session: Session, op: Log, position: Position) -> None:
         tokens_per_second=tokens / seconds,
         tokens_per_second_per_device=tokens / session.graph.world_size / seconds,
         seconds=seconds,
-        memory_bytes=most[0],
+        memory_bytes=0,
         memory_kind="allocated" if is_cuda else "process",
-        memory_reserved_bytes=most[1] if is_cuda else None,
         tflops_per_second_per_device=work.tflops_per_second_per_device(seconds=seconds) if work else None,
         # The plan's device is an accelerator: its peak does not apply to a CPU.
         mfu=work.mfu(seconds=seconds) if work and is_cuda else None,
-        phase_seconds={phase: ns / 1e9 for phase, ns in zip(spent, most[len(memory) :], strict=False)},
         sample_ids=sample_ids,
         evaluations=tuple(session.evaluations),
         is_skipped=session.guard.is_skipped or None,
-        stragglers=_note_stragglers(session, position, most[len(memory) + len(spent) :], num_steps=num_steps),
     )
-    session.observer.stepped(metrics)
 
 
-def _own_times(session: Session) -> tuple[list[int], int]:
+def _own_times(session: Session) -> tuple[npt.NDArray[np.int64], int]:
     """This rank's nanoseconds since the last log, in its own place, and their number of steps."""
     if session.own_time is None:
-        return [], 0
+        return np.zeros(0, dtype=np.int64), 0
     own_ns, num_steps = session.own_time.take()
     # Zeros in the others' places, so a maximum over all ranks gives each rank's own.
-    return [own_ns * (rank == session.launch.rank) for rank in range(session.launch.world_size)], num_steps
+    own_times = np.zeros(session.launch.world_size, dtype=np.int64)
+    own_times[session.launch.rank] = own_ns
+    return own_times, num_steps
 
 
-def _note_stragglers(
-    session: Session, position: Position, own_ns: Sequence[int], *, num_steps: int
-) -> tuple[int, ...]:
-    """The ranks that slow down the others, the same on every rank; new ones are reported."""
-    if session.own_time is None:
-        return ()
-    stragglers = session.own_time.stragglers
-    for found in stragglers.add([ns / 1e9 for ns in own_ns], num_steps=num_steps):
-        session.observer.noted(f"warning: step {position.step}: {found}")
-    return stragglers.named
-
-
-def _most_of_any_rank(session: Session, values: Sequence[int]) -> list[int]:
+def _most_of_any_rank(session: Session, values: npt.NDArray[np.int64]) -> Arrival:
+    own = torch.from_numpy(values)
     if session.launch.world_size == 1:
-        return list(values)
-    tensor = torch.tensor(values, dtype=torch.int64, device=session.device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    maxima: list[int] = tensor.tolist()
-    return maxima
+        return Arrival(own, has_queue=False)
+    most = to_device(session, own)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return Arrival(most, has_queue=session.has_queue)
 
 
 def _memory_bytes(device: torch.device) -> tuple[int, ...]:

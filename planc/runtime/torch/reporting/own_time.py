@@ -53,6 +53,13 @@ class OwnTime:
         if self._has_device_queue:
             self._own_ns += time.perf_counter_ns() - began
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Leave out a wait for the device, which waits for other ranks."""
+        began = time.perf_counter_ns()
+        yield
+        self._waited_ns += time.perf_counter_ns() - began
+
     def take(self) -> tuple[int, int]:
         """Own nanoseconds and the number of steps since the last call."""
         found = self._own_ns, self._num_steps

@@ -28,11 +28,16 @@ class _Mark:
 
 
 class PhaseClock:
-    """Marks the changes of phase. It does not synchronize until it is read."""
+    """Marks the changes of phase, and never waits for the device.
 
-    def __init__(self, device: torch.device) -> None:
-        self._has_events = device.type == "cuda"
+    The time of a device's queue is known up to the last mark before the host waited for it: what comes after
+    counts toward the next reading, as saves do.
+    """
+
+    def __init__(self, *, has_queue: bool) -> None:
+        self._has_queue = has_queue
         self._marks: list[_Mark] = []
+        self._num_settled = 0
         self._saving_ns = 0
 
     def enter(self, phase: str) -> None:
@@ -40,30 +45,37 @@ class PhaseClock:
         if not self._marks or self._marks[-1].phase != phase:
             self._marks.append(self._now(phase))
 
+    def settle(self) -> None:
+        """The host has waited for the device, which has passed all marks so far."""
+        self._num_settled = len(self._marks)
+
     def begin_step(self) -> None:
         """Forget the previous step, but not its saves: they come after its metrics."""
-        self._saving_ns += sum(mark.until(later) for mark, later in self._spans() if mark.phase == CHECKPOINT)
-        self._marks = self._marks[-1:]
+        self._saving_ns += sum(mark.until(later) for mark, later in self._take() if mark.phase == CHECKPOINT)
 
     def read(self) -> dict[str, int]:
         """Nanoseconds by phase, in the order of PHASES: of this step, and of saves since the last call."""
-        if self._marks:
+        if self._marks and not self._has_queue:
             self._marks.append(self._now(self._marks[-1].phase))
-            if (last := self._marks[-1].event) is not None:
-                last.synchronize()
         found = dict.fromkeys(PHASES, 0)
-        for mark, later in self._spans():
+        for mark, later in self._take():
             found[mark.phase] += mark.until(later)
         found[CHECKPOINT] += self._saving_ns
-        self._saving_ns, self._marks = 0, self._marks[-1:]
+        self._saving_ns = 0
         return found
 
-    def _spans(self) -> Iterable[tuple[_Mark, _Mark]]:
-        return pairwise(self._marks)
+    def _take(self) -> Iterable[tuple[_Mark, _Mark]]:
+        """The spans whose time is known; they are forgotten."""
+        if not self._has_queue:
+            self.settle()
+        known = self._marks[: self._num_settled]
+        self._marks = self._marks[max(0, self._num_settled - 1) :]
+        self._num_settled = min(1, self._num_settled)
+        return pairwise(known)
 
     def _now(self, phase: str) -> _Mark:
         event = None
-        if self._has_events:
+        if self._has_queue:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
         return _Mark(phase, time.perf_counter_ns(), event)

@@ -26,6 +26,7 @@ from planc.runtime.numerics import MAX_SEQUENCES
 from planc.runtime.torch.agreement.prepared_data import FailedElsewhereError, require_prepared
 from planc.runtime.torch.attention.documents import document_starts
 from planc.runtime.torch.attention.sharding import shard
+from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.session import LocalBatch, Session
 from planc.tables import plural
 
@@ -75,7 +76,7 @@ def opened(session: Session, spec: DataSpec, *, vocab_size: int, label: str) -> 
 
 
 def next_batch(session: Session, op: NextBatch, position: Position) -> None:
-    """Take the step's micro-batches, and count the tokens that normalize the loss."""
+    """Take the step's micro-batches, and count the tokens that normalize the loss, on the device."""
     session.step_started = time.perf_counter()
     if session.clock is not None:
         session.clock.begin_step()
@@ -84,16 +85,11 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     session.evaluations, session.pending_evaluations = [], ()
     session.guard.micro_losses = []
     local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
-    count = torch.tensor(local, dtype=torch.int64, device=session.device)
-    session.batch_tokens = int(session.sum_over(count, op.count_over))
-    # A step without labels has no gradient. Neither decay nor momentum may move a weight for it.
-    session.guard.is_skipped = session.batch_tokens == 0
-    if session.batch_tokens == 0 and not session.is_warned_of_no_labels:
-        session.is_warned_of_no_labels = True
-        session.observer.noted(
-            f"step {position.step} has no labels and changes no weight; metrics.jsonl marks every such step"
-        )
+    # Filled on the device: a number copied to it would wait for it.
+    count = torch.full((), local, dtype=torch.int64, device=session.device)
+    session.num_labels = session.sum_over(count, op.count_over)
     session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
+    session.squared_norm = torch.zeros((), dtype=torch.float64, device=session.device)
 
 
 def _read(session: Session, position: Position) -> list[MicroBatch]:
@@ -125,7 +121,7 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
     }
     if session.documents is not None:
         # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
-        session.documents.begin(batch.position_ids, device=session.device)
+        session.documents.begin(batch.position_ids, on_device=to_device(session, tensors["position_ids"]))
     if op.first_position is not None or op.uncounted_token is not None:
         tensors["position_ids"] = model_positions(
             tensors["input_ids"],
@@ -142,7 +138,7 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
                 index=session.coordinate(mesh_dim),
                 balance=op.balance,  # type: ignore[arg-type]
             )
-    session.local_batch = LocalBatch(**{name: tensor.to(session.device) for name, tensor in tensors.items()})
+    session.local_batch = LocalBatch(**{name: to_device(session, tensor) for name, tensor in tensors.items()})
 
 
 def model_positions(input_ids: Tensor, *, places: Tensor, first: int, uncounted_token: int | None) -> Tensor:

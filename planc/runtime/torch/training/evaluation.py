@@ -68,8 +68,8 @@ def evaluate(session: Session, op: Evaluate, position: Position) -> None:
 def _mean_loss(session: Session, op: Evaluate, position: Position) -> float | None:
     """The mean loss over a set; None if the run ends before it is known."""
     dataset = session.evaluation_sets[op.label]
-    step = (session.batch, session.batch_tokens, session.step_loss)
-    session.batch_tokens = dataset.num_target_tokens
+    step = (session.batch, session.num_labels, session.step_loss)
+    session.num_labels = torch.full((), dataset.num_target_tokens, dtype=torch.int64, device=session.device)
     total = session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
     session.model.eval()
     is_stopped = False
@@ -85,7 +85,7 @@ def _mean_loss(session: Session, op: Evaluate, position: Position) -> float | No
     session.model.train()
     if not is_stopped:
         session.sum_over(total, op.over)
-    session.batch, session.batch_tokens, session.step_loss = step
+    session.batch, session.num_labels, session.step_loss = step
     session.loss = None
     reshard(session)
     return None if is_stopped else total.item()

@@ -108,7 +108,8 @@ def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor
             stride=(shape[1], 1),
         )
     total = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL)
-    return total / max(session.batch_tokens, 1)
+    assert session.num_labels is not None
+    return total / session.num_labels.clamp(min=1)
 
 
 def backward(session: Session, op: Backward, position: Position) -> None:

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from planc.graph.ops import GuardStep, LoadWeights
-from planc.runtime.errors import ExitCode, RunError
+from planc.graph.ops import GuardStep
 from planc.runtime.interpreter import Position
 from planc.runtime.loss_window import Level
-from planc.runtime.numerics import MAX_NAMED, MicroBatch, Statement, describe, number, statement
-from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.numerics import Statement, describe
 from planc.runtime.torch.session import Session
+from planc.runtime.torch.training.bad_steps import all_statements, failure, highest, nonfinite
+from planc.runtime.torch.training.step_read import read_step
 
 _SOUND, _SPIKE, _NONFINITE = range(3)
-_UNCHANGED = "no weight was changed"
-
-
-def require_finite(session: Session, position: Position, *, name: str, value: float) -> None:
-    """RunError with the numerics code on every rank if the step's loss or gradient norm is NaN or inf.
-
-    The step would corrupt every weight. If the plan has a guard, the guard decides instead.
-    """
-    if not math.isfinite(value) and _guard(session) is None:
-        raise _failure(session, position, what=f"the {name} is {value}", statements=_nonfinite(session))
 
 
 def guard_step(session: Session, op: GuardStep, position: Position) -> None:
@@ -35,39 +23,44 @@ def guard_step(session: Session, op: GuardStep, position: Position) -> None:
 
     A step without labels is skipped already, and its loss does not predict the next one's.
     """
-    assert session.step_loss is not None
+    verdict = read_step(session, position, verdict=agree_on_worst(session, op, _own_verdict(session, op)))
     if session.batch_tokens == 0:
         return
-    state, spike = session.guard, op.loss_spike
-    loss = session.step_loss.item()
+    state, spike, loss = session.guard, op.loss_spike, session.mean_loss
     state.is_skipped = False
-    level: Level | None = None
-    verdict = _SOUND
-    if not (math.isfinite(loss) and math.isfinite(session.grad_norm)):
+    if not math.isfinite(session.grad_norm):
         verdict = _NONFINITE
-    elif spike is not None:
-        level = state.memory.spike(loss, deviations=spike.deviations, window=spike.window)
-        verdict = _SOUND if level is None else _SPIKE
-    verdict = int(agree_on_worst(session, op, torch.tensor(verdict, device=session.device)).item())
     if verdict == _SOUND:
         state.memory = state.memory.taken(loss, window=spike.window if spike else 0)
         return
     if verdict == _NONFINITE:
-        at_most, statements = op.nonfinite.at_most, _nonfinite(session)
+        at_most, statements = op.nonfinite.at_most, nonfinite(session)
         what = f"the loss is {loss:.6g} and the gradient norm {session.grad_norm:.6g}"
     else:
         assert spike is not None
-        at_most, statements = spike.at_most, _highest(session)
+        at_most, statements = spike.at_most, highest(session)
+        level = state.memory.spike(loss, deviations=spike.deviations, window=spike.window)
         what = f"the loss of {loss:.6g} is a spike{_over(loss, level)}"
     if at_most is None or state.memory.num_skipped >= at_most:
         if at_most is not None:
             what += f" after {_skips(state.memory.num_skipped)}"
-        raise _failure(session, position, what=what, statements=statements)
+        raise failure(session, position, what=what, statements=statements)
     _skip(session, position, what=what, own=statements)
 
 
-def _guard(session: Session) -> GuardStep | None:
-    return next((op for op in session.graph.step if isinstance(op, GuardStep)), None)
+def _own_verdict(session: Session, op: GuardStep) -> Tensor:
+    """This rank's verdict on the loss, computed where the loss is: the host has not read it yet.
+
+    It takes no account of the gradient norm, which is the same on every rank.
+    """
+    assert session.step_loss is not None
+    loss, spike = session.step_loss, op.loss_spike
+    is_nonfinite = ~loss.isfinite()
+    verdict = is_nonfinite.long() * _NONFINITE
+    if spike is not None and (level := session.guard.memory.level(window=spike.window)) is not None:
+        is_spike = loss - level.median > spike.deviations * level.deviation
+        verdict += (is_spike & ~is_nonfinite).long() * _SPIKE
+    return verdict
 
 
 def agree_on_worst(session: Session, op: GuardStep, verdict: Tensor) -> Tensor:
@@ -91,63 +84,5 @@ def _skip(session: Session, position: Position, *, what: str, own: Statement) ->
     """Keep the weights as they are, and report which sequences are skipped."""
     state = session.guard
     state.is_skipped, state.memory = True, state.memory.skipped()
-    found = describe(_all(session, own, topic=f"skip/{position.step}"))
+    found = describe(all_statements(session, own, topic=f"skip/{position.step}"))
     session.observer.noted(f"step {position.step} is skipped: {what}{'; ' if found else ''}{found}")
-
-
-def _failure(session: Session, position: Position, *, what: str, statements: Statement) -> RunError:
-    """The error that ends the run, with what every rank found, for the user and for status.json."""
-    found = _all(session, statements, topic=f"stop/{position.step}")
-    text = describe(found)
-    record = {
-        "step": position.step,
-        "gradient_norm": number(session.grad_norm),
-        "ranks": [{"rank": one.rank, **one.data()} for one in found if one.micro_batches or one.weights],
-    }
-    has_spoiled_weights = any(one.weights for one in found)
-    return RunError(
-        f"{what} at step {position.step}, and {_UNCHANGED}{': ' if text else ''}{text}",
-        code=ExitCode.NUMERICS,
-        help=_help_for_weights(session)
-        if has_spoiled_weights
-        else "inspect these sequences, lower the learning rate, or let `guard` skip such steps",
-        record={"numerics": record},
-    )
-
-
-def _help_for_weights(session: Session) -> str:
-    """A run that neither saved nor resumed has no checkpoint to resume from."""
-    if session.saved_step is not None:
-        return "resume from the previous checkpoint; if it happens again, suspect that rank's memory"
-    load = next((op for op in session.graph.setup if isinstance(op, LoadWeights)), None)
-    origin = f"check that the weights in {load.path}" if load else "check that the initial weights"
-    return f"{origin} are finite: there is no earlier checkpoint; if they are, suspect that rank's memory"
-
-
-def _all(session: Session, own: Statement, *, topic: str) -> list[Statement]:
-    if session.guard.statements is None:
-        return [own]
-    gathered = session.guard.statements.gather(topic, own.data())
-    return [statement(rank, data) for rank, data in gathered]
-
-
-def _nonfinite(session: Session) -> Statement:
-    """This rank's micro-batches and weights with NaN or inf."""
-    batches = (one for one in _micro_batches(session) if not math.isfinite(one.loss))
-    weights = (name for name, local in _local_weights(session).items() if not local.isfinite().all())
-    return Statement(session.launch.rank, tuple(batches), tuple(weights)[:MAX_NAMED])
-
-
-def _highest(session: Session) -> Statement:
-    """This rank's micro-batch with the highest loss."""
-    highest = max(_micro_batches(session), key=lambda one: one.loss)
-    return Statement(session.launch.rank, (highest,), ())
-
-
-def _micro_batches(session: Session) -> Iterator[MicroBatch]:
-    for micro_step, (loss, batch) in enumerate(zip(session.guard.micro_losses, session.batch, strict=True)):
-        yield MicroBatch(micro_step, loss.item(), tuple(map(int, batch.sample_ids)))
-
-
-def _local_weights(session: Session) -> Mapping[str, Tensor]:
-    return {name: local_of(one).detach() for name, one in session.model.named_parameters()}

@@ -29,10 +29,9 @@ def sum_stop_requests(session: Session, op: ReduceMetrics) -> None:
     session.num_stop_requests = session.sum_over(both[1], op.agree_over)
 
 
-def read_stop_requests(session: Session) -> None:
-    """Read the sum of `sum_stop_requests`, when the device is waited for anyway."""
-    assert session.num_stop_requests is not None
-    session.is_stopping = session.is_stopping or session.num_stop_requests.item() > 0
+def take_stop_requests(session: Session, number: float) -> None:
+    """Take the sum of `sum_stop_requests`, once it is read."""
+    session.is_stopping = session.is_stopping or number > 0
     # A first step compiles, and may take minutes that no other takes.
     if session.notice.has_trained:
         seconds = time.perf_counter() - session.step_started
@@ -61,7 +60,7 @@ def ends_after(session: Session, *, step: int) -> bool:
         )
         if session.launch.world_size > 1:
             dist.all_reduce(session.num_stop_requests)
-        read_stop_requests(session)
+        take_stop_requests(session, session.num_stop_requests.item())
     session.notice.step = step
     session.stop_points.step_began()
     session.notice.is_agreed = stops_here(session)

@@ -1,0 +1,37 @@
+"""Copies between the host and a device whose queue the host does not wait for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from planc.runtime.torch.session import Session
+
+
+def to_device(session: Session, tensor: Tensor) -> Tensor:
+    """A tensor in the host's memory, on the device. It is pinned first, or its copy would block."""
+    if not session.has_queue:
+        return tensor.to(session.device)
+    return tensor.pin_memory().to(session.device, non_blocking=True)
+
+
+class Arrival:
+    """A tensor on its way to the host, which may go on working."""
+
+    def __init__(self, tensor: Tensor, *, has_queue: bool) -> None:
+        self._values = tensor
+        self._event: torch.cuda.Event | None = None
+        if has_queue:
+            self._values = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._values.copy_(tensor, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def is_there(self) -> bool:
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def values(self) -> Tensor:
+        """The tensor in the host's memory; the host waits if it is not there yet."""
+        if self._event is not None and not self.is_there():
+            self._event.synchronize()
+        return self._values

@@ -1,0 +1,94 @@
+"""A step whose numbers are wrong: the error that ends the run, with what every rank found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from planc.graph.ops import GuardStep, LoadWeights
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.numerics import MAX_NAMED, MicroBatch, Statement, describe, number, statement
+from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.session import Session
+from planc.source import Span
+
+_UNCHANGED = "no weight was changed"
+
+
+def require_finite(
+    session: Session, position: Position, *, name: str, value: float, span: Span | None
+) -> None:
+    """RunError with the numerics code on every rank if the step's loss or gradient norm is NaN or inf.
+
+    The step would corrupt every weight. If the plan has a guard, the guard decides instead.
+    `span` is that of the op that computed the value.
+    """
+    if not math.isfinite(value) and guard_of(session) is None:
+        error = failure(session, position, what=f"the {name} is {value}", statements=nonfinite(session))
+        error.span = span
+        raise error
+
+
+def guard_of(session: Session) -> GuardStep | None:
+    return next((op for op in session.graph.step if isinstance(op, GuardStep)), None)
+
+
+def failure(session: Session, position: Position, *, what: str, statements: Statement) -> RunError:
+    """The error that ends the run, with what every rank found, for the user and for status.json."""
+    found = all_statements(session, statements, topic=f"stop/{position.step}")
+    text = describe(found)
+    record = {
+        "step": position.step,
+        "gradient_norm": number(session.grad_norm),
+        "ranks": [{"rank": one.rank, **one.data()} for one in found if one.micro_batches or one.weights],
+    }
+    has_spoiled_weights = any(one.weights for one in found)
+    return RunError(
+        f"{what} at step {position.step}, and {_UNCHANGED}{': ' if text else ''}{text}",
+        code=ExitCode.NUMERICS,
+        help=_help_for_weights(session)
+        if has_spoiled_weights
+        else "inspect these sequences, lower the learning rate, or let `guard` skip such steps",
+        record={"numerics": record},
+    )
+
+
+def _help_for_weights(session: Session) -> str:
+    """A run that neither saved nor resumed has no checkpoint to resume from."""
+    if session.saved_step is not None:
+        return "resume from the previous checkpoint; if it happens again, suspect that rank's memory"
+    load = next((op for op in session.graph.setup if isinstance(op, LoadWeights)), None)
+    origin = f"check that the weights in {load.path}" if load else "check that the initial weights"
+    return f"{origin} are finite: there is no earlier checkpoint; if they are, suspect that rank's memory"
+
+
+def all_statements(session: Session, own: Statement, *, topic: str) -> list[Statement]:
+    if session.guard.statements is None:
+        return [own]
+    gathered = session.guard.statements.gather(topic, own.data())
+    return [statement(rank, data) for rank, data in gathered]
+
+
+def nonfinite(session: Session) -> Statement:
+    """This rank's micro-batches and weights with NaN or inf."""
+    batches = (one for one in _micro_batches(session) if not math.isfinite(one.loss))
+    weights = (name for name, local in _local_weights(session).items() if not local.isfinite().all())
+    return Statement(session.launch.rank, tuple(batches), tuple(weights)[:MAX_NAMED])
+
+
+def highest(session: Session) -> Statement:
+    """This rank's micro-batch with the highest loss."""
+    worst = max(_micro_batches(session), key=lambda one: one.loss)
+    return Statement(session.launch.rank, (worst,), ())
+
+
+def _micro_batches(session: Session) -> Iterator[MicroBatch]:
+    for micro_step, (loss, batch) in enumerate(zip(session.guard.micro_losses, session.batch, strict=True)):
+        yield MicroBatch(micro_step, loss.item(), tuple(map(int, batch.sample_ids)))
+
+
+def _local_weights(session: Session) -> Mapping[str, Tensor]:
+    return {name: local_of(one).detach() for name, one in session.model.named_parameters()}

@@ -1,0 +1,124 @@
+"""A usual step waits for the device once, and a wait that is planted in it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from planc.graph.op import Op
+from planc.graph.ops import StepOptimizer
+from planc.runtime.interpreter import Position
+from planc.runtime.observer import StepMetrics
+from planc.runtime.torch.session import Session
+from planc.verify.pool import run_ranks
+from planc.verify.ranks import train_rank
+from tests.bench.fake_device import DEVICE, FakeDevice
+from tests.bench.syncs import CASES, GOAL, Case, task_of, waits, waits_of_rank
+
+QUICK = CASES[0]
+
+
+def test_every_usual_step_waits_once(tmp_path: Path) -> None:
+    (found,) = waits(QUICK, tmp_path)
+    assert len(found) == GOAL
+    assert found[0].where.startswith("planc/runtime/torch/training/step_read.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES[1:], ids=lambda case: case.name)
+def test_every_usual_step_of_several_ranks_waits_once(case: Case, tmp_path: Path) -> None:
+    assert [len(found) for found in waits(case, tmp_path)] == [GOAL, GOAL]
+
+
+def look(session: Session, op: Op, position: Position) -> None:
+    """Read a number that nobody needs."""
+    if isinstance(op, StepOptimizer):
+        assert session.step_loss is not None
+        session.step_loss.item()
+
+
+def test_a_planted_read_is_listed_with_its_line(tmp_path: Path) -> None:
+    (found,) = waits(QUICK, tmp_path, before_op=look)
+    assert len(found) == GOAL + 1
+    assert found[1].what == "a number is read (_local_scalar_dense)"
+    assert found[1].where.startswith("tests/bench/test_syncs.py") and "item()" in found[1].where
+
+
+def without_times(steps: list[StepMetrics]) -> list[StepMetrics]:
+    return [
+        replace(
+            one,
+            seconds=0.0,
+            tokens_per_second=0.0,
+            tokens_per_second_per_device=0.0,
+            memory_bytes=0,
+            phase_seconds={},
+            sample_ids=(),
+        )
+        for one in steps
+    ]
+
+
+@pytest.mark.parametrize(
+    "case", [QUICK, *(pytest.param(case, marks=pytest.mark.slow, id=case.name) for case in CASES[1:])]
+)
+def test_a_device_with_a_queue_logs_the_numbers_of_one_without(case: Case, tmp_path: Path) -> None:
+    """It clips by multiplying on the device, and writes a line when the next step has begun."""
+    task = task_of(case, tmp_path)
+    queued = run_ranks(waits_of_rank, task.graph.world_size, task, None, init=False)
+    usual = run_ranks(train_rank, task.graph.world_size, task, init=False)
+    for (_, steps), record in zip(queued, usual, strict=True):
+        assert [one.step for one in steps] == [1, 2, 3, 4]
+        assert without_times(steps) == without_times(record.metrics)
+        assert max(one.grad_norm for one in steps) > 1.0, "nothing was clipped"
+
+
+NUMBERS: list[Callable[[Tensor], object]] = [
+    lambda here: here.tolist(),
+    lambda here: here.cpu(),
+    lambda here: here.to("cpu"),
+    lambda here: here.numpy(),
+    lambda here: bool(here.any()),
+    lambda here: float(here.sum()),
+    lambda here: here.nonzero(),
+    lambda here: here[here > 1],
+    lambda here: torch.equal(here, here),
+    lambda here: here.add_(torch.ones(3).to(DEVICE)),
+    lambda here: here.copy_(torch.ones(3)),
+    lambda here: here.copy_(torch.ones(3), non_blocking=True),
+    lambda here: torch.tensor(1.0, device=DEVICE),
+    lambda here: torch.ones(3).copy_(here),
+    lambda here: torch.cuda.synchronize(),
+    lambda here: torch.cuda.Event().synchronize(),
+]
+"""Calls that wait for the device of a tensor."""
+
+FREE: list[Callable[[Tensor], object]] = [
+    lambda here: here.add_(1).sum() * here.to(DEVICE),
+    lambda here: here.to(here.device),
+    lambda here: torch.full((3,), 2.0, device=DEVICE),
+    lambda here: torch.ones(3).pin_memory().to(DEVICE, non_blocking=True),
+    lambda here: torch.empty(3, pin_memory=True).copy_(here, non_blocking=True),
+    lambda here: here.masked_fill_(here > 1, 0.0),
+    lambda here: torch.where(here > 1, here, 0.0),
+    lambda here: torch.ones(3).tolist(),
+    lambda here: torch.ones(3).to(torch.float64).sum().item(),
+    lambda here: torch.cuda.Event().query(),
+]
+"""Calls that don't."""
+
+
+@pytest.mark.parametrize(("calls", "expected"), [(NUMBERS, 1), (FREE, 0)], ids=["waits", "does not wait"])
+def test_what_waits_is_known(calls: list[Callable[[Tensor], object]], expected: int) -> None:
+    for number, call in enumerate(calls):
+        device = FakeDevice()
+        with device.entered():
+            here = torch.zeros(3, device=DEVICE)
+            device.is_listing = True
+            call(here)
+        assert len(device.waits) == expected, number
