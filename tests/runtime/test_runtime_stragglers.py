@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from planc.runtime.ranks.stragglers import Stragglers, standing_out
+import random
+from statistics import median
+
+import pytest
+
+from planc.runtime.torch.reporting.stragglers import Stragglers, standing_out
 
 EVEN = [0.10, 0.11, 0.10, 0.10]
 SLOW = [0.10, 0.11, 0.30, 0.10]
@@ -48,3 +53,18 @@ def test_of_two_ranks_the_slower_one_is_told_with_the_others_time() -> None:
 
 def test_one_rank_has_nobody_to_be_compared_with() -> None:
     assert standing_out([5.0]) == ()
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 8, 9, 33])
+def test_every_rank_is_compared_with_the_median_of_the_others(num_ranks: int) -> None:
+    rng = random.Random(num_ranks)
+    for _ in range(200):
+        seconds = [rng.choice((0.1, 0.1, 0.11, 0.15, 0.3, rng.random())) for _ in range(num_ranks)]
+        others = [median(seconds[:rank] + seconds[rank + 1 :]) for rank in range(num_ranks)]
+        slow = [
+            (rank, own, other)
+            for rank, (own, other) in enumerate(zip(seconds, others, strict=True))
+            if own > 1.5 * other and own - other > 0.02
+        ]
+        slowest = sorted(slow, key=lambda one: -one[1])[:8]
+        assert [(one.rank, one.seconds, one.others_seconds) for one in standing_out(seconds)] == slowest

@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from planc.runtime.torch.session import Session
 
-
-def to_device(session: Session, tensor: Tensor) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device, *, has_queue: bool) -> Tensor:
     """A tensor in the host's memory, on the device. It is pinned first, or its copy would block."""
-    if not session.has_queue:
-        return tensor.to(session.device)
-    return tensor.pin_memory().to(session.device, non_blocking=True)
+    return tensor.pin_memory().to(device, non_blocking=True) if has_queue else tensor.to(device)
 
 
 class Arrival:

@@ -29,6 +29,7 @@ from planc.runtime.stopping.stop_points import StopPoints
 from planc.runtime.throughput import Work
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.checkpoint import BackgroundSaves
+from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.phase_times import PhaseClock
@@ -203,6 +204,10 @@ class Session:
         """Where parameters, gradients and optimizer state are kept between uses."""
         offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in self.graph.setup)
         return torch.device("cpu") if offloads else self.device
+
+    def to_device(self, tensor: Tensor) -> Tensor:
+        """A tensor in the host's memory, on the device; the host does not wait for the copy."""
+        return to_device(tensor, self.device, has_queue=self.has_queue)
 
     def artifact(self, folder: Path) -> str:
         """The compiled plan's text for a file in a directory."""

@@ -66,7 +66,7 @@ def _masking(session: Session) -> Masking:
     balance: Any = context.balance
     length = _data(session.graph).sequence_length
     positions = local_positions(length, parts=parts, index=index, balance=balance)
-    return Masking(positions.to(session.device), length)
+    return Masking(positions.to(session.device), length, has_queue=session.has_queue)
 
 
 def _data(graph: Graph) -> OpenData:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from planc.graph.ops.attach_dropout import Draw
 from planc.modeling.initialization import derived_seed
+from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.dropout.masks import drop, dropped, row_hashes
 from planc.runtime.torch.dropout.positions import Places, Tokens, places_of
 from planc.runtime.torch.parallel.transfers import Ranks
@@ -27,6 +28,8 @@ class Masking:
     positions: Tensor
     """[S]: the positions in a sequence that this rank holds, int64 on the device."""
     sequence_length: int
+    has_queue: bool = False
+    """Whether the device works later than it is asked to."""
     draws: list[AttachedDraw] = field(default_factory=list)
     tokens: Tokens | None = None
     _keys: Tensor | None = None
@@ -44,7 +47,7 @@ class Masking:
         if step != self._step:
             # In place: compiled code holds each key as an input.
             keys = [draw.key_at(step) for draw in self.draws]
-            self._keys[:, 0] = torch.tensor(keys, dtype=torch.int64, device=device)
+            self._keys[:, 0] = to_device(torch.tensor(keys), device, has_queue=self.has_queue)
             self._step = step
         numbers = torch.arange(samples.start, samples.stop, device=device)
         self.tokens = Tokens(numbers, self.positions, self.sequence_length)

@@ -16,7 +16,7 @@ from planc.graph.ops import Log, ReduceMetrics
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import StepMetrics
 from planc.runtime.schedule import learning_rate_factor
-from planc.runtime.torch.copies import Arrival, to_device
+from planc.runtime.torch.copies import Arrival
 from planc.runtime.torch.reporting.line import Line, write_line
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.bad_steps import guard_of
@@ -102,7 +102,7 @@ def _most_of_any_rank(session: Session, values: npt.NDArray[np.int64]) -> Arriva
     own = torch.from_numpy(values)
     if session.launch.world_size == 1:
         return Arrival(own, has_queue=False)
-    most = to_device(session, own)
+    most = session.to_device(own)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     return Arrival(most, has_queue=session.has_queue)
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from planc.graph.op import Op, Stage
-from planc.runtime.ranks.stragglers import Stragglers
 from planc.runtime.torch import private
+from planc.runtime.torch.reporting.stragglers import Stragglers
 
 
 class OwnTime:

@@ -26,7 +26,6 @@ from planc.runtime.numerics import MAX_SEQUENCES
 from planc.runtime.torch.agreement.prepared_data import FailedElsewhereError, require_prepared
 from planc.runtime.torch.attention.documents import document_starts
 from planc.runtime.torch.attention.sharding import shard
-from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.session import LocalBatch, Session
 from planc.tables import plural
 
@@ -121,7 +120,7 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
     }
     if session.documents is not None:
         # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
-        session.documents.begin(batch.position_ids, on_device=to_device(session, tensors["position_ids"]))
+        session.documents.begin(batch.position_ids, on_device=session.to_device(tensors["position_ids"]))
     if op.first_position is not None or op.uncounted_token is not None:
         tensors["position_ids"] = model_positions(
             tensors["input_ids"],
@@ -138,7 +137,7 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
                 index=session.coordinate(mesh_dim),
                 balance=op.balance,  # type: ignore[arg-type]
             )
-    session.local_batch = LocalBatch(**{name: to_device(session, tensor) for name, tensor in tensors.items()})
+    session.local_batch = LocalBatch(**{name: session.to_device(tensor) for name, tensor in tensors.items()})
 
 
 def model_positions(input_ids: Tensor, *, places: Tensor, first: int, uncounted_token: int | None) -> Tensor:
