@@ -85,6 +85,7 @@ bench: install
 	$(BIN)/python -m tests.bench.rehearsal
 	-$(BIN)/python -m tests.bench.throughput
 	-$(BIN)/python -m tests.bench.overhead
+	-$(BIN)/python -m tests.bench.syncs
 	-$(BIN)/python -m tests.bench.start
 	-$(BIN)/python -m tests.bench.loading
 	-$(BIN)/python -m tests.bench.data

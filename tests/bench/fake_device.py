@@ -13,6 +13,7 @@ allocator.
 from __future__ import annotations
 
 import contextlib
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,15 +97,17 @@ class FakeDevice:
         class Event:
             """Of a queue that is always done; waiting for it counts all the same."""
 
-            def __init__(self, **_: Any) -> None: ...
+            def __init__(self, **_: Any) -> None:
+                self.seconds = 0.0
 
-            def record(self) -> None: ...
+            def record(self) -> None:
+                self.seconds = time.perf_counter()
 
             def query(self) -> bool:
                 return True
 
-            def elapsed_time(self, _: Event) -> float:
-                return 0.0
+            def elapsed_time(self, later: Event) -> float:
+                return (later.seconds - self.seconds) * 1e3
 
             def synchronize(self) -> None:
                 device.wait("Event.synchronize")

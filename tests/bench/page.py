@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench import data, loading, overhead, start, throughput
+from tests.bench import data, loading, overhead, start, syncs, throughput
 from tests.bench.result import Result, read_results
 from tests.bench.start_rank import PARTS
 
@@ -53,6 +53,14 @@ SECTIONS = (
         "Interpretation",
         "Microseconds of CPU time for a step of the quickstart with two micro steps, beyond its ops.",
         ("µs a step",),
+    ),
+    Section(
+        syncs.SECTION,
+        "Waits for the device",
+        "How often the host waits for the device in a usual step of three micro-batches, which clips, is "
+        "guarded and is logged. Steps are the runtime's own, on a device in name only "
+        "([what it can't see](fake_device.py)).",
+        ("waits a step",),
     ),
     Section(
         start.SECTION,

@@ -43,6 +43,7 @@ data {{
   source = text("*.txt")
   sequence_length = 64
   micro_batch = 1
+  packing = {packing}
 }}
 
 optimizer {{
@@ -59,11 +60,17 @@ train {{
   steps = 8
   tokens_per_step = {tokens}
   log_every = 1 step
+  loss_chunks = {chunks}
 }}
 """
 _TP = """
 tensor_parallel on tp {
   auto
+}
+"""
+_CP = """
+context_parallel on cp {
+  rotate = ring
 }
 """
 _FSDP = """
@@ -79,13 +86,24 @@ class Case:
 
     sizes: Mapping[str, int]
     parallel: str = ""
+    packing: str = "attend"
+    chunks: int = 1
 
     @property
     def name(self) -> str:
-        return " · ".join(f"{name} {size}" for name, size in self.sizes.items() if size > 1) or "1 rank"
+        sizes = " · ".join(f"{name} {size}" for name, size in self.sizes.items() if size > 1) or "1 rank"
+        more = (", isolated documents" * (self.packing == "isolate"), ", loss in parts" * (self.chunks > 1))
+        return sizes + "".join(more)
 
 
-CASES = (Case({"tp": 1}), Case({"dp_shard": 2}, _FSDP), Case({"dp_replicate": 2}), Case({"tp": 2}, _TP))
+CASES = (
+    Case({"tp": 1}),
+    Case({"dp_shard": 2}, _FSDP),
+    Case({"dp_replicate": 2}),
+    Case({"tp": 2}, _TP),
+    Case({"cp": 2}, _CP.replace("ring", "allgather") + _FSDP.replace("dp_shard", "cp"), packing="isolate"),
+    Case({"cp": 2}, _CP + _FSDP.replace("dp_shard", "cp"), chunks=4),
+)
 
 
 class Listening(TorchBackend):
@@ -128,7 +146,13 @@ def task_of(case: Case, folder: Path) -> Task:
     (folder / "text.txt").write_text("the mesh of ranks holds every weight once, and sums gradients. " * 400)
     mesh = "".join(f"  {name} = {size}\n" for name, size in case.sizes.items())
     num_dp = case.sizes.get("dp_shard", 1) * case.sizes.get("dp_replicate", 1)
-    text = _PLAN.format(mesh=mesh, parallel=case.parallel, tokens=64 * 3 * num_dp)
+    text = _PLAN.format(
+        mesh=mesh,
+        parallel=case.parallel,
+        packing=case.packing,
+        chunks=case.chunks,
+        tokens=64 * 3 * num_dp,
+    )
     graph = checked(write_plan(folder, text=text)).graph
     assert graph is not None
     return Task(graph, folder, folder / "run", stop_after=STEP + 1)

@@ -172,7 +172,9 @@ def fake_shapes(rank: int, world_size: int) -> dict[str, list[torch.Size]]:
             kind, group=dist.group.WORLD, balance=balance, name="test", documents=documents
         )
         with FakeTensorMode():
-            documents.begin(np.zeros((1, 64), dtype=np.int64), device=torch.device("cpu"))
+            documents.begin(
+                np.zeros((1, 64), dtype=np.int64), on_device=torch.zeros((1, 64), dtype=torch.int64)
+            )
             parts = leaves(*(torch.empty(1, num, 16, 8) for num in (8, 4, 4)))
             out, _ = ALL_ATTENTION_FUNCTIONS[name](None, *parts, None)
             grads = torch.autograd.grad(out, parts, torch.empty_like(out))

@@ -22,7 +22,7 @@ from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.parallel.gradients import norm_of, squared_norm
+from planc.runtime.torch.parallel.gradients import clip_factor, norm_of, scale, squared_norm
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.weights import initialize
@@ -203,6 +203,25 @@ def test_a_norm_of_large_float32_gradients_does_not_overflow_in_float64() -> Non
     gradients = [torch.full((10,), 1e30)]
     assert norm_of_all(gradients) == math.inf
     assert norm_of_all(gradients, dtype=torch.float64) == pytest.approx(1e30 * math.sqrt(10), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_are_scaled_as_by_a_number_of_full_precision(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradient = torch.randn(1_001, generator=generator, dtype=torch.float64).to(dtype)
+    number = 0.123456789012345
+    expected = (gradient.float() * number).to(dtype) if gradient.itemsize == 2 else gradient * number
+    scale([gradient], factor=torch.tensor(number, dtype=torch.float64))
+    assert torch.equal(gradient, expected)
+
+
+@pytest.mark.parametrize(
+    ("norm", "factor"),
+    [(0.5, 1.0), (1.0, 1.0), (3.7, 1.0 / (3.7 + 1e-6)), (1e30, 1e-30), (math.inf, 1.0), (math.nan, 1.0)],
+)
+def test_only_gradients_above_the_limit_are_clipped(norm: float, factor: float) -> None:
+    squared = torch.tensor(norm, dtype=torch.float64).square()
+    assert clip_factor(squared, max_norm=1.0).item() == pytest.approx(factor, rel=1e-15)
 
 
 def replaced_by_a_run(rank: int, world_size: int, task: Task) -> list[str]:

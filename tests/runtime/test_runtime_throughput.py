@@ -9,6 +9,7 @@ import pytest
 from planc.runtime.step_phases import PHASES
 from planc.runtime.throughput import Work
 from planc.runtime.torch.reporting.phase_times import PhaseClock
+from tests.bench.fake_device import FakeDevice
 
 WORK = Work(flops_per_step=8 * 10**15, world_size=4, peak_flops=1e15)
 
@@ -73,3 +74,41 @@ def test_marking_a_phase_costs_next_to_nothing(clock: PhaseClock) -> None:
         clock.enter("backward")
     clock.begin_step()
     assert (time.process_time() - began) / 2000 < 100e-6, "seconds a mark: 1 us on an idle machine"
+
+
+def test_with_a_queue_what_follows_the_steps_read_counts_to_the_next_reading() -> None:
+    device, found = FakeDevice(), []
+    device.is_listing = True
+    with device.entered():
+        clock = PhaseClock(has_queue=True)
+        for _ in range(2):
+            spend(clock, "data", seconds=0.01)
+            clock.begin_step()
+            spend(clock, "forward", seconds=0.02)
+            clock.enter("other")
+            clock.settle()
+            spend(clock, "optimizer", seconds=0.03)
+            found.append(clock.read())
+    assert device.waits == []
+    first, second = found
+    assert first["forward"] >= 20e6 and first["optimizer"] == 0
+    assert second["forward"] >= 20e6 and second["optimizer"] >= 30e6
+
+
+def test_with_a_queue_a_step_that_is_not_read_leaves_its_saves_alone() -> None:
+    with FakeDevice().entered():
+        clock = PhaseClock(has_queue=True)
+        for _ in range(3):
+            spend(clock, "data", seconds=0.01)
+            clock.begin_step()
+            clock.enter("other")
+            clock.settle()
+            spend(clock, "optimizer", seconds=0.01)
+            spend(clock, "checkpoint", seconds=0.02)
+        spend(clock, "data", seconds=0.01)
+        clock.begin_step()
+        clock.enter("other")
+        clock.settle()
+        found = clock.read()
+    assert found["checkpoint"] >= 60e6
+    assert found["optimizer"] >= 10e6

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from planc.api import Checked, check_plan
 from planc.graph.op import Op
@@ -64,7 +65,7 @@ def documents_leak(session: Session, op: Op, position: Position) -> None:
     if isinstance(op, Forward) and session.documents is not None:
         length = session.data_op.sequence_length
         one = np.tile(np.arange(length), (session.data_op.micro_batch, 1))
-        session.documents.begin(one, device=session.device)
+        session.documents.begin(one, on_device=torch.from_numpy(one))
 
 
 def positions_shifted(session: Session, op: Op, position: Position) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -106,10 +107,11 @@ class TorchBackend:
         with record_function(f"{op.name} {op.span or ''}".rstrip()):
             self._handle(op, position)
 
-    def _write_line(self, op: Op) -> None:
+    def _write_line(self, op: Op | None) -> None:
         """Write the line of the last step if it is complete, and before a save in any case."""
         line = self.session.line
-        if line is not None and (op.stage is Stage.SAVE or line.most.is_there()):
+        is_save = op is not None and op.stage is Stage.SAVE
+        if line is not None and (is_save or line.most.is_there()):
             write_line(self.session)
 
     def _handle(self, op: Op, position: Position) -> None:
@@ -158,8 +160,9 @@ class TorchBackend:
         if code is ExitCode.NUMERICS:
             # All ranks are alive, and the step being saved is before the one that went wrong.
             background_saving.finish_save(self.session)
-        if self.session.line is not None and self.session.line.most.is_there():
-            write_line(self.session)
+        # A broken device must not hide why the run ends.
+        with contextlib.suppress(RuntimeError):
+            self._write_line(None)
         if self.session.rank_log is not None:
             self.session.rank_log.write("failed", message=message, exit_code=int(code))
         watch = self.session.watch

@@ -12,7 +12,7 @@ def to_device(tensor: Tensor, device: torch.device, *, has_queue: bool) -> Tenso
 
 
 class Arrival:
-    """A tensor on its way to the host, which may go on working."""
+    """A tensor on its way to the host, which need not wait for it."""
 
     def __init__(self, tensor: Tensor, *, has_queue: bool) -> None:
         self._values = tensor

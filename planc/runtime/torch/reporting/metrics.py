@@ -61,7 +61,7 @@ def log(session: Session, op: Log, position: Position) -> None:
 
 
 def _metrics(session: Session, position: Position, *, seconds: float) -> StepMetrics:
-    """What all ranks know alike."""
+    """The metrics that every rank knows by itself."""
     sample_ids = _sample_ids(session) if session.reports_sample_ids else ()
     peak = session.optimizer.defaults["lr"]
     tokens = tokens_per_step(session.graph).count
@@ -123,7 +123,7 @@ def _memory_bytes(device: torch.device) -> tuple[int, ...]:
 
 def _sample_ids(session: Session) -> tuple[int, ...]:
     """The step's sample ids in the order of the global batch, gathered from every data-parallel rank."""
-    local = torch.stack([torch.from_numpy(batch.sample_ids) for batch in session.batch]).to(session.device)
+    local = session.to_device(torch.stack([torch.from_numpy(one.sample_ids) for one in session.batch]))
     gathered = local.unsqueeze(1)
     for mesh_dim in reversed(SAMPLE_DIMS):
         gathered = _gather(gathered, session, mesh_dim)
