@@ -25,8 +25,8 @@ class StepMetrics:
     them; `labels` are those in the mean of the loss. Rates count `tokens`: of the whole run, and per device.
     `memory_bytes` is the most that any rank held so far, of the kind `memory_kind`: `allocated` on a CUDA
     device, where `memory_reserved_bytes` is what the allocator took for it, or `process`, resident on the
-    host. `phase_seconds` holds, for each phase, the longest of any rank; saves count toward the next line, and so does
-    what follows the step's read on a CUDA device.
+    host. `phase_seconds` holds, for each phase, the longest of any rank; saves count toward the next line, as
+    does what follows the step's read on a CUDA device.
     """
 
     step: int

@@ -135,11 +135,15 @@ def clip_factor(squared: Tensor, *, max_norm: float) -> Tensor:
 
 def scale(gradients: Iterable[Tensor], *, factor: Tensor) -> None:
     """Multiply every gradient in place, in float32 at least."""
+    factors: dict[tuple[torch.device, torch.dtype], Tensor] = {}
     for gradient in gradients:
         local = local_of(gradient)
-        own = factor.to(local.device, torch.promote_types(local.dtype, torch.float32))
-        # A scalar would be rounded to the gradient's dtype first; a vector of one element is not.
-        local.mul_(own if own.dtype == local.dtype else own.view(1))
+        key = (local.device, local.dtype)
+        if key not in factors:
+            own = factor.to(local.device, torch.promote_types(local.dtype, torch.float32))
+            # On a device, a scalar is rounded to the gradient's dtype first; a vector of one element is not.
+            factors[key] = own if own.dtype == local.dtype else own.view(1)
+        local.mul_(factors[key])
 
 
 def norm_of(squared: float) -> float:
