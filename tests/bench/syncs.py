@@ -71,6 +71,7 @@ tensor_parallel on tp {
 _CP = """
 context_parallel on cp {
   rotate = ring
+  ["input_ids", "labels", "position_ids"] -> Shard(1)
 }
 """
 _FSDP = """

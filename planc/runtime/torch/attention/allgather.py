@@ -99,7 +99,7 @@ def _mask(query: Tensor, *, num_keys: int, window: int | None, documents: Docume
     if documents is None:
         assert window is not None, "else nothing would be masked"
         return band_mask(num_keys, window=window, device=query.device)[num_keys - num_queries :]
-    keys = torch.arange(num_keys)
+    keys = torch.arange(num_keys, device=query.device)
     queries = keys[num_keys - num_queries :]
     return documents.bias(
         ("allgather", num_keys), queries=queries, keys=keys, dtype=query.dtype, window=window

@@ -54,9 +54,9 @@ class Documents:
     ) -> Tensor:
         """The bias of the scores, [B, 1, Sq, Sk] in `dtype`: 0 where a query sees a key, else HIDDEN.
 
-        `queries` [Sq] and `keys` [Sk] are positions in the whole sequence. A token sees the tokens of its own
-        document up to itself; with a `window`, itself and the window - 1 before it. The bias is kept under
-        `key`: all layers share it, and what they save for backward is one tensor.
+        `queries` [Sq] and `keys` [Sk] are positions in the whole sequence, on the device. A token sees the
+        tokens of its own document up to itself; with a `window`, itself and the window - 1 before it. The bias
+        is kept under `key`: all layers share it, and what they save for backward is one tensor.
         """
         assert self._starts is not None, "sharding the context comes before the forward"
         if torch.compiler.is_compiling():
@@ -69,7 +69,6 @@ class Documents:
 
 
 def _bias(starts: Tensor, queries: Tensor, keys: Tensor, *, dtype: torch.dtype, window: int | None) -> Tensor:
-    queries, keys = queries.to(starts.device), keys.to(starts.device)
     seen = keys <= queries[:, None]
     if window is not None:
         seen &= queries[:, None] - keys < window

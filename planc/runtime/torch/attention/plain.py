@@ -41,7 +41,7 @@ def plain_attention(
         mask = band_mask(length, window=window, device=query.device)
     else:
         # A compiled graph is the same for all documents: they are in the values of a mask alone.
-        places = torch.arange(length)
+        places = torch.arange(length, device=query.device)
         mask = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
 

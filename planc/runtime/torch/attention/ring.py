@@ -38,16 +38,22 @@ class Ring:
     balance: Balance
     documents: Documents | None = None
 
-    def bias(self, source: int, block: Block, *, length: int, dtype: torch.dtype) -> Tensor | None:
+    def bias(self, source: int, block: Block, *, query: Tensor) -> Tensor | None:
         """The bias of documents for a block of rank `source`, including causality; None without documents."""
         if self.documents is None:
             return None
         held = [
-            local_positions(length * self.size, parts=self.size, index=index, balance=self.balance)
+            local_positions(
+                query.shape[2] * self.size,
+                parts=self.size,
+                index=index,
+                balance=self.balance,
+                device=query.device,
+            )
             for index in (self.rank, source)
         ]
         return self.documents.bias(
-            ("ring", source), queries=held[0][block.query], keys=held[1][block.key], dtype=dtype
+            ("ring", source), queries=held[0][block.query], keys=held[1][block.key], dtype=query.dtype
         )
 
 
@@ -162,7 +168,7 @@ class RingAttention(torch.autograd.Function):
         for (visiting_key, visiting_value), block, source in visits(key_value, ring=ring):
             if block is None:
                 continue
-            bias = ring.bias(source, block, length=query.shape[2], dtype=query.dtype)
+            bias = ring.bias(source, block, query=query)
             result = flash_forward(
                 part(query, block.query),
                 key=part(visiting_key, block.key),

@@ -52,9 +52,13 @@ def local_halves(tensor: Tensor, *, tensor_dim: int) -> tuple[Tensor, Tensor]:
     return head, tail
 
 
-def local_positions(sequence_length: int, *, parts: int, index: int, balance: Balance) -> Tensor:
-    """The positions that rank `index` of `parts` holds, int64 [sequence_length / parts], on the CPU.
+def local_positions(
+    sequence_length: int, *, parts: int, index: int, balance: Balance, device: torch.device | None = None
+) -> Tensor:
+    """The positions that rank `index` of `parts` holds, int64 [sequence_length / parts].
 
-    ValueError as in `shard`. These are the rank's `position_ids`.
+    ValueError as in `shard`. They are on the CPU without a `device`, and are the rank's `position_ids`.
     """
-    return shard(torch.arange(sequence_length), tensor_dim=0, parts=parts, index=index, balance=balance)
+    return shard(
+        torch.arange(sequence_length, device=device), tensor_dim=0, parts=parts, index=index, balance=balance
+    )

@@ -65,8 +65,8 @@ def _masking(session: Session) -> Masking:
         parts, index = session.graph.size(mesh_dim), session.coordinate(mesh_dim)
     balance: Any = context.balance
     length = _data(session.graph).sequence_length
-    positions = local_positions(length, parts=parts, index=index, balance=balance)
-    return Masking(positions.to(session.device), length, has_queue=session.has_queue)
+    positions = local_positions(length, parts=parts, index=index, balance=balance, device=session.device)
+    return Masking(positions, length, has_queue=session.has_queue)
 
 
 def _data(graph: Graph) -> OpenData:
