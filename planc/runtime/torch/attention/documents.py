@@ -55,8 +55,8 @@ class Documents:
         """The bias of the scores, [B, 1, Sq, Sk] in `dtype`: 0 where a query sees a key, else HIDDEN.
 
         `queries` [Sq] and `keys` [Sk] are positions in the whole sequence, on the device. A token sees the
-        tokens of its own document up to itself; with a `window`, itself and the window - 1 before it. The bias
-        is kept under `key`: all layers share it, and what they save for backward is one tensor.
+        tokens of its own document up to itself; with a `window`, itself and the window - 1 before it. The
+        bias is kept under `key`: all layers share it, and what they save for backward is one tensor.
         """
         assert self._starts is not None, "sharding the context comes before the forward"
         if torch.compiler.is_compiling():
