@@ -62,6 +62,8 @@ class FakeDevice:
     def __init__(self) -> None:
         self.waits: list[Wait] = []
         self.is_listing = False
+        self.num_waits = 0
+        """Listed or not."""
         self._here: dict[int, StorageWeakRef] = {}
         self._pinned: dict[int, StorageWeakRef] = {}
 
@@ -70,6 +72,7 @@ class FakeDevice:
         return _is_in(self._here, tensor)
 
     def wait(self, what: str) -> None:
+        self.num_waits += 1
         if self.is_listing:
             self.waits.append(Wait(what, _line()))
 
@@ -95,18 +98,20 @@ class FakeDevice:
         device = self
 
         class Event:
-            """Of a queue that is always done; waiting for it counts all the same."""
+            """Of a queue that does nothing until the host waits for it."""
 
             def __init__(self, **_: Any) -> None:
-                self.seconds = 0.0
+                self.seconds, self.recorded = 0.0, 0
 
             def record(self) -> None:
-                self.seconds = time.perf_counter()
+                self.seconds, self.recorded = time.perf_counter(), device.num_waits
 
             def query(self) -> bool:
-                return True
+                return device.num_waits > self.recorded
 
             def elapsed_time(self, later: Event) -> float:
+                if not later.query():
+                    raise RuntimeError("the device has not passed this event")
                 return (later.seconds - self.seconds) * 1e3
 
             def synchronize(self) -> None:

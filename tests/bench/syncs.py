@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import Observer, StepMetrics
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.session import Session
@@ -129,8 +129,14 @@ def waits_of_rank(
     rank: int, world_size: int, task: Task, before_op: BeforeOp | None
 ) -> tuple[list[Wait], list[StepMetrics]]:
     """The waits of a usual step on this rank, and the metrics of all steps."""
-    fake, metrics = FakeDevice(), Metrics()
-    session = open_session(task, metrics)
+    metrics = Metrics()
+    return train(task, metrics, before_op=before_op), metrics.steps
+
+
+def train(task: Task, observer: Observer, *, before_op: BeforeOp | None = None) -> list[Wait]:
+    """Train on the fake device, and return the waits of a usual step."""
+    fake = FakeDevice()
+    session = open_session(task, observer)
     session.device, session.has_queue, session.reports_sample_ids = DEVICE, True, False
     with fake.entered():
         backend = Listening(session, fake, before_op)
@@ -138,7 +144,7 @@ def waits_of_rank(
         astray = [name for name, one in session.model.named_parameters() if not fake.has(one)]
     assert not astray, f"not on the device: {astray}"
     dist.destroy_process_group()
-    return fake.waits, metrics.steps
+    return fake.waits
 
 
 def task_of(case: Case, folder: Path) -> Task:

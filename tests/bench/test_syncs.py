@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from planc.graph.op import Op
-from planc.graph.ops import StepOptimizer
+from planc.graph.ops import NextBatch, StepOptimizer
 from planc.runtime.interpreter import Position
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import SaveTimes, StepMetrics
 from planc.runtime.torch.session import Session
 from planc.verify.pool import run_ranks
-from planc.verify.ranks import train_rank
+from planc.verify.ranks import Metrics, Task, train_rank
 from tests.bench.fake_device import DEVICE, FakeDevice
-from tests.bench.syncs import CASES, GOAL, Case, task_of, waits, waits_of_rank
+from tests.bench.syncs import CASES, GOAL, Case, task_of, train, waits, waits_of_rank
 
 QUICK = CASES[0]
 
@@ -76,6 +76,42 @@ def test_a_device_with_a_queue_logs_the_numbers_of_one_without(case: Case, tmp_p
         assert [one.step for one in steps] == [1, 2, 3, 4]
         assert without_times(steps) == without_times(record.metrics)
         assert max(one.grad_norm for one in steps) > 1.0, "nothing was clipped"
+
+
+class Order(Metrics):
+    """What a run reports, in its order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[str] = []
+
+    def stepped(self, metrics: StepMetrics) -> None:
+        self.reports.append(f"line {metrics.step}")
+
+    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
+        self.reports.append(f"saved {directory.name}")
+
+
+def reports_of_rank(rank: int, world_size: int, task: Task) -> list[str]:
+    order = Order()
+
+    def count(session: Session, op: Op, position: Position) -> None:
+        if isinstance(op, NextBatch):
+            order.reports.append(f"step {position.step}")
+
+    train(task, order, before_op=count)
+    return order.reports
+
+
+@pytest.mark.slow
+def test_a_line_waits_for_the_next_steps_read_or_for_a_save(tmp_path: Path) -> None:
+    saves = "checkpoint {\n  save_every = 2 steps\n}\n"
+    case = replace(CASES[2], parallel=saves)
+    first, _ = run_ranks(reports_of_rank, 2, task_of(case, tmp_path), init=False)
+    assert first == [
+        *("step 1", "step 2", "line 1", "line 2", "saved step-2"),
+        *("step 3", "step 4", "line 3", "line 4", "saved step-4"),
+    ]
 
 
 NUMBERS: list[Callable[[Tensor], object]] = [

@@ -78,7 +78,6 @@ def test_marking_a_phase_costs_next_to_nothing(clock: PhaseClock) -> None:
 
 def test_with_a_queue_what_follows_the_steps_read_counts_to_the_next_reading() -> None:
     device, found = FakeDevice(), []
-    device.is_listing = True
     with device.entered():
         clock = PhaseClock(has_queue=True)
         for _ in range(2):
@@ -86,28 +85,32 @@ def test_with_a_queue_what_follows_the_steps_read_counts_to_the_next_reading() -
             clock.begin_step()
             spend(clock, "forward", seconds=0.02)
             clock.enter("other")
+            device.wait("the step's read")
             clock.settle()
             spend(clock, "optimizer", seconds=0.03)
             found.append(clock.read())
-    assert device.waits == []
+    assert device.num_waits == 2
     first, second = found
     assert first["forward"] >= 20e6 and first["optimizer"] == 0
     assert second["forward"] >= 20e6 and second["optimizer"] >= 30e6
 
 
 def test_with_a_queue_a_step_that_is_not_read_leaves_its_saves_alone() -> None:
-    with FakeDevice().entered():
+    device = FakeDevice()
+    with device.entered():
         clock = PhaseClock(has_queue=True)
         for _ in range(3):
             spend(clock, "data", seconds=0.01)
             clock.begin_step()
             clock.enter("other")
+            device.wait("the step's read")
             clock.settle()
             spend(clock, "optimizer", seconds=0.01)
             spend(clock, "checkpoint", seconds=0.02)
         spend(clock, "data", seconds=0.01)
         clock.begin_step()
         clock.enter("other")
+        device.wait("the step's read")
         clock.settle()
         found = clock.read()
     assert found["checkpoint"] >= 60e6
