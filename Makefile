@@ -18,7 +18,7 @@ help:
 	@echo "make catalogue   every known fault, and what catches it, as a table"
 	@echo "make bench       measure whole commands, and training beside the same written by hand, as SPEED.md has it"
 	@echo "make bad-inputs  every bad plan with planc's answer, how soon, in how much memory"
-	@echo "make estimate-accuracy  estimated peaks against published ones, with controls and baselines, and against rehearsals"
+	@echo "make estimate-accuracy  estimated peaks and speeds against published ones, and peaks against rehearsals"
 	@echo "make mutants     judge 1000 mutated plans by checks and by real runs"
 	@echo "make soundness   run every edit of right plans that check accepts, and some of the others"
 	@echo "make fuzz        search for plans that make planc raise, FUZZ_MINUTES=30 long"
@@ -94,6 +94,7 @@ bench: install
 
 estimate-accuracy: install
 	$(BIN)/python -m tests.estimate.published
+	$(BIN)/python -m tests.estimate.published_speed
 	$(BIN)/python -m tests.estimate.against_rehearsal
 
 mutants: install

@@ -53,6 +53,13 @@ def format_number(number: int) -> str:
     return f"{number:_}"
 
 
+def format_seconds(seconds: float) -> str:
+    """Three digits, with the unit that suits the size: `1.46 s`, `350 ms`."""
+    if seconds >= 1000:
+        return f"{format_number(round(seconds))} s"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
 def plural(number: int, noun: str, many: str = "") -> str:
     """`1 module`, `3 modules`; `many` is a plural that is not the noun and an `s`."""
     return f"{format_number(number)} {noun if number == 1 else many or f'{noun}s'}"

@@ -29,6 +29,7 @@ from planc.diff.modules import (
 from planc.diff.reductions import compare_reduction_order, reduction_note
 from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
+from planc.diff.times import compare_times
 from planc.diff.verdict import between
 
 _LINE = re.compile(r"\bline \d+")
@@ -82,6 +83,7 @@ def _compare(old: Side, new: Side) -> Iterator[Change]:
     yield from compare_recomputation(old, new)
     yield from compare_compilation(old, new)
     yield from compare_resources(old, new)
+    yield from compare_times(old, new)
     yield from compare_checkpoints(old, new, facts=batch)
     yield from compare(CHECKPOINT_FACTS, old, new)
     yield from batch

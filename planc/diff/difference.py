@@ -14,6 +14,7 @@ class Group(StrEnum):
     LAYOUT = "layout"
     MEMORY = "memory"
     COMMUNICATION = "communication"
+    TIME = "time"
     CHECKPOINT = "checkpoint"
     BATCH = "batch"
     NUMERICS = "numerics"
@@ -24,9 +25,11 @@ class Group(StrEnum):
     @property
     def heading(self) -> str:
         """The heading of a group."""
-        return {Group.MEMORY: "memory per rank", Group.COMMUNICATION: "communication per step, per rank"}.get(
-            self, self.value
-        )
+        return {
+            Group.MEMORY: "memory per rank",
+            Group.COMMUNICATION: "communication per step, per rank",
+            Group.TIME: "time per step",
+        }.get(self, self.value)
 
 
 class Action(StrEnum):

@@ -1,4 +1,4 @@
-"""The calibration of a machine from a measured run: two efficiencies in a small JSON file."""
+"""The calibration of a machine from measured runs: two scales in a small JSON file."""
 
 from __future__ import annotations
 
@@ -11,30 +11,34 @@ from typing import Any
 from planc.record import record
 from planc.strict_json import loads as loads_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 WARMUP_STEPS = 3
 """Steps to ignore: they compile, allocate and fill caches."""
+SMALLEST_SCALE, LARGEST_SCALE = 0.01, 100.0
 
 
 @record
 class Calibration:
-    """Utilization of a device's peaks in a run; None for a peak that did not limit the run.
+    """How fast a machine is, as a multiple of the expectation; None for what no run measured.
 
-    `machine` is a name chosen by the user, `device` the name of the device with these peaks,
-    `date` the day of the run.
+    `compute_scale` is of matmuls, attention and memory, `communication_scale` of links and network.
+    `machine` is a name chosen by the user, `device` the name of the device, `date` the day of the run.
     """
 
     machine: str
     device: str
     date: str
-    gemm_efficiency: float | None
-    bus_efficiency: float | None
+    compute_scale: float | None
+    communication_scale: float | None
 
     @property
     def source(self) -> str:
         """The description to print with a predicted time."""
-        scalars = (("gemm", self.gemm_efficiency), ("bus", self.bus_efficiency))
-        texts = [f"{name} {'not measured' if value is None else f'{value:.3f}'}" for name, value in scalars]
+        scales = (("compute", self.compute_scale), ("communication", self.communication_scale))
+        texts = [
+            f"{name} {'not measured' if value is None else f'{value:.3f} x the expected'}"
+            for name, value in scales
+        ]
         return f"{self.machine}, {self.device}, {self.date}: {', '.join(texts)}"
 
 
@@ -49,7 +53,7 @@ def loads(text: str) -> Calibration:
         document = loads_json(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
-    names = ("format_version", "machine", "device", "date", "gemm_efficiency", "bus_efficiency")
+    names = ("format_version", "machine", "device", "date", "compute_scale", "communication_scale")
     if not isinstance(document, dict) or sorted(document) != sorted(names):
         raise ValueError(f"expected an object with {', '.join(names)}")
     if document["format_version"] != FORMAT_VERSION:
@@ -61,17 +65,18 @@ def loads(text: str) -> Calibration:
         machine=document["machine"],
         device=document["device"],
         date=document["date"],
-        gemm_efficiency=_efficiency(document, "gemm_efficiency"),
-        bus_efficiency=_efficiency(document, "bus_efficiency"),
+        compute_scale=_scale(document, "compute_scale"),
+        communication_scale=_scale(document, "communication_scale"),
     )
 
 
-def _efficiency(document: dict[str, Any], name: str) -> float | None:
+def _scale(document: dict[str, Any], name: str) -> float | None:
     value = document[name]
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ValueError(f"`{name}` must be a number above 0 and up to 1, or null")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not SMALLEST_SCALE <= value <= LARGEST_SCALE:
+        raise ValueError(f"`{name}` must be a number from {SMALLEST_SCALE} to {LARGEST_SCALE:g}, or null")
     return float(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from planc.record import record
-from planc.tables import format_bytes, format_number, plural
+from planc.tables import format_bytes, format_number, format_seconds, plural
 
 
 class Unit(StrEnum):
@@ -21,6 +21,7 @@ class Unit(StrEnum):
     PARAMETERS = "parameter"
     PHASE = ""
     RANKS = "rank"
+    SECONDS = "s"
     STEPS = "step"
     TOKENS = "token"
     TOKENS_PER_SECOND = "tokens/s"
@@ -57,7 +58,7 @@ class Figure:
 
     @property
     def number(self) -> str:
-        """Without its unit, for places that name it; bytes always have their unit."""
+        """Without its unit, for places that name it; bytes and seconds always have their unit."""
         return self.written(with_unit=False)
 
     @property
@@ -72,6 +73,8 @@ class Figure:
             return value
         if self.unit is Unit.BYTES:
             return format_bytes(round(value))
+        if self.unit is Unit.SECONDS:
+            return format_seconds(value)
         if self.unit in _COUNTS:
             return plural(round(value), self.unit) if with_unit else format_number(round(value))
         text = f"{value:.4g}" if self.unit is Unit.FLOP else _rate(value)

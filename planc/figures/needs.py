@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from planc.estimate.result import Collective, Estimate
-from planc.estimate.roofline import Roofline
 from planc.figures import plan as of_plan
 from planc.figures.figure import Figure, Unit, num_bytes
 from planc.vocab import MeshDim
@@ -112,15 +111,3 @@ def flops_per_step(found: Estimate) -> Figure:
 def flops_per_rank(found: Estimate) -> Figure:
     """The FLOPs that one rank executes in a step, with recomputation."""
     return Figure("executed_flops_per_rank", found.flops.executed_per_rank, Unit.FLOP)
-
-
-def most_tokens_per_second(found: Estimate, bound: Roofline) -> Figure:
-    """The upper bound for the whole run."""
-    rate = found.flops.tokens_per_step / bound.step_seconds
-    return Figure("most_tokens_per_second", rate, Unit.TOKENS_PER_SECOND)
-
-
-def most_tokens_per_second_per_device(found: Estimate, bound: Roofline) -> Figure:
-    """The upper bound for one of the run's devices."""
-    rate = found.flops.tokens_per_step / bound.step_seconds / found.flops.world_size
-    return Figure("most_tokens_per_second_per_device", rate, Unit.DEVICE_TOKENS)

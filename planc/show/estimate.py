@@ -9,21 +9,18 @@ from typing import Any
 from planc.devices.hardware import FITS, RISKY, Device
 from planc.estimate.estimate import estimated_facts
 from planc.estimate.result import CONVENTION, Amount, Collective, Estimate
-from planc.estimate.roofline import Roofline
 from planc.figures import needs
+from planc.show.times import Times, times_data, times_text
 from planc.tables import format_bytes, plural, render_table
 from planc.vocab import MeshDim
 
 
-def estimate_text(found: Estimate, *, device: Device | None = None, bound: Roofline | None = None) -> str:
+def estimate_text(found: Estimate, *, device: Device | None = None, times: Times | None = None) -> str:
     """The convention, memory by part, communication by mesh dim, work, and time if a device is known."""
     sections = [convention_text(), memory_text(found, device=device), collectives_text(found)]
     sections.append(f"WORK PER STEP\n{render_table([*_work_rows(found)], indent='  ')}")
-    if bound is not None:
-        rows = render_table([*_time_rows(found, bound)], right=(1,), indent="  ")
-        sections.append(f"TIME PER STEP, {bound.source}\n{rows}")
-    elif device is not None:
-        sections.append(f"TIME PER STEP\n  unknown: planc has no peak FLOP/s or bandwidth of {device.name}\n")
+    if times is not None:
+        sections.append(times_text(times))
     return "\n".join(sections)
 
 
@@ -121,30 +118,6 @@ def _work_rows(found: Estimate) -> Iterator[tuple[str, str, str]]:
     yield "rank", executed, f"executed, {again:.3f} x the model's: recomputation"
 
 
-def _time_rows(found: Estimate, bound: Roofline) -> Iterator[tuple[str, str, str]]:
-    yield "compute", _seconds(bound.compute_seconds), "executed FLOPs over the peak"
-    yield "links", _seconds(bound.link_seconds), "sent within a node"
-    yield "network", _seconds(bound.network_seconds), "sent between nodes"
-    if bound.replicas_seconds:
-        yield "replicas", _seconds(bound.replicas_seconds), "gradients sent after backward"
-    yield (
-        "optimizer",
-        _seconds(bound.optimizer_seconds),
-        f"{bound.optimizer_bytes} bytes per element through memory",
-    )
-    last = "replicas, then the optimizer" if bound.replicas_seconds else "the optimizer"
-    yield "step", _seconds(bound.step_seconds), f"at least: the slowest ({bound.bound}), then {last}"
-    rate, share = (
-        needs.most_tokens_per_second(found, bound),
-        needs.most_tokens_per_second_per_device(found, bound),
-    )
-    yield "tokens", rate.text, f"at most, {share.text}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
-
-
 def memory_data(found: Estimate) -> dict[str, Any]:
     """Every part of memory, and the peak with its parts."""
     made_of = [{"name": name, "num_bytes": size} for name, size in found.memory.peak_parts]
@@ -166,7 +139,7 @@ def _listed(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
 
 
 def estimate_data(
-    found: Estimate, *, device: Device | None = None, bound: Roofline | None = None
+    found: Estimate, *, device: Device | None = None, times: Times | None = None
 ) -> dict[str, Any]:
     """Everything, with sums only in the facts; `device` and `time` only if a device is known."""
     document: dict[str, Any] = {
@@ -188,6 +161,6 @@ def estimate_data(
         }
     if device is not None:
         document["device"] = asdict(device)
-    if bound is not None:
-        document["time"] = {**asdict(bound), "step_seconds": bound.step_seconds, "bound": bound.bound}
+    if times is not None:
+        document["time"] = times_data(times)
     return document

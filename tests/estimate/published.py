@@ -27,7 +27,7 @@ from planc.estimate.peak import Pieces, peak_bytes
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.units import Unit, units
 from planc.inventory.load import load_inventory
-from planc.inventory.schema import Inventory, Module, Parameter
+from planc.inventory.schema import Inventory, Kind, Module, Parameter
 from planc.lower import draft_graph
 from planc.plan.bind import bind
 from planc.plan.resolve import resolve
@@ -39,7 +39,7 @@ ROWS = Path(__file__).with_name("published_peaks.csv")
 DEVICE_GIB = 95
 """What the devices of the rows that ran out of memory have."""
 
-_TENSOR_PARALLEL = """tensor_parallel on tp {
+SEQUENCE_PARALLEL = """tensor_parallel on tp {
   "model.embed_tokens" -> embedding_rowwise(output = Shard(1))
   "model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel
   "model.layers.*.{self_attn,mlp}" -> prepare_input(input = Shard(1), desired = Replicate())
@@ -55,7 +55,7 @@ _HEAD_UNITS = """  "model.embed_tokens" -> unit
   ["model.norm", "lm_head"] -> unit(reshard_after_forward = false)
 """
 
-_COMPILE = """compile {
+COMPILE = """compile {
   "model.layers.*" -> region
 }
 """
@@ -132,7 +132,7 @@ def _work(row: Mapping[str, str]) -> RankWork:
     assert file is not None, problems
     plan, problems = resolve(file)
     assert plan is not None, problems
-    inventory = _inventory(row)
+    inventory = sized_inventory(row)
     return rank_work(draft_graph(bind(plan, inventory)), inventory)
 
 
@@ -145,7 +145,7 @@ mesh {{
   cp = {row["cp"]}
   tp = {row["tp"]}
 }}
-{_TENSOR_PARALLEL if row["tp"] != "1" else ""}
+{SEQUENCE_PARALLEL if row["tp"] != "1" else ""}
 fsdp on dp_shard, cp {{
   param_dtype = bfloat16
   reduce_dtype = float32
@@ -159,7 +159,7 @@ context_parallel on cp {{
 activation_checkpoint {{
   "model.layers.*" -> {_RECOMPUTE[row["recompute"]]}
 }}
-{_COMPILE if row["compiled"] == "1" else ""}
+{COMPILE if row["compiled"] == "1" else ""}
 data {{
   source = python_stdlib()
   sequence_length = {row["sequence"]}
@@ -170,13 +170,17 @@ train {{ steps = 10 }}
 """
 
 
-def _inventory(row: Mapping[str, str]) -> Inventory:
-    """The small Llama's structure with a row's sizes and number of layers."""
+def sized_inventory(row: Row, *, is_plain: bool = False) -> Inventory:
+    """The small Llama's structure with a row's sizes and number of layers.
+
+    A plain one is as GPT's and MPT's: an MLP without a gate, nn.LayerNorm, and no rotary embedding.
+    """
     small = load_inventory(PLANS / "models" / "tiny-llama", cache_dir=PLANS).inventory
+    original = [*map(_plain, filter(_is_plain, small.modules))] if is_plain else small.modules
     layer = "model.layers."
-    template = [module for module in small.modules if f"{module.fqn}.".startswith(f"{layer}1.")]
+    template = [module for module in original if f"{module.fqn}.".startswith(f"{layer}1.")]
     modules: list[Module] = []
-    for module in small.modules:
+    for module in original:
         if not module.fqn.startswith(layer):
             modules.append(_sized(module, row))
         elif module.fqn == f"{layer}0":
@@ -198,6 +202,18 @@ def _inventory(row: Mapping[str, str]) -> Inventory:
         attentions=tuple(
             replace(sized, fqn=f"{layer}{index}.self_attn") for index in range(int(row["layers"]))
         ),
+    )
+
+
+def _is_plain(module: Module) -> bool:
+    return not module.fqn.endswith("gate_proj") and "Rotary" not in module.class_name
+
+
+def _plain(module: Module) -> Module:
+    return replace(
+        module,
+        class_name="LayerNorm" if module.kind is Kind.NORM else module.class_name,
+        sources=tuple(source for source in module.sources if not source.endswith("gate_proj")),
     )
 
 
@@ -247,7 +263,7 @@ def _unread(pieces: Pieces, row: Row, work: RankWork) -> Pieces:
 
 def parameters_alone(row: Row) -> float:
     """A baseline: 16 bytes for each parameter, over all ranks."""
-    inventory = _inventory(row)
+    inventory = sized_inventory(row)
     return 16 * inventory.num_parameters / (int(row["dp_shard"]) * int(row["cp"]) * int(row["tp"]))
 
 

@@ -1,4 +1,4 @@
-"""The roofline on numbers by hand, and what a run says of a machine."""
+"""The times of a step: the bound and the expectation on numbers by hand, and what a run says of a machine."""
 
 from __future__ import annotations
 
@@ -9,73 +9,148 @@ from pathlib import Path
 
 import pytest
 
-from planc.api import check_plan
+from planc.api import check_plan, check_source
 from planc.cli.main import main
 from planc.devices.hardware import DEVICES, Device
+from planc.estimate.bound import StepBound, step_bound
 from planc.estimate.calibration import Calibration, dumps, loads, step_seconds
 from planc.estimate.estimate import estimate
-from planc.estimate.result import Estimate
-from planc.estimate.roofline import UNCALIBRATED, Roofline, calibrate, roofline
-from planc.graph.graph import Graph
+from planc.estimate.expectation import PUBLISHED, StepExpectation, step_expectation
+from planc.estimate.result import Collective, Kind
+from planc.estimate.routes import members_in_node, route
+from planc.estimate.scale import calibrate
+from planc.estimate.step_work import StepWork, step_work
 from planc.source import SourceFile
+from planc.vocab import MeshDim
 from tests.plans import PLANS
 
 H100 = DEVICES["h100"]
-MEASURED = Calibration("cluster a", "h100", "2026-01-02", gemm_efficiency=0.5, bus_efficiency=0.25)
+MEASURED = Calibration("cluster a", "h100", "2026-01-02", compute_scale=0.5, communication_scale=0.25)
+SHARD, TP = MeshDim.DP_SHARD, MeshDim.TP
 
 
-def llama(*settings: str) -> tuple[Estimate, Graph]:
-    return estimated("llama-3.1-8b.plan", *settings)
+RECOMPUTED = 'activation_checkpoint {\n  "model.layers.*" -> full\n}\n'
+COMPILED = 'compile {\n  "model.layers.*" -> region\n}\n'
 
 
-def estimated(name: str, *settings: str) -> tuple[Estimate, Graph]:
+def work_of(name: str, *settings: str, more: str = "") -> StepWork:
+    """The work of a plan that ships, with more blocks."""
     sources = [SourceFile(f"--set[{index}]", text) for index, text in enumerate(settings)]
-    found = check_plan(PLANS / name, settings=sources)
+    source = SourceFile(name, (PLANS / name).read_text(encoding="utf-8") + more)
+    found = check_source(source, base=PLANS, settings=sources)
     assert found.graph is not None and found.inventory is not None
-    return estimate(found.graph, found.inventory), found.graph
+    return step_work(found.graph, found.inventory, estimate(found.graph, found.inventory))
 
 
-def bound_on(
+def llama(*settings: str) -> StepWork:
+    return work_of("llama-3.1-8b.plan", *settings)
+
+
+def bound_on(device: Device, *settings: str, node: int | None = None) -> StepBound:
+    found = step_bound(llama(*settings), device, devices_per_node=node)
+    assert found is not None
+    return found
+
+
+def expected_on(
     device: Device, *settings: str, node: int | None = None, calibration: Calibration | None = None
-) -> Roofline:
-    found, graph = llama(*settings)
-    bound = roofline(found, graph, device, devices_per_node=node, calibration=calibration)
-    assert bound is not None
-    return bound
+) -> StepExpectation:
+    found = step_expectation(llama(*settings), device, devices_per_node=node, calibration=calibration)
+    assert found is not None
+    return found
 
 
-def test_a_step_waits_for_the_slowest_and_then_for_the_optimizer() -> None:
-    bound, (found, _) = bound_on(H100), llama()
-    assert bound.compute_seconds == found.flops.executed_per_rank / 989e12
-    assert bound.optimizer_seconds == 28 * found.num_local_parameters / 3.35e12
+def calibrated(step: StepWork, *, seconds: float, device: Device = H100) -> Calibration:
+    return calibrate(step, device, seconds=seconds, machine="a", date="2026-01-02")
+
+
+def test_a_bound_is_the_slowest_part_and_then_the_optimizer() -> None:
+    bound, step = bound_on(H100), llama()
+    flops = sum(one.flops * (one.num_forward + one.num_backward) for one in step.matmuls)
+    assert bound.compute_seconds == (flops + step.attention.least) / 989e12
+    assert bound.optimizer_seconds == 28 * step.optimizer_elements / 3.35e12
     slowest = max(bound.compute_seconds, bound.link_seconds, bound.network_seconds)
     assert bound.step_seconds == slowest + bound.optimizer_seconds
-    assert (bound.bound, bound.source) == ("compute", UNCALIBRATED)
+    assert bound.limit == "compute"
+
+
+def test_the_flops_of_a_dense_layer_are_six_for_each_weight_and_token() -> None:
+    """One device, nothing recomputed: 2 x 3 x tokens x weights, and causal attention's half."""
+    step = work_of("launch-one-process.plan")
+    flops = sum(one.flops * (one.num_forward + one.num_backward) for one in step.matmuls)
+    # 4 layers of 128: q and o 128 x 128, k and v 64 x 128, three of 352 x 128; a head of 260 x 128.
+    weights = 4 * (2 * 128 * 128 + 2 * 64 * 128 + 3 * 352 * 128) + 260 * 128
+    assert flops == 6 * weights * step.tokens
+
+
+def test_recomputation_adds_a_forward_up_to_the_last_tensor_that_backward_reads() -> None:
+    counts = {"model.layers.*.mlp.down_proj": 2, "model.layers.*.mlp.up_proj": 3}
+    step = work_of("launch-one-process.plan", more=RECOMPUTED)
+    backward = {(one.inner, one.outer): one.num_backward / one.num_forward for one in step.matmuls}
+    assert backward[352, 128] == counts["model.layers.*.mlp.down_proj"]
+    assert backward[128, 352] == counts["model.layers.*.mlp.up_proj"]
+
+
+@pytest.mark.parametrize(("node", "members"), [(1, 1), (4, 1), (8, 2), (16, 4), (64, 16), (None, 16)])
+def test_members_of_a_group_in_a_node_are_counted_by_stride(node: int | None, members: int) -> None:
+    """tp 4 is innermost, so two neighbors of dp_shard are 4 ranks apart."""
+    assert members_in_node(((SHARD, 16), (TP, 4)), (SHARD,), node) == members
+
+
+@pytest.mark.parametrize(("node", "members"), [(4, 4), (6, 6), (8, 8), (64, 32)])
+def test_a_group_of_two_dims_has_all_ranks_of_both(node: int, members: int) -> None:
+    assert members_in_node(((SHARD, 8), (TP, 4)), (SHARD, TP), node) == members
+
+
+def test_the_rings_of_a_group_cross_to_the_next_node_at_every_member() -> None:
+    """64 ranks on 8 nodes: an adapter carries an eighth of what a rank sends, not all of it."""
+    gather = Collective((SHARD,), 64, Kind.ALL_GATHER, "fsdp.shard", 1, 800)
+    way = route(gather, 8)
+    assert (way.nic_bytes, way.link_bytes) == (63 * 800 / 8, 63 * 800 * 7 / 8)
+    assert way.least_nic_bytes == 56 * 800 / 8
+    assert (way.link_steps, way.nic_steps) == (56, 7)
+
+
+def test_a_group_with_one_member_in_each_node_sends_all_through_its_adapter() -> None:
+    way = route(Collective((SHARD,), 8, Kind.REDUCE_SCATTER, "fsdp.shard", 1, 800), 1)
+    assert (way.nic_bytes, way.least_nic_bytes, way.link_bytes) == (700, 700, 0)
+
+
+def test_an_exchange_between_nodes_is_not_shared_by_adapters() -> None:
+    way = route(Collective((TP,), 16, Kind.ALL_TO_ALL, "attention", 1, 1600), 8)
+    assert (way.nic_bytes, way.link_bytes) == (800, 700)
+
+
+def test_switches_that_sum_let_an_all_reduce_send_its_input_once() -> None:
+    inside = route(Collective((TP,), 8, Kind.ALL_REDUCE, "tp.shard", 1, 800), 8)
+    assert (inside.link_bytes, inside.least_link_bytes, inside.nic_bytes) == (1400, 800, 0)
+
+
+@pytest.mark.parametrize("plan", sorted(PLANS.glob("*.plan")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("device", ["h100", "a100", "mi300x"])
+def test_no_plan_is_expected_to_beat_its_bound(plan: Path, device: str) -> None:
+    found = check_plan(plan)
+    assert found.bound is not None and found.inventory is not None
+    graph = found.draft()
+    assert graph is not None
+    step = step_work(graph, found.inventory, estimate(graph, found.inventory))
+    bound, expected = (make(step, DEVICES[device]) for make in (step_bound, step_expectation))
+    assert isinstance(bound, StepBound)
+    if expected is None:
+        assert step.not_modeled
+        return
+    assert isinstance(expected, StepExpectation)
+    assert bound.step_seconds <= expected.fast_seconds <= expected.step_seconds <= expected.slow_seconds
 
 
 @pytest.mark.parametrize("node", [1, 4])
 def test_gradients_that_replicas_sum_overlap_with_nothing(node: int) -> None:
-    found, graph = estimated("launch-dp4.plan")
-    bound = roofline(found, graph, H100, devices_per_node=node)
-    assert bound is not None
-    summed = sum(one.sent_bytes for one in found.collectives if one.cause == "grads.all_reduce")
-    assert bound.replicas_seconds == summed / (450e9 if node == 4 else 50e9)
+    bound = step_bound(step := work_of("launch-dp4.plan"), H100, devices_per_node=node)
+    assert bound is not None and step.behind
+    summed = sum(one.count * one.input_bytes for one in step.behind)
+    assert bound.replicas_seconds == pytest.approx(summed / (450e9 if node == 4 else 50e9))
     slowest = max(bound.compute_seconds, bound.link_seconds, bound.network_seconds)
-    assert bound.link_seconds + bound.network_seconds < bound.replicas_seconds
     assert bound.step_seconds == slowest + bound.replicas_seconds + bound.optimizer_seconds
-
-
-@pytest.mark.parametrize("slower", [1, 10**6])
-def test_a_run_of_replicas_gives_an_efficiency_that_gives_the_run(slower: int) -> None:
-    found, graph = estimated("launch-dp4.plan")
-    device = replace(H100, link_bandwidth=450 * 10**9 // slower)
-    plain = roofline(found, graph, device)
-    assert plain is not None
-    seconds = 2 * plain.step_seconds
-    measured = calibrate(plain, seconds=seconds, machine="a", device=device, date="2026-01-02")
-    assert (measured.gemm_efficiency is None) == (slower > 1)
-    again = roofline(found, graph, device, calibration=measured)
-    assert again is not None and again.step_seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -85,53 +160,91 @@ def test_an_optimizer_that_keeps_less_moves_less(kind: str, num_bytes: int) -> N
     assert bound_on(H100, f"optimizer.kind={kind}").optimizer_bytes == num_bytes
 
 
-@pytest.mark.parametrize(
-    ("node", "inside"),
-    [(1, ()), (4, (("tp",),)), (8, (("tp",), ("cp",))), (64, None)],
-)
-def test_groups_of_one_node_use_its_links(node: int, inside: tuple[tuple[str, ...], ...] | None) -> None:
-    """tp 4 is innermost, cp 2 the next: together they fill a node of 8."""
-    found, _ = llama()
-    chosen = [one for one in found.collectives if inside is None or one.over in inside]
-    assert bound_on(H100, node=node).link_seconds == found.sent_bytes(chosen) / 450e9
+def test_a_slower_network_takes_longer() -> None:
+    slow = replace(H100, nic_bandwidth=H100.nic_bandwidth and H100.nic_bandwidth // 50)
+    assert expected_on(slow).exposed_seconds > 2 * expected_on(H100).exposed_seconds
+    assert bound_on(slow).network_seconds == pytest.approx(50 * bound_on(H100).network_seconds)
+
+
+def test_what_compute_hides_is_not_in_the_step() -> None:
+    found = expected_on(H100)
+    parts = found.compute_seconds + found.exposed_seconds + found.optimizer_seconds
+    assert found.hidden_seconds > 0 and found.step_seconds == parts + found.replicas_seconds
+
+
+def test_a_compiled_layer_moves_fewer_bytes() -> None:
+    step, fused = llama(), work_of("llama-3.1-8b.plan", more=COMPILED)
+    assert fused.traffic.forward < 0.7 * step.traffic.forward
+    assert fused.matmuls == step.matmuls and fused.kernels < step.kernels
+
+
+def test_float32_is_slower_than_bfloat16() -> None:
+    step = llama()
+    wide = replace(step, dtype=type(step.dtype).FLOAT32)
+    found, slower = step_expectation(step, H100), step_expectation(wide, H100)
+    assert found is not None and slower is not None
+    assert slower.matmul_seconds > 10 * found.matmul_seconds
+
+
+def test_nothing_is_expected_of_work_that_is_not_modeled() -> None:
+    step = replace(llama(), not_modeled=("CPU offload",))
+    assert step_expectation(step, H100) is None and step_bound(step, H100) is not None
 
 
 def test_a_calibration_slows_what_it_measured_and_says_where() -> None:
-    plain, slower = bound_on(H100), bound_on(H100, calibration=MEASURED)
-    assert slower.compute_seconds == 2 * plain.compute_seconds
-    assert slower.network_seconds == 4 * plain.network_seconds
-    assert slower.source == "calibrated by cluster a, h100, 2026-01-02: gemm 0.500, bus 0.250"
+    plain, slower = expected_on(H100), expected_on(H100, calibration=MEASURED)
+    assert slower.attention_seconds == 2 * plain.attention_seconds
+    assert slower.elementwise_seconds == 2 * plain.elementwise_seconds
+    assert slower.source == (
+        "calibrated by cluster a, h100, 2026-01-02: "
+        "compute 0.500 x the expected, communication 0.250 x the expected"
+    )
+
+
+def test_a_calibration_narrows_the_interval() -> None:
+    def width(found: StepExpectation) -> float:
+        return (found.slow_seconds - found.fast_seconds) / found.step_seconds
+
+    as_expected = replace(MEASURED, compute_scale=1.0, communication_scale=1.0)
+    assert width(expected_on(H100, calibration=as_expected)) < 0.6 * width(expected_on(H100))
 
 
 def test_a_calibration_of_another_device_is_refused() -> None:
     with pytest.raises(ValueError, match="the calibration is for h100, and the plan's device is h200"):
-        bound_on(DEVICES["h200"], calibration=MEASURED)
+        expected_on(DEVICES["h200"], calibration=MEASURED)
 
 
 def test_a_device_without_peaks_has_no_time() -> None:
-    found, graph = llama()
-    assert roofline(found, graph, replace(H100, peak_flops=None)) is None
+    step = llama()
+    for device in (replace(H100, peak_flops=None), replace(H100, nic_bandwidth=None)):
+        assert step_bound(step, device) is None and step_expectation(step, device) is None
 
 
-def test_a_run_gives_the_efficiency_of_what_bounds_it() -> None:
-    plain = bound_on(H100)
-    seconds = plain.compute_seconds / 0.4 + plain.optimizer_seconds
-    measured = calibrate(plain, seconds=seconds, machine="a", device=H100, date="2026-01-02")
-    assert measured.gemm_efficiency == pytest.approx(0.4)
-    assert measured.bus_efficiency is None
-    assert bound_on(H100, calibration=measured).step_seconds == pytest.approx(seconds)
+@pytest.mark.parametrize("factor", [0.7, 1.0, 2.5])
+def test_a_run_gives_the_scale_that_gives_the_run(factor: float) -> None:
+    seconds = factor * expected_on(H100).step_seconds
+    measured = calibrated(llama(), seconds=seconds)
+    assert measured.compute_scale is not None and measured.communication_scale is None
+    assert (measured.compute_scale < 1.001) == (factor >= 1)
+    assert expected_on(H100, calibration=measured).step_seconds == pytest.approx(seconds)
 
 
-def test_a_run_that_waits_for_the_network_gives_the_bus_efficiency() -> None:
-    slow = bound_on(replace(H100, nic_bandwidth=10**9))
-    seconds = 2 * slow.network_seconds + slow.optimizer_seconds
-    measured = calibrate(slow, seconds=seconds, machine="a", device=H100, date="2026-01-02")
-    assert (measured.gemm_efficiency, measured.bus_efficiency) == (None, pytest.approx(0.5))
+def test_a_run_that_waits_for_the_network_gives_the_scale_of_communication() -> None:
+    slow, step = replace(H100, nic_bandwidth=10**8), llama()
+    seconds = 2 * expected_on(slow).step_seconds
+    measured = calibrated(step, seconds=seconds, device=slow)
+    assert measured.compute_scale is None
+    assert measured.communication_scale == pytest.approx(0.5, rel=0.1)
 
 
 def test_a_run_faster_than_the_device_is_refused() -> None:
     with pytest.raises(ValueError, match="is faster than h100 allows"):
-        calibrate(bound_on(H100), seconds=1e-3, machine="a", device=H100, date="2026-01-02")
+        calibrated(llama(), seconds=1e-3)
+
+
+def test_a_run_that_no_scale_explains_is_refused() -> None:
+    with pytest.raises(ValueError, match="is not explained by compute"):
+        calibrated(llama(), seconds=1e6)
 
 
 def test_a_file_comes_back_as_it_was() -> None:
@@ -141,10 +254,10 @@ def test_a_file_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"gemm_efficiency": 1.5}, "`gemm_efficiency` must be a number above 0 and up to 1"),
-        ({"bus_efficiency": True}, "`bus_efficiency` must be a number"),
+        ({"compute_scale": 150}, "`compute_scale` must be a number from 0.01 to 100, or null"),
+        ({"communication_scale": True}, "`communication_scale` must be a number"),
         ({"machine": " "}, "`machine` must be a string"),
-        ({"format_version": 2}, "format_version 2 is not 1"),
+        ({"format_version": 1}, "format_version 1 is not 2"),
         ({"extra": 1}, "expected an object with"),
         ({"gemm_efficiency": float("nan")}, "NaN is not a JSON number"),
     ],
@@ -194,8 +307,9 @@ def test_a_run_calibrates_the_estimate(tmp_path: Path, capsys: pytest.CaptureFix
     estimate_command = ["estimate", str(plan), *device, "--calibration", str(output)]
     assert main([*estimate_command, "--output-format", "json"]) == 0
     time = json.loads(capsys.readouterr().out)["time"]
-    assert time["step_seconds"] == pytest.approx(10)
-    assert time["source"].startswith("calibrated by a, h100, ")
+    assert time["expected"]["expected_step_seconds"] == pytest.approx(10)
+    assert time["bound"]["least_step_seconds"] < 10
+    assert time["expected"]["source"].startswith("calibrated by a, h100, ")
 
 
 def test_a_run_of_another_plan_calibrates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,9 +360,26 @@ def test_a_damaged_run_calibrates_nothing(
     assert not output.exists()
 
 
-def test_a_time_stands_beside_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_times_stand_beside_their_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", str(PLANS / "llama-3.1-8b.plan"), "--gpu", "h100"]) == 0
-    assert f"TIME PER STEP, {UNCALIBRATED}\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"TIME PER STEP, expected, by {PUBLISHED}\n" in out
+    assert "TIME PER STEP, at least: a bound, from h100's peaks\n" in out
+
+
+def test_an_offloaded_plan_has_a_bound_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "estimate",
+        str(PLANS / "llama-3.1-8b.plan"),
+        "--gpu",
+        "h100",
+        "--set",
+        "fsdp.cpu_offload=true",
+    ]
+    assert main([*command, "--output-format", "json"]) == 0
+    time = json.loads(capsys.readouterr().out)["time"]
+    assert time["expected"] is None and time["bound"]["least_step_seconds"] > 0
+    assert time["unknown"] == "the time of CPU offload is not modeled"
 
 
 def test_without_a_device_there_is_no_time(capsys: pytest.CaptureFixture[str]) -> None:

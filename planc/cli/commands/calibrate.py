@@ -19,19 +19,23 @@ from planc.cli.support.arguments import (
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.estimate.calibration import Calibration, dumps, loads, step_seconds
 from planc.estimate.estimate import estimate
-from planc.estimate.roofline import calibrate, roofline
+from planc.estimate.expectation import step_expectation
+from planc.estimate.scale import calibrate
+from planc.estimate.step_work import step_work
 from planc.graph.graph import plan_hash
 from planc.runtime.run_directory.metrics_file import read_lines
 from planc.runtime.run_directory.plain_files import read_utf8
 from planc.runtime.run_directory.run_files import MAX_PLAN_BYTES, METRICS_NAME, PLAN_NAME
+from planc.show.times import no_time
 from planc.strict_json import loads as loads_json
 
 DESCRIPTION = """\
-Measure what share of a machine's peak FLOP/s or bandwidth a run reached, for `planc estimate --calibration`.
+Measure how fast a machine is compared with what planc expects, for `planc estimate --calibration`.
 
-planc takes the median of `seconds` in the run's metrics.jsonl, without the first steps. A compute-bound run
-gives the GEMM efficiency, a communication-bound run the bus efficiency. To get both, calibrate with two runs
-and the same output file. The file also records the machine, the device and the date."""
+planc takes the median of `seconds` in the run's metrics.jsonl, without the first steps. A run that mostly
+computes gives the scale of compute, one that mostly communicates the scale of communication. To get both,
+calibrate with two runs and the same output file. The file also records the machine, the device and the
+date."""
 
 EPILOG = """\
 examples:
@@ -61,18 +65,23 @@ def run(arguments: Namespace) -> int:
     device, folder = plan.hardware.gpu, arguments.run
     _require_same(folder, plan_hash(graph))
     found = estimate(graph, inventory)
-    bound = roofline(found, graph, device, devices_per_node=plan.mesh.devices_per_node)
-    if bound is None:
-        raise UsageError(
-            f"no peak FLOP/s or bandwidth is known for {device.name}, so utilization can't be computed"
-        )
+    step, node = step_work(graph, inventory, found), plan.mesh.devices_per_node
+    if step_expectation(step, device, devices_per_node=node) is None:
+        raise UsageError(no_time(step, device))
     metrics = folder / METRICS_NAME
     try:
         lines = _logged(metrics)
         _require_device(lines, device=device.name)
         seconds = step_seconds(lines)
         date = datetime.fromtimestamp(metrics.stat().st_mtime, UTC).date().isoformat()
-        measured = calibrate(bound, seconds=seconds, machine=arguments.machine, device=device, date=date)
+        measured = calibrate(
+            step,
+            device,
+            seconds=seconds,
+            machine=arguments.machine,
+            date=date,
+            devices_per_node=node,
+        )
         measured = _with_earlier(measured, arguments.output)
         arguments.output.write_text(dumps(measured), encoding="utf-8", newline="\n")
     except (OSError, ValueError) as error:
@@ -110,7 +119,7 @@ def _require_same(folder: Path, digest: str) -> None:
 
 
 def _with_earlier(measured: Calibration, path: Path) -> Calibration:
-    """The measurement, with the other efficiency kept from an earlier run on the same machine."""
+    """The measurement, with the other scale kept from an earlier run on the same machine."""
     if not path.exists():
         return measured
     earlier = loads(path.read_text(encoding="utf-8"))
@@ -118,6 +127,6 @@ def _with_earlier(measured: Calibration, path: Path) -> Calibration:
         raise ValueError(f"{path} is for {earlier.machine}, {earlier.device}: choose another file")
     return replace(
         measured,
-        gemm_efficiency=measured.gemm_efficiency or earlier.gemm_efficiency,
-        bus_efficiency=measured.bus_efficiency or earlier.bus_efficiency,
+        compute_scale=measured.compute_scale or earlier.compute_scale,
+        communication_scale=measured.communication_scale or earlier.communication_scale,
     )

@@ -26,12 +26,12 @@ from planc.diff.text import render_text
 from planc.tables import printable
 
 DESCRIPTION = """\
-Show what changed between two plans, grouped by consequence: layout, memory, communication, checkpoint,
-batch, numerics, run, expect. OLD and NEW are plans, compiled artifacts, git:REVISION:PATH, run directories or
-checkpoints. Included files and the model (config.json, inventory.json) of git:REVISION:PATH are read from
-that revision; a model that is not in git there is read as it is now, with a note. Memory and bytes are those
-of `planc estimate`. Comments, order, formatting and parameters change no meaning. With one plan, OLD is that
-file in git's HEAD.
+Show what changed between two plans, grouped by consequence: layout, memory, communication, time,
+checkpoint, batch, numerics, run, expect. OLD and NEW are plans, compiled artifacts, git:REVISION:PATH, run
+directories or checkpoints. Included files and the model (config.json, inventory.json) of git:REVISION:PATH
+are read from that revision; a model that is not in git there is read as it is now, with a note. Memory and
+bytes are those of `planc estimate`. Comments, order, formatting and parameters change no meaning. With one
+plan, OLD is that file in git's HEAD.
 
 The output also tells whether a run of NEW would resume from OLD, if that is a checkpoint or a run directory,
 or else from a checkpoint that a run of OLD saved, and which --allow-change would permit it. The run decides

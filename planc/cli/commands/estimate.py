@@ -19,10 +19,12 @@ from planc.cli.support.views import write_view
 from planc.estimate.calibration import Calibration, loads
 from planc.estimate.estimate import estimate
 from planc.estimate.result import Estimate
-from planc.estimate.roofline import Roofline, roofline
+from planc.estimate.step_work import step_work
 from planc.graph.graph import Graph, plan_hash
+from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
 from planc.show.estimate import estimate_data, estimate_text
+from planc.show.times import Times, times_of
 
 DESCRIPTION = """\
 Estimate what a plan needs: memory per rank, bytes that each rank sends per step and mesh dim, and FLOPs.
@@ -31,8 +33,9 @@ The estimate is a closed form of the execution graph and the model's structure. 
 optimizer state and collectives are exact; activations, temporary tensors and the peak are not calibrated to
 any machine.
 
-If the plan's `hardware` block or --gpu names a device, planc also reports whether the peak fits, and a lower
-bound on the step time. Calibrate with `planc calibrate` before you rely on it."""
+If the plan's `hardware` block or --gpu names a device, planc also reports whether the peak fits, and two
+times of a step: the expected one, with its interval, and a bound that no run can beat. `planc calibrate`
+narrows the interval to one machine's."""
 
 EPILOG = """\
 examples:
@@ -64,15 +67,15 @@ def run(arguments: Namespace) -> int:
     graph, plan, inventory = checked.draft(), checked.plan, checked.inventory
     assert graph is not None and plan is not None and inventory is not None, "a sound plan has all three"
     found = estimate(graph, inventory)
-    bound = _bound(found, graph, plan, calibration)
+    times = _times(found, graph, plan, inventory, calibration)
     device = plan.hardware.gpu if plan.hardware else None
     if arguments.output_format == "json":
         document = {"format_version": 1, "plan_hash": plan_hash(graph), "world_size": graph.world_size}
-        document |= estimate_data(found, device=device, bound=bound)
+        document |= estimate_data(found, device=device, times=times)
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         heading = f"{graph.name}  {plan_hash(graph)[:12]}  world size {graph.world_size:_}"
-        write_view(f"{heading}\n{estimate_text(found, device=device, bound=bound)}", stream=sys.stdout)
+        write_view(f"{heading}\n{estimate_text(found, device=device, times=times)}", stream=sys.stdout)
     return plans.finish(checked)
 
 
@@ -86,14 +89,16 @@ def _calibration(path: Path | None) -> Calibration | None:
         raise UsageError(f"{path}: {error}") from None
 
 
-def _bound(found: Estimate, graph: Graph, plan: Plan, calibration: Calibration | None) -> Roofline | None:
-    """The step time on the plan's device; None without one. UsageError for another device's calibration."""
+def _times(
+    found: Estimate, graph: Graph, plan: Plan, inventory: Inventory, calibration: Calibration | None
+) -> Times | None:
+    """The step's times on the plan's device; None without one. UsageError for another's calibration."""
     if plan.hardware is None:
         if calibration is not None:
             raise UsageError("--calibration needs a device: set it with --gpu, or in a `hardware` block")
         return None
-    node = plan.mesh.devices_per_node
+    step, node = step_work(graph, inventory, found), plan.mesh.devices_per_node
     try:
-        return roofline(found, graph, plan.hardware.gpu, devices_per_node=node, calibration=calibration)
+        return times_of(step, plan.hardware.gpu, devices_per_node=node, calibration=calibration)
     except ValueError as error:
         raise UsageError(str(error)) from None

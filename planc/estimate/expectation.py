@@ -1,0 +1,240 @@
+"""The expected time of a step, as an interval: each part of the work at the share of a peak that runs reach.
+
+    matmul         FLOPs / (peak x matmul x d / (d + narrow)), d its smaller width; or its bytes / memory
+    attention      executed FLOPs / (peak x attention)
+    elementwise    the bytes in planc/estimate/traffic.py / memory
+    host           kernels x launch; compute takes at least as long
+    collective     call + steps of its ring x latency + max(links' bytes / links, adapter's bytes / network)
+
+FSDP's messages, and a ring's, overlap with the compute of forward or of backward: the slower counts, and a
+share of the faster. Collectives of tensor parallelism, of other attentions and of single numbers overlap with
+nothing. Last come sums over replicas without FSDP, and the optimizer.
+
+The interval takes each coefficient to either end of its own, by itself, and adds the squares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from math import sqrt
+
+from planc.devices.hardware import Device
+from planc.estimate.bound import knows_peaks, step_bound
+from planc.estimate.calibration import Calibration
+from planc.estimate.efficiency import Efficiencies, Efficiency, efficiencies_of
+from planc.estimate.result import Collective, Kind
+from planc.estimate.routes import members_in_node, route
+from planc.estimate.step_work import StepWork
+from planc.record import record
+from planc.vocab import DType
+
+_SHARE = {DType.FLOAT32: 1 / 15, DType.FLOAT64: 1 / 15}
+"""Of bfloat16's peak FLOP/s: planc leaves TensorFloat-32 off, as PyTorch does (A100 19.5 of 312 TFLOP/s)."""
+
+PUBLISHED = "efficiencies of published runs; planc calibrate narrows them"
+_CALIBRATED_SPREAD = 0.05
+_COMPUTE = ("matmul", "attention", "memory")
+_COMMUNICATION = ("links", "network")
+
+
+@record
+class StepExpectation:
+    """The expected seconds of one step, with the fast and the slow end of their interval.
+
+    The parts add up to `step_seconds`: `hidden_seconds` of communication overlap with compute, and are not in
+    it. The bound's is the least time, which is another figure.
+    """
+
+    matmul_seconds: float
+    attention_seconds: float
+    elementwise_seconds: float
+    host_seconds: float
+    """What the host's launches take in addition to the device's work."""
+    exposed_seconds: float
+    """Communication that compute does not hide."""
+    hidden_seconds: float
+    replicas_seconds: float
+    optimizer_seconds: float
+    fast_seconds: float
+    slow_seconds: float
+    source: str
+
+    @property
+    def compute_seconds(self) -> float:
+        return self.matmul_seconds + self.attention_seconds + self.elementwise_seconds + self.host_seconds
+
+    @property
+    def step_seconds(self) -> float:
+        return self.compute_seconds + self.exposed_seconds + self.replicas_seconds + self.optimizer_seconds
+
+    @property
+    def limit(self) -> str:
+        """The largest part."""
+        parts = (
+            (self.matmul_seconds, "matmuls"),
+            (self.attention_seconds, "attention"),
+            (self.elementwise_seconds, "elementwise"),
+            (self.host_seconds, "the host"),
+            (self.exposed_seconds + self.replicas_seconds, "communication"),
+            (self.optimizer_seconds, "the optimizer"),
+        )
+        return max(parts)[1]
+
+
+@record
+class _Machine:
+    """A device with one value for each efficiency."""
+
+    device: Device
+    node: int | None
+    values: dict[str, float]
+
+    def seconds_of(self, one: Collective, step: StepWork) -> float:
+        """All of equal collectives."""
+        way = route(one, members_in_node(step.mesh, one.over, self.node))
+        values = self.values
+        latency = way.link_steps * values["link_step_seconds"]
+        latency += way.nic_steps * values["network_step_seconds"]
+        links = way.link_bytes / ((self.device.link_bandwidth or 1) * values["links"])
+        network = way.nic_bytes / ((self.device.nic_bandwidth or 1) * values["network"])
+        return one.count * (values["call_seconds"] + latency + max(links, network))
+
+
+def step_expectation(
+    step: StepWork,
+    device: Device,
+    *,
+    devices_per_node: int | None = None,
+    calibration: Calibration | None = None,
+) -> StepExpectation | None:
+    """The expectation on a device; None if a peak is unknown, or the plan has work that is not modeled.
+
+    Raises ValueError for another device's calibration.
+    """
+    if calibration is not None and calibration.device != device.name:
+        raise ValueError(
+            f"the calibration is for {calibration.device}, and the plan's device is {device.name}"
+        )
+    node = devices_per_node or device.devices_per_node
+    if step.not_modeled or not knows_peaks(step, device, node=node):
+        return None
+    known = _calibrated(efficiencies_of(device.name), calibration)
+    middle = _values(known)
+    expected = _expected(step, _Machine(device, node, middle))
+    fast, slow = _ends(step, device, node, known, expected.step_seconds)
+    least = step_bound(step, device, devices_per_node=devices_per_node)
+    assert least is not None, "its peaks are known"
+    return replace(
+        expected,
+        fast_seconds=max(fast, min(least.step_seconds, expected.step_seconds)),
+        slow_seconds=slow,
+        source=f"calibrated by {calibration.source}" if calibration else PUBLISHED,
+    )
+
+
+def expected_seconds(step: StepWork, device: Device, known: Efficiencies) -> float:
+    """The expectation with other efficiencies than the device's, for a fit."""
+    return _expected(step, _Machine(device, device.devices_per_node, _values(known))).step_seconds
+
+
+def _values(known: Efficiencies) -> dict[str, float]:
+    return {name: one.expected for name, one in _named(known)}
+
+
+def _named(known: Efficiencies) -> tuple[tuple[str, Efficiency], ...]:
+    return tuple((one.name, getattr(known, one.name)) for one in fields(known))
+
+
+def _calibrated(known: Efficiencies, calibration: Calibration | None) -> Efficiencies:
+    """The efficiencies times what a run measured, within a narrow interval."""
+    if calibration is None:
+        return known
+    scales = {
+        **dict.fromkeys(_COMPUTE, calibration.compute_scale),
+        **dict.fromkeys(_COMMUNICATION, calibration.communication_scale),
+    }
+    measured = {
+        name: _measured(one, scale) for name, one in _named(known) if (scale := scales.get(name)) is not None
+    }
+    return replace(known, **measured)
+
+
+def _measured(one: Efficiency, scale: float) -> Efficiency:
+    value = min(1.0, one.expected * scale)
+    spread = _CALIBRATED_SPREAD
+    return Efficiency(value * (1 - spread), value, min(1.0, value * (1 + spread)), "planc calibrate")
+
+
+def _ends(
+    step: StepWork, device: Device, node: int | None, known: Efficiencies, expected: float
+) -> tuple[float, float]:
+    """The fast and the slow end of the interval."""
+    middle = _values(known)
+    fast = slow = 0.0
+    for name, one in _named(known):
+        for value in (one.low, one.high):
+            seconds = _expected(step, _Machine(device, node, {**middle, name: value})).step_seconds
+            fast += min(0.0, seconds - expected) ** 2
+            slow += max(0.0, seconds - expected) ** 2
+    return expected - sqrt(fast), expected + sqrt(slow)
+
+
+def _expected(step: StepWork, machine: _Machine) -> StepExpectation:
+    device, values = machine.device, machine.values
+    assert device.peak_flops and device.memory_bandwidth, "both are known"
+    peak = device.peak_flops * _SHARE.get(step.dtype, 1)
+    memory = device.memory_bandwidth * values["memory"]
+    matmuls = _matmul_seconds(step, machine, peak, memory)
+    attention = [flops / (peak * values["attention"]) for flops in step.attention.executed]
+    elementwise = [moved / memory for moved in (step.traffic.forward, step.traffic.backward)]
+    phases = [sum(parts) for parts in zip(matmuls, attention, elementwise, strict=True)]
+    waiting = max(0.0, step.kernels * values["kernel_seconds"] - sum(phases))
+    total = sum(phases) or 1.0
+    phases = [one + waiting * one / total for one in phases]
+    hidden, alone = _communication(step, machine)
+    exposed = alone
+    for compute, sent in zip(phases, hidden, strict=True):
+        exposed += max(0.0, sent - compute) + values["exposed"] * min(sent, compute)
+    return StepExpectation(
+        matmul_seconds=sum(matmuls),
+        attention_seconds=sum(attention),
+        elementwise_seconds=sum(elementwise),
+        host_seconds=waiting,
+        exposed_seconds=exposed,
+        hidden_seconds=sum(hidden) + alone - exposed,
+        replicas_seconds=sum(machine.seconds_of(one, step) for one in step.behind),
+        optimizer_seconds=step.optimizer_bytes * step.optimizer_elements / memory,
+        fast_seconds=0.0,
+        slow_seconds=0.0,
+        source="",
+    )
+
+
+def _matmul_seconds(step: StepWork, machine: _Machine, peak: float, memory: float) -> tuple[float, float]:
+    """In forwards, and in backwards."""
+    forward = backward = 0.0
+    for one in step.matmuls:
+        width = min(one.inner, one.outer)
+        share = machine.values["matmul"] * width / (width + machine.values["narrow_features"])
+        seconds = max(one.flops / (peak * share), one.num_elements * step.dtype.size_bytes / memory)
+        forward += one.num_forward * seconds
+        backward += one.num_backward * seconds
+    return forward, backward
+
+
+def _communication(step: StepWork, machine: _Machine) -> tuple[tuple[float, float], float]:
+    """Seconds of messages that can overlap with forward and with backward, and of those that can't."""
+    forward = backward = alone = 0.0
+    for one in step.collectives:
+        seconds = machine.seconds_of(one, step)
+        if one.cause == "fsdp.shard":
+            early = step.gathered_in_forward if one.kind is Kind.ALL_GATHER else 0.0
+        elif one.kind is Kind.SEND:
+            # A ring's backward sends keys and values, and their gradients.
+            early = 1 / 3
+        else:
+            alone += seconds
+            continue
+        forward += early * seconds
+        backward += (1 - early) * seconds
+    return (forward, backward), alone

@@ -1,0 +1,78 @@
+"""The ways that collectives take: links inside a node, and network adapters between nodes.
+
+Ranks are numbered by node, innermost mesh dim first, so a group's members of one node are neighbors. NCCL
+builds as many rings as there are members in a node, and each crosses to the next node at the adapter of
+another member. A rank's links and its adapter share what it sends by a ring, S bytes:
+
+    n ranks, m of them in each node      through its links    through its adapter
+    a group inside one node              S                    0
+    a group of several nodes             S (m - 1) / m        S / m
+    all-to-all of B bytes                B (m - 1) / n        B (n - m) / n
+    a send to the next rank              S, in one node       S, of several nodes
+
+The least that any algorithm moves is less: what a node's members receive from outside it, (n - m) B / m for
+an all-gather of B bytes and the n-th part of it for a reduce-scatter; and where switches sum (NVLink SHARP,
+InfiniBand SHARP), an all-reduce sends its input once. A message to one rank can use all of a node's adapters.
+"""
+
+from __future__ import annotations
+
+from planc.estimate.result import Collective, Kind
+from planc.record import record
+from planc.vocab import MeshDim
+
+
+@record
+class Route:
+    """One rank's part of one collective: bytes through its links and its adapter, and the steps of a ring.
+
+    The least bytes are those of any algorithm.
+    """
+
+    link_bytes: float
+    nic_bytes: float
+    least_link_bytes: float
+    least_nic_bytes: float
+    link_steps: int
+    nic_steps: int
+
+
+def members_in_node(
+    mesh: tuple[tuple[MeshDim, int], ...], over: tuple[MeshDim, ...], node: int | None
+) -> int:
+    """The ranks of a group in the node of its first rank, itself included."""
+    offsets, stride = [0], 1
+    for mesh_dim, size in reversed(mesh):
+        if mesh_dim in over:
+            inside = size if node is None else min(size, -(-node // stride))
+            offsets = [first + stride * index for index in range(inside) for first in offsets]
+            offsets = [one for one in offsets if node is None or one < node]
+        stride *= size
+    return len(offsets)
+
+
+def route(one: Collective, members: int) -> Route:
+    """How one of these collectives travels with `members` of its group in each node."""
+    size, sent = one.group_size, one.sent_bytes / one.count
+    nodes = -(-size // members)
+    crosses = nodes > 1
+    steps = size - nodes, nodes - 1
+    links, nic = (sent * (members - 1) / members, sent / members) if crosses else (sent, 0.0)
+    outside = (size - members) * one.input_bytes
+    match one.kind:
+        case Kind.ALL_GATHER:
+            return Route(links, nic, 0.0 if crosses else sent, outside / members, *steps)
+        case Kind.REDUCE_SCATTER:
+            return Route(links, nic, 0.0 if crosses else sent, outside / size / members, *steps)
+        case Kind.ALL_REDUCE:
+            inside, out = (0.0, one.input_bytes / members) if crosses else (float(one.input_bytes), 0.0)
+            # A tree instead of a ring, where that has fewer steps.
+            tree = 2 * (members - 1), 2 * (nodes - 1).bit_length()
+            return Route(links, nic, inside, out, min(2 * steps[0], tree[0]), min(2 * steps[1], tree[1]))
+        case Kind.ALL_TO_ALL:
+            links, nic = (members - 1) * one.input_bytes / size, outside / size
+            return Route(links, nic, links, nic, min(1, members - 1), min(1, nodes - 1))
+        case Kind.SEND:
+            if crosses:
+                return Route(0.0, sent, 0.0, sent / members, 0, 1)
+            return Route(sent, 0.0, sent, 0.0, 1, 0)

@@ -1,0 +1,207 @@
+"""The work of one rank in a step, as a time needs it: matmuls, attention, memory traffic, collectives.
+
+No device is part of it. A forward's and a backward's work are apart, since FSDP's messages overlap with each;
+recomputation belongs to backward. Everything is for a whole step, all of its micro steps together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+
+from planc.estimate.rank_work import RankWork, rank_work
+from planc.estimate.result import Collective, Estimate
+from planc.estimate.selective import kept_results
+from planc.estimate.traffic import Traffic, traffic
+from planc.estimate.units import units
+from planc.graph.graph import Graph
+from planc.graph.ops import AllReduceGradients
+from planc.inventory.schema import Attention, Inventory, Module
+from planc.inventory.schema import Kind as ModuleKind
+from planc.record import record
+from planc.vocab import DType, MeshDim
+
+_ELEMENT_BYTES = 4
+_SMALL = 0.02
+"""A share of the model's weights that changes no time by more."""
+
+
+@record
+class Matmul:
+    """Equal matmuls [rows, inner] x [inner, outer]: how many in forwards, and how many in backwards.
+
+    A backward has two for each in a forward, and one more where it computes forward again.
+    """
+
+    rows: int
+    inner: int
+    outer: int
+    num_forward: int
+    num_backward: int
+
+    @property
+    def flops(self) -> int:
+        """Of one."""
+        return 2 * self.rows * self.inner * self.outer
+
+    @property
+    def num_elements(self) -> int:
+        """Of both factors and the product of one."""
+        return self.rows * (self.inner + self.outer) + self.inner * self.outer
+
+
+@record
+class AttentionWork:
+    """FLOPs of attention's scores and of the products with values.
+
+    `least` are those of the pairs of tokens that see each other, twice in backward as in forward. The others
+    are what the kernels execute: a fused backward computes the scores again, so it executes 2.5 times its
+    forward; kernels with a mask, and unfused attention, compute all pairs.
+    """
+
+    least: float
+    executed: tuple[float, float]
+    """In forwards, and in backwards."""
+
+
+@record
+class StepWork:
+    """One rank's work in a step."""
+
+    dtype: DType
+    """The dtype of matmuls and attention."""
+    matmuls: tuple[Matmul, ...]
+    attention: AttentionWork
+    traffic: Traffic
+    collectives: tuple[Collective, ...]
+    """Those during forward and backward."""
+    behind: tuple[Collective, ...]
+    """Sums of gradients that come after backward, and overlap with nothing."""
+    gathered_in_forward: float
+    """The share of FSDP's gathered bytes that forward gathers."""
+    mesh: tuple[tuple[MeshDim, int], ...]
+    optimizer_elements: int
+    optimizer_bytes: int
+    """Bytes that the optimizer moves for each element."""
+    kernels: int
+    """Kernels that the host launches."""
+    tokens: int
+    """Of all ranks."""
+    world_size: int
+    not_modeled: tuple[str, ...]
+    """What takes time and is not in here."""
+
+
+def step_work(graph: Graph, inventory: Inventory, found: Estimate) -> StepWork:
+    """The work of rank 0; `found` is the estimate of the same graph."""
+    work = rank_work(graph, inventory)
+    after = {op.name for op in graph.step if isinstance(op, AllReduceGradients)}
+    moved = traffic(work)
+    return StepWork(
+        dtype=work.compute_dtype,
+        matmuls=_matmuls(work),
+        attention=_attentions(work),
+        traffic=moved,
+        collectives=tuple(one for one in found.collectives if one.cause not in after),
+        behind=tuple(one for one in found.collectives if one.cause in after),
+        gathered_in_forward=_gathered_in_forward(work),
+        mesh=graph.mesh,
+        optimizer_elements=0 if work.offloads else found.num_local_parameters,
+        optimizer_bytes=_ELEMENT_BYTES * (1 + 2 * (1 + len(work.optimizer.state_names))),
+        kernels=moved.kernels,
+        tokens=work.tokens_per_step,
+        world_size=graph.world_size,
+        not_modeled=tuple(_not_modeled(work)),
+    )
+
+
+def _not_modeled(work: RankWork) -> Iterator[str]:
+    if work.offloads:
+        yield "CPU offload"
+    known = other = 0
+    for module in work.inventory.modules:
+        num_elements = sum(one.num_elements for one in module.parameters if len(one.shape) > 1)
+        if module.kind is ModuleKind.OTHER and module.routing is None:
+            other += num_elements
+        else:
+            known += num_elements
+    # A router is small; convolutions and recurrences are not.
+    if other > _SMALL * known:
+        yield "modules of an unknown kind"
+
+
+def _gathered_in_forward(work: RankWork) -> float:
+    found = units(work)
+    once = sum(unit.num_local for unit in found)
+    again = sum(unit.num_local for unit in found if unit.reshard_after_forward)
+    return once / (once + again) if once else 1.0
+
+
+def _matmuls(work: RankWork) -> tuple[Matmul, ...]:
+    kept = kept_results(work)
+    read = {
+        (source, work.region(module.fqn)) for module in work.inventory.modules for source in module.sources
+    }
+    found: Counter[tuple[int, int, int, bool]] = Counter()
+    for module in work.inventory.modules:
+        # Recomputation stops at the last tensor that backward reads (torch/utils/checkpoint.py, early stop).
+        region = work.region(module.fqn)
+        is_again = region is not None and module.fqn not in kept and (module.fqn, region) in read
+        for rows, inner, outer in _products(work, module):
+            found[rows, inner, outer, is_again] += work.times
+    return tuple(
+        Matmul(rows, inner, outer, number, (3 if is_again else 2) * number)
+        for (rows, inner, outer, is_again), number in found.items()
+    )
+
+
+def _products(work: RankWork, module: Module) -> Iterator[tuple[int, int, int]]:
+    """(rows, inner, outer) of a module's matmuls in one forward."""
+    if module.is_linear:
+        shape = work.tp_shape(module)
+        if shape is not None and len(shape) > 1:
+            yield work.num_tokens, prod(shape[1:]), shape[0]
+    elif module.kind is ModuleKind.OTHER and module.routing is not None:
+        rows = work.num_tokens * module.routing.experts_per_token
+        for parameter in module.parameters:
+            layout = work.layout(f"{module.fqn}.{parameter.name}")
+            if layout is not None and len(layout.tp_shape) == 3:
+                yield rows, layout.tp_shape[1], layout.tp_shape[2]
+
+
+def _attentions(work: RankWork) -> AttentionWork:
+    kept = kept_results(work)
+    least = forward = backward = 0.0
+    for attention in work.inventory.attentions:
+        seen, computed = _pairs(work, attention)
+        width = attention.head_dim + (attention.value_dim or attention.head_dim)
+        heads, _ = work.heads(attention)
+        each = 2.0 * width * heads * work.times
+        is_again = work.region(attention.fqn) is not None and attention.fqn not in kept
+        least += each * seen * (3 + is_again)
+        forward += each * computed
+        factor = 2.0 if work.attention.kind == "eager" else 2.5
+        backward += each * computed * (factor + is_again)
+    return AttentionWork(least, (forward, backward))
+
+
+def _pairs(work: RankWork, attention: Attention) -> tuple[float, float]:
+    """Pairs of query and key of one head on a rank in a micro step: those that see each other, and those
+    that its kernel computes."""
+    length = work.sequence_length
+    whole = work.num_samples * length * length / work.cp
+    window = min(length, attention.window or length)
+    seen = work.num_samples * (window * length - window * (window - 1) / 2) / work.cp
+    if work.attention.isolates:
+        # Documents can be of one token each.
+        seen = work.num_samples * length / work.cp
+    if work.attention.kind == "eager":
+        return whole, whole
+    if attention.window is not None and attention.window < length:
+        return seen, whole
+    if work.attention.kind == "ulysses":
+        return seen, whole / 2
+    # Without a balance, the last rank of cp has the most pairs, and the others wait for it.
+    is_uneven = work.cp > 1 and work.attention.balance == "none"
+    return seen, whole / 2 * ((2 * work.cp - 1) / work.cp if is_uneven else 1)

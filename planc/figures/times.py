@@ -1,0 +1,56 @@
+"""Figures of a step's times: the bound, which nothing can beat, and the expectation, with its interval."""
+
+from __future__ import annotations
+
+from planc.estimate.bound import StepBound
+from planc.estimate.expectation import StepExpectation
+from planc.estimate.step_work import StepWork
+from planc.figures.figure import Figure, Unit
+
+
+def least_step_seconds(bound: StepBound) -> Figure:
+    """The bound: no run of the plan on its device takes less."""
+    return Figure("least_step_seconds", bound.step_seconds, Unit.SECONDS)
+
+
+def most_tokens_per_second(step: StepWork, bound: StepBound) -> Figure:
+    """The bound for the whole run."""
+    return _rate("most_tokens_per_second", step, bound.step_seconds)
+
+
+def most_tokens_per_second_per_device(step: StepWork, bound: StepBound) -> Figure:
+    """The bound for one of the run's devices."""
+    return _rate_per_device("most_tokens_per_second_per_device", step, bound.step_seconds)
+
+
+def expected_step_seconds(found: StepExpectation) -> Figure:
+    """What a run of the plan is expected to take."""
+    return Figure("expected_step_seconds", found.step_seconds, Unit.SECONDS)
+
+
+def expected_tokens_per_second(step: StepWork, found: StepExpectation) -> Figure:
+    """The expectation for the whole run."""
+    return _rate("expected_tokens_per_second", step, found.step_seconds)
+
+
+def expected_tokens_per_second_per_device(step: StepWork, found: StepExpectation) -> Figure:
+    """The expectation for one of the run's devices."""
+    return _rate_per_device("expected_tokens_per_second_per_device", step, found.step_seconds)
+
+
+def slow_tokens_per_second(step: StepWork, found: StepExpectation) -> Figure:
+    """The low end of the expected interval, for the whole run."""
+    return _rate("slow_tokens_per_second", step, found.slow_seconds)
+
+
+def fast_tokens_per_second(step: StepWork, found: StepExpectation) -> Figure:
+    """The high end of the expected interval, for the whole run."""
+    return _rate("fast_tokens_per_second", step, found.fast_seconds)
+
+
+def _rate(name: str, step: StepWork, seconds: float) -> Figure:
+    return Figure(name, step.tokens / seconds, Unit.TOKENS_PER_SECOND)
+
+
+def _rate_per_device(name: str, step: StepWork, seconds: float) -> Figure:
+    return Figure(name, step.tokens / seconds / step.world_size, Unit.DEVICE_TOKENS)

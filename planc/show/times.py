@@ -1,0 +1,135 @@
+"""The times of a step as text and as data: the bound, and the expectation. They are two figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from planc.devices.hardware import Device
+from planc.estimate.bound import StepBound, step_bound
+from planc.estimate.calibration import Calibration
+from planc.estimate.expectation import StepExpectation, step_expectation
+from planc.estimate.step_work import StepWork
+from planc.figures import times
+from planc.figures.figure import Figure
+from planc.record import record
+from planc.tables import format_seconds, render_table
+
+
+@record
+class Times:
+    """A step's times on a device; each is None if it can't be known."""
+
+    step: StepWork
+    device: Device
+    bound: StepBound | None
+    expected: StepExpectation | None
+
+
+def times_of(
+    step: StepWork,
+    device: Device,
+    *,
+    devices_per_node: int | None = None,
+    calibration: Calibration | None = None,
+) -> Times:
+    """Both times. Raises ValueError for another device's calibration."""
+    expected = step_expectation(step, device, devices_per_node=devices_per_node, calibration=calibration)
+    return Times(step, device, step_bound(step, device, devices_per_node=devices_per_node), expected)
+
+
+def no_time(step: StepWork, device: Device) -> str:
+    """Why nothing is expected of a device."""
+    if step.not_modeled:
+        return f"the time of {' and '.join(step.not_modeled)} is not modeled"
+    return f"a peak FLOP/s or bandwidth of {device.name} is unknown"
+
+
+def times_text(found: Times) -> str:
+    """The expectation by part, and then the bound."""
+    parts = []
+    if found.expected is not None:
+        rows = render_table([*_expected_rows(found.step, found.expected)], right=(1,), indent="  ")
+        parts.append(f"TIME PER STEP, expected, by {found.expected.source}\n{rows}")
+    else:
+        parts.append(f"TIME PER STEP, expected\n  unknown: {no_time(found.step, found.device)}\n")
+    if found.bound is not None:
+        rows = render_table([*_bound_rows(found.step, found.bound)], right=(1,), indent="  ")
+        parts.append(f"TIME PER STEP, at least: a bound, from {found.device.name}'s peaks\n{rows}")
+    return "\n".join(parts)
+
+
+def _expected_rows(step: StepWork, found: StepExpectation) -> Iterator[tuple[str, str, str]]:
+    yield "matmuls", format_seconds(found.matmul_seconds), "forward, backward and recomputation"
+    yield "attention", format_seconds(found.attention_seconds), ""
+    yield "elementwise", format_seconds(found.elementwise_seconds), "norms, activations, loss, FSDP's copies"
+    if found.host_seconds:
+        yield "host", format_seconds(found.host_seconds), "launches of kernels, which the device waits for"
+    hidden = format_seconds(found.hidden_seconds)
+    yield "communication", format_seconds(found.exposed_seconds), f"not hidden by compute; {hidden} is"
+    if found.replicas_seconds:
+        yield "replicas", format_seconds(found.replicas_seconds), "gradients sent after backward"
+    yield "optimizer", format_seconds(found.optimizer_seconds), _optimizer(step)
+    interval = f"{format_seconds(found.fast_seconds)} to {format_seconds(found.slow_seconds)}"
+    yield "step", times.expected_step_seconds(found).text, f"{interval}; the largest part is {found.limit}"
+    slow, fast = times.slow_tokens_per_second(step, found), times.fast_tokens_per_second(step, found)
+    each = times.expected_tokens_per_second_per_device(step, found).text
+    rate = times.expected_tokens_per_second(step, found).text
+    yield "tokens", rate, f"{slow.number} to {fast.number}; {each}"
+
+
+def _bound_rows(step: StepWork, bound: StepBound) -> Iterator[tuple[str, str, str]]:
+    yield "compute", format_seconds(bound.compute_seconds), "FLOPs over the peak"
+    yield "links", format_seconds(bound.link_seconds), "sent within a node"
+    yield "network", format_seconds(bound.network_seconds), "sent between nodes, by all adapters of the group"
+    if bound.replicas_seconds:
+        yield "replicas", format_seconds(bound.replicas_seconds), "gradients sent after backward"
+    yield "optimizer", format_seconds(bound.optimizer_seconds), _optimizer(step)
+    last = "replicas, then the optimizer" if bound.replicas_seconds else "the optimizer"
+    least = times.least_step_seconds(bound).text
+    yield "step", least, f"at least: the slowest ({bound.limit}), then {last}"
+    each = times.most_tokens_per_second_per_device(step, bound).text
+    yield "tokens", times.most_tokens_per_second(step, bound).text, f"at most, {each}"
+
+
+def _optimizer(step: StepWork) -> str:
+    return f"{step.optimizer_bytes} bytes per element through memory"
+
+
+def times_data(found: Times) -> dict[str, Any]:
+    """Both times; an unknown one is null, with the reason if nothing is expected."""
+    document: dict[str, Any] = {"bound": None, "expected": None}
+    if found.bound is not None:
+        document["bound"] = {
+            **asdict(found.bound),
+            **dict(map(_item, _bound_figures(found.step, found.bound))),
+            "limit": found.bound.limit,
+        }
+    if found.expected is not None:
+        document["expected"] = {
+            **asdict(found.expected),
+            **dict(map(_item, _expected_figures(found.step, found.expected))),
+            "limit": found.expected.limit,
+        }
+    else:
+        document["unknown"] = no_time(found.step, found.device)
+    return document
+
+
+def _item(figure: Figure) -> tuple[str, Any]:
+    return figure.name, figure.value
+
+
+def _bound_figures(step: StepWork, bound: StepBound) -> Iterator[Figure]:
+    yield times.least_step_seconds(bound)
+    yield times.most_tokens_per_second(step, bound)
+    yield times.most_tokens_per_second_per_device(step, bound)
+
+
+def _expected_figures(step: StepWork, found: StepExpectation) -> Iterator[Figure]:
+    yield times.expected_step_seconds(found)
+    yield times.expected_tokens_per_second(step, found)
+    yield times.expected_tokens_per_second_per_device(step, found)
+    yield times.slow_tokens_per_second(step, found)
+    yield times.fast_tokens_per_second(step, found)
