@@ -39,6 +39,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("show", "show what a plan means: layout, mesh, origins, graph"),
     Command("estimate", "estimate memory per rank, communication and FLOPs"),
     Command("calibrate", "measure a machine's efficiency from a run, for step-time estimates"),
+    Command("tune", "search the plans of a model for a number of devices"),
     Command("diff", "show what changed between two plans, and what it affects"),
     Command("review", "summarize a branch's plan changes for code review"),
     Command("compile", "compile a plan to an artifact or a PyTorch script"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
+
 from planc.diagnostics import Label
 from planc.plan import codes, spec
 from planc.plan.facts import COUNTS, FLAGS, SIZES
@@ -9,6 +12,20 @@ from planc.plan.scalars import ALL_UNITS, BYTES, MAX_INTEGER, Bool, Float, wrong
 from planc.plan.scope import Scope
 from planc.plan.spellings import is_number
 from planc.syntax import ast
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def holds(expectation: spec.Expectation, value: float) -> bool:
+    """Whether a fact's value is as expected."""
+    return _OPERATORS[expectation.operator](value, expectation.value)
 
 
 def resolve_expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expectation, ...]:

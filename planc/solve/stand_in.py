@@ -8,16 +8,16 @@ from dataclasses import replace
 from planc.inventory.schema import Attention, Inventory, Module
 from planc.layouts.entry import left_layers
 
-_NUM_ALIKE = 2
+NUM_ALIKE = 2
 """Of each kind of layer: values of one layer reach the next."""
 
 
-def stand_in(inventory: Inventory) -> Inventory:
-    """The inventory without all but two of each kind of layer, and those behind which the layers end.
+def stand_in(inventory: Inventory, *, num_alike: int = NUM_ALIKE) -> Inventory:
+    """The inventory without all but a few of each kind of layer, and those behind which the layers end.
 
-    What reads a layer that is left out reads the second of its kind.
+    What reads a layer that is left out reads the last of its kind that is not.
     """
-    replaced = dict(_replaced(inventory))
+    replaced = dict(_replaced(inventory, num_alike))
     if not replaced:
         return inventory
 
@@ -43,23 +43,32 @@ def stand_in(inventory: Inventory) -> Inventory:
     )
 
 
-def _replaced(inventory: Inventory) -> Iterator[tuple[str, str]]:
-    """Layers beyond the first two of their kind, each with the second."""
+def num_kinds(inventory: Inventory) -> int:
+    """The kinds of layers that differ in more than their place."""
+    return len(_alike(inventory))
+
+
+def _replaced(inventory: Inventory, num_alike: int) -> Iterator[tuple[str, str]]:
+    """Layers beyond the first few of their kind, each with the last of those."""
     last = left_layers(inventory)
+    for layers in _alike(inventory).values():
+        kept = layers[:num_alike]
+        yield from ((layer, kept[-1]) for layer in layers[num_alike:] if layer not in last)
+
+
+def _alike(inventory: Inventory) -> dict[object, list[str]]:
+    """The layers of each kind, in order."""
     attentions = {one.fqn: one for one in inventory.attentions}
     members = {one.fqn: [one] for one in inventory.modules if one.fqn.rpartition(".")[0] in inventory.blocks}
     for one in inventory.modules:
         for above in _with_containers(one.fqn):
             if above in members and above != one.fqn:
                 members[above].append(one)
-    alike: dict[object, list[str]] = {}
+    found: dict[object, list[str]] = {}
     for layer, inside in members.items():
         kind = (layer.rpartition(".")[0], tuple(_seen_from(layer, one, attentions) for one in inside))
-        kept = alike.setdefault(kind, [])
-        if len(kept) < _NUM_ALIKE:
-            kept.append(layer)
-        elif layer not in last:
-            yield layer, kept[-1]
+        found.setdefault(kind, []).append(layer)
+    return found
 
 
 def _seen_from(layer: str, module: Module, attentions: dict[str, Attention]) -> object:

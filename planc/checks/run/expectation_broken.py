@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from planc.checks.data.batch_indivisible import CODE as BATCH_INDIVISIBLE
 from planc.checks.support.rule import Rule, Subject
@@ -17,6 +16,7 @@ from planc.checks.tensor_parallel import (
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
 from planc.diagnostics.suggest import closest, is_slip
 from planc.layouts.families import quoted
+from planc.plan.expectations import holds
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
 from planc.plan.scope import OriginStep
 from planc.plan.spec import Expectation, Plan
@@ -33,15 +33,6 @@ _WITHOUT_LEGAL_TP = (
     sequence_indivisible.CODE,
 )
 """Errors that make facts meaningless: tp must change, and with it the world size."""
-
-_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 _FORMULAS: Mapping[str, str] = {
     **DERIVED,
@@ -81,7 +72,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 help=f"did you mean `{near}`?" if near else _unknown_help(expectation.subject),
                 fix=_fix(expectation, near) if near else None,
             )
-        elif not _OPERATORS[expectation.operator](known[expectation.subject], expectation.value):
+        elif not holds(expectation, known[expectation.subject]):
             settings = _settings(subject.plan, expectation.subject)
             yield CODE.at(
                 expectation.span,

@@ -1,0 +1,200 @@
+"""`planc tune`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from planc.api import check_source
+from planc.cli.support import plans
+from planc.cli.support.arguments import add_gpu_argument, add_output_format_argument, add_set_argument
+from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.views import write_view
+from planc.diagnostics import has_errors
+from planc.fmt.format import format_source
+from planc.inventory.files import InventoryError
+from planc.inventory.known import KnownModels
+from planc.inventory.schema import Inventory
+from planc.plan.bind import BoundPlan
+from planc.source import SourceFile
+from planc.tune.base import Base, base_of
+from planc.tune.model_plan import model_plan
+from planc.tune.score import Scorer
+from planc.tune.search import Proposal, Search
+from planc.tune.table import reasons_text, result_data, result_text, written_plan
+from planc.user_dirs import cache_dir
+
+DESCRIPTION = """\
+Search the plans of a model for a number of devices, and print the ten that are expected to be fastest.
+
+The search chooses the mesh (dp_replicate, dp_shard, cp, tp), the micro batch, recomputation, whether FSDP
+reshards, sequence parallelism, how attention is computed over cp, and whether the loss is computed in chunks.
+All else stays as the plan has it: model, data, optimizer, tokens per step, compile, tensor-parallel rules if
+it has any, and `expect`. A plan counts only if its peak is at most 90 % of the device's memory, and if it
+passes `planc check`. Speeds are those of `planc estimate`: an expectation with its interval, and a bound.
+
+MODEL is a directory with a config.json. -o writes one of the plans, with rules by pattern and comments, after
+a rehearsal as by `planc check --deep`."""
+
+EPILOG = """\
+examples:
+  planc tune llama.plan --gpus 64 --gpu h100
+  planc tune models/llama-3.1-8b --gpus 8 --gpu h100 --tokens-per-step 131072 --sequence-length 8192
+  planc tune llama.plan --gpus 64 --gpu h100 --explain
+  planc tune llama.plan --gpus 64 --gpu h100 --pick 2 -o tuned.plan
+
+A search without a plan that fits exits with 1."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN_OR_MODEL", help="a .plan file, or a model directory", type=Path)
+    parser.add_argument("--gpus", type=_count, required=True, metavar="N", help="number of devices")
+    add_set_argument(parser)
+    add_gpu_argument(parser)
+    parser.add_argument("--nodes", type=_count, metavar="N", help="nodes that the devices are in")
+    parser.add_argument(
+        "--tokens-per-step", type=_count, metavar="N", help="tokens of a step (default: those of the plan)"
+    )
+    parser.add_argument(
+        "--sequence-length",
+        type=_count,
+        metavar="N",
+        help="for a model: tokens of a sequence (default: 4096)",
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="print why other meshes are not among the best"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write a plan, in the directory of PLAN"
+    )
+    parser.add_argument(
+        "--pick",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="the number in the table that -o writes (default: 1)",
+    )
+    add_output_format_argument(parser)
+
+
+def _count(text: str) -> int:
+    if not text.replace("_", "").isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"`{text}` is not a positive number")
+    return int(text)
+
+
+def run(arguments: Namespace) -> int:
+    """0 with proposals, 1 without any or for a plan with errors; UsageError for a device without peaks."""
+    is_model = arguments.plan.is_dir()
+    folder = _folder(arguments, is_model=is_model)
+    source, settings = _source(arguments, folder, is_model=is_model), plans.settings(arguments)
+    checked = check_source(source, base=folder, settings=settings, on_probe=plans.announce_probe)
+    if checked.bound is None:
+        sys.stderr.write(plans.render_errors(checked, stream=sys.stderr))
+        return plans.exit_code(checked.diagnostics) or FINDINGS
+    search = _search(checked.bound, arguments, folder)
+    found = search.proposals()
+    if arguments.output_format == "json":
+        document = result_data(search, found, explain=arguments.explain)
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        more = reasons_text(search) if arguments.explain else ""
+        write_view(result_text(search, found) + more, stream=sys.stdout)
+    if not found:
+        return FINDINGS
+    return CLEAN if arguments.output is None else _write(found, search, arguments)
+
+
+def _folder(arguments: Namespace, *, is_model: bool) -> Path:
+    """The directory that the plan's paths start from. UsageError for an output elsewhere."""
+    folder: Path = arguments.output.parent if is_model and arguments.output else arguments.plan.parent
+    folder = Path() if is_model and not arguments.output else folder
+    if arguments.output is not None and arguments.output.parent.resolve() != folder.resolve():
+        raise UsageError(f"write the plan into `{folder}`: its paths are relative to that directory")
+    return folder
+
+
+def _source(arguments: Namespace, folder: Path, *, is_model: bool) -> SourceFile:
+    """The plan to start from: the given one, or a plain one of the model."""
+    path: Path = arguments.plan
+    if not is_model:
+        if arguments.sequence_length is not None:
+            raise UsageError(
+                "--sequence-length is for a model: with a plan, use --set data.sequence_length=N"
+            )
+        try:
+            return SourceFile(str(path), path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: {error}") from None
+    if arguments.tokens_per_step is None:
+        raise UsageError("pass --tokens-per-step: a model alone has no batch")
+    name = os.path.relpath(path, folder)
+    try:
+        inventory = KnownModels(folder, cache_dir(), on_probe=plans.announce_probe).get(name)
+    except InventoryError as error:
+        raise UsageError(error.message) from None
+    has_tokenizer = (path / "tokenizer.json").exists()
+    length = arguments.sequence_length or 4096
+    text = model_plan(name, inventory, sequence_length=length, has_tokenizer=has_tokenizer)
+    formatted, _ = format_source(SourceFile("tuned.plan", text))
+    return SourceFile("tuned.plan", formatted or text)
+
+
+def _search(bound: BoundPlan, arguments: Namespace, folder: Path) -> Search:
+    plan = bound.plan
+    if plan.hardware is None:
+        raise UsageError("name the device with --gpu, or in a `hardware` block")
+    device = plan.hardware.gpu
+    node = plan.mesh.devices_per_node or device.devices_per_node
+    if arguments.nodes:
+        node, rest = divmod(arguments.gpus, arguments.nodes)
+        if rest:
+            raise UsageError(f"{arguments.gpus} devices are not whole nodes of {arguments.nodes}")
+    known = (device.peak_flops, device.memory_bandwidth, device.link_bandwidth, device.nic_bandwidth)
+    if None in known or node is None:
+        raise UsageError(f"planc does not know the peaks of {device.name}: name a device such as h100")
+    if arguments.gpus > node and arguments.gpus % node:
+        raise UsageError(f"{arguments.gpus} devices are not whole nodes of {node}: pass --nodes")
+    base = _base(bound, arguments)
+    models = KnownModels(folder, cache_dir(), found={plan.model.hf: bound.inventory})
+    scorer = Scorer(base, bound.inventory, device, min(node, arguments.gpus))
+    return Search(base, models, folder, scorer, device, min(node, arguments.gpus), arguments.gpus)
+
+
+def _base(bound: BoundPlan, arguments: Namespace) -> Base:
+    base = base_of(bound, tokens=arguments.tokens_per_step)
+    if base.tokens_per_step % base.sequence_length:
+        raise UsageError(
+            f"{base.tokens_per_step:_} tokens per step are not whole sequences of {base.sequence_length:_}"
+        )
+    if bound.plan.fsdp is not None and bound.plan.fsdp.cpu_offload:
+        raise UsageError("the time of CPU offload is not modeled: search without `cpu_offload`")
+    if not _has_layers(bound.inventory):
+        raise UsageError("the model has no repeated layers for FSDP to shard")
+    return base
+
+
+def _has_layers(inventory: Inventory) -> bool:
+    return bool(inventory.blocks)
+
+
+def _write(found: tuple[Proposal, ...], search: Search, arguments: Namespace) -> int:
+    """Write the chosen plan once a rehearsal finds nothing wrong."""
+    if arguments.pick > len(found):
+        raise UsageError(f"--pick {arguments.pick}: there are {len(found)} plans")
+    text = written_plan(found[arguments.pick - 1], search)
+    name = str(arguments.output)
+    checked = check_source(SourceFile(name, text), base=search.folder, models=search.models)
+    # The other outcomes should not wait for this import.
+    from planc.cli.support.deep import rehearse
+
+    rehearsed, _ = rehearse(name, checked, stream=sys.stderr)
+    if has_errors(rehearsed.diagnostics):
+        sys.stderr.write(plans.render_errors(rehearsed, stream=sys.stderr))
+        return FINDINGS
+    arguments.output.write_text(text, encoding="utf-8", newline="\n")
+    print(f"planc: wrote {name}, which passed `check --deep`", file=sys.stderr)
+    return CLEAN

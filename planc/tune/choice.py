@@ -1,0 +1,130 @@
+"""What a search chooses, and everything that it can choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planc.record import record
+from planc.vocab import MeshDim
+
+
+class Recompute(StrEnum):
+    """Of layers; the value is the plan's word."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Rules(StrEnum):
+    """The tensor-parallel rules; the value is how the table names them."""
+
+    NONE = ""
+    GIVEN = "the plan's rules"
+    AUTO = "auto"
+    SEQUENCE = "sequence parallel"
+
+
+@record
+class Mesh:
+    """The sizes of a mesh, and its tensor-parallel rules."""
+
+    dp_replicate: int
+    dp_shard: int
+    cp: int
+    tp: int
+    rules: Rules
+
+    @property
+    def num_shards(self) -> int:
+        """The ranks that share one copy of the parameters."""
+        return self.dp_shard * self.cp * self.tp
+
+    @property
+    def sizes(self) -> tuple[tuple[MeshDim, int], ...]:
+        """Of every dim with more than one rank."""
+        named = (
+            (MeshDim.DP_REPLICATE, self.dp_replicate),
+            (MeshDim.DP_SHARD, self.dp_shard),
+            (MeshDim.CP, self.cp),
+            (MeshDim.TP, self.tp),
+        )
+        return tuple((mesh_dim, size) for mesh_dim, size in named if size > 1)
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{mesh_dim} {size}" for mesh_dim, size in self.sizes) or "one device"
+
+
+@record
+class Choice:
+    """One plan of the search: everything that the base plan leaves open."""
+
+    mesh: Mesh
+    micro_batch: int
+    recompute: Recompute
+    reshard: bool
+    rotate: str
+    """How context parallelism computes attention; empty without it."""
+    in_chunks: bool = False
+    """Whether the loss is computed in chunks that planc chooses, where the plan has none."""
+
+    @property
+    def text(self) -> str:
+        """All but the mesh, for a reader."""
+        parts = [f"micro_batch {self.micro_batch}", f"recompute {self.recompute}"]
+        parts += [] if self.reshard else ["no reshard"]
+        parts += ["loss in chunks"] if self.in_chunks else []
+        return ", ".join((*parts, *filter(None, (self.rotate, str(self.mesh.rules)))))
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What bounds the choices: devices, the batch, and the rules that each size of tp may use."""
+
+    num_devices: int
+    node: int
+    sequence_length: int
+    tokens_per_step: int
+    rules: dict[int, tuple[Rules, ...]]
+    """By the size of tp."""
+    rotations: tuple[str, ...]
+
+    def meshes(self) -> Iterator[Mesh]:
+        """Every mesh whose batch closes, with the first of its rules."""
+        for tp, rules in self.rules.items():
+            for cp in self._context_sizes(self.num_devices // tp):
+                ranks = self.num_devices // tp // cp
+                for dp_shard in _divisors(ranks):
+                    mesh = Mesh(ranks // dp_shard, dp_shard, cp, tp, rules[0])
+                    is_sharded = dp_shard * cp > 1 or self.num_devices == 1
+                    if is_sharded and self.micro_batches(mesh):
+                        yield mesh
+
+    def _context_sizes(self, ranks: int) -> Iterator[int]:
+        """One, and those that leave each rank a sequence long enough to compute while it sends."""
+        for cp in _divisors(ranks):
+            if cp == 1 or (self.rotations and self.sequence_length // cp >= SHORTEST_PART):
+                yield cp
+
+    def micro_batches(self, mesh: Mesh) -> tuple[int, ...]:
+        """Sizes that divide the sequences of a rank, smallest first; none if those are not whole."""
+        found = _divisors(self.sequences(mesh))
+        return tuple(one for one in found if one <= MOST_SAMPLES)
+
+    def sequences(self, mesh: Mesh) -> int:
+        """Of a rank in a step; 0 if they are not whole."""
+        of_all = self.sequence_length * mesh.dp_replicate * mesh.dp_shard
+        return 0 if self.tokens_per_step % of_all else self.tokens_per_step // of_all
+
+
+SHORTEST_PART = 4096
+"""Tokens of a sequence on a rank of cp: with fewer, the search leaves sequences whole."""
+MOST_SAMPLES = 64
+"""The largest micro batch that the search tries."""
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(one for one in range(1, number + 1) if number % one == 0)

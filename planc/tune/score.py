@@ -1,0 +1,135 @@
+"""The memory and the time of a choice, by the estimate.
+
+Layers that are equal cost the same, so a model with one kind of layer is estimated with three layers and with
+four, and the rest follows: nothing that is counted for one layer depends on how many there are. Other models
+are estimated as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from planc.devices.hardware import Device
+from planc.estimate.bound import step_bound
+from planc.estimate.efficiency import efficiencies_of
+from planc.estimate.estimate import estimate
+from planc.estimate.expectation import expected_seconds
+from planc.estimate.step_work import step_work
+from planc.inventory.schema import Inventory
+from planc.lower import draft_graph
+from planc.plan.auto import own_rules
+from planc.plan.bind import BoundPlan, bind
+from planc.plan.resolve import resolve
+from planc.record import record
+from planc.solve.stand_in import num_kinds, stand_in
+from planc.source import SourceFile
+from planc.syntax.parse import parse
+from planc.tune.base import Base, layers_of
+from planc.tune.choice import Choice, Recompute
+
+
+@record
+class Score:
+    """Bytes at the peak, expected seconds of a step, and the least that any run takes."""
+
+    peak_bytes: float
+    seconds: float
+    least_seconds: float
+
+
+@record
+class _Depth:
+    """An inventory with a number of layers."""
+
+    inventory: Inventory
+    num_layers: int
+
+
+@dataclass(slots=True)
+class Scorer:
+    """Scores choices for one model and device; every fact of the model is computed once."""
+
+    base: Base
+    inventory: Inventory
+    device: Device
+    node: int
+    _depths: tuple[_Depth, ...] = ()
+    _bound: dict[object, tuple[BoundPlan, ...]] = field(default_factory=dict)
+    num_scored: int = 0
+
+    def __post_init__(self) -> None:
+        given = any(character.isdigit() for character in self.base.given_rules)
+        if num_kinds(self.inventory) == 1 and not given:
+            found = tuple(stand_in(self.inventory, num_alike=number) for number in (2, 3))
+            self._depths = tuple(_Depth(one, len(layers_of(one))) for one in found)
+        if len({one.num_layers for one in self._depths}) < 2:
+            self._depths = (_Depth(self.inventory, len(layers_of(self.inventory))),)
+
+    def score(self, choice: Choice, text: str) -> Score:
+        """The choice's figures; the text is its plan, or that of another mesh with the same dims."""
+        self.num_scored += 1
+        found = [self._score(bound, choice) for bound in self._plans(choice, text)]
+        if len(found) == 1:
+            return found[0]
+        first, second = self._depths
+        factor = (len(layers_of(self.inventory)) - first.num_layers) / (second.num_layers - first.num_layers)
+
+        def extended(few: float, more: float) -> float:
+            return few + factor * (more - few)
+
+        few, more = found
+        return Score(
+            extended(few.peak_bytes, more.peak_bytes),
+            extended(few.seconds, more.seconds),
+            extended(few.least_seconds, more.least_seconds),
+        )
+
+    def _score(self, bound: BoundPlan, choice: Choice) -> Score:
+        varied = _varied(bound, choice)
+        graph = draft_graph(varied)
+        found = estimate(graph, bound.inventory)
+        step = step_work(graph, bound.inventory, found)
+        device = replace(self.device, devices_per_node=self.node)
+        least = step_bound(step, device)
+        assert least is not None, "the search requires a device with peaks"
+        seconds = expected_seconds(step, device, efficiencies_of(device.name))
+        return Score(found.memory.peak.num_bytes, seconds, least.step_seconds)
+
+    def _plans(self, choice: Choice, text: str) -> tuple[BoundPlan, ...]:
+        """The choice's plan for every depth; sizes are put in later."""
+        mesh = choice.mesh
+        key = mesh.rules, mesh.tp, mesh.cp > 1, mesh.dp_replicate > 1, choice.rotate
+        if key not in self._bound:
+            file, problems = parse(SourceFile(self.base.name, text))
+            assert file is not None, problems
+            plan, problems = resolve(file)
+            assert plan is not None, problems
+            # Expectations are for the check.
+            plan = replace(plan, expectations=())
+            # The search writes the rules that planc finds; `auto` here means the model's own.
+            auto = own_rules(self.inventory)
+            self._bound[key] = tuple(bind(plan, one.inventory, auto) for one in self._depths)
+        return self._bound[key]
+
+
+def _varied(bound: BoundPlan, choice: Choice) -> BoundPlan:
+    plan, mesh = bound.plan, choice.mesh
+    sizes = replace(plan.mesh, dp_replicate=mesh.dp_replicate, dp_shard=mesh.dp_shard, cp=mesh.cp, tp=mesh.tp)
+    layers = layers_of(bound.inventory)
+    recomputed = layers if choice.recompute is not Recompute.NONE else ()
+    span = plan.span("model")
+    units = tuple(
+        replace(one, unit=replace(one.unit, reshard_after_forward=choice.reshard))
+        if one.fqns and one.fqns[0] in layers
+        else one
+        for one in bound.units
+    )
+    train = replace(plan.train, loss_chunks="auto") if choice.in_chunks else plan.train
+    data = replace(plan.data, micro_batch=choice.micro_batch)
+    return replace(
+        bound,
+        plan=replace(plan, mesh=sizes, data=data, train=train),
+        checkpointed=dict.fromkeys(recomputed, span),
+        selective=frozenset(recomputed if choice.recompute is Recompute.SELECTIVE else ()),
+        units=units,
+    )

@@ -1,0 +1,289 @@
+"""The search: every mesh, then everything else on the best of them, and the checks on what is proposed.
+
+Two bounds prune: the states of a mesh's shards, which no choice on it makes smaller, and the least time of a
+choice, which no run of it can beat. Micro batches grow until one does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+
+from planc.api import Checked, check_source
+from planc.devices.hardware import FITS, Device
+from planc.diagnostics import Severity
+from planc.estimate.estimate import estimate
+from planc.estimate.result import Estimate
+from planc.estimate.step_work import step_work
+from planc.inventory.known import KnownModels
+from planc.plan.expectations import holds
+from planc.record import record
+from planc.show.times import Times, times_of
+from planc.source import SourceFile
+from planc.tables import format_bytes, format_seconds
+from planc.tune.base import ROTATIONS, Base, plan_text, rules_of
+from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
+from planc.tune.score import Score, Scorer
+
+_STATE_BYTES = 12
+"""The least of a parameter in AdamW: itself and two moments in float32."""
+_WIDENED = 16
+"""The choices around which the search looks at everything else."""
+_SPARE = 2
+"""Proposals that are checked beyond those that are wanted, since scores are near the exact ones."""
+_MOST_CHECKED = 40
+_OF_A_MESH = ("expect", "elastic", "hardware")
+"""Blocks that would refuse a small mesh for another reason than its rules."""
+_RECOMPUTE = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+
+
+@record
+class Proposal:
+    """A plan that passed the check, with its figures from the whole model."""
+
+    choice: Choice
+    text: str
+    checked: Checked
+    found: Estimate
+    times: Times
+
+    @property
+    def seconds(self) -> float:
+        assert self.times.expected is not None, "the search requires an expectation"
+        return self.times.expected.step_seconds
+
+
+@record
+class Scored:
+    """A choice with its score; it fits."""
+
+    choice: Choice
+    score: Score
+
+
+@dataclass(slots=True)
+class Search:
+    """A search for one plan's model on a number of devices."""
+
+    base: Base
+    models: KnownModels
+    folder: Path
+    scorer: Scorer
+    device: Device
+    node: int
+    num_devices: int
+    num_wanted: int = 10
+    notes: dict[Mesh, str] = field(default_factory=dict)
+    """Why a mesh is not among the best."""
+    refused_rules: dict[str, str] = field(default_factory=dict)
+    """Why a size of tp, or a way to compute attention over cp, is not tried."""
+    num_meshes: int = 0
+    _rules: dict[tuple[int, Rules], str] = field(default_factory=dict)
+    _space: Space | None = None
+    _fits: set[Mesh] = field(default_factory=set)
+    _least: dict[Mesh, float] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> float:
+        """Bytes that a plan may reserve: the margin is for what the allocator does not hold."""
+        return FITS * self.device.memory_bytes
+
+    def proposals(self) -> tuple[Proposal, ...]:
+        """The best plans, each sound, the fastest first."""
+        best = self.scored()
+        found: list[Proposal] = []
+        seen: set[str] = set()
+        for one in best:
+            text = self._text(one.choice)
+            if len(found) == self.num_wanted + _SPARE or len(seen) == _MOST_CHECKED:
+                break
+            if text not in seen:
+                seen.add(text)
+                found.extend(self._checked(one.choice, text))
+        found.sort(key=lambda one: one.seconds)
+        kept = tuple(found[: self.num_wanted])
+        for one in best:
+            if one.choice.mesh not in {proposal.choice.mesh for proposal in kept}:
+                slower = f"slower: {format_seconds(one.score.seconds)} a step at best, with {one.choice.text}"
+                self.notes.setdefault(one.choice.mesh, slower)
+        for mesh, seconds in self._least.items():
+            if mesh not in {proposal.choice.mesh for proposal in kept}:
+                slower = f"slower: {format_seconds(seconds)} a step at least, and ten plans take less"
+                self.notes.setdefault(mesh, slower)
+        return kept
+
+    def scored(self) -> tuple[Scored, ...]:
+        """Every choice that fits, of those that no bound rules out, the fastest first; not checked yet."""
+        scored = self._first()
+        scored.extend(self._around(scored))
+        return tuple(sorted(scored, key=lambda one: (one.score.seconds, one.score.peak_bytes)))
+
+    def _text(self, choice: Choice) -> str:
+        rules = self._rules.get((choice.mesh.tp, choice.mesh.rules), "")
+        return plan_text(self.base, choice, devices_per_node=self.node, rules=rules)
+
+    def score(self, choice: Choice) -> Score:
+        """A choice's memory and time, whether it fits or not."""
+        return self.scorer.score(choice, self._text(replace(choice, micro_batch=1)))
+
+    def _is_expected(self, choice: Choice) -> bool:
+        """Whether the plan's expectations hold of what needs no estimate."""
+        mesh = choice.mesh
+        dp_size = mesh.dp_replicate * mesh.dp_shard
+        sequences = self.base.tokens_per_step // self.base.sequence_length
+        known = {
+            "world_size": self.num_devices,
+            "dp_size": dp_size,
+            "gradient_accumulation": sequences // (dp_size * choice.micro_batch),
+            "tokens_per_step": self.base.tokens_per_step,
+            "sequences_per_step": sequences,
+        }
+        for one in self.base.expectations:
+            if one.subject in known and not holds(one, known[one.subject]):
+                self.notes[mesh] = f"{one.subject} would be {known[one.subject]:_}, which breaks `expect`"
+                return False
+        return True
+
+    def _first(self) -> list[Scored]:
+        """On every mesh, the largest micro batch of each way to recompute that fits."""
+        space = self._space = self._space or self.space()
+        found: list[Scored] = []
+        for mesh in sorted(space.meshes(), key=lambda one: (one.tp, one.cp, -one.dp_shard)):
+            self.num_meshes += 1
+            states = _STATE_BYTES * self.scorer.inventory.num_parameters / mesh.num_shards
+            if states > self.limit:
+                self.notes[mesh] = f"parameters and optimizer alone are {format_bytes(round(states))} a rank"
+                continue
+            fitting = [
+                *self._fitting(mesh, space, space.rotations[0] if mesh.cp > 1 else "", self._tenth(found))
+            ]
+            found.extend(fitting)
+        return found
+
+    def _tenth(self, found: list[Scored]) -> float:
+        """The time that a choice must not be bound to exceed."""
+        times = sorted(one.score.seconds for one in found)
+        return times[self.num_wanted - 1] if len(times) >= self.num_wanted else float("inf")
+
+    def _fitting(self, mesh: Mesh, space: Space, rotate: str, worst: float) -> Iterator[Scored]:
+        """The choices on a mesh that fit, from the one that recomputes least."""
+        most = space.micro_batches(mesh)[-1]
+        for in_chunks, recompute in product((False, True)[: 1 + self.base.may_chunk], _RECOMPUTE):
+            first = Choice(mesh, 1, recompute, reshard=True, rotate=rotate, in_chunks=in_chunks)
+            found = [*self._growing(first, space, worst)]
+            yield from found
+            if recompute is Recompute.NONE and found and found[-1].choice.micro_batch == most:
+                # Nothing that needs less memory is faster.
+                return
+
+    def _growing(self, first: Choice, space: Space, worst: float) -> Iterator[Scored]:
+        """The choice with growing micro batches, until one does not fit.
+
+        A step of one micro batch is tried all the same: FSDP then keeps no gradients between micro steps.
+        """
+        mesh, has_failed = first.mesh, False
+        for size in space.micro_batches(mesh):
+            choice = replace(first, micro_batch=size)
+            if (has_failed and size != space.sequences(mesh)) or not self._is_expected(choice):
+                continue
+            score = self.score(choice)
+            if score.peak_bytes > self.limit:
+                has_failed = True
+                if mesh not in self._fits:
+                    self.notes[mesh] = f"needs {format_bytes(round(score.peak_bytes))} with {choice.text}"
+                continue
+            self._fits.add(mesh)
+            self.notes.pop(mesh, None)
+            if score.least_seconds > worst:
+                # A larger micro batch gathers parameters less often.
+                self._least[mesh] = min(score.least_seconds, self._least.get(mesh, score.least_seconds))
+                continue
+            yield Scored(choice, score)
+
+    def _around(self, scored: list[Scored]) -> Iterator[Scored]:
+        """What else the best choices could be: other rules, kept parameters, other attention over cp."""
+        best = sorted(scored, key=lambda one: one.score.seconds)[:_WIDENED]
+        space = self._space = self._space or self.space()
+        for one in best:
+            choice, mesh = one.choice, one.choice.mesh
+            others = [replace(choice, reshard=False)]
+            for rules in space.rules.get(mesh.tp, ())[1:]:
+                others.append(replace(choice, mesh=replace(mesh, rules=rules)))
+            others.extend(
+                replace(choice, rotate=rotate)
+                for rotate in space.rotations
+                if choice.rotate and rotate != choice.rotate
+            )
+            for other in others:
+                score = self.score(other)
+                if score.peak_bytes <= self.limit:
+                    yield Scored(other, score)
+
+    def space(self) -> Space:
+        """What there is to choose, after the checks have judged sizes of tp and ways of cp."""
+        rules: dict[int, tuple[Rules, ...]] = {1: (Rules.NONE,)}
+        for tp in _sizes(self.num_devices, self.node):
+            wanted = (Rules.GIVEN,) if self.base.given_rules else (Rules.SEQUENCE, Rules.AUTO)
+            legal = tuple(one for one in wanted if self._is_legal(tp, 1, one, ""))
+            if legal:
+                rules[tp] = legal
+        rotations = tuple(one for one in ROTATIONS if self._is_legal(1, 2, Rules.NONE, one))
+        return Space(
+            self.num_devices,
+            self.node,
+            self.base.sequence_length,
+            self.base.tokens_per_step,
+            rules,
+            rotations if self.num_devices % 2 == 0 else (),
+        )
+
+    def _is_legal(self, tp: int, cp: int, rules: Rules, rotate: str) -> bool:
+        """Whether the checks accept a size of tp or cp; `refused_rules` keeps why not."""
+        name = f"tp {tp}, {rules}" if tp > 1 else f"cp {cp}, {rotate}"
+        if name not in self.refused_rules:
+            choice = Choice(Mesh(1, 2, cp, tp, rules), 1, Recompute.NONE, reshard=True, rotate=rotate)
+            base = replace(
+                self.base,
+                tokens_per_step=2 * self.base.sequence_length,
+                kept=tuple(one for one in self.base.kept if one[0] not in _OF_A_MESH),
+            )
+            text = plan_text(base, choice, devices_per_node=self.node)
+            checked = check_source(SourceFile(self.base.name, text), base=self.folder, models=self.models)
+            self.refused_rules[name] = _first_error(checked)
+            if checked.bound is not None and tp > 1:
+                self._rules[tp, rules] = rules_of(checked.bound)
+        return not self.refused_rules[name]
+
+    def _checked(self, choice: Choice, text: str) -> Iterator[Proposal]:
+        """The choice as a proposal; nothing if the checks refuse it, with the reason in `notes`."""
+        checked = check_source(SourceFile(self.base.name, text), base=self.folder, models=self.models)
+        error = _first_error(checked)
+        if error or checked.graph is None or checked.inventory is None:
+            self.notes[choice.mesh] = error
+            return
+        found = estimate(checked.graph, checked.inventory)
+        if found.memory.peak.num_bytes > self.limit:
+            self.notes[choice.mesh] = f"needs {format_bytes(found.memory.peak.num_bytes)}"
+            return
+        step = step_work(checked.graph, checked.inventory, found)
+        yield Proposal(choice, text, checked, found, times_of(step, self.device, devices_per_node=self.node))
+
+
+def _first_error(checked: Checked) -> str:
+    """`P402: ...` of the first error; empty for a sound plan."""
+    errors = (one for one in checked.diagnostics if one.severity is Severity.ERROR)
+    first = next(errors, None)
+    return f"{first.code.code}: {first.code.summary}, {first.primary.text}" if first else ""
+
+
+def _sizes(num_devices: int, node: int) -> Iterator[int]:
+    """Sizes of tp that keep a group inside a node."""
+    return (one for one in range(2, node + 1) if num_devices % one == 0 and node % one == 0)
+
+
+def reasons(search: Search) -> Mapping[str, str]:
+    """Why not another: by mesh, or by what the checks refuse."""
+    refused = {name: error for name, error in search.refused_rules.items() if error}
+    return {**refused, **{f"{mesh.text}": note for mesh, note in search.notes.items()}}

@@ -1,0 +1,179 @@
+"""A search's result as a table, as data, and as a plan with comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planc.figures import needs, times
+from planc.figures.figure import Figure
+from planc.fmt.format import format_source
+from planc.source import SourceFile
+from planc.tables import plural, render_table
+from planc.tune.choice import Recompute, Rules
+from planc.tune.search import Proposal, Search, reasons
+
+_HEADER = (
+    "",
+    "mesh",
+    "micro batch",
+    "recompute",
+    "peak",
+    "tokens/s/device",
+    "interval",
+    "at most",
+    "limit",
+    "gives up",
+)
+
+
+def result_text(search: Search, found: tuple[Proposal, ...]) -> str:
+    """The best plans, the fastest first, and how many were looked at."""
+    heading = (
+        f"{search.base.name}: {plural(search.num_devices, 'device')} ({search.device.name}), "
+        f"{search.base.tokens_per_step:_} tokens per step"
+    )
+    looked = f"{search.num_meshes:_} meshes, {plural(search.scorer.num_scored, 'plan')} scored"
+    if not found:
+        return f"{heading}\n{looked}; none fits and passes the check: --explain prints why\n"
+    rows = [_row(number, one, search) for number, one in enumerate(found, 1)]
+    table = render_table(rows, header=_HEADER, right=(0, 2, 4, 5, 6, 7), indent="  ")
+    source = found[0].times.expected
+    assert source is not None, "the search requires an expectation"
+    return f"{heading}\n{table}{looked}; speeds by {source.source}\n"
+
+
+def _row(number: int, one: Proposal, search: Search) -> tuple[str, ...]:
+    expected, bound = one.times.expected, one.times.bound
+    assert expected is not None and bound is not None, "the search requires both"
+    step = one.times.step
+    ranks = step.world_size
+    low, high = (
+        Figure("", float(side.value) / ranks, side.unit).number
+        for side in (
+            times.slow_tokens_per_second(step, expected),
+            times.fast_tokens_per_second(step, expected),
+        )
+    )
+    return (
+        str(number),
+        one.choice.mesh.text,
+        str(one.choice.micro_batch),
+        str(one.choice.recompute),
+        needs.peak_memory(one.found).text,
+        times.expected_tokens_per_second_per_device(step, expected).number,
+        f"{low} to {high}",
+        times.most_tokens_per_second_per_device(step, bound).number,
+        expected.limit,
+        ", ".join(given_up(one)) or "nothing",
+    )
+
+
+def given_up(one: Proposal) -> Iterator[str]:
+    """What a proposal pays for its speed or its fit."""
+    choice = one.choice
+    if choice.recompute is not Recompute.NONE:
+        executed = one.found.flops.executed_per_token / one.found.flops.per_token - 1
+        yield f"{100 * executed:.0f} % more FLOPs"
+    if not choice.reshard:
+        yield "memory for gathered layers"
+    if choice.in_chunks:
+        yield "one rounding a chunk of the head's gradient"
+    if choice.mesh.rules in (Rules.AUTO, Rules.SEQUENCE):
+        yield f"a rule for every sharded layer ({choice.mesh.rules})"
+    if choice.rotate:
+        yield f"attention over ranks ({choice.rotate})"
+
+
+def reasons_text(search: Search) -> str:
+    """Why not another mesh, one a line."""
+    rows = [(name, reason) for name, reason in reasons(search).items()]
+    return f"\nNOT AMONG THEM\n{render_table(rows, indent='  ')}" if rows else ""
+
+
+def result_data(search: Search, found: tuple[Proposal, ...], *, explain: bool) -> dict[str, Any]:
+    """Everything that the table shows, in full precision."""
+    document: dict[str, Any] = {
+        "format_version": 1,
+        "plan": search.base.name,
+        "num_devices": search.num_devices,
+        "device": search.device.name,
+        "tokens_per_step": search.base.tokens_per_step,
+        "num_meshes": search.num_meshes,
+        "num_scored": search.scorer.num_scored,
+        "proposals": [_data(one) for one in found],
+    }
+    return document | ({"reasons": dict(reasons(search))} if explain else {})
+
+
+def _data(one: Proposal) -> Mapping[str, Any]:
+    expected, bound, step = one.times.expected, one.times.bound, one.times.step
+    assert expected is not None and bound is not None, "the search requires both"
+    choice = one.choice
+    figures = (
+        needs.peak_memory(one.found),
+        times.expected_step_seconds(expected),
+        times.expected_tokens_per_second_per_device(step, expected),
+        times.slow_tokens_per_second(step, expected),
+        times.fast_tokens_per_second(step, expected),
+        times.most_tokens_per_second_per_device(step, bound),
+    )
+    return {
+        "mesh": {str(name): size for name, size in choice.mesh.sizes},
+        "tensor_parallel": str(choice.mesh.rules),
+        "micro_batch": choice.micro_batch,
+        "recompute": str(choice.recompute),
+        "reshard_after_forward": choice.reshard,
+        "rotate": choice.rotate,
+        "loss_in_chunks": choice.in_chunks,
+        **{one.name: one.value for one in figures},
+        "limit": expected.limit,
+        "gives_up": [*given_up(one)],
+    }
+
+
+def written_plan(one: Proposal, search: Search) -> str:
+    """A proposal's plan, formatted, with comments that say why."""
+    comments = dict(_comments(one, search))
+    lines: list[str] = [f"# {comments.pop('')}"]
+    for line in one.text.splitlines():
+        kind = re.match(r"(\w+)[^\n]*\{$", line)
+        if kind and kind.group(1) in comments:
+            lines.append(f"# {comments[kind.group(1)]}")
+        lines.append(line)
+    text = "\n".join(lines) + "\n"
+    formatted, _ = format_source(SourceFile(search.base.name, text))
+    assert formatted is not None, "a proposal passed the check"
+    return formatted
+
+
+def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
+    """By block; the first is of the whole plan."""
+    choice, expected = one.choice, one.times.expected
+    assert expected is not None, "the search requires an expectation"
+    mesh, share = choice.mesh, one.found.memory.peak.num_bytes / search.device.memory_bytes
+    rate = times.expected_tokens_per_second_per_device(one.times.step, expected).text
+    peak = needs.peak_memory(one.found).text
+    yield (
+        "",
+        (
+            f"Found by planc tune for {plural(search.num_devices, 'device')} ({search.device.name}): "
+            f"{rate} expected, {peak} at the peak, {100 * share:.0f} % of the device."
+        ),
+    )
+    inside = "tp stays inside a node. " if mesh.tp > 1 else ""
+    yield "mesh", f"{inside}The largest part of a step is expected to be {expected.limit}."
+    if mesh.tp > 1 and mesh.rules is not Rules.GIVEN:
+        yield (
+            "tensor_parallel",
+            "Rules that planc's checks accept for this model, the cheapest that it found.",
+        )
+    reshard = "gathered again in backward" if choice.reshard else "kept gathered from forward to backward"
+    yield "fsdp", f"Layers are {reshard}."
+    if choice.recompute is not Recompute.NONE:
+        executed = one.found.flops.executed_per_token / one.found.flops.per_token - 1
+        why = f"{100 * executed:.0f} % more FLOPs make room for a micro batch of {choice.micro_batch}"
+        yield "activation_checkpoint", f"Recomputation: {why}."
+    if choice.rotate:
+        yield "context_parallel", f"Sequences over {mesh.cp} ranks, by {choice.rotate}."

@@ -1,0 +1,147 @@
+"""The search: what it proposes passes the check, and its scores are those of whole models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planc.api import check_source
+from planc.devices.hardware import DEVICES, FITS
+from planc.estimate.efficiency import efficiencies_of
+from planc.estimate.estimate import estimate
+from planc.estimate.expectation import expected_seconds
+from planc.estimate.step_work import step_work
+from planc.inventory.known import KnownModels
+from planc.source import SourceFile
+from planc.tune.base import base_of, plan_text
+from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
+from planc.tune.score import Scorer
+from planc.tune.search import Search, reasons
+from planc.tune.table import written_plan
+from planc.user_dirs import cache_dir
+from tests.plans import PLANS
+
+H100 = DEVICES["h100"]
+TINY = "launch-fsdp4.plan"
+
+
+def search_of(name: str, *, gpus: int, tokens: int | None = None, more: str = "", gib: int = 0) -> Search:
+    """A search of a plan that ships, on devices of 80 GB or of another size."""
+    text = (PLANS / name).read_text(encoding="utf-8").partition("expect {")[0] + more
+    checked = check_source(SourceFile(name, text), base=PLANS)
+    assert checked.bound is not None, checked.diagnostics
+    device = replace(H100, memory_bytes=gib * 2**30) if gib else H100
+    base = base_of(checked.bound, tokens=tokens)
+    inventory = checked.bound.inventory
+    models = KnownModels(PLANS, cache_dir(), found={checked.bound.plan.model.hf: inventory})
+    node = min(8, gpus)
+    return Search(base, models, PLANS, Scorer(base, inventory, device, node), device, node, gpus)
+
+
+def test_what_is_proposed_passes_the_check_and_fits_and_is_in_order() -> None:
+    search = search_of(TINY, gpus=8)
+    found = search.proposals()
+    assert len(found) == 10
+    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
+    for one in found:
+        assert one.checked.ok and one.checked.graph is not None
+        assert one.checked.graph.world_size == 8
+        assert one.found.memory.peak.num_bytes <= FITS * H100.memory_bytes
+
+
+def test_a_written_plan_is_sound_and_means_what_was_proposed() -> None:
+    search = search_of(TINY, gpus=4)
+    one = search.proposals()[1]
+    text = written_plan(one, search)
+    assert text.startswith("# Found by planc tune for 4 devices (h100): ")
+    again = check_source(SourceFile("tuned.plan", text), base=PLANS)
+    assert again.ok and again.graph is not None and one.checked.graph is not None
+    assert [type(op) for op in again.graph.ops()] == [type(op) for op in one.checked.graph.ops()]
+    assert again.graph.mesh == one.checked.graph.mesh
+
+
+CHOICES = (
+    Choice(Mesh(1, 8, 1, 1, Rules.NONE), 1, Recompute.NONE, reshard=True, rotate=""),
+    Choice(Mesh(2, 4, 1, 1, Rules.NONE), 2, Recompute.FULL, reshard=False, rotate=""),
+    Choice(Mesh(1, 4, 2, 1, Rules.NONE), 1, Recompute.SELECTIVE, reshard=True, rotate="ring"),
+    Choice(Mesh(1, 4, 1, 2, Rules.SEQUENCE), 4, Recompute.NONE, reshard=True, rotate="", in_chunks=True),
+)
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda one: f"{one.mesh.text}, {one.text}")
+def test_a_score_from_few_layers_is_that_of_the_model(choice: Choice) -> None:
+    """32 layers from three and four."""
+    search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8)
+    text = plan_text(search.base, choice, devices_per_node=8)
+    checked = check_source(SourceFile("whole.plan", text), base=PLANS, models=search.models)
+    graph = checked.draft()
+    assert graph is not None and checked.inventory is not None, checked.diagnostics
+    found = estimate(graph, checked.inventory)
+    step = step_work(graph, checked.inventory, found)
+    search.space()
+    score = search.score(choice)
+    assert score.peak_bytes == pytest.approx(found.memory.peak.num_bytes, rel=0.01)
+    exact = expected_seconds(step, H100, efficiencies_of("h100"))
+    assert score.seconds == pytest.approx(exact, rel=0.01)
+
+
+def test_rules_that_the_plan_has_stay() -> None:
+    search = search_of("llama-3.1-8b-64-gpus.plan", gpus=16)
+    rules = {one.choice.mesh.rules for one in search.scored() if one.choice.mesh.tp > 1}
+    assert rules == {Rules.GIVEN}
+
+
+def test_a_size_of_tp_that_the_checks_refuse_is_named_with_its_code() -> None:
+    """The small Llama has four key-value heads."""
+    search = search_of(TINY, gpus=8)
+    assert 8 not in search.space().rules and 4 in search.space().rules
+    assert reasons(search)["tp 8, the plan's rules"].startswith("P40")
+
+
+def test_an_expectation_that_no_plan_meets_leaves_none() -> None:
+    search = search_of(TINY, gpus=8, more="expect {\n  world_size == 4\n}\n")
+    assert search.proposals() == ()
+    assert set(search.notes.values()) == {"world_size would be 8, which breaks `expect`"}
+
+
+def test_less_memory_is_used_where_there_is_less() -> None:
+    ample, scarce = (
+        search_of("llama-3.1-8b-8-gpus.plan", gpus=8, gib=gib).scored()[0].choice for gib in (300, 30)
+    )
+    assert ample.recompute is Recompute.NONE
+    assert scarce.recompute is not Recompute.NONE or scarce.in_chunks
+
+
+def test_a_step_of_one_micro_batch_is_tried_though_smaller_ones_do_not_fit() -> None:
+    """Between micro steps FSDP keeps whole gradients: 32 GB of an 8B model in float32."""
+    search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8, tokens=131_072, gib=60)
+    sizes = {one.choice.micro_batch for one in search.scored() if one.choice.mesh.dp_shard == 8}
+    assert sizes == {2}
+
+
+def test_meshes_multiply_to_the_devices_and_close_the_batch() -> None:
+    rules = {1: (Rules.NONE,), 2: (Rules.AUTO,)}
+    space = Space(16, 8, 8192, 8192 * 24, rules, ("ring",))
+    meshes = [*space.meshes()]
+    assert {one.dp_replicate * one.dp_shard * one.cp * one.tp for one in meshes} == {16}
+    assert all(24 % (one.dp_replicate * one.dp_shard) == 0 for one in meshes)
+    assert {(one.cp, one.tp) for one in meshes} == {(2, 1), (1, 2), (2, 2)}
+
+
+def test_no_mesh_is_without_fsdp_and_sequences_stay_long() -> None:
+    space = Space(8, 8, 4096, 4096 * 64, {1: (Rules.NONE,)}, ("ring",))
+    assert {(one.dp_replicate, one.dp_shard, one.cp) for one in space.meshes()} == {
+        (1, 8, 1),
+        (2, 4, 1),
+        (4, 2, 1),
+    }
+
+
+@pytest.mark.slow
+def test_the_ranks_of_published_runs_are_as_the_page_has_them() -> None:
+    from tests.tune.published import report
+
+    page = Path(__file__).parents[2] / "docs" / "evidence" / "estimates.md"
+    assert "\n".join(report()) in page.read_text(encoding="utf-8")

@@ -1,0 +1,80 @@
+"""`planc tune` as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from planc.cli.main import main
+from tests.plans import PLANS
+
+ON_FOUR = ("--gpus", "4", "--gpu", "h100")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "models").symlink_to(PLANS / "models")
+    for name in ("base", "presets"):
+        copytree(PLANS / name, tmp_path / name)
+    text = (PLANS / "launch-fsdp4.plan").read_text(encoding="utf-8").partition("expect {")[0]
+    (tmp_path / "x.plan").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_plan_is_searched_and_printed_as_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", str(folder / "x.plan"), "--gpus", "8", "--gpu", "h100", "--explain"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("x: 8 devices (h100), ")
+    assert "dp_shard 8" in out and "NOT AMONG THEM" in out
+
+
+def test_a_model_is_searched_without_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["tune", str(folder / "models" / "tiny-llama"), *ON_FOUR, "--tokens-per-step", "65536"]
+    assert main([*command, "--sequence-length", "2048", "--output-format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["tokens_per_step"] == 65536 and len(document["proposals"]) == 10
+    first = document["proposals"][0]
+    low, high = first["slow_tokens_per_second"], first["fast_tokens_per_second"]
+    assert low < 4 * first["expected_tokens_per_second_per_device"] < high
+
+
+@pytest.mark.slow
+def test_the_picked_plan_is_written_and_passes_the_check(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = folder / "tuned.plan"
+    assert main(["tune", str(folder / "x.plan"), *ON_FOUR, "--pick", "2", "-o", str(output)]) == 0
+    assert f"wrote {output}, which passed `check --deep`" in capsys.readouterr().err
+    assert main(["check", str(output)]) == 0
+    assert main(["fmt", "--check", str(output)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--gpus", "4"), "name the device with --gpu"),
+        ((*ON_FOUR, "--nodes", "3"), "4 devices are not whole nodes of 3"),
+        (("--gpus", "12", "--gpu", "h100"), "12 devices are not whole nodes of 8: pass --nodes"),
+        ((*ON_FOUR, "--sequence-length", "8"), "--sequence-length is for a model"),
+        ((*ON_FOUR, "--tokens-per-step", "1001"), "1_001 tokens per step are not whole sequences"),
+        ((*ON_FOUR, "-o", "elsewhere/y.plan"), "its paths are relative to that directory"),
+        (("--gpus", "4", "--gpu", "device(memory = 80 GiB)"), "does not know the peaks of"),
+    ],
+)
+def test_wrong_usage_is_named(
+    arguments: tuple[str, ...], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", str(folder / "x.plan"), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_search_without_a_plan_that_fits_exits_with_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = folder / "x.plan"
+    plan.write_text(f"{plan.read_text(encoding='utf-8')}\nexpect {{\n  world_size == 64\n}}\n")
+    assert main(["tune", str(plan), *ON_FOUR]) == 1
+    assert "none fits and passes the check" in capsys.readouterr().out
