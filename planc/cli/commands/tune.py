@@ -42,7 +42,7 @@ a rehearsal as by `planc check --deep`."""
 EPILOG = """\
 examples:
   planc tune llama.plan --gpus 64 --gpu h100
-  planc tune models/llama-3.1-8b --gpus 8 --gpu h100 --tokens-per-step 131072 --sequence-length 8192
+  planc tune models/llama-3.1-8b --gpus 8 --gpu h100 --tokens-per-step 131072 --sequence-length 2048
   planc tune llama.plan --gpus 64 --gpu h100 --explain
   planc tune llama.plan --gpus 64 --gpu h100 --pick 2 -o tuned.plan
 
