@@ -1,4 +1,4 @@
-"""A small checkpoint, made without torch."""
+"""A small checkpoint of two ranks, made without torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 
 from planc.runtime.checkpoint_format import commit
-from planc.runtime.checkpoint_format.manifest import Chunk, FileEntry, Manifest, Progress, TensorEntry
+from planc.runtime.checkpoint_format.grid import Grid
+from planc.runtime.checkpoint_format.manifest import Contents, Manifest, PartEntry, Progress, TensorEntry
 from planc.runtime.checkpoint_format.shards import Entry, encode_header
 from planc.vocab import MeshDim
 
@@ -14,6 +15,10 @@ SHARDS = {
     "rank-00000.safetensors": Entry("model.weight@0,0", "float32", (2, 3)),
     "rank-00001.safetensors": Entry("model.weight@2,0", "float32", (1, 3)),
 }
+CONTENTS = Contents(
+    grids=(Grid(cuts=(((2, 1), (1, 1)), ((3, 1),)), writers=((0, 1, 2),)),),
+    tensors={"model.weight": TensorEntry(dtype="float32", shape=(3, 3), grid=0)},
+)
 
 
 def shard_bytes(entry: Entry, *, fill: int) -> bytes:
@@ -21,9 +26,15 @@ def shard_bytes(entry: Entry, *, fill: int) -> bytes:
     return encode_header([entry]) + bytes([fill]) * entry.size_bytes
 
 
+def part_bytes(entry: Entry, *, rank: int, step: int) -> bytes:
+    """A rank's part: the hash of its chunk."""
+    digest = hashlib.sha256(bytes([step]) * entry.size_bytes).hexdigest()
+    return f'{{"step":{step},"rank":{rank},"chunks":{{"{entry.key}":"{digest}"}}}}'.encode()
+
+
 def manifest_at(step: int) -> Manifest:
     """The manifest of the sample checkpoint."""
-    files = {name: shard_bytes(entry, fill=step) for name, entry in SHARDS.items()}
+    parts = [part_bytes(entry, rank=rank, step=step) for rank, entry in enumerate(SHARDS.values())]
     return Manifest(
         planc_version="0.1.0",
         torch_version="2.13.0",
@@ -38,31 +49,24 @@ def manifest_at(step: int) -> Manifest:
             data_fingerprint="cd" * 32,
             scheduler={"last_lr": 0.1 + 0.2, "warming_up": False},
         ),
-        tensors={
-            "model.weight": TensorEntry(
-                dtype="float32",
-                shape=(3, 3),
-                chunks=(
-                    Chunk(
-                        file="rank-00000.safetensors", key="model.weight@0,0", offsets=(0, 0), sizes=(2, 3)
-                    ),
-                    Chunk(
-                        file="rank-00001.safetensors", key="model.weight@2,0", offsets=(2, 0), sizes=(1, 3)
-                    ),
-                ),
+        contents=CONTENTS,
+        parts=tuple(
+            PartEntry(
+                size_bytes=len(part),
+                sha256=hashlib.sha256(part).hexdigest(),
+                shard_bytes=len(shard_bytes(entry, fill=step)),
             )
-        },
-        files={
-            name: FileEntry(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-            for name, data in files.items()
-        },
+            for part, entry in zip(parts, SHARDS.values(), strict=True)
+        ),
     )
 
 
 def write_shards(directory: Path, *, step: int) -> None:
     """The sample's files, as its ranks would have written them."""
-    for name, entry in SHARDS.items():
+    for rank, (name, entry) in enumerate(SHARDS.items()):
         (directory / name).write_bytes(shard_bytes(entry, fill=step))
+        part = part_bytes(entry, rank=rank, step=step)
+        (directory / name).with_suffix(".json").write_bytes(part)
 
 
 def save_sample(root: Path, *, step: int) -> Path:

@@ -9,7 +9,6 @@ import pytest
 from planc.runtime.checkpoint_format import commit
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
 from planc.runtime.checkpoint_format.layout import committed_steps, latest
-from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from tests.checkpoints.sample import manifest_at, save_sample, write_shards
 
@@ -57,7 +56,9 @@ def test_the_leftover_of_a_dead_save_is_cleared(tmp_path: Path) -> None:
     directory = save_sample(tmp_path, step=3)
     assert sorted(path.name for path in directory.iterdir()) == [
         "manifest.json",
+        "rank-00000.json",
         "rank-00000.safetensors",
+        "rank-00001.json",
         "rank-00001.safetensors",
     ]
 
@@ -86,11 +87,14 @@ def test_a_file_that_rank_0_cannot_see_is_not_committed(tmp_path: Path) -> None:
     assert latest(tmp_path) is None
 
 
-def test_a_manifest_with_gaps_is_not_committed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["rank-00000.json", "rank-00001.safetensors"])
+def test_a_link_in_place_of_a_file_is_not_committed(name: str, tmp_path: Path) -> None:
     temporary = commit.begin(tmp_path, step=3)
     write_shards(temporary, step=3)
-    with pytest.raises(CheckpointError, match=r"model\.weight was not saved completely: 3 of 9"):
-        commit.finish(temporary, manifest=_without_last_chunk(manifest_at(3)))
+    (temporary / name).rename(tmp_path / name)
+    (temporary / name).symlink_to(tmp_path / name)
+    with pytest.raises(CheckpointStorageError, match=name):
+        commit.finish(temporary, manifest=manifest_at(3))
     assert latest(tmp_path) is None
 
 
@@ -135,9 +139,3 @@ def test_prune_does_not_delete_the_last_checkpoint(checkpoint: Path) -> None:
     with pytest.raises(CheckpointError, match="keep_last is 0"):
         commit.prune(checkpoint.parent, keep_last=0)
     assert verify(checkpoint) == ()
-
-
-def _without_last_chunk(manifest: Manifest) -> Manifest:
-    weight = manifest.tensors["model.weight"]
-    shorter = weight.model_copy(update={"chunks": weight.chunks[:-1]})
-    return manifest.model_copy(update={"tensors": {"model.weight": shorter}})

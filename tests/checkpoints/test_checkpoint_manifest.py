@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
-from planc.runtime.checkpoint_format.manifest import Manifest, seal
+from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.records import seal
 from planc.runtime.checkpoint_format.verify import read_manifest
 from tests.checkpoints.sample import manifest_at
 
@@ -35,7 +37,7 @@ def test_a_manifest_survives_json_exactly() -> None:
         ("step", "3"),
         ("step", 3.0),
         ("step", -1),
-        ("format_version", 1),
+        ("format_version", 3),
         ("mesh", {"dp_shard": 0}),
         ("mesh", {"warp": 2}),
         ("comment", "unknown"),
@@ -47,39 +49,39 @@ def test_a_field_of_another_type_or_name_is_refused(field: str, value: object) -
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("change", "said"),
     [
-        "../x.safetensors",
-        "/etc/x.safetensors",
-        "a/b.safetensors",
-        "a\\b.safetensors",
-        ".x.safetensors",
-        "x.safetensors\n",
-        "x\u0000.safetensors",
-        "manifest.json",
-        "x.pt",
-        "",
+        (lambda fields: fields["parts"].pop(), "rank 1 writes chunks, but there are 1 parts"),
+        (lambda fields: fields["parts"].__setitem__(1, None), "rank 1 writes chunks, but has no part"),
+        (
+            lambda fields: fields["parts"].append(fields["parts"][0]),
+            "rank 2 has a part, but writes no chunk",
+        ),
+        (lambda fields: fields["contents"]["tensors"].clear(), "a grid belongs to no tensor"),
+        (lambda fields: fields["contents"]["grids"].clear(), "grid 0 has another"),
+        (lambda fields: grid(fields)["cuts"].pop(), "grid 0 has another"),
+        (lambda fields: grid(fields)["cuts"][0].pop(), "a grid of 1 chunks has 2 writers"),
+        (lambda fields: grid(fields)["cuts"][0][0].__setitem__(0, 1), "grid 0 has another"),
+        (lambda fields: grid(fields)["cuts"][0][0].__setitem__(0, 0), "greater than or equal to 1"),
+        (lambda fields: grid(fields)["writers"].clear(), "a grid of 2 chunks has 0 writers"),
+        (lambda fields: grid(fields)["writers"].append([0, 0, 1]), "a grid of 2 chunks has 3 writers"),
+        (lambda fields: grid(fields)["writers"][0].__setitem__(0, -1), "greater than or equal to 0"),
+        (lambda fields: grid(fields)["writers"][0].__setitem__(1, 2**62), "writes chunks, but there are 2"),
+        (lambda fields: grid(fields)["writers"][0].__setitem__(0, "../x"), "valid integer"),
     ],
 )
-def test_a_file_name_that_is_not_one_plain_component_is_refused(name: str) -> None:
+def test_grids_and_parts_that_disagree_are_refused(
+    change: Callable[[dict[str, Any]], object], said: str
+) -> None:
     fields = sample_fields()
-    fields["files"][name] = fields["files"]["rank-00000.safetensors"]
-    with pytest.raises(ValidationError, match="pattern"):
+    change(fields)
+    with pytest.raises(ValidationError, match=said):
         parse(fields)
 
 
-def test_a_chunk_in_an_unlisted_file_is_refused() -> None:
-    fields = sample_fields()
-    del fields["files"]["rank-00001.safetensors"]
-    with pytest.raises(ValidationError, match=r"rank-00001\.safetensors, which is not among the files"):
-        parse(fields)
-
-
-def test_two_chunks_at_one_place_are_refused() -> None:
-    fields = sample_fields()
-    fields["tensors"]["model.other"] = fields["tensors"]["model.weight"]
-    with pytest.raises(ValidationError, match="two chunks are at"):
-        parse(fields)
+def grid(fields: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = fields["contents"]["grids"][0]
+    return found
 
 
 def test_a_step_that_differs_from_its_progress_is_refused() -> None:
@@ -88,10 +90,19 @@ def test_a_step_that_differs_from_its_progress_is_refused() -> None:
 
 
 def test_a_newer_format_is_named(checkpoint: Path) -> None:
-    text = json.dumps({**sample_fields(), "format_version": 4, "signature": "new"})
+    text = json.dumps({**sample_fields(), "format_version": 5, "planc_version": "0.9.0", "signature": "new"})
     (checkpoint / "manifest.json").write_text(text)
-    with pytest.raises(CorruptCheckpointError, match="not in format 2 or 3"):
+    with pytest.raises(CorruptCheckpointError, match=r"is in format 5, written by planc 0\.9\.0"):
         read_manifest(checkpoint)
+
+
+def test_the_former_format_is_named_with_the_version_that_wrote_it(checkpoint: Path) -> None:
+    facts = {name: value for name, value in sample_fields().items() if name not in ("contents", "parts")}
+    text = json.dumps({**facts, "format_version": 3, "tensors": {}, "files": {}})
+    (checkpoint / "manifest.json").write_text(text)
+    with pytest.raises(CorruptCheckpointError, match=r"is in format 3, written by planc 0\.1\.0") as caught:
+        read_manifest(checkpoint)
+    assert "the planc version that saved it" in caught.value.help
 
 
 def test_the_manifest_of_another_step_is_refused(checkpoint: Path) -> None:

@@ -13,10 +13,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 
 from planc.runtime.checkpoint_format import commit
-from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
-from planc.runtime.checkpoint_format.manifest import Manifest
-from planc.runtime.checkpoint_format.shards import decode_header
-from planc.runtime.checkpoint_format.verify import read_manifest, verify
+from planc.runtime.checkpoint_format.verify import verify
 from tests.checkpoints.sample import manifest_at, write_shards
 
 SHARD = "rank-00001.safetensors"
@@ -38,10 +35,9 @@ def edit(checkpoint: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def put_shard(checkpoint: Path, content: bytes) -> None:
-    """Replaces a shard, and its size and hash in the manifest."""
-    (checkpoint / SHARD).write_bytes(content)
-    entry = {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    edit(checkpoint, lambda fields: fields["files"].update({SHARD: entry}))
+    """Replaces a shard, which keeps its length: the manifest and the part state no hash of its header."""
+    size_bytes = (checkpoint / SHARD).stat().st_size
+    (checkpoint / SHARD).write_bytes(content[:size_bytes].ljust(size_bytes, b"\0"))
 
 
 def shard(fields: object, *, num_bytes: int) -> bytes:
@@ -136,33 +132,27 @@ def _spoiled_text(text: str, chosen: random.Random) -> str:
             return text[:-1]
 
 
-def accepts(content: bytes, path: Path) -> bool:
-    """Whether the library reads every tensor of a file."""
-    path.write_bytes(content)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            for name in file.keys():  # noqa: SIM118  it is not a dict
-                file.get_slice(name).get_shape()
-    except (SafetensorError, OSError, ValueError):
-        return False
-    return True
+def test_no_other_header_is_accepted(checkpoint: Path) -> None:
+    sound = (checkpoint / SHARD).read_bytes()
+    for content in mutants(SEED, count=500):
+        put_shard(checkpoint, content)
+        assert [problem.subject for problem in verify(checkpoint)] == [SHARD]
+    put_shard(checkpoint, sound)
+    assert verify(checkpoint) == ()
 
 
-def test_verify_accepts_no_header_that_the_library_refuses(tmp_path: Path) -> None:
-    num_accepted, wrong = 0, []
-    for content in mutants(SEED, count=2000):
-        path = tmp_path / "shard"
-        is_accepted = accepts(content, path)
-        with path.open("rb") as stream:
-            try:
-                decode_header(stream, size_bytes=len(content))
-            except CorruptCheckpointError:
-                continue
-        num_accepted += 1
-        if not is_accepted:
-            wrong.append(content)
-    assert wrong == []
-    assert num_accepted > 250, "sound files are among them"
+@pytest.mark.parametrize("change", [str.upper, lambda text: text.replace(",", ", ", 1)[: len(text)]])
+def test_a_header_that_only_looks_different_is_refused(
+    change: Callable[[str], str], checkpoint: Path
+) -> None:
+    content = (checkpoint / SHARD).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + length].decode()
+    assert change(header) != header
+    put_shard(checkpoint, content[:8] + change(header).encode() + content[8 + length :])
+    assert [str(problem) for problem in verify(checkpoint)] == [
+        f"{SHARD}: its header is not the one that was saved"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -187,18 +177,25 @@ def test_verify_accepts_no_header_that_the_library_refuses(tmp_path: Path) -> No
         ("progress.data_fingerprint", "x" * 10**6),
         ("step", 10**30),
         ("mesh.dp_shard", 10**30),
-        ("files.rank-00001.safetensors.size_bytes", 10**30),
-        ("tensors.model.weight.shape", [10**30, 3]),
+        ("parts.1.size_bytes", 10**30),
+        ("parts.1.shard_bytes", 10**30),
+        ("contents.grids.0.writers", [[0, 1, 10**30]]),
+        ("contents.grids.0.cuts", [[[1, 2**62], [1, 1]], [[3, 1]]]),
+        ("contents.tensors.model.weight.grid", 10**30),
+        ("contents.tensors.model.weight.shape", [10**30, 3]),
         ("plan", {"size_bytes": 2**40, "sha256": "0" * 64}),
     ],
 )
 def test_a_number_that_no_run_writes_is_refused(place: str, value: object, checkpoint: Path) -> None:
-    names = place.replace("model.weight", "model+weight").replace("00001.", "00001+").split(".")
+    names = [
+        int(name) if name.isdigit() else name.replace("+", ".")
+        for name in place.replace("model.weight", "model+weight").split(".")
+    ]
 
     def change(fields: dict[str, Any]) -> None:
-        inner = fields
+        inner: Any = fields
         for name in names[:-1]:
-            inner = inner[name.replace("+", ".")]
+            inner = inner[name]
         inner[names[-1]] = value
 
     edit(checkpoint, change)
@@ -229,17 +226,6 @@ def test_a_key_that_stands_twice_is_refused(key: str, checkpoint: Path) -> None:
     path.write_text(f'{text[:-1]},"sha256":"{hashlib.sha256(text.encode()).hexdigest()}"}}')
     [problem] = verify(checkpoint)
     assert f'the key "{key}" stands twice' in problem.text
-
-
-def test_format_2_is_still_read(checkpoint: Path) -> None:
-    def older(fields: dict[str, Any]) -> None:
-        fields["format_version"] = 2
-        del fields["plan"], fields["progress"]["batch"]
-
-    edit(checkpoint, older)
-    assert verify(checkpoint) == ()
-    found: Manifest = read_manifest(checkpoint)
-    assert (found.format_version, found.plan) == (2, None)
 
 
 def test_a_plan_that_is_not_as_it_was_saved_is_a_problem(tmp_path: Path) -> None:

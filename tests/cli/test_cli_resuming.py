@@ -10,7 +10,8 @@ from planc.cli.running.resuming import changes_since_saved, refuse_old_checkpoin
 from planc.graph.artifact import dump
 from planc.graph.graph import Graph, plan_hash
 from planc.runtime.checkpoint_format import commit
-from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest, Progress, seal
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Contents, Manifest, Progress
+from planc.runtime.checkpoint_format.records import seal
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.errors import RunError
 from planc.runtime.run_directory.directory import RunDirectory
@@ -40,8 +41,8 @@ def run_folder(tmp_path: Path) -> Path:
         model_digest="model",
         mesh={},
         progress=progress,
-        tensors={},
-        files={},
+        contents=Contents(grids=(), tensors={}),
+        parts=(),
     )
     (step / MANIFEST_NAME).write_text(seal(manifest), encoding="utf-8")
     return folder
@@ -99,8 +100,8 @@ def copied(saved: Graph, folder: Path) -> Path:
         model_digest="model",
         mesh={},
         progress=Progress(step=3, samples_consumed=24, seed=0, data_fingerprint="data"),
-        tensors={},
-        files={},
+        contents=Contents(grids=(), tensors={}),
+        parts=(),
     )
     commit.finish(temporary, manifest=manifest, plan=dump(saved, sources=(), overrides=()))
     return folder

@@ -12,7 +12,8 @@ from planc.api import check_plan
 from planc.cli.main import main
 from planc.graph.artifact import base_between, dump
 from planc.graph.graph import plan_hash
-from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest, Progress, seal
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Contents, Manifest, Progress
+from planc.runtime.checkpoint_format.records import seal
 from planc.runtime.run_directory.directory import RunDirectory
 from planc.source import SourceFile
 from tests.plans import TINY, write_plan
@@ -56,8 +57,8 @@ def commit(run_folder: Path, *, step: int) -> Path:
         model_digest="",
         mesh={},
         progress=Progress(step=step, samples_consumed=0, seed=0, data_fingerprint=""),
-        tensors={},
-        files={},
+        contents=Contents(grids=(), tensors={}),
+        parts=(),
     )
     (directory / MANIFEST_NAME).write_text(seal(manifest))
     return directory

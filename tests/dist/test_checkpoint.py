@@ -18,6 +18,7 @@ from planc.runtime.checkpoint_format.errors import (
     CheckpointError,
 )
 from planc.runtime.checkpoint_format.layout import step_directory
+from planc.runtime.checkpoint_format.part import shard_name
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from planc.runtime.torch.checkpoint import TrainingState, latest_step, load
 from planc.vocab import MeshDim
@@ -144,8 +145,8 @@ def test_what_several_ranks_hold_is_written_once(tmp_path: Path) -> None:
     manifest = read_manifest(directory)
     num_elements = sum(math.prod(tensor.shape) for tensor in manifest.tensors.values())
     data_bytes = 0
-    for name in manifest.files:
-        data = (directory / name).read_bytes()
+    for rank in manifest.writing_ranks():
+        data = (directory / shard_name(rank)).read_bytes()
         data_bytes += len(data) - 8 - int.from_bytes(data[:8], "little")
     assert data_bytes == 4 * num_elements
 
@@ -175,7 +176,7 @@ def load_damaged(rank: int, world_size: int, root: Path) -> list[tuple[str, str,
     state = build(FSDP2_TP2, seed=2)
     before = digests(state)
     found = []
-    for name in sorted(read_manifest(directory).files):
+    for name in map(shard_name, read_manifest(directory).writing_ranks()):
         if rank == 0:
             flip_byte(directory / name)
         dist.barrier()

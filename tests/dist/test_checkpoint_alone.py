@@ -14,17 +14,16 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from planc.runtime.checkpoint_format.errors import (
     CheckpointError,
     CorruptCheckpointError,
 )
 from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
-from planc.runtime.checkpoint_format.manifest import Manifest, seal
+from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.records import seal
 from planc.runtime.torch.checkpoint import TrainingState, latest_step, load, save
 from planc.runtime.torch.checkpoint.tensors import named_tensors
-from planc.runtime.torch.checkpoint.writer import SafetensorsWriter
 from tests.dist.checkpoint_state import (
     SINGLE,
     build,
@@ -112,11 +111,12 @@ def test_activation_checkpointing_does_not_rename(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_only_tensors_go_through_dcp(tmp_path: Path) -> None:
-    writer = SafetensorsWriter(tmp_path, rank=0, commit=lambda contents: None)
-    with pytest.raises(BaseException, match="learning_rate is not a tensor"):
-        dcp_save({"learning_rate": 0.1}, storage_writer=writer, no_dist=True)
+def test_a_dtype_that_files_do_not_have_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
+    state = TrainingState(model, torch.optim.AdamW(model.parameters()))
+    with pytest.raises(CheckpointError, match=r"model\.phase is complex64"):
+        save_at(state, root=tmp_path, step=1, layout=SINGLE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -130,7 +130,7 @@ class Payload:
         return os.mkdir, (str(self.marker),)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "rank-00000.safetensors"])
+@pytest.mark.parametrize("name", ["manifest.json", "rank-00000.json", "rank-00000.safetensors"])
 def test_a_pickle_in_place_of_a_file_never_runs(
     single: tuple[Path, TrainingState], tmp_path: Path, name: str
 ) -> None:
@@ -139,10 +139,8 @@ def test_a_pickle_in_place_of_a_file_never_runs(
     (directory / ".metadata").write_bytes(payload)
     manifest = json.loads((directory / "manifest.json").read_text())
     del manifest["sha256"]
-    manifest["files"]["rank-00000.safetensors"] = {
-        "size_bytes": len(payload),
-        "sha256": hashlib.sha256(payload).hexdigest(),
-    }
+    if name == "rank-00000.json":
+        manifest["parts"][0].update(size_bytes=len(payload), sha256=hashlib.sha256(payload).hexdigest())
     (directory / "manifest.json").write_text(seal(Manifest.model_validate_json(json.dumps(manifest))))
     (directory / name).write_bytes(payload)
     with pytest.raises(CorruptCheckpointError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -11,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest, seal
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest
+from planc.runtime.checkpoint_format.records import seal
 
 STEP = 10
 SHARD = "rank-00001.safetensors"
@@ -55,22 +55,18 @@ def only_pickled_metadata(directory: Path, marker: Path) -> None:
 
 
 def pickled_scalar(directory: Path, marker: Path) -> None:
-    """A scalar pickled into a shard, which the manifest lists with its right hash."""
-    data = payload(marker)
-    (directory / SHARD).write_bytes(data)
-    entry = {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    edit_manifest(directory, lambda fields: fields["files"].update({SHARD: entry}))
+    """A scalar pickled into a shard, which keeps its size."""
+    size_bytes = (directory / SHARD).stat().st_size
+    (directory / SHARD).write_bytes(payload(marker).ljust(size_bytes, b"\0"))
 
 
 def missing_shard(directory: Path, marker: Path) -> None:
     (directory / SHARD).unlink()
 
 
-def escaping_path(directory: Path, marker: Path) -> None:
-    """The shard next to the step's directory, and the manifest that points there."""
-    (directory / SHARD).rename(directory.parent / "x.safetensors")
-    path = directory / MANIFEST_NAME
-    path.write_text(path.read_text(encoding="utf-8").replace(SHARD, "../x.safetensors"), encoding="utf-8")
+def escaping_rank(directory: Path, marker: Path) -> None:
+    """Chunks of a rank whose number would be a path elsewhere."""
+    edit_manifest(directory, lambda fields: fields["contents"]["grids"][0].update(writers=[["../x", 0, 3]]))
 
 
 def newer_format(directory: Path, marker: Path) -> None:
@@ -85,11 +81,12 @@ def linked_shard(directory: Path, marker: Path) -> None:
 
 
 def overlapping_chunks(directory: Path, marker: Path) -> None:
-    """One chunk said to lie where another does."""
+    """One chunk said to begin where another has not ended."""
 
     def move(fields: dict[str, Any]) -> None:
-        chunks = fields["tensors"]["model.0.weight"]["chunks"]
-        chunks[1]["offsets"] = [chunks[1]["offsets"][0] - 1, 0]
+        grid = fields["contents"]["tensors"]["model.0.weight"]["grid"]
+        # 33 rows over 3 ranks.
+        fields["contents"]["grids"][grid]["cuts"][0] = [[10, 1], [12, 1], [11, 1]]
 
     edit_manifest(directory, move)
 
@@ -98,9 +95,9 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], None], str]] = {
     "90 pickled .metadata": (only_pickled_metadata, "has no manifest.json"),
     "91 pickled scalar": (pickled_scalar, "header"),
     "92 missing middle shard": (missing_shard, f"{SHARD}: cannot be read"),
-    "93 path that leads out": (escaping_path, "is not a manifest: "),
-    "95 newer format": (newer_format, "is not in format"),
+    "93 path that leads out": (escaping_rank, "is not a manifest: "),
+    "95 newer format": (newer_format, "is in format 99"),
     "98 shard linked out": (linked_shard, f"{SHARD}: {SHARD} can't be read"),
-    "100 overlapping chunks": (overlapping_chunks, "overlap"),
+    "100 overlapping chunks": (overlapping_chunks, "which the manifest does not place there"),
 }
 """What makes a checkpoint bad, and what its refusal says."""

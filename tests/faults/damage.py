@@ -68,13 +68,14 @@ def exchange_row(folder: Path) -> Row:
 
 _PROMISE = "refused as damage (exit 7) before a tensor of the model has changed"
 _SHARDS = ("rank-00000.safetensors", "rank-00001.safetensors")
+_PARTS = ("rank-00000.json", "rank-00001.json")
 
 Damage = Callable[[Path, Path], object]
 """Done to a step's directory, with another step's next to it."""
 
 
 def _damages() -> Iterator[tuple[str, Damage]]:
-    for name in (*_SHARDS, MANIFEST_NAME):
+    for name in (*_SHARDS, *_PARTS, MANIFEST_NAME):
         for kept in (0.0, 0.1, 0.5, 0.9, 1.0):
             yield f"{name} cut to {kept:.0%} less a byte", _cut(name, kept=kept)
         yield f"{name} lost", _lose(name)
@@ -82,7 +83,12 @@ def _damages() -> Iterator[tuple[str, Damage]]:
         yield f"{name} with itself behind it", _double(name)
         yield f"{name} all zeros", _zero(name)
         yield f"{name} of another step", _take(name)
-    yield "shards of two ranks exchanged", _exchange
+    yield "shards of two ranks exchanged", _exchange(*_SHARDS)
+    yield "parts of two ranks exchanged", _exchange(*_PARTS)
+    yield (
+        "one rank's part in place of the other's",
+        lambda one, _: shutil.copy(one / _PARTS[0], one / _PARTS[1]),
+    )
     yield (
         "one rank's shard in place of the other's",
         lambda one, _: shutil.copy(one / _SHARDS[0], one / _SHARDS[1]),
@@ -90,6 +96,10 @@ def _damages() -> Iterator[tuple[str, Damage]]:
     yield (
         "both shards of another step",
         lambda one, other: [shutil.copy(other / name, one / name) for name in _SHARDS],
+    )
+    yield (
+        "both files of a rank of another step",
+        lambda one, other: [shutil.copy(other / name, one / name) for name in (_SHARDS[0], _PARTS[0])],
     )
     yield "the whole of another step", _replace
 
@@ -122,11 +132,14 @@ def _take(name: str) -> Damage:
     return lambda one, other: shutil.copy(other / name, one / name)
 
 
-def _exchange(one: Path, _: Path) -> None:
-    first, second = (one / name for name in _SHARDS)
-    first.rename(one / "aside")
-    second.rename(first)
-    (one / "aside").rename(second)
+def _exchange(*names: str) -> Damage:
+    def damage(one: Path, _: Path) -> None:
+        first, second = (one / name for name in names)
+        first.rename(one / "aside")
+        second.rename(first)
+        (one / "aside").rename(second)
+
+    return damage
 
 
 def _replace(one: Path, other: Path) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from planc.runtime.checkpoint_format import verify
+from planc.runtime.checkpoint_format import part_files, verify
 from planc.runtime.checkpoint_format.layout import step_directory
-from planc.runtime.torch.checkpoint import load, reader
+from planc.runtime.torch.checkpoint import chunks, load
 from tests.faults.judge import checkpoints_problem, survivors_problem
 from tests.faults.outcome import Injection, Row
 from tests.faults.power import file_digests
@@ -52,9 +52,11 @@ def load_counted(rank: int, world_size: int, root: Path, killed: int, at: int) -
     fill(state, step=99)
     countdown = _Countdown(at if rank == killed else 0)
     countdown.before(verify, "open_beneath")
-    countdown.before(reader, "safe_open")
-    countdown.before(reader.TensorLoadPlanner, "resolve_tensor")
-    countdown.before(reader.TensorLoadPlanner, "commit_tensor")
+    countdown.before(part_files, "open_beneath")
+    countdown.before(part_files, "open_unbuffered")
+    countdown.before(part_files, "sha256_of")
+    countdown.before(chunks, "open_beneath")
+    countdown.before(chunks.ChunkReader, "copy")
     load(state, directory=step_directory(root, step=STEP))
     return countdown.count
 

@@ -193,7 +193,7 @@ def exactness_problem(run_folder: Path, undisturbed: Path) -> str:
         read_manifest(step_directory(folder / "checkpoints", step=NUM_STEPS))
         for folder in (run_folder, undisturbed)
     )
-    if found.files != wanted.files or found.tensors != wanted.tensors:
+    if found.parts != wanted.parts or found.contents != wanted.contents:
         return "the last step's weights or moments differ from an undisturbed run's"
     if found.progress != wanted.progress:
         return f"the run is at {found.progress}, not at {wanted.progress}"

@@ -53,7 +53,7 @@ def test_94_the_manifest_of_another_run_is_refused(root: Path, tmp_path: Path) -
     state = build(world_size=1)
     save_step(state, root=tmp_path / "other", step=STEP, world_size=1)
     shutil.copy(tmp_path / "other" / f"step-{STEP}" / MANIFEST_NAME, root / f"step-{STEP}")
-    assert "rank-00000.safetensors: holds" in refuse(root)
+    assert "rank-00000.json: its SHA-256" in refuse(root)
 
 
 def test_96_step_10_comes_after_step_9(root: Path) -> None:
@@ -79,7 +79,9 @@ def test_99_what_anybody_wrote_into_an_open_folder_is_refused(root: Path) -> Non
     assert f"{SHARD}: its SHA-256" in refuse(root)
 
 
-@pytest.mark.parametrize("name", [MANIFEST_NAME, "rank-00000.safetensors", SHARD, ".metadata", "x.pt"])
+@pytest.mark.parametrize(
+    "name", [MANIFEST_NAME, "rank-00000.safetensors", SHARD, "rank-00001.json", ".metadata", "x.pt"]
+)
 def test_a_payload_in_any_file_never_runs(name: str, root: Path, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     directory = step_directory(root, step=STEP)

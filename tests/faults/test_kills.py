@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import shutil
 from pathlib import Path
 
 import pytest
 
-from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME
 from planc.runtime.checkpoint_format.verify import verify
 from tests.faults.calls import Call
 from tests.faults.corpus import edit_manifest
@@ -60,10 +59,12 @@ def test_the_faults_reach_every_rank_and_every_kind_of_call(scene: Scene) -> Non
 
 def test_a_mixture_of_two_steps_would_be_found(tmp_path: Path) -> None:
     root = saved_root(tmp_path / "root", steps=(1, 2))
-    mixed, shard = root / "step-2", "rank-00001.safetensors"
-    shutil.copy(root / "step-1" / shard, mixed)
-    entry = json.loads((root / "step-1" / MANIFEST_NAME).read_text())["files"][shard]
-    edit_manifest(mixed, lambda fields: fields["files"].update({shard: entry}))
+    mixed = root / "step-2"
+    shutil.copy(root / "step-1" / "rank-00001.safetensors", mixed)
+    part = (root / "step-1" / "rank-00001.json").read_text().replace('"step":1', '"step":2')
+    (mixed / "rank-00001.json").write_text(part)
+    digest = hashlib.sha256(part.encode()).hexdigest()
+    edit_manifest(mixed, lambda fields: fields["parts"][1].update(sha256=digest))
     assert verify(mixed) == ()
     problem = checkpoints_problem(root, known={step: expected(step) for step in (1, 2)})
     assert problem == "step-2 holds the values of steps that nobody saved"

@@ -31,7 +31,7 @@ NOBODY = 65534
 @pytest.mark.parametrize("way", WAYS)
 def test_a_full_device_is_a_storage_error_on_every_rank(way: Way, scene: Scene, tmp_path: Path) -> None:
     faults = [fault for fault in error_faults(scene) if fault.how is How.FULL]
-    assert len(faults) == 4, "each rank's shard, the plan and the manifest"
+    assert len(faults) == 6, "each rank's shard and part, the plan and the manifest"
     assert list(error_row(tmp_path, scene=scene, faults=faults, way=way).problems()) == []
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from planc.runtime.checkpoint_format.layout import step_directory
-from planc.runtime.checkpoint_format.manifest import FileEntry
+from planc.runtime.checkpoint_format.manifest import PartEntry
 from planc.runtime.checkpoint_format.verify import read_manifest
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT, torchrun
 from tests.parity.cases import Case, make_workspace, plan_text
@@ -25,14 +25,14 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """A plan of two ranks, and the files of the last checkpoint of a run of it."""
+    """A plan of two ranks, and the parts of the last checkpoint of a run of it."""
 
     plan: Path
-    files: dict[str, FileEntry]
+    parts: tuple[PartEntry | None, ...]
 
 
-def last_files(run: Path) -> dict[str, FileEntry]:
-    return read_manifest(step_directory(run / "checkpoints", step=NUM_STEPS)).files
+def last_parts(run: Path) -> tuple[PartEntry | None, ...]:
+    return read_manifest(step_directory(run / "checkpoints", step=NUM_STEPS)).parts
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     plan.write_text(text, encoding="utf-8")
     outcome = torchrun(2, str(plan), "--run-dir", str(folder / "run"))
     assert outcome.code == 0, outcome.stderr
-    return Undisturbed(plan, last_files(folder / "run"))
+    return Undisturbed(plan, last_parts(folder / "run"))
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_a_signal_to_torchrun_saves_and_the_run_goes_on_exactly(
     again = torchrun(2, *arguments)
     assert again.code == 0, again.stderr
     assert f"resumed from {step_directory(tmp_path / 'checkpoints', step=status['step'])}" in again.stdout
-    assert last_files(tmp_path) == undisturbed.files
+    assert last_parts(tmp_path) == undisturbed.parts
 
 
 @pytest.mark.slow
@@ -80,4 +80,4 @@ def test_torchrun_starts_ranks_again_that_go_on_exactly(undisturbed: Undisturbed
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"resumed from {tmp_path / 'checkpoints' / 'step-40'}") == 1
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "done"
-    assert last_files(tmp_path) == undisturbed.files
+    assert last_parts(tmp_path) == undisturbed.parts

@@ -213,8 +213,8 @@ def _digest(run: Run, *, step: int) -> str:
     directory = step_directory(run.checkpoints, step=step)
     if not directory.is_dir():
         return ""
-    files = sorted((name, entry.sha256) for name, entry in read_manifest(directory).files.items())
-    return hashlib.sha256(repr(files).encode()).hexdigest()
+    parts = [part.sha256 for part in read_manifest(directory).parts if part is not None]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _tell(text: str) -> None:

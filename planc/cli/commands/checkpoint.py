@@ -26,7 +26,8 @@ from planc.runtime.checkpoint_format.layout import (
     step_of,
     strange_steps,
 )
-from planc.runtime.checkpoint_format.manifest import FileEntry, Manifest
+from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.part import part_name, shard_name
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from planc.runtime.run_directory.plain_files import kind_of
 from planc.runtime.run_directory.run_files import PLAN_NAME
@@ -189,7 +190,7 @@ def _row(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
         "path": str(checkpoint),
         "step": manifest.step,
         "samples": manifest.progress.samples_consumed,
-        "size_bytes": sum(file.size_bytes for _, file in _files(manifest)),
+        "size_bytes": sum(size_bytes for _, size_bytes in _files(manifest)),
         "mesh": mesh or "1 rank",
         "plan_hash": manifest.plan_hash[:12],
         "state": "committed"
@@ -200,14 +201,18 @@ def _row(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
 
 def _is_whole(checkpoint: Path, manifest: Manifest) -> bool:
     """Whether every file exists with its size; `verify` reads their contents."""
-    files = ((checkpoint / name, file.size_bytes) for name, file in _files(manifest))
+    files = ((checkpoint / name, size_bytes) for name, size_bytes in _files(manifest))
     return all(kind_of(path) == "file" and path.stat().st_size == size_bytes for path, size_bytes in files)
 
 
-def _files(manifest: Manifest) -> tuple[tuple[str, FileEntry], ...]:
-    """Every file that a manifest lists, with its entry."""
-    plan = ((PLAN_NAME, manifest.plan),) if manifest.plan is not None else ()
-    return (*manifest.files.items(), *plan)
+def _files(manifest: Manifest) -> Iterator[tuple[str, int]]:
+    """Every file of a checkpoint but its manifest, and its size in bytes."""
+    for rank, part in enumerate(manifest.parts):
+        if part is not None:
+            yield part_name(rank), part.size_bytes
+            yield shard_name(rank), part.shard_bytes
+    if manifest.plan is not None:
+        yield PLAN_NAME, manifest.plan.size_bytes
 
 
 def _verify(arguments: Namespace) -> int:

@@ -10,7 +10,7 @@ import planc
 from planc.cli.support.exits import UsageError
 from planc.cli.support.libraries import require_libraries
 from planc.hub.names import model_folder
-from planc.runtime.checkpoint_format.manifest import Manifest, Progress
+from planc.runtime.checkpoint_format.manifest import Contents, Manifest, Progress
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import config_digest
 
@@ -92,8 +92,8 @@ def _facts(arguments: Namespace) -> Manifest | None:
         mesh={},
         # Its data is unknown, so a run refuses to resume from it unless the change of data is allowed.
         progress=Progress(step=arguments.step, samples_consumed=0, seed=0, data_fingerprint=""),
-        tensors={},
-        files={},
+        contents=Contents(grids=(), tensors={}),
+        parts=(),
     )
 
 

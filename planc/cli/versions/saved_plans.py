@@ -1,4 +1,4 @@
-"""The plan that saved a checkpoint, from the checkpoint, or from its run directory for format 2."""
+"""The plan that saved a checkpoint, from the checkpoint, or from its run directory."""
 
 from __future__ import annotations
 

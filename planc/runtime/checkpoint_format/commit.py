@@ -2,6 +2,7 @@
 
     begin        step-N.tmp/                     any leftover of a dead save is removed
     (the ranks)  step-N.tmp/rank-*.safetensors   each written and fsynced by its rank
+                 step-N.tmp/rank-*.json          the hashes of its chunks, likewise
     finish       step-N.tmp/plan.json            the compiled plan that saves it, fsynced
                  step-N.tmp/manifest.json        last, fsynced; then the directory is fsynced
                  step-N/                         the rename commits; then the root is fsynced
@@ -11,11 +12,9 @@ If a process dies at any point, `step-N` is either absent or complete.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
-from planc.runtime.checkpoint_format.coverage import coverage_problem
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError, storage_errors
 from planc.runtime.checkpoint_format.layout import (
     committed_steps,
@@ -24,9 +23,14 @@ from planc.runtime.checkpoint_format.layout import (
     step_directory,
     temporary_directory,
 )
-from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, FileEntry, Manifest, seal
-from planc.runtime.run_directory.plain_files import create_to_write, remove
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest
+from planc.runtime.checkpoint_format.part import part_name, shard_name
+from planc.runtime.checkpoint_format.part_files import write_synced
+from planc.runtime.checkpoint_format.records import seal
+from planc.runtime.run_directory.plain_files import remove
 from planc.runtime.run_directory.run_files import PLAN_NAME
+
+_MAX_LISTED = 20
 
 
 def begin(root: Path, *, step: int) -> Path:
@@ -48,12 +52,11 @@ def finish(temporary: Path, *, manifest: Manifest, plan: str | None = None) -> P
     root = temporary.parent
     committed = step_directory(root, step=manifest.step)
     assert temporary == temporary_directory(root, step=manifest.step)
-    _refuse_gaps(manifest)
     with storage_errors(f"cannot commit {committed}"):
         _refuse_absent_files(temporary, manifest=manifest)
         if plan is not None:
-            manifest = manifest.model_copy(update={"plan": _write(temporary / PLAN_NAME, plan)})
-        _write(temporary / MANIFEST_NAME, seal(manifest))
+            manifest = manifest.model_copy(update={"plan": write_synced(temporary / PLAN_NAME, plan)})
+        write_synced(temporary / MANIFEST_NAME, seal(manifest))
         fsync_directory(temporary)
         # rename(2) would replace an empty directory.
         _refuse_existing(committed)
@@ -107,15 +110,6 @@ def make_durable(directory: Path) -> None:
         fsync_directory(path.parent)
 
 
-def _write(path: Path, text: str) -> FileEntry:
-    content = text.encode()
-    with create_to_write(path) as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return FileEntry(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
 def _refuse_existing(committed: Path) -> None:
     with storage_errors(f"cannot check {committed}"):
         exists = os.path.lexists(committed)
@@ -126,20 +120,15 @@ def _refuse_existing(committed: Path) -> None:
         )
 
 
-def _refuse_gaps(manifest: Manifest) -> None:
-    for name, tensor in manifest.tensors.items():
-        problem = coverage_problem(tensor)
-        if problem is not None:
-            raise CheckpointError(
-                f"{name} was not saved completely: {problem}",
-                help="report this as a bug: the checkpoint would not load",
-            )
-
-
 def _refuse_absent_files(directory: Path, *, manifest: Manifest) -> None:
-    absent = sorted(name for name in manifest.files if not (directory / name).is_file())
+    with os.scandir(directory) as entries:
+        found = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+    wanted = [name for rank in manifest.writing_ranks() for name in (part_name(rank), shard_name(rank))]
+    absent = [name for name in wanted if name not in found]
     if absent:
+        more = f" and {len(absent) - _MAX_LISTED} more" if len(absent) > _MAX_LISTED else ""
         raise CheckpointStorageError(
-            f"rank 0 does not see {', '.join(absent)} in {directory}, which other ranks have written",
+            f"rank 0 does not see {', '.join(absent[:_MAX_LISTED])}{more} in {directory}, "
+            "which other ranks have written",
             help="save to a file system that all nodes share",
         )

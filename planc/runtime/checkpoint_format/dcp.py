@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from planc.runtime.checkpoint_format import unpickle_dcp
 from planc.runtime.checkpoint_format.coverage import coverage_problem
 from planc.runtime.checkpoint_format.errors import CheckpointError, CorruptCheckpointError, storage_errors
-from planc.runtime.checkpoint_format.manifest import FORMAT_VERSION, Count, ElementType, Lengths, Manifest
+from planc.runtime.checkpoint_format.manifest import Manifest, without_tensors
+from planc.runtime.checkpoint_format.part_files import open_beneath
+from planc.runtime.checkpoint_format.records import Count, ElementType, Lengths
 from planc.runtime.checkpoint_format.shards import Entry
-from planc.runtime.checkpoint_format.verify import open_beneath
 from planc.strict_json import loads
 
 METADATA_NAME = ".metadata"
@@ -76,7 +77,7 @@ class Limits:
 
 def facts_of(manifest: Manifest) -> str:
     """A manifest without its tensors, files and plan, as JSON."""
-    return manifest.model_copy(update={"tensors": {}, "files": {}, "plan": None}).model_dump_json()
+    return without_tensors(manifest).model_dump_json()
 
 
 def parse_facts(facts: object) -> Manifest:
@@ -84,7 +85,7 @@ def parse_facts(facts: object) -> Manifest:
     if not isinstance(facts, str):
         raise ValueError(f"a {type(facts).__name__}")
     loads(facts)
-    return Manifest.model_validate_json(facts).model_copy(update={"format_version": FORMAT_VERSION})
+    return Manifest.model_validate_json(facts)
 
 
 def read_dcp_index(folder: Path, *, limits: Limits, is_own: bool = False) -> DcpIndex:

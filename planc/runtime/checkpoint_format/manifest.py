@@ -1,78 +1,69 @@
-"""The manifest of a checkpoint: what it holds, where each part lies, and the hash of every file."""
+"""The manifest of a checkpoint: what is true of all of it. Each rank's part states the hashes of its chunks.
+
+A rank writes its part, `rank-N.json`, next to its chunks, `rank-N.safetensors`. The manifest holds the hash
+of each part, and how every tensor is cut and which rank writes each chunk. So it grows with the tensors and
+the ranks, never with their product, and the place of any chunk follows from it alone.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import re
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
+from planc.runtime.checkpoint_format.grid import Grid
+from planc.runtime.checkpoint_format.records import (
+    Count,
+    ElementType,
+    Fact,
+    FileEntry,
+    Lengths,
+    PositiveCount,
+    Record,
+    Seed,
+    Step,
+)
 from planc.runtime.run_directory.run_files import MAX_PLAN_BYTES
 from planc.vocab import MeshDim
 
 MANIFEST_NAME = "manifest.json"
-FORMAT_VERSION: Literal[3] = 3
-"""The format of new manifests. Format 2, which kept no plan, is still read."""
-
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-"""The largest count that tensors, loaders and other programs support."""
-PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
-Step = Annotated[int, Field(ge=0, lt=10**18)]
-"""The largest step that a directory's name can have."""
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-Fact = Annotated[str, StringConstraints(max_length=1000)]
-"""A name, a version or a digest."""
-
-FileName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*\.safetensors$", max_length=100)
-]
-"""One path component: no separator, no leading dot, so no name leads out of the directory."""
-
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-
-ElementType = Literal[
-    "float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"
-]
-
-_SEAL = re.compile(r',"sha256":"([0-9a-f]{64})"\}')
-_SEAL_LENGTH = len(',"sha256":""}') + 64
+FORMAT_VERSION: Literal[4] = 4
+"""The only format that is read. Formats up to 3 had one manifest of all chunks."""
 
 Scalar = bool | Seed | float | Fact | None
 
-Lengths = tuple[Count, ...]
 
-
-class _Record(BaseModel):
-    # NaN would be written as null and not come back.
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class FileEntry(_Record):
-    """The size and the hash of a file."""
-
-    size_bytes: Count
-    sha256: Sha256
-
-
-class Chunk(_Record):
-    """A box of a tensor, in elements, and the entry `key` of the file that holds it."""
-
-    file: FileName
-    key: str
-    offsets: Lengths
-    sizes: Lengths
-
-
-class TensorEntry(_Record):
-    """A whole tensor, as one device would hold it, and its chunks."""
+class TensorEntry(Record):
+    """A whole tensor, as one device would hold it, and the index of its grid in the manifest."""
 
     dtype: ElementType
     shape: Lengths
-    chunks: tuple[Chunk, ...]
+    grid: Count
 
 
-class Batch(_Record):
+class Contents(Record):
+    """Every tensor by name, and how each is cut and who writes it."""
+
+    grids: tuple[Grid, ...]
+    tensors: dict[str, TensorEntry]
+
+    @model_validator(mode="after")
+    def _is_cut_as_stated(self) -> Self:
+        used = set()
+        for name, tensor in self.tensors.items():
+            if tensor.grid >= len(self.grids) or self.grids[tensor.grid].shape != tensor.shape:
+                raise ValueError(f"{name} has shape {list(tensor.shape)}, but grid {tensor.grid} has another")
+            used.add(tensor.grid)
+        if len(used) < len(self.grids):
+            raise ValueError("a grid belongs to no tensor")
+        return self
+
+    def ranks(self) -> set[int]:
+        """Every rank that writes a chunk."""
+        return set[int]().union(*(grid.ranks() for grid in self.grids))
+
+
+class Batch(Record):
     """The sequences of one step over all ranks, since a step by which `since_samples` were consumed."""
 
     samples: PositiveCount
@@ -80,7 +71,7 @@ class Batch(_Record):
     since_samples: Count = 0
 
 
-class Progress(_Record):
+class Progress(Record):
     """Where the run is after `step` optimizer steps.
 
     `samples_consumed` counts sequences over all ranks, so it means the same on every mesh. `seed` and
@@ -119,14 +110,21 @@ class Progress(_Record):
         return self
 
 
-class Manifest(_Record):
+class PartEntry(FileEntry):
+    """The size and hash of a rank's part, and the size of the file of its chunks."""
+
+    shard_bytes: Count
+
+
+class Manifest(Record):
     """A checkpoint. `plan_hash`, `model_digest` and `mesh` record what saved it; a loading run may differ.
 
     `model_digest` is the inventory's `config_digest`. `plan` is the entry of PLAN_NAME, the compiled plan
-    that saved it; None if no run did, as after a conversion, and in format 2.
+    that saved it; None if no run did, as after a conversion. `parts` are the entries of the ranks' parts, by
+    rank; None for a rank that writes nothing.
     """
 
-    format_version: Literal[2, 3] = FORMAT_VERSION
+    format_version: Literal[4] = FORMAT_VERSION
     planc_version: Fact
     torch_version: Fact
     step: Step
@@ -134,46 +132,37 @@ class Manifest(_Record):
     model_digest: Fact
     mesh: dict[MeshDim, PositiveCount]
     progress: Progress
-    tensors: dict[str, TensorEntry]
-    files: dict[FileName, FileEntry]
     plan: FileEntry | None = None
+    contents: Contents
+    parts: tuple[PartEntry | None, ...]
+
+    @property
+    def tensors(self) -> dict[str, TensorEntry]:
+        return self.contents.tensors
+
+    def writing_ranks(self) -> tuple[int, ...]:
+        """The ranks that have written a part, in order."""
+        return tuple(rank for rank, part in enumerate(self.parts) if part is not None)
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if self.progress.step != self.step:
             raise ValueError(f"step is {self.step}, but progress.step is {self.progress.step}")
-        if self.format_version < FORMAT_VERSION and (self.plan or self.progress.batch):
-            raise ValueError(f"format {self.format_version} has no plan and no batch")
         if self.plan is not None and self.plan.size_bytes > MAX_PLAN_BYTES:
             raise ValueError(f"its plan has {self.plan.size_bytes:_} bytes")
-        places = set()
-        for name, tensor in self.tensors.items():
-            for chunk in tensor.chunks:
-                if chunk.file not in self.files:
-                    raise ValueError(f"{name} is in {chunk.file}, which is not among the files")
-                if (chunk.file, chunk.key) in places:
-                    raise ValueError(f"two chunks are at {chunk.key} in {chunk.file}")
-                places.add((chunk.file, chunk.key))
+        for grid in self.contents.grids:
+            last = max((first + stride * (count - 1) for first, stride, count in grid.writers), default=-1)
+            if last >= len(self.parts):
+                raise ValueError(f"rank {last} writes chunks, but there are {len(self.parts)} parts")
+        wanted, found = self.contents.ranks(), set(self.writing_ranks())
+        if wanted != found:
+            rank = min(wanted ^ found)
+            what = "writes chunks, but has no part" if rank in wanted else "has a part, but writes no chunk"
+            raise ValueError(f"rank {rank} {what}")
         return self
 
 
-def seal(record: BaseModel) -> str:
-    """The text of a manifest or an index: JSON whose last field is the SHA-256 of all the others' text.
-
-    The files' hashes do not cover the record's own facts, such as the number of consumed samples.
-    """
-    text = record.model_dump_json()
-    return f'{text[:-1]},"sha256":"{_digest(text)}"}}'
-
-
-def unseal(text: str) -> tuple[str, bool]:
-    """The text without its seal, and whether it is the text that was sealed."""
-    match = _SEAL.search(text, max(0, len(text) - _SEAL_LENGTH))
-    if match is None or match.end() != len(text):
-        return text, False
-    sealed = f"{text[: match.start()]}}}"
-    return sealed, _digest(sealed) == match[1]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def without_tensors(manifest: Manifest) -> Manifest:
+    """The manifest's facts alone."""
+    empty = Contents(grids=(), tensors={})
+    return manifest.model_copy(update={"contents": empty, "parts": (), "plan": None})

@@ -1,46 +1,33 @@
-"""Proof that a checkpoint on disk is what was saved: sizes, hashes, headers, coverage."""
+"""Proof that a checkpoint on disk is what was saved: the manifest, the plan, and every rank's part."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from planc.runtime.checkpoint_format.coverage import coverage_problem
 from planc.runtime.checkpoint_format.errors import CheckpointError, CorruptCheckpointError, storage_errors
 from planc.runtime.checkpoint_format.layout import step_of
-from planc.runtime.checkpoint_format.manifest import (
-    FORMAT_VERSION,
-    MANIFEST_NAME,
-    FileEntry,
-    Manifest,
-    unseal,
+from planc.runtime.checkpoint_format.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest
+from planc.runtime.checkpoint_format.part_files import (
+    ANOTHER_STEP,
+    Problem,
+    Share,
+    open_beneath,
+    shares,
+    verify_part,
 )
-from planc.runtime.checkpoint_format.shards import Entry, decode_header
-from planc.runtime.run_directory.plain_files import NotPlainError, open_to_read
+from planc.runtime.checkpoint_format.records import FileEntry, unseal
 from planc.runtime.run_directory.run_files import PLAN_NAME
 from planc.strict_json import loads
 
-_ANOTHER_STEP = "move its directory aside to resume from an earlier step, or restore it from a backup"
-_MAX_MANIFEST_BYTES = 4 * 2**30
-"""Some twenty million chunks: a thousand tensors, each on the ranks of the largest cluster."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing wrong with a checkpoint: the file or tensor, and what about it."""
-
-    subject: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.subject}: {self.text}"
+_MAX_MANIFEST_BYTES = 2**28
+"""A million ranks, and ten thousand tensors."""
+_MAX_SHOWN = 40
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -61,20 +48,20 @@ def parse_manifest(text: str, *, directory: Path) -> Manifest:
         if manifest.model_dump_json() != content:
             loads(content)
     except ValidationError as error:
-        raise _invalid_manifest(directory, error=error) from error
+        raise _invalid_manifest(directory, error=error, content=content) from error
     except (ValueError, RecursionError) as error:
         raise CorruptCheckpointError(
-            f"{directory / MANIFEST_NAME} is not a manifest: {error}", help=_ANOTHER_STEP
+            f"{directory / MANIFEST_NAME} is not a manifest: {error}", help=ANOTHER_STEP
         ) from error
     if not is_as_sealed:
         raise CorruptCheckpointError(
             f"{directory / MANIFEST_NAME} has changed since it was saved: its SHA-256 does not match",
-            help=_ANOTHER_STEP,
+            help=ANOTHER_STEP,
         )
     step = step_of(directory)
     if step is not None and step != manifest.step:
         raise CorruptCheckpointError(
-            f"{directory / MANIFEST_NAME} is for step {manifest.step}", help=_ANOTHER_STEP
+            f"{directory / MANIFEST_NAME} is for step {manifest.step}", help=ANOTHER_STEP
         )
     return manifest
 
@@ -86,7 +73,7 @@ def read_manifest_text(directory: Path) -> str:
             with open_beneath(directory, name=MANIFEST_NAME) as stream:
                 if os.fstat(stream.fileno()).st_size > _MAX_MANIFEST_BYTES:
                     raise CorruptCheckpointError(
-                        f"{directory / MANIFEST_NAME} is larger than a manifest can be", help=_ANOTHER_STEP
+                        f"{directory / MANIFEST_NAME} is larger than a manifest can be", help=ANOTHER_STEP
                     )
                 return stream.read().decode()
         except FileNotFoundError as error:
@@ -95,7 +82,7 @@ def read_manifest_text(directory: Path) -> str:
             ) from error
         except UnicodeDecodeError as error:
             raise CorruptCheckpointError(
-                f"{directory / MANIFEST_NAME} is not UTF-8 text", help=_ANOTHER_STEP
+                f"{directory / MANIFEST_NAME} is not UTF-8 text", help=ANOTHER_STEP
             ) from error
 
 
@@ -107,8 +94,7 @@ def verify(directory: Path) -> tuple[Problem, ...]:
         return (Problem(MANIFEST_NAME, error.message),)
     return (
         *verify_plan(directory, manifest=manifest),
-        *verify_coverage(manifest, names=sorted(manifest.tensors)),
-        *verify_files(directory, manifest=manifest, names=sorted(manifest.files)),
+        *verify_parts(directory, manifest=manifest, parts=shares(manifest, rank=0, world_size=1)),
     )
 
 
@@ -131,64 +117,20 @@ def read_plan_text(directory: Path, *, manifest: Manifest) -> str | None:
     with storage_errors(f"cannot read {directory}"), open_beneath(directory, name=PLAN_NAME) as stream:
         problem = _content_problem(stream, expected=manifest.plan)
         if problem is not None:
-            raise CorruptCheckpointError(f"{directory / PLAN_NAME} {problem}", help=_ANOTHER_STEP)
+            raise CorruptCheckpointError(f"{directory / PLAN_NAME} {problem}", help=ANOTHER_STEP)
         stream.seek(0)
         try:
             return stream.read().decode()
         except UnicodeDecodeError as error:
             text = f"{directory / PLAN_NAME} is not UTF-8 text"
-            raise CorruptCheckpointError(text, help=_ANOTHER_STEP) from error
+            raise CorruptCheckpointError(text, help=ANOTHER_STEP) from error
 
 
-def verify_coverage(manifest: Manifest, *, names: Iterable[str]) -> tuple[Problem, ...]:
-    """The tensors of `names` whose chunks do not hold every element exactly once."""
-    problems = ((name, coverage_problem(manifest.tensors[name])) for name in names)
-    return tuple(Problem(name, problem) for name, problem in problems if problem is not None)
-
-
-def verify_files(directory: Path, *, manifest: Manifest, names: Iterable[str]) -> tuple[Problem, ...]:
-    """The problems of the files `names`: ranks share the hashing by each passing some of them."""
-    expected = _entries_by_file(manifest)
-    problems = []
-    for name in names:
-        try:
-            with open_beneath(directory, name=name) as stream:
-                problem = _file_problem(stream, manifest=manifest, name=name, expected=expected.get(name, []))
-        except OSError as error:
-            problem = f"cannot be read ({error.strerror})"
-        except CorruptCheckpointError as error:
-            problem = error.message
-        if problem is not None:
-            problems.append(Problem(name, problem))
-    return tuple(problems)
-
-
-@contextmanager
-def open_beneath(directory: Path, *, name: str) -> Iterator[BufferedReader]:
-    """The regular file `name` in a directory, to read. Symbolic links, pipes and devices are rejected."""
-    with ExitStack() as stack:
-        try:
-            stream = stack.enter_context(open_to_read(directory / name))
-        except NotPlainError as error:
-            raise CorruptCheckpointError(
-                f"{name} can't be read: {error.strerror}", help=_ANOTHER_STEP
-            ) from error
-        yield stream
-
-
-def _file_problem(
-    stream: BufferedReader, *, manifest: Manifest, name: str, expected: Iterable[Entry]
-) -> str | None:
-    entry = manifest.files[name]
-    problem = _content_problem(stream, expected=entry)
-    if problem is not None:
-        return problem
-    size_bytes = entry.size_bytes
-    found = {header_entry.key: header_entry for header_entry in decode_header(stream, size_bytes=size_bytes)}
-    for wanted in expected:
-        if found.get(wanted.key) != wanted:
-            return f"{wanted.key} is not {wanted.dtype} {list(wanted.shape)} in the file"
-    return None
+def verify_parts(directory: Path, *, manifest: Manifest, parts: Iterable[Share]) -> tuple[Problem, ...]:
+    """The problems of ranks' parts: ranks share the hashing by each passing its `shares`."""
+    return tuple(
+        problem for share in parts for problem in verify_part(directory, manifest=manifest, share=share)
+    )
 
 
 def _content_problem(stream: BufferedReader, *, expected: FileEntry) -> str | None:
@@ -200,25 +142,29 @@ def _content_problem(stream: BufferedReader, *, expected: FileEntry) -> str | No
     return None
 
 
-def _entries_by_file(manifest: Manifest) -> dict[str, list[Entry]]:
-    entries: dict[str, list[Entry]] = {}
-    for tensor in manifest.tensors.values():
-        for chunk in tensor.chunks:
-            entries.setdefault(chunk.file, []).append(Entry(chunk.key, tensor.dtype, chunk.sizes))
-    return entries
-
-
-def _invalid_manifest(directory: Path, *, error: ValidationError) -> CorruptCheckpointError:
+def _invalid_manifest(directory: Path, *, error: ValidationError, content: str) -> CorruptCheckpointError:
     errors = error.errors(include_url=False, include_context=False)
     first = errors[0]
     place = ".".join(str(part) for part in first["loc"])
-    # A later format may have other fields too.
+    # Another format may have other fields too.
     if any(one["loc"] == ("format_version",) for one in errors):
-        return CorruptCheckpointError(
-            f"{directory / MANIFEST_NAME} is not in format 2 or {FORMAT_VERSION}",
-            help="load it with the planc version that the manifest names",
-        )
+        return _other_format(directory, content=content)
     return CorruptCheckpointError(
         f"{directory / MANIFEST_NAME} is not a manifest: {place + ': ' if place else ''}{first['msg']}",
-        help=_ANOTHER_STEP,
+        help=ANOTHER_STEP,
+    )
+
+
+def _other_format(directory: Path, *, content: str) -> CorruptCheckpointError:
+    try:
+        fields = loads(content)
+        found, version = (str(fields[name])[:_MAX_SHOWN] for name in ("format_version", "planc_version"))
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return CorruptCheckpointError(
+            f"{directory / MANIFEST_NAME} is not in format {FORMAT_VERSION}", help=ANOTHER_STEP
+        )
+    return CorruptCheckpointError(
+        f"{directory / MANIFEST_NAME} is in format {found}, written by planc {version}; "
+        f"this planc reads format {FORMAT_VERSION}",
+        help="load it with the planc version that saved it, and convert it: planc checkpoint convert --dcp",
     )

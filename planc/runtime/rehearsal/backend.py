@@ -26,9 +26,8 @@ from planc.runtime.rehearsal.stack import drop_layers
 from planc.runtime.torch.attention import allgather
 from planc.runtime.torch.backend import HANDLERS as TORCH_HANDLERS
 from planc.runtime.torch.backend import Handler, TorchBackend
-from planc.runtime.torch.checkpoint.reader import TensorLoadPlanner
+from planc.runtime.torch.checkpoint.planning import holdings_of
 from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
-from planc.runtime.torch.checkpoint.writer import TensorSavePlanner
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.parallel.gradients import messages_of_replicas, scale, squared_norm, sum_together
 from planc.runtime.torch.parallel.local_parts import local_of
@@ -325,15 +324,9 @@ def resume_checkpoint(session: Session, op: ops.ResumeCheckpoint, position: Posi
 
 
 def save_checkpoint(session: Session, op: ops.SaveCheckpoint, position: Position) -> None:
-    """Plan what this rank would write, and what it would read back."""
+    """Find the boxes that this rank would write, and would read back."""
     state = TrainingState(session.model, session.optimizer)
-    tensors, packings = named_tensors(state), named_packings(state)
-    saver = TensorSavePlanner(packings)
-    saver.set_up_planner(tensors, is_coordinator=True)
-    _, metadata = saver.create_global_plan([saver.create_local_plan()])
-    loader = TensorLoadPlanner(packings)
-    loader.set_up_planner(tensors, metadata, is_coordinator=True)
-    loader.create_local_plan()
+    holdings_of(named_tensors(state), named_packings(state))
 
 
 def export_hf(session: Session, op: ops.ExportHf, position: Position) -> None:

@@ -28,7 +28,7 @@ from planc.runtime.stopping.notice import Notice
 from planc.runtime.stopping.stop_points import StopPoints
 from planc.runtime.throughput import Work
 from planc.runtime.torch.attention.documents import Documents
-from planc.runtime.torch.checkpoint import BackgroundSaves
+from planc.runtime.torch.checkpoint import BackgroundSaves, SavePlan
 from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.reporting.own_time import OwnTime
@@ -129,6 +129,8 @@ class Session:
     """The source of loaded values, by parameter or buffer, until ranks have compared them."""
     saves: BackgroundSaves | None = None
     """None until the first asynchronous save."""
+    save_plan: SavePlan | None = None
+    """None until the first save."""
     _mesh: DeviceMesh | None = None
     _submeshes: dict[MeshDim, DeviceMesh] = field(default_factory=dict)
     """A cache: slicing a mesh takes longer than everything a step does with its dims."""

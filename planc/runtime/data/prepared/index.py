@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from planc.runtime.checkpoint_format.manifest import Count, FileEntry, Sha256, seal, unseal
+from planc.runtime.checkpoint_format.records import Count, FileEntry, Sha256, seal, unseal
 from planc.runtime.data.prepared.layout import BLOCK_BYTES, HEADER_BYTES
 from planc.strict_json import loads
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, get_args
 
 import numpy as np
 
-from planc.runtime.checkpoint_format.manifest import FileEntry
+from planc.runtime.checkpoint_format.records import FileEntry
 from planc.runtime.data.columns import Array
 from planc.runtime.data.prepared.index import ArrayEntry, ArrayName, Shard, StoredType
 from planc.runtime.data.prepared.layout import (

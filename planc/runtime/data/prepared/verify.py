@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from planc.runtime.checkpoint_format.manifest import FileEntry
+from planc.runtime.checkpoint_format.records import FileEntry
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.prepared.folder import Prepared, array_files, read_prepared, require_sizes
 from planc.runtime.data.prepared.shards import file_entry

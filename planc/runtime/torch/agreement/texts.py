@@ -47,9 +47,22 @@ def gather(text: str) -> list[str]:
     return [_decode(row[: int(length)]) for row, length in zip(rows, lengths, strict=True)]
 
 
-def _gather_equal(tensor: torch.Tensor) -> list[torch.Tensor]:
+def gather_on_first(text: str, *, group: dist.ProcessGroup | None = None) -> list[str]:
+    """Every rank's text, by rank, on rank 0; an empty list on the others."""
+    if world_size() == 1:
+        return [text]
+    data = _encode(text, device=_device(group))
+    lengths = _gather_equal(torch.tensor([data.numel()], device=data.device), group=group)
+    padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=data.device)
+    padded[: data.numel()] = data
+    rows = [torch.empty_like(padded) for _ in lengths] if rank() == 0 else None
+    dist.gather(padded, rows, dst=0, group=group)
+    return [_decode(row[: int(length)]) for row, length in zip(rows or (), lengths, strict=False)]
+
+
+def _gather_equal(tensor: torch.Tensor, *, group: dist.ProcessGroup | None = None) -> list[torch.Tensor]:
     gathered = [torch.empty_like(tensor) for _ in range(world_size())]
-    dist.all_gather(gathered, tensor)
+    dist.all_gather(gathered, tensor, group=group)
     return gathered
 
 

@@ -1,8 +1,19 @@
-"""Saves and loads checkpoints through torch.distributed.checkpoint (DCP), which reshards."""
+"""Saves and loads checkpoints: each rank its own chunks, on any mesh."""
 
 from planc.runtime.torch.checkpoint.background import BackgroundSaves, Saved
 from planc.runtime.torch.checkpoint.loading import latest_step, load
+from planc.runtime.torch.checkpoint.planning import SavePlan, plan_save
 from planc.runtime.torch.checkpoint.saving import Destination, save
 from planc.runtime.torch.checkpoint.tensors import TrainingState
 
-__all__ = ["BackgroundSaves", "Destination", "Saved", "TrainingState", "latest_step", "load", "save"]
+__all__ = [
+    "BackgroundSaves",
+    "Destination",
+    "SavePlan",
+    "Saved",
+    "TrainingState",
+    "latest_step",
+    "load",
+    "plan_save",
+    "save",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Mapping
 
 import torch.distributed as dist
@@ -12,11 +13,13 @@ from planc.runtime.checkpoint_format.errors import (
     CheckpointStorageError,
     CorruptCheckpointError,
 )
-from planc.runtime.torch.agreement.texts import broadcast, gather, rank
+from planc.runtime.torch.agreement.texts import broadcast, gather, gather_on_first, rank
 
 _ERRORS: dict[str, type[CheckpointError]] = {
     kind.__name__: kind for kind in (CheckpointError, CheckpointStorageError, CorruptCheckpointError)
 }
+
+_MAX_TRACEBACK = 4000
 
 
 def from_coordinator(function: Callable[[], str], *, group: dist.ProcessGroup | None = None) -> str:
@@ -26,6 +29,24 @@ def from_coordinator(function: Callable[[], str], *, group: dist.ProcessGroup | 
     """
     report = _attempt(function) if rank() == 0 else None
     return _results([broadcast(report, group=group)])[0]
+
+
+def through_coordinator(
+    part: Callable[[], str], whole: Callable[[list[str]], str], *, group: dist.ProcessGroup | None = None
+) -> str:
+    """The result of `whole`, which only rank 0 calls, with the results of `part` by rank.
+
+    All ranks raise the CheckpointErrors of any rank.
+    """
+    reports = gather_on_first(_attempt(part), group=group)
+    if rank() != 0:
+        return _one_result(broadcast(None, group=group))
+    try:
+        results = _results(reports)
+    except (CheckpointError, RuntimeError) as error:
+        broadcast(_failure(error, is_combined=True), group=group)
+        raise
+    return _one_result(broadcast(_attempt(lambda: whole(results)), group=group))
 
 
 def require_on_all(check: Callable[[], None]) -> None:
@@ -56,17 +77,39 @@ def _who(ranks: list[int]) -> str:
 def _attempt(function: Callable[[], str]) -> str:
     try:
         return json.dumps({"result": function()})
-    except CheckpointError as error:
-        return json.dumps({"error": type(error).__name__, "message": error.message, "help": error.help})
+    # Other errors too: a rank that raised alone would leave the others waiting.
+    except Exception as error:
+        return _failure(error)
+
+
+def _failure(error: Exception, *, is_combined: bool = False) -> str:
+    report: dict[str, object]
+    if isinstance(error, CheckpointError):
+        report = {"error": type(error).__name__, "message": error.message, "help": error.help}
+    else:
+        text = str(error) if is_combined else "".join(traceback.format_exception(error))
+        report = {"error": None, "message": text[-_MAX_TRACEBACK:], "help": ""}
+    return json.dumps({**report, "is_combined": is_combined})
+
+
+def _one_result(report: str) -> str:
+    outcome = json.loads(report)
+    if outcome.get("is_combined"):
+        raise _error(outcome)
+    return _results([report])[0]
 
 
 def _results(reports: list[str]) -> list[str]:
     outcomes = [json.loads(report) for report in reports]
-    failures = {
-        failing_rank: _ERRORS[outcome["error"]](outcome["message"], help=outcome["help"])
-        for failing_rank, outcome in enumerate(outcomes)
-        if "error" in outcome
-    }
-    if failures:
-        raise combined(failures)
+    failures = {rank: _error(outcome) for rank, outcome in enumerate(outcomes) if "error" in outcome}
+    known = {rank: error for rank, error in failures.items() if isinstance(error, CheckpointError)}
+    if len(known) < len(failures):
+        raise RuntimeError("\n".join(f"rank {rank}: {error}" for rank, error in failures.items()))
+    if known:
+        raise combined(known)
     return [outcome["result"] for outcome in outcomes]
+
+
+def _error(outcome: Mapping[str, str]) -> CheckpointError | RuntimeError:
+    kind = _ERRORS.get(outcome["error"])
+    return kind(outcome["message"], help=outcome["help"]) if kind else RuntimeError(outcome["message"])

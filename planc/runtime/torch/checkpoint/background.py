@@ -1,7 +1,7 @@
 """Saves that a thread writes while training continues.
 
 Training waits while each rank copies what it writes. Then a thread of each rank does the rest of a save on
-the copies: the same code, but with its plan made already, writes, hashes, syncs, commits, and deletes what is
+the copies: the same code writes, hashes, syncs, commits, and deletes what is
 not kept. Its collectives are in a gloo group of its own, which nothing else uses: in the group of training,
 the order of the two threads' collectives would differ between ranks. While no thread works, training's own
 thread may use the group, and plans the first save there.
@@ -24,8 +24,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from planc.runtime.torch.checkpoint.planning import SavePlan, plan_save
 from planc.runtime.torch.checkpoint.saving import Destination, write
-from planc.runtime.torch.checkpoint.staging import Stage, StagedPlanner, plan_save
+from planc.runtime.torch.checkpoint.staging import Stage
 from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
 
 
@@ -70,17 +71,18 @@ class BackgroundSaves:
         """The size of this rank's copies in host memory."""
         return self._stage.num_bytes if self._stage is not None else 0
 
-    def start(self, state: TrainingState, *, to: Destination) -> None:
+    def start(self, state: TrainingState, *, to: Destination, plan: SavePlan | None = None) -> None:
         """Copy what this rank writes, and begin to write it. Every rank must call it, with no save under way.
 
-        If a tensor can't be saved, every rank raises a CheckpointError at once.
+        `plan` is that of an earlier save; without one the first save makes it. If a tensor can't be saved,
+        every rank raises a CheckpointError at once.
         """
         assert self._under_way is None, "one save at a time: `join` the one before"
         began = time.perf_counter()
         tensors = named_tensors(state)
         if self._stage is None:
-            planned = plan_save(tensors, packings=named_packings(state), group=self._group)
-            self._stage = Stage(planned, device=self._device)
+            plan = plan or plan_save(tensors, packings=named_packings(state), group=self._group)
+            self._stage = Stage(plan, device=self._device)
         self._stage.copy(tensors)
         self._under_way = _UnderWay(began, Future())
         threading.Thread(
@@ -111,8 +113,8 @@ class BackgroundSaves:
 
     def _write(self, stage: Stage, to: Destination, done: Future[tuple[Path, float]]) -> None:
         try:
-            directory = write({}, to=to, planner=StagedPlanner(stage), group=self._group)
+            directory = write(stage.copies, plan=stage.plan, to=to, group=self._group)
             done.set_result((directory, time.perf_counter()))
         except BaseException as error:
-            # DCP's own errors are BaseExceptions. `join` raises it, with the thread's traceback.
+            # `join` raises it, with the thread's traceback.
             done.set_exception(error)

@@ -2,53 +2,136 @@
 
 from __future__ import annotations
 
+import mmap
+from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from planc.runtime.checkpoint_format.manifest import Chunk, Manifest, TensorEntry
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError, storage_errors
+from planc.runtime.checkpoint_format.grid import Box
+from planc.runtime.checkpoint_format.hashing import sha256
+from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.part import chunks_of, header_of, shard_name
+from planc.runtime.checkpoint_format.part_files import open_beneath
 from planc.runtime.torch.parallel.blocks import Slices
+
+_MAX_OPEN = 200
+"""Files of ranks that are mapped at once: a process may not open many more."""
+
+
+class _Places:
+    """Where each tensor's chunks begin in a rank's file: a number for each tensor, however many ranks."""
+
+    def __init__(self, manifest: Manifest, *, rank: int, numbers: dict[str, int]) -> None:
+        chunks = chunks_of(manifest.contents, rank=rank)
+        header = header_of(chunks)
+        self._header = (len(header), sha256(header))
+        self._begins = array("q", [-1]) * len(numbers)
+        # A tensor's chunks follow each other, because their keys begin with its name.
+        for chunk in reversed(chunks):
+            self._begins[numbers[chunk.tensor]] = len(header) + chunk.begin
+
+    def has_header(self, file: mmap.mmap) -> bool:
+        """Whether a rank's file begins as it was saved."""
+        length, digest = self._header
+        return sha256(file[:length]) == digest
+
+    def begin(self, number: int) -> int:
+        return self._begins[number]
 
 
 class ChunkReader:
-    """Reads blocks of tensors from a checkpoint's files, which stay open. SafetensorError for damage."""
+    """Reads blocks of tensors from a verified checkpoint's files, which stay mapped."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory = directory
-        self._files: dict[str, Any] = {}
+        self._manifest = manifest
+        self._numbers = {name: number for number, name in enumerate(manifest.tensors)}
+        self._places: dict[int, _Places] = {}
+        self._files: OrderedDict[int, mmap.mmap] = OrderedDict()
+        self._ranks: dict[tuple[int, Box], tuple[int, ...]] = {}
 
-    def read(self, entry: TensorEntry, block: Slices) -> Tensor:
+    def read(self, name: str, block: Slices) -> Tensor:
         """A block of a tensor, copied from the chunks that hold parts of it."""
-        if not block:
-            [chunk] = entry.chunks
-            scalar: Tensor = self._file(chunk).get_tensor(chunk.key)
-            return scalar
-        out = torch.empty([one.stop - one.start for one in block], dtype=getattr(torch, entry.dtype))
-        for chunk in entry.chunks:
-            places = list(zip(block, chunk.offsets, chunk.sizes, strict=True))
-            common = [(max(one.start, offset), min(one.stop, offset + size)) for one, offset, size in places]
-            if any(start >= stop for start, stop in common):
-                continue
-            held = tuple(
-                slice(start - offset, stop - offset)
-                for (start, stop), offset in zip(common, chunk.offsets, strict=True)
-            )
-            wanted = tuple(
-                slice(start - one.start, stop - one.start)
-                for (start, stop), one in zip(common, block, strict=True)
-            )
-            out[wanted] = self._file(chunk).get_slice(chunk.key)[held]
+        box = Box(tuple(one.start for one in block), tuple(one.stop - one.start for one in block))
+        out = torch.empty(box.sizes, dtype=getattr(torch, self._manifest.tensors[name].dtype))
+        self.copy(name, box, out=out)
         return out
 
-    def _file(self, chunk: Chunk) -> Any:
-        if chunk.file not in self._files:
-            self._files[chunk.file] = safe_open(self._directory / chunk.file, framework="pt")
-        return self._files[chunk.file]
+    def whole(self, name: str) -> Tensor:
+        """All of a tensor."""
+        return self.read(name, tuple(slice(0, size) for size in self._manifest.tensors[name].shape))
+
+    def copy(self, name: str, box: Box, *, out: Tensor) -> None:
+        """Copy a block of a tensor into `out`."""
+        num_copied = 0
+        for chunk, values in self._near(name, box):
+            common = [
+                (max(start, other), min(start + size, other + length))
+                for start, size, other, length in zip(box.offsets, box.sizes, *chunk, strict=True)
+            ]
+            if any(first >= last for first, last in common):
+                continue
+            wanted = _within(common, box.offsets)
+            out[wanted].copy_(values[_within(common, chunk.offsets)])
+            num_copied += prod(last - first for first, last in common)
+        assert num_copied == prod(box.sizes), f"the grid of {name} covers it"
+
+    def _near(self, name: str, box: Box) -> Iterator[tuple[Box, Tensor]]:
+        """The chunks of each rank that writes some elements of a box, mapped from its file."""
+        entry = self._manifest.tensors[name]
+        grid = self._manifest.contents.grids[entry.grid]
+        if (entry.grid, box) not in self._ranks:
+            self._ranks[entry.grid, box] = tuple(sorted(grid.writers_near(box)))
+        dtype: torch.dtype = getattr(torch, entry.dtype)
+        for rank in self._ranks[entry.grid, box]:
+            begin = self._place(rank).begin(self._numbers[name])
+            # In the order of their keys, as `chunks_of` sorts them.
+            boxes = sorted(grid.boxes_of(rank), key=lambda one: ",".join(map(str, one.offsets)))
+            for chunk in boxes:
+                count = prod(chunk.sizes)
+                values = torch.frombuffer(self._file(rank), dtype=dtype, count=count, offset=begin)
+                yield chunk, values.view(chunk.sizes)
+                begin += values.nbytes
+
+    def _place(self, rank: int) -> _Places:
+        if rank not in self._places:
+            self._places[rank] = _Places(self._manifest, rank=rank, numbers=self._numbers)
+        return self._places[rank]
+
+    def _file(self, rank: int) -> mmap.mmap:
+        if rank in self._files:
+            self._files.move_to_end(rank)
+            return self._files[rank]
+        if len(self._files) == _MAX_OPEN:
+            self._files.popitem(last=False)
+        entry, name = self._manifest.parts[rank], shard_name(rank)
+        assert entry is not None, "a rank that writes chunks has a part"
+        with (
+            storage_errors(f"cannot read {self._directory / name}"),
+            open_beneath(self._directory, name=name) as stream,
+        ):
+            # Writable for torch, and private: nothing is ever written.
+            found = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        if len(found) != entry.shard_bytes or not self._place(rank).has_header(found):
+            raise CorruptCheckpointError(
+                f"{self._directory / name} has changed since it was verified",
+                help="make sure that nothing else writes to checkpoints",
+            )
+        self._files[rank] = found
+        return found
+
+
+def _within(ranges: Iterable[tuple[int, int]], offsets: Iterable[int]) -> Slices:
+    return tuple(
+        slice(first - offset, last - offset) for (first, last), offset in zip(ranges, offsets, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +149,10 @@ def distances(
     names: Iterable[str], first: tuple[Path, Manifest], second: tuple[Path, Manifest]
 ) -> Iterator[Distance]:
     """The distance of each tensor, which both hold with one shape; one of each is in memory at a time."""
-    readers = [(ChunkReader(directory), manifest) for directory, manifest in (first, second)]
+    readers = [ChunkReader(directory, manifest) for directory, manifest in (first, second)]
     for name in names:
-        before, after = (whole(reader, manifest.tensors[name]) for reader, manifest in readers)
+        before, after = (reader.whole(name) for reader in readers)
         yield Distance(name, _largest(before, after))
-
-
-def whole(reader: ChunkReader, entry: TensorEntry) -> Tensor:
-    """All of a tensor."""
-    return reader.read(entry, tuple(slice(0, size) for size in entry.shape))
 
 
 def is_bitwise_equal(one: Tensor, other: Tensor) -> bool:

@@ -37,12 +37,15 @@ from planc.runtime.checkpoint_format.errors import (
 )
 from planc.runtime.checkpoint_format.layout import step_directory, temporary_directory
 from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.part import chunks_of
+from planc.runtime.checkpoint_format.part_files import write_part
 from planc.runtime.checkpoint_format.verify import read_manifest, read_plan_text, verify
-from planc.runtime.torch.checkpoint.chunks import ChunkReader, is_bitwise_equal, whole
+from planc.runtime.torch.checkpoint.chunks import ChunkReader, is_bitwise_equal
 from planc.runtime.torch.checkpoint.dcp_errors import dcp_errors
 from planc.runtime.torch.checkpoint.dcp_files import DcpReader
 from planc.runtime.torch.checkpoint.loading import refuse_damage
-from planc.runtime.torch.checkpoint.writer import Contents, SafetensorsWriter
+from planc.runtime.torch.checkpoint.planning import whole_tensors
+from planc.runtime.torch.checkpoint.saving import as_bytes
 
 FACTS = "planc"
 """The object in DCP that holds a manifest without its tensors and files, as JSON."""
@@ -71,7 +74,7 @@ def to_dcp(directory: Path, *, folder: Path) -> Manifest:
         commit.make_durable(temporary)
     try:
         plan = read_plan_text(directory, manifest=manifest)
-        _write_dcp(ChunkReader(directory), manifest, plan=plan, folder=temporary)
+        _write_dcp(ChunkReader(directory, manifest), manifest, plan=plan, folder=temporary)
         with storage_errors(f"cannot write {folder}"):
             temporary.rename(folder)
             commit.fsync_directory(folder.parent)
@@ -116,7 +119,7 @@ def _write_dcp(chunks: ChunkReader, manifest: Manifest, *, plan: str | None, fol
     objects = {FACTS: facts_of(manifest), **({PLAN: plan} if plan is not None else {})}
 
     def read(fqn: str) -> object:
-        return objects[fqn] if fqn in objects else whole(chunks, manifest.tensors[names[fqn]])
+        return objects[fqn] if fqn in objects else chunks.whole(names[fqn])
 
     state: dict[str, Any] = dict(objects)
     for fqn, name in names.items():
@@ -126,7 +129,7 @@ def _write_dcp(chunks: ChunkReader, manifest: Manifest, *, plan: str | None, fol
     index = read_dcp_index(folder, limits=Limits(), is_own=True)
     written = DcpReader(folder, index=index)
     for fqn, name in names.items():
-        if not is_bitwise_equal(written.tensor(fqn), whole(chunks, manifest.tensors[name])):
+        if not is_bitwise_equal(written.tensor(fqn), chunks.whole(name)):
             raise CorruptCheckpointError(
                 f"{folder}: {fqn} reads back differently from what was written", help="check its disk"
             )
@@ -157,19 +160,16 @@ def _write_planc(
     plan: str | None,
 ) -> Path:
     temporary = temporary_directory(root, step=facts.step)
-
-    def finish(contents: Contents) -> None:
-        full = facts.model_copy(update={"tensors": contents.tensors, "files": contents.files})
-        commit.finish(temporary, manifest=full, plan=plan)
-
-    state = {
-        name: _stand_in(index.tensors[source].shape, dtype=index.tensors[source].dtype)
-        for name, source in sources.items()
+    shapes = {
+        name: (index.tensors[source].shape, index.tensors[source].dtype) for name, source in sources.items()
     }
-    planner = _LazyPlanner(lambda name: reader.tensor(sources[name]))
-    writer = SafetensorsWriter(temporary, rank=0, commit=finish)
-    with dcp_errors():
-        dcp.save(state, storage_writer=writer, planner=planner, no_dist=True)
+    contents = whole_tensors(shapes)
+    chunks = chunks_of(contents, rank=0)
+    data = (as_bytes(reader.tensor(sources[chunk.tensor])) for chunk in chunks)
+    parts = (write_part(temporary, chunks, data, step=facts.step, rank=0),) if chunks else ()
+    # Validated again, because a copy is not.
+    fields = {**dict(facts), "contents": contents, "parts": parts}
+    commit.finish(temporary, manifest=Manifest(**fields), plan=plan)
     return step_directory(root, step=facts.step)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from planc.runtime.checkpoint_format.dcp import DcpIndex, DcpTensor, Place
 from planc.runtime.checkpoint_format.errors import CorruptCheckpointError, storage_errors
-from planc.runtime.checkpoint_format.verify import open_beneath
+from planc.runtime.checkpoint_format.part_files import open_beneath
 from planc.runtime.torch.checkpoint.tensors import element_type
 
 _HELP = "restore it from a backup"

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-import torch.distributed as dist
-from torch.distributed.checkpoint import state_dict_loader as dcp
+from torch import Tensor
 
 from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
 from planc.runtime.checkpoint_format.layout import latest
 from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.part_files import shares
 from planc.runtime.checkpoint_format.verify import (
     parse_manifest,
     read_manifest_text,
-    verify_coverage,
-    verify_files,
+    verify_parts,
     verify_plan,
 )
 from planc.runtime.torch.agreement.texts import rank, world_size
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
-from planc.runtime.torch.checkpoint.dcp_errors import dcp_errors
-from planc.runtime.torch.checkpoint.reader import SafetensorsReader, TensorLoadPlanner
+from planc.runtime.torch.checkpoint.chunks import ChunkReader
+from planc.runtime.torch.checkpoint.planning import blocks_of, local
 from planc.runtime.torch.checkpoint.tensors import (
     TrainingState,
     named_packings,
     named_tensors,
     refuse_misfit,
 )
+from planc.runtime.torch.parallel.packing import Packing
 
 _MAX_LISTED = 20
 
@@ -46,7 +47,7 @@ def latest_step(root: Path) -> int | None:
 def load(state: TrainingState, *, directory: Path) -> Manifest:
     """Fill model and optimizer from the checkpoint in `directory`; return its manifest.
 
-    Every rank must call it; the mesh may differ from the one that saved. Sizes, hashes, headers, coverage,
+    Every rank must call it; the mesh may differ from the one that saved. Sizes, hashes, headers,
     names, shapes and dtypes are checked first: a CheckpointError is raised on every rank, and until then
     no tensor has changed.
     """
@@ -60,23 +61,25 @@ def load(state: TrainingState, *, directory: Path) -> Manifest:
         refuse_misfit(manifest, tensors=tensors)
 
     require_on_all(check)
-    with dcp_errors():
-        dcp.load(
-            tensors,
-            storage_reader=SafetensorsReader(directory, manifest=manifest),
-            planner=TensorLoadPlanner(named_packings(state)),
-            no_dist=not dist.is_initialized(),
-        )
+    packings = named_packings(state)
+    require_on_all(partial(fill, tensors, ChunkReader(directory, manifest), packings=packings))
     return manifest
 
 
+def fill(tensors: Mapping[str, Tensor], reader: ChunkReader, *, packings: Mapping[str, Packing]) -> None:
+    """Copy every value that this rank holds from a verified checkpoint."""
+    for name, tensor in tensors.items():
+        shard = local(tensor).detach()
+        for block in blocks_of(tensor, packings.get(name)):
+            reader.copy(name, block.box, out=shard[block.held])
+
+
 def refuse_damage(directory: Path, *, manifest: Manifest) -> None:
-    """Raises CorruptCheckpointError for this rank's share of the files and tensors."""
-    share = slice(rank(), None, world_size())
+    """Raises CorruptCheckpointError for damage in this rank's share of the chunks."""
+    share = shares(manifest, rank=rank(), world_size=world_size())
     problems = [
         *(verify_plan(directory, manifest=manifest) if rank() == 0 else ()),
-        *verify_coverage(manifest, names=sorted(manifest.tensors)[share]),
-        *verify_files(directory, manifest=manifest, names=sorted(manifest.files)[share]),
+        *verify_parts(directory, manifest=manifest, parts=share),
     ]
     if problems:
         more = [f"and {len(problems) - _MAX_LISTED} more"] if len(problems) > _MAX_LISTED else []

@@ -11,7 +11,7 @@ from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.loss_window import Memory
 from planc.runtime.torch.checkpoint import Destination, TrainingState, latest_step, load, save
-from planc.runtime.torch.checkpoint.background_saving import join_save, start_save
+from planc.runtime.torch.checkpoint.background_saving import join_save, kept_plan, start_save
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.optimizer import set_learning_rate
@@ -52,7 +52,8 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
         return
     began = time.perf_counter()
     with run_errors():
-        directory = save(TrainingState(session.model, session.optimizer), to=to)
+        state = TrainingState(session.model, session.optimizer)
+        directory = save(state, to=to, plan=kept_plan(session))
     session.saved_step = position.step
     session.observer.saved(directory)
     warn_of_grace(session, seconds=time.perf_counter() - began)

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint import state_dict_saver as dcp
 
 import planc
 from planc.runtime.checkpoint_format import commit
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import step_directory, temporary_directory
-from planc.runtime.checkpoint_format.manifest import Manifest, Progress
+from planc.runtime.checkpoint_format.manifest import Contents, Manifest, PartEntry, Progress
+from planc.runtime.checkpoint_format.part_files import write_part
 from planc.runtime.torch.agreement.texts import rank
-from planc.runtime.torch.checkpoint.agreement import from_coordinator
-from planc.runtime.torch.checkpoint.dcp_errors import dcp_errors
+from planc.runtime.torch.checkpoint.agreement import from_coordinator, through_coordinator
+from planc.runtime.torch.checkpoint.planning import SavePlan, plan_save
 from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
-from planc.runtime.torch.checkpoint.writer import (
-    Contents,
-    SafetensorsWriter,
-    TensorSavePlanner,
-)
 from planc.vocab import MeshDim
 
 
@@ -50,8 +44,8 @@ class Destination:
         """`root/step-N`, N being `progress.step`."""
         return step_directory(self.root, step=self.progress.step)
 
-    def manifest(self) -> Manifest:
-        """The manifest, without tensors yet."""
+    def manifest(self, *, contents: Contents, parts: tuple[PartEntry | None, ...]) -> Manifest:
+        """The manifest of the step."""
         return Manifest(
             planc_version=planc.__version__,
             torch_version=torch.__version__,
@@ -60,36 +54,47 @@ class Destination:
             model_digest=self.model_digest,
             mesh=dict(self.mesh),
             progress=self.progress,
-            tensors={},
-            files={},
+            contents=contents,
+            parts=parts,
         )
 
 
-def save(state: TrainingState, *, to: Destination) -> Path:
+def save(state: TrainingState, *, to: Destination, plan: SavePlan | None = None) -> Path:
     """Save, and return the committed directory. Every rank must call it; training waits for it.
 
-    If any rank fails, every rank raises the same CheckpointError, and what was written of the step is
-    removed.
+    `plan` is that of an earlier save of the same tensors; without one it is made. If any rank fails, every
+    rank raises the same CheckpointError, and what was written of the step is removed.
     """
     tensors = named_tensors(state)
-    return write(tensors, to=to, planner=TensorSavePlanner(named_packings(state)))
+    plan = plan or plan_save(tensors, packings=named_packings(state))
+    return write(plan.sources(tensors), plan=plan, to=to)
 
 
 def write(
-    tensors: Mapping[str, Tensor],
+    sources: Iterable[Tensor],
     *,
+    plan: SavePlan,
     to: Destination,
-    planner: TensorSavePlanner,
     group: dist.ProcessGroup | None = None,
 ) -> Path:
-    """Save as `save` does, the tensors that the planner selects; `group` contains all ranks."""
+    """Save as `save` does; `sources` are the values of this rank's chunks. `group` contains all ranks."""
     step = to.progress.step
     temporary = temporary_directory(to.root, step=step)
     _begin(to.root, step=step, group=group)
-    finish = partial(_finish, temporary, to=to)
-    writer = SafetensorsWriter(temporary, rank=rank(), commit=finish)
+
+    def part() -> str:
+        if not plan.chunks:
+            return ""
+        data = (as_bytes(tensor) for tensor in sources)
+        return write_part(temporary, plan.chunks, data, step=step, rank=rank()).model_dump_json()
+
+    def whole(parts: list[str]) -> str:
+        entries = tuple(PartEntry.model_validate_json(one) if one else None for one in parts)
+        manifest = to.manifest(contents=plan.contents, parts=entries)
+        return str(commit.finish(temporary, manifest=manifest, plan=to.plan(temporary) if to.plan else None))
+
     try:
-        save_with(writer, tensors=tensors, planner=planner, group=group)
+        through_coordinator(part, whole, group=group)
     except CheckpointError as error:
         if rank() == 0:
             _abandon(to.root, step=step, failure=error)
@@ -99,22 +104,9 @@ def write(
     return to.directory
 
 
-def save_with(
-    writer: SafetensorsWriter,
-    *,
-    tensors: Mapping[str, Tensor],
-    planner: TensorSavePlanner,
-    group: dist.ProcessGroup | None,
-) -> None:
-    """DCP's save. All ranks raise the CheckpointErrors of any rank."""
-    with dcp_errors():
-        dcp.save(
-            dict(tensors),
-            storage_writer=writer,
-            planner=planner,
-            process_group=group,
-            no_dist=not dist.is_initialized(),
-        )
+def as_bytes(tensor: Tensor) -> memoryview:
+    """A tensor's elements in C order, as in memory."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _begin(root: Path, *, step: int, group: dist.ProcessGroup | None) -> None:
@@ -122,11 +114,6 @@ def _begin(root: Path, *, step: int, group: dist.ProcessGroup | None) -> None:
         return str(commit.begin(root, step=step))
 
     from_coordinator(begin, group=group)
-
-
-def _finish(temporary: Path, contents: Contents, *, to: Destination) -> None:
-    full = to.manifest().model_copy(update={"tensors": contents.tensors, "files": contents.files})
-    commit.finish(temporary, manifest=full, plan=to.plan(temporary) if to.plan else None)
 
 
 def _prune(root: Path, *, keep_last: int, group: dist.ProcessGroup | None) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from planc.modeling.tensor_dtypes import loaded_dtypes
-from planc.runtime.checkpoint_format.manifest import ElementType
+from planc.runtime.checkpoint_format.records import ElementType
 from planc.runtime.checkpoint_format.shards import Entry
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.torch.checkpoint.tensors import element_type
