@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +16,15 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from planc.runtime.checkpoint_format import part_files
 from planc.runtime.checkpoint_format.errors import (
     CheckpointError,
 )
-from planc.runtime.checkpoint_format.layout import step_directory
+from planc.runtime.checkpoint_format.layout import latest, step_directory
 from planc.runtime.checkpoint_format.part import shard_name
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
-from planc.runtime.torch.checkpoint import TrainingState, latest_step, load
+from planc.runtime.torch.checkpoint import TrainingState, latest_step, load, plan_save, save
+from planc.runtime.torch.checkpoint.tensors import named_tensors
 from planc.vocab import MeshDim
 from tests.dist.checkpoint_state import (
     FSDP2_TP2,
@@ -33,6 +37,7 @@ from tests.dist.checkpoint_state import (
     Digests,
     Layout,
     build,
+    destination,
     digests,
     progress_at,
     save_at,
@@ -131,6 +136,125 @@ def resume_and_step(rank: int, world_size: int, root: Path) -> list[Digests]:
 def test_a_resumed_run_goes_on_exactly(tmp_path: Path) -> None:
     for straight, resumed in run_ranks(resume_and_step, 4, tmp_path):
         assert resumed == straight
+
+
+def load_and_save(rank: int, world_size: int, source: Path, target: Path, layout: Layout) -> Digests:
+    """What another mesh loads and saves again."""
+    state = build(layout, seed=2)
+    load(state, directory=step_directory(source, step=1))
+    save_at(state, root=target, step=1, layout=layout)
+    return digests(state)
+
+
+@pytest.mark.slow
+def test_from_four_ranks_to_two_to_one_and_back(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in ("four", "two", "one")]
+    expected = run_ranks(save_trained, 4, roots[0], FSDP2_TP2, False)[0]
+    assert run_ranks(load_and_save, 2, roots[0], roots[1], TP2) == [expected] * 2
+    assert load_and_save(0, 1, roots[1], roots[2], SINGLE) == expected
+    for root in roots:
+        assert verify(step_directory(root, step=1)) == ()
+        assert run_ranks(load_into, 4, root, (FSDP2_TP2, HSDP), False) == [[expected] * 2] * 4
+
+
+def read_counted(rank: int, world_size: int, root: Path, layout: Layout) -> tuple[set[str], list[int]]:
+    """The files that a rank opens while it loads, and the bytes of each chunk that it hashes."""
+    opened: set[str] = set()
+    hashed: list[int] = []
+    real_open, real_hash = os.open, part_files.sha256_of
+
+    def open_counted(path: Any, *arguments: Any, **options: Any) -> int:
+        opened.add(Path(path).name)
+        return real_open(path, *arguments, **options)
+
+    def hash_counted(stream: Any, num_bytes: int, *, buffer: bytearray) -> str | None:
+        hashed.append(num_bytes)
+        return real_hash(stream, num_bytes, buffer=buffer)
+
+    state = build(layout, seed=2)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "open", open_counted)
+        patched.setattr(part_files, "sha256_of", hash_counted)
+        load(state, directory=step_directory(root, step=1))
+    return {name for name in opened if name.startswith("rank-")}, hashed
+
+
+def test_on_the_same_mesh_a_rank_reads_its_own_part(tmp_path: Path) -> None:
+    run_ranks(save_trained, 4, tmp_path, FSDP2_TP2, False)
+    for rank, (opened, _) in enumerate(run_ranks(read_counted, 4, tmp_path, FSDP2_TP2)):
+        own = {f"rank-{rank:05}.json", f"rank-{rank:05}.safetensors"}
+        # The first rank of those that hold the same has written it: norms, and the counts of steps.
+        others = {f"rank-{other:05}.safetensors" for other in (0, rank - rank % 2)}
+        assert opened - own <= others
+        assert {name for name in opened if name.endswith(".json")} == {f"rank-{rank:05}.json"}
+
+
+@pytest.mark.parametrize(("world_size", "layout"), [(4, FSDP4), (2, TP2), (1, SINGLE)])
+def test_all_ranks_together_hash_every_byte_once(world_size: int, layout: Layout, tmp_path: Path) -> None:
+    run_ranks(save_trained, 2, tmp_path, TP2, False)
+    manifest = read_manifest(step_directory(tmp_path, step=1))
+    num_bytes = 4 * sum(math.prod(tensor.shape) for tensor in manifest.tensors.values())
+    if world_size == 1:
+        found = [read_counted(0, 1, tmp_path, layout)]
+    else:
+        found = run_ranks(read_counted, world_size, tmp_path, layout)
+    assert sum(sum(hashed) for _, hashed in found) == num_bytes
+    assert all(hashed for _, hashed in found)
+
+
+def save_by_one_plan(rank: int, world_size: int, root: Path) -> list[Digests]:
+    """What steps 1 and 2 hold, saved by one plan, and what loads from each."""
+    state, found = build(FSDP2_TP2, seed=1), []
+    plan = plan_save(named_tensors(state), packings={})
+    for step in (1, 2):
+        train_step(state, seed=rank + step)
+        save(state, to=destination(root, step=step), plan=plan)
+        found.append(digests(state))
+    for step in (1, 2):
+        loaded = build(FSDP2_TP2, seed=2)
+        load(loaded, directory=step_directory(root, step=step))
+        found.append(digests(loaded))
+    return found
+
+
+def test_a_plan_serves_every_save(tmp_path: Path) -> None:
+    for first, second, *loaded in run_ranks(save_by_one_plan, 4, tmp_path):
+        assert first != second
+        assert loaded == [first, second]
+    steps = [read_manifest(step_directory(tmp_path, step=step)) for step in (1, 2)]
+    assert steps[0].contents == steps[1].contents
+
+
+def save_other_tensors(rank: int, world_size: int, root: Path) -> tuple[str, list[str]]:
+    state = build(TP2, seed=1)
+    plan = plan_save(named_tensors(state), packings={})
+    if rank == 1:
+        state.model.register_buffer("extra", torch.zeros(2))
+    try:
+        save(state, to=destination(root, step=1), plan=plan)
+    except RuntimeError as error:
+        return str(error), [path.name for path in root.iterdir()]
+    return "", []
+
+
+def test_a_plan_of_other_tensors_fails_on_every_rank(tmp_path: Path) -> None:
+    for message, _ in run_ranks(save_other_tensors, 2, tmp_path):
+        assert message.startswith("rank 1: ")
+        assert "the tensors are not those that the plan was made for" in message
+    assert latest(tmp_path) is None
+
+
+def plan_different_tensors(rank: int, world_size: int) -> tuple[str, str]:
+    state = build(TP2, seed=1)
+    if rank == 1:
+        state.model.register_buffer("extra", torch.zeros(2))
+    return outcome(lambda: plan_save(named_tensors(state), packings={}))
+
+
+def test_ranks_that_hold_different_tensors_make_no_plan() -> None:
+    for kind, message in run_ranks(plan_different_tensors, 2):
+        assert kind == "CheckpointError"
+        assert "rank 1 holds other tensors than rank 0" in message
 
 
 def save_replicated(rank: int, world_size: int, root: Path) -> None:

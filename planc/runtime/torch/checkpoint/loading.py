@@ -21,7 +21,7 @@ from planc.runtime.checkpoint_format.verify import (
 from planc.runtime.torch.agreement.texts import rank, world_size
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
 from planc.runtime.torch.checkpoint.chunks import ChunkReader
-from planc.runtime.torch.checkpoint.planning import blocks_of, local
+from planc.runtime.torch.checkpoint.planning import Blocks, local
 from planc.runtime.torch.checkpoint.tensors import (
     TrainingState,
     named_packings,
@@ -68,9 +68,10 @@ def load(state: TrainingState, *, directory: Path) -> Manifest:
 
 def fill(tensors: Mapping[str, Tensor], reader: ChunkReader, *, packings: Mapping[str, Packing]) -> None:
     """Copy every value that this rank holds from a verified checkpoint."""
+    blocks = Blocks(packings)
     for name, tensor in tensors.items():
         shard = local(tensor).detach()
-        for block in blocks_of(tensor, packings.get(name)):
+        for block in blocks.of(name, tensor):
             reader.copy(name, block.box, out=shard[block.held])
 
 

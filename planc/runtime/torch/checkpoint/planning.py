@@ -77,26 +77,33 @@ def plan_save(
 
     contents = Contents.model_validate_json(through_coordinator(part, whole, group=group))
     chunks = chunks_of(contents, rank=rank())
+    mine = Blocks(packings)
     held = {
         (name, block.box): block.held
         for name in {chunk.tensor for chunk in chunks}
-        for block in blocks_of(tensors[name], packings.get(name))
+        for block in mine.of(name, tensors[name])
     }
     return SavePlan(
         contents, chunks, tuple(held[chunk.tensor, chunk.box] for chunk in chunks), _outline(tensors)
     )
 
 
-def blocks_of(tensor: Tensor, packing: Packing | None) -> Iterator[Block]:
-    """The boxes of a tensor that this rank holds, without empty ones. Plain tensors are held whole."""
-    if not isinstance(tensor, DTensor):
-        found = iter([(_whole(tensor), _whole(tensor))])
-    else:
-        found = blocks(tensor, packing)
-    for block, held in found:
-        box = Box(tuple(one.start for one in block), tuple(one.stop - one.start for one in block))
-        if prod(box.sizes):
-            yield Block(box, held)
+class Blocks:
+    """The boxes of tensors that this rank holds, without empty ones. Plain tensors are held whole."""
+
+    def __init__(self, packings: Mapping[str, Packing]) -> None:
+        """`packings` are those of tensors that pack several, by name."""
+        self._packings = packings
+        # torch takes milliseconds to find a rank's rows where fsdp and tp shard the same dim.
+        self._found: dict[object, tuple[Block, ...]] = {}
+
+    def of(self, name: str, tensor: Tensor) -> tuple[Block, ...]:
+        packing = self._packings.get(name)
+        mesh = id(tensor.device_mesh) if isinstance(tensor, DTensor) else None
+        key = (_kind(tensor, packing), mesh)
+        if key not in self._found:
+            self._found[key] = tuple(_blocks(tensor, packing))
+        return self._found[key]
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -158,7 +165,7 @@ def holdings_of(tensors: Mapping[str, Tensor], packings: Mapping[str, Packing]) 
     kinds = _kinds(tensors, packings)
     examples = {kind: name for name, kind in reversed(kinds.items())}
     boxes = [
-        [block.box for block in blocks_of(tensors[name], packings.get(name))]
+        [block.box for block in _blocks(tensors[name], packings.get(name))]
         for _, name in sorted(examples.items())
     ]
     state = [
@@ -226,6 +233,14 @@ def _grid(name: str, tensor: Tensor, writers: Mapping[Box, int]) -> Grid:
             f"{name} would not be saved completely: {error}",
             help="report this as a bug: the checkpoint would not load",
         ) from error
+
+
+def _blocks(tensor: Tensor, packing: Packing | None) -> Iterator[Block]:
+    found = blocks(tensor, packing) if isinstance(tensor, DTensor) else [(_whole(tensor), _whole(tensor))]
+    for block, held in found:
+        box = Box(tuple(one.start for one in block), tuple(one.stop - one.start for one in block))
+        if prod(box.sizes):
+            yield Block(box, held)
 
 
 def _outline(tensors: Mapping[str, Tensor]) -> dict[str, object]:
