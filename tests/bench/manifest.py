@@ -79,7 +79,7 @@ class Cost:
     note: str = ""
 
     def __str__(self) -> str:
-        size = f"{self.num_bytes / 1e6:.3f} MB" if self.num_bytes else self.note
+        size = f"{self.num_bytes / 1e3:_.1f} kB" if self.num_bytes else self.note
         return f"{self.seconds:.2f} s, {self.memory_bytes / 1e6:.0f} MB of memory, {size}"
 
 

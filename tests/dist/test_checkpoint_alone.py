@@ -168,7 +168,6 @@ def unpickled() -> Iterator[list[str]]:
 def test_loading_unpickles_nothing(single: tuple[Path, TrainingState], unpickled: list[str]) -> None:
     root, state = single
     fresh = build(SINGLE, seed=2)
-    # Alone, DCP has no plans to exchange, so all that were unpickled would come from files.
     unpickled.clear()
     load(fresh, directory=step_directory(root, step=1))
     assert unpickled == []

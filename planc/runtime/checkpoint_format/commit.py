@@ -2,7 +2,7 @@
 
     begin        step-N.tmp/                     any leftover of a dead save is removed
     (the ranks)  step-N.tmp/rank-*.safetensors   each written and fsynced by its rank
-                 step-N.tmp/rank-*.json          the hashes of its chunks, likewise
+                 step-N.tmp/rank-*.json          the hashes of its chunks, also fsynced
     finish       step-N.tmp/plan.json            the compiled plan that saves it, fsynced
                  step-N.tmp/manifest.json        last, fsynced; then the directory is fsynced
                  step-N/                         the rename commits; then the root is fsynced

@@ -25,7 +25,7 @@ class CheckpointError(ValueError):
         self.add_note(f"help: {help}")
 
     def __reduce__(self) -> tuple[partial[Self], tuple[str]]:
-        # DCP sends a rank's exception to the others; the default would call the class without `help`.
+        # DCP and process pools send exceptions; the default would call the class without `help`.
         return partial(type(self), help=self.help), (self.message,)
 
 

@@ -76,7 +76,7 @@ def shares(manifest: Manifest, *, rank: int, world_size: int) -> tuple[Share, ..
 def write_part(
     directory: Path, chunks: Sequence[Chunk], data: Iterable[memoryview], *, step: int, rank: int
 ) -> PartEntry:
-    """Write a rank's chunks and their hashes, each file synced; return what the manifest says of them.
+    """Write a rank's chunks and their hashes, each file synced; return their entry in the manifest.
 
     `data` are the chunks' bytes, in order. Only one or two at a time are kept in memory.
     """
