@@ -23,7 +23,7 @@ from planc.runtime.checkpoint_format.errors import (
 from planc.runtime.checkpoint_format.layout import latest, step_directory
 from planc.runtime.checkpoint_format.part import shard_name
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
-from planc.runtime.torch.checkpoint import TrainingState, latest_step, load, plan_save, save
+from planc.runtime.torch.checkpoint import TrainingState, chunks, latest_step, load, plan_save, save
 from planc.runtime.torch.checkpoint.tensors import named_tensors
 from planc.vocab import MeshDim
 from tests.dist.checkpoint_state import (
@@ -57,12 +57,15 @@ def save_trained(rank: int, world_size: int, root: Path, layout: Layout, is_tied
 def load_into(
     rank: int, world_size: int, root: Path, layouts: tuple[Layout, ...], is_tied: bool
 ) -> list[Digests]:
-    """What a differently initialized model holds on each of the meshes after loading."""
+    """What differently initialized models hold on each of the meshes after loading, in place or not."""
     found = []
     for layout in layouts:
-        state = build(layout, seed=2, is_tied=is_tied)
-        load(state, directory=step_directory(root, step=1))
-        found.append(digests(state))
+        states = [build(layout, seed=2, is_tied=is_tied) for _ in range(2)]
+        for state, in_place in zip(states, (False, True), strict=True):
+            load(state, directory=step_directory(root, step=1), in_place=in_place)
+        loaded = [digests(state) for state in states]
+        assert loaded[0] == loaded[1]
+        found.append(loaded[0])
     return found
 
 
@@ -157,11 +160,16 @@ def test_from_four_ranks_to_two_to_one_and_back(tmp_path: Path) -> None:
         assert run_ranks(load_into, 4, root, (FSDP2_TP2, HSDP), False) == [[expected] * 2] * 4
 
 
-def read_counted(rank: int, world_size: int, root: Path, layout: Layout) -> tuple[set[str], list[int]]:
-    """The files that a rank opens while it loads, and the bytes of each chunk that it hashes."""
+def read_counted(
+    rank: int, world_size: int, root: Path, layout: Layout, in_place: bool = False
+) -> tuple[set[str], list[int], int]:
+    """The files that a rank opens while it loads, the bytes of each chunk that it hashes, and the number of
+    files that it opens after that, to copy from."""
     opened: set[str] = set()
     hashed: list[int] = []
-    real_open, real_hash = os.open, part_files.sha256_of
+    mapped: list[str] = []
+    real_open, real_hash, real_into = os.open, part_files.sha256_of, part_files.sha256_into
+    real_map = chunks.open_beneath
 
     def open_counted(path: Any, *arguments: Any, **options: Any) -> int:
         opened.add(Path(path).name)
@@ -171,17 +179,27 @@ def read_counted(rank: int, world_size: int, root: Path, layout: Layout) -> tupl
         hashed.append(num_bytes)
         return real_hash(stream, num_bytes, buffer=buffer)
 
+    def read_counted(stream: Any, view: memoryview) -> str | None:
+        hashed.append(len(view))
+        return real_into(stream, view)
+
+    def map_counted(directory: Path, *, name: str) -> Any:
+        mapped.append(name)
+        return real_map(directory, name=name)
+
     state = build(layout, seed=2)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "open", open_counted)
         patched.setattr(part_files, "sha256_of", hash_counted)
-        load(state, directory=step_directory(root, step=1))
-    return {name for name in opened if name.startswith("rank-")}, hashed
+        patched.setattr(part_files, "sha256_into", read_counted)
+        patched.setattr(chunks, "open_beneath", map_counted)
+        load(state, directory=step_directory(root, step=1), in_place=in_place)
+    return {name for name in opened if name.startswith("rank-")}, hashed, len(mapped)
 
 
 def test_on_the_same_mesh_a_rank_reads_its_own_part(tmp_path: Path) -> None:
     run_ranks(save_trained, 4, tmp_path, FSDP2_TP2, False)
-    for rank, (opened, _) in enumerate(run_ranks(read_counted, 4, tmp_path, FSDP2_TP2)):
+    for rank, (opened, _, _) in enumerate(run_ranks(read_counted, 4, tmp_path, FSDP2_TP2)):
         own = {f"rank-{rank:05}.json", f"rank-{rank:05}.safetensors"}
         # The first rank of those that hold the same has written it: norms, and the counts of steps.
         others = {f"rank-{other:05}.safetensors" for other in (0, rank - rank % 2)}
@@ -189,17 +207,22 @@ def test_on_the_same_mesh_a_rank_reads_its_own_part(tmp_path: Path) -> None:
         assert {name for name in opened if name.endswith(".json")} == {f"rank-{rank:05}.json"}
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(("world_size", "layout"), [(4, FSDP4), (2, TP2), (1, SINGLE)])
-def test_all_ranks_together_hash_every_byte_once(world_size: int, layout: Layout, tmp_path: Path) -> None:
+def test_all_ranks_together_hash_every_byte_once(
+    world_size: int, layout: Layout, in_place: bool, tmp_path: Path
+) -> None:
     run_ranks(save_trained, 2, tmp_path, TP2, False)
     manifest = read_manifest(step_directory(tmp_path, step=1))
     num_bytes = 4 * sum(math.prod(tensor.shape) for tensor in manifest.tensors.values())
     if world_size == 1:
-        found = [read_counted(0, 1, tmp_path, layout)]
+        found = [read_counted(0, 1, tmp_path, layout, in_place)]
     else:
-        found = run_ranks(read_counted, world_size, tmp_path, layout)
-    assert sum(sum(hashed) for _, hashed in found) == num_bytes
-    assert all(hashed for _, hashed in found)
+        found = run_ranks(read_counted, world_size, tmp_path, layout, in_place)
+    assert sum(sum(hashed) for _, hashed, _ in found) == num_bytes
+    assert all(hashed for _, hashed, _ in found)
+    if world_size == 1:
+        assert found[0][2] == (0 if in_place else 2), "what is hashed in place is not read again"
 
 
 def save_by_one_plan(rank: int, world_size: int, root: Path) -> list[Digests]:
@@ -306,6 +329,8 @@ def load_damaged(rank: int, world_size: int, root: Path) -> list[tuple[str, str,
         dist.barrier()
         kind, message = outcome(lambda: load(state, directory=directory))
         found.append((kind, message, digests(state) != before))
+        again = outcome(lambda: load(build(FSDP2_TP2, seed=2), directory=directory, in_place=True))
+        assert again == (kind, message)
         dist.barrier()
         if rank == 0:
             flip_byte(directory / name)

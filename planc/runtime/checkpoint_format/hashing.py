@@ -34,6 +34,19 @@ def sha256_of(stream: BinaryIO, num_bytes: int, *, buffer: bytearray) -> str | N
     return digest.hexdigest()
 
 
+def sha256_into(stream: BinaryIO, view: memoryview) -> str | None:
+    """The hash of the next bytes of an unbuffered stream, read into `view`; None if it ends before."""
+    digest, filled = hashlib.sha256(), 0
+    while filled < len(view):
+        # In pieces that stay in the CPU's cache until they are hashed.
+        found = stream.readinto(view[filled : filled + _BLOCK_BYTES])  # type: ignore[attr-defined]
+        if not found:
+            return None
+        digest.update(view[filled : filled + found])
+        filled += found
+    return digest.hexdigest()
+
+
 def new_buffer() -> bytearray:
     return bytearray(_BLOCK_BYTES)
 

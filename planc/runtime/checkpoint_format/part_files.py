@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -19,6 +20,7 @@ from planc.runtime.checkpoint_format.hashing import (
     in_threads,
     new_buffer,
     sha256,
+    sha256_into,
     sha256_of,
 )
 from planc.runtime.checkpoint_format.manifest import Manifest, PartEntry
@@ -55,6 +57,16 @@ class Share:
     rank: int
     index: int = 0
     count: int = 1
+
+
+class Taker(Protocol):
+    """Takes the values of chunks while they are verified. Threads call it, each for other chunks."""
+
+    def view(self, chunk: Chunk) -> memoryview | None:
+        """Memory of the chunk's size to read it into; None for a chunk that is not needed."""
+
+    def take(self, chunk: Chunk, view: memoryview) -> None:
+        """The chunk is in `view`, and as it was saved."""
 
 
 def shares(manifest: Manifest, *, rank: int, world_size: int) -> tuple[Share, ...]:
@@ -125,7 +137,9 @@ def write_synced(path: Path, text: str) -> FileEntry:
     return entry_of(content)
 
 
-def verify_part(directory: Path, *, manifest: Manifest, share: Share) -> tuple[Problem, ...]:
+def verify_part(
+    directory: Path, *, manifest: Manifest, share: Share, taker: Taker | None = None
+) -> tuple[Problem, ...]:
     """The problem of a rank's part, or of its file as far as `share` goes, if there is one."""
     name = part_name(share.rank)
     chunks = chunks_of(manifest.contents, rank=share.rank)
@@ -134,7 +148,9 @@ def verify_part(directory: Path, *, manifest: Manifest, share: Share) -> tuple[P
         problem = _part_problem(part, chunks=chunks)
         if problem is None:
             name = shard_name(share.rank)
-            problem = _shard_problem(directory, manifest=manifest, chunks=chunks, part=part, share=share)
+            problem = _length_problem(directory, manifest=manifest, chunks=chunks, rank=share.rank)
+        if problem is None:
+            problem = _values_problem(directory, chunks=chunks, part=part, share=share, taker=taker)
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     except CorruptCheckpointError as error:
@@ -209,30 +225,45 @@ def _part_problem(part: Part, *, chunks: Sequence[Chunk]) -> str | None:
     return f"does not hold {absent}" if absent is not None else "its chunks are in another order"
 
 
-def _shard_problem(
-    directory: Path, *, manifest: Manifest, chunks: tuple[Chunk, ...], part: Part, share: Share
+def _length_problem(
+    directory: Path, *, manifest: Manifest, chunks: tuple[Chunk, ...], rank: int
 ) -> str | None:
-    entry = manifest.parts[share.rank]
+    """The problem of a file's length or header."""
+    entry = manifest.parts[rank]
     assert entry is not None, "a rank with a part has an entry"
     header = header_of(chunks)
     size_bytes = len(header) + sum(chunk.entry.size_bytes for chunk in chunks)
     if entry.shard_bytes != size_bytes:
         return f"holds {entry.shard_bytes} bytes by the manifest, but {size_bytes} by its tensors"
-    with _open_shard(directory, rank=share.rank) as stream:
+    with _open_shard(directory, rank=rank) as stream:
         found_bytes = os.fstat(stream.fileno()).st_size
         if found_bytes != size_bytes:
             return f"holds {found_bytes} bytes, but {size_bytes} were saved"
         if stream.read(len(header)) != header:
             return "its header is not the one that was saved"
+    return None
+
+
+def _values_problem(
+    directory: Path, *, chunks: tuple[Chunk, ...], part: Part, share: Share, taker: Taker | None
+) -> str | None:
+    """The problem of the first of a share's chunks that are not as they were saved."""
+    header_bytes = len(header_of(chunks))
 
     def read(some: Sequence[Chunk]) -> str | None:
         buffer = new_buffer()
         with _open_shard(directory, rank=share.rank) as stream:
             for chunk in some:
-                stream.seek(len(header) + chunk.begin)
-                digest = sha256_of(stream, chunk.entry.size_bytes, buffer=buffer)
+                stream.seek(header_bytes + chunk.begin)
+                view = taker.view(chunk) if taker is not None else None
+                if view is None:
+                    digest = sha256_of(stream, chunk.entry.size_bytes, buffer=buffer)
+                else:
+                    digest = sha256_into(stream, view)
                 if digest != part.chunks[chunk.entry.key]:
                     return f"its SHA-256 differs from the one that was saved, in {chunk.entry.key}"
+                if taker is not None and view is not None:
+                    taker.take(chunk, view)
         return None
 
     sizes = [chunk.entry.size_bytes for chunk in chunks]

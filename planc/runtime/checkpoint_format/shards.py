@@ -42,7 +42,11 @@ class Entry:
 
     @property
     def element_bytes(self) -> int:
-        return _ELEMENTS[self.dtype][1]
+        return element_bytes(self.dtype)
+
+
+def element_bytes(dtype: ElementType) -> int:
+    return _ELEMENTS[dtype][1]
 
 
 def encode_header(entries: Sequence[Entry], *, metadata: Mapping[str, str] | None = None) -> bytes:

@@ -17,6 +17,7 @@ from planc.runtime.checkpoint_format.part_files import (
     ANOTHER_STEP,
     Problem,
     Share,
+    Taker,
     open_beneath,
     shares,
     verify_part,
@@ -126,10 +127,14 @@ def read_plan_text(directory: Path, *, manifest: Manifest) -> str | None:
             raise CorruptCheckpointError(text, help=ANOTHER_STEP) from error
 
 
-def verify_parts(directory: Path, *, manifest: Manifest, parts: Iterable[Share]) -> tuple[Problem, ...]:
+def verify_parts(
+    directory: Path, *, manifest: Manifest, parts: Iterable[Share], taker: Taker | None = None
+) -> tuple[Problem, ...]:
     """The problems of ranks' parts: ranks share the hashing by each passing its `shares`."""
     return tuple(
-        problem for share in parts for problem in verify_part(directory, manifest=manifest, share=share)
+        problem
+        for share in parts
+        for problem in verify_part(directory, manifest=manifest, share=share, taker=taker)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -19,6 +19,7 @@ from planc.runtime.checkpoint_format.hashing import sha256
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.part import chunks_of, header_of, shard_name
 from planc.runtime.checkpoint_format.part_files import open_beneath
+from planc.runtime.checkpoint_format.shards import element_bytes
 from planc.runtime.torch.parallel.blocks import Slices
 
 _MAX_OPEN = 200
@@ -68,37 +69,33 @@ class ChunkReader:
         """All of a tensor."""
         return self.read(name, tuple(slice(0, size) for size in self._manifest.tensors[name].shape))
 
-    def copy(self, name: str, box: Box, *, out: Tensor) -> None:
-        """Copy a block of a tensor into `out`."""
+    def copy(self, name: str, box: Box, *, out: Tensor, taken: Container[tuple[str, Box]] = ()) -> None:
+        """Copy a block of a tensor into `out`, without the chunks that are `taken`."""
         num_copied = 0
-        for chunk, values in self._near(name, box):
-            common = [
-                (max(start, other), min(start + size, other + length))
-                for start, size, other, length in zip(box.offsets, box.sizes, *chunk, strict=True)
-            ]
-            if any(first >= last for first, last in common):
-                continue
-            wanted = _within(common, box.offsets)
-            out[wanted].copy_(values[_within(common, chunk.offsets)])
-            num_copied += prod(last - first for first, last in common)
+        for chunk, rank, begin in self._near(name, box):
+            if (name, chunk) not in taken:
+                self._copy_chunk(name, chunk, rank=rank, begin=begin, box=box, out=out)
+            num_copied += prod(last - first for first, last in common(box, chunk))
         assert num_copied == prod(box.sizes), f"the grid of {name} covers it"
 
-    def _near(self, name: str, box: Box) -> Iterator[tuple[Box, Tensor]]:
-        """The chunks of each rank that writes some elements of a box, mapped from its file."""
+    def _copy_chunk(self, name: str, chunk: Box, *, rank: int, begin: int, box: Box, out: Tensor) -> None:
+        dtype: torch.dtype = getattr(torch, self._manifest.tensors[name].dtype)
+        values = torch.frombuffer(self._file(rank), dtype=dtype, count=prod(chunk.sizes), offset=begin)
+        copy_common(values.view(chunk.sizes), chunk, out=out, box=box)
+
+    def _near(self, name: str, box: Box) -> Iterator[tuple[Box, int, int]]:
+        """The chunks that hold elements of a box: each with its rank, and where it begins in the file."""
         entry = self._manifest.tensors[name]
         grid = self._manifest.contents.grids[entry.grid]
         if (entry.grid, box) not in self._ranks:
             self._ranks[entry.grid, box] = tuple(sorted(grid.writers_near(box)))
-        dtype: torch.dtype = getattr(torch, entry.dtype)
         for rank in self._ranks[entry.grid, box]:
             begin = self._place(rank).begin(self._numbers[name])
             # In the order of their keys, as `chunks_of` sorts them.
-            boxes = sorted(grid.boxes_of(rank), key=lambda one: ",".join(map(str, one.offsets)))
-            for chunk in boxes:
-                count = prod(chunk.sizes)
-                values = torch.frombuffer(self._file(rank), dtype=dtype, count=count, offset=begin)
-                yield chunk, values.view(chunk.sizes)
-                begin += values.nbytes
+            for chunk in sorted(grid.boxes_of(rank), key=lambda one: ",".join(map(str, one.offsets))):
+                if is_overlap(box, chunk):
+                    yield chunk, rank, begin
+                begin += prod(chunk.sizes) * element_bytes(entry.dtype)
 
     def _place(self, rank: int) -> _Places:
         if rank not in self._places:
@@ -126,6 +123,24 @@ class ChunkReader:
             )
         self._files[rank] = found
         return found
+
+
+def common(one: Box, other: Box) -> list[tuple[int, int]]:
+    """The elements that both boxes hold, along each dim: the first, and the one after the last."""
+    return [
+        (max(start, place), min(start + size, place + length))
+        for start, size, place, length in zip(*one, *other, strict=True)
+    ]
+
+
+def is_overlap(one: Box, other: Box) -> bool:
+    return all(first < last for first, last in common(one, other))
+
+
+def copy_common(values: Tensor, chunk: Box, *, out: Tensor, box: Box) -> None:
+    """Copy the elements of a chunk that are in a box, which is `out`."""
+    ranges = common(box, chunk)
+    out[_within(ranges, box.offsets)].copy_(values[_within(ranges, chunk.offsets)])
 
 
 def _within(ranges: Iterable[tuple[int, int]], offsets: Iterable[int]) -> Slices:

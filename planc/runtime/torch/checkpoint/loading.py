@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-
-from torch import Tensor
 
 from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
 from planc.runtime.checkpoint_format.layout import latest
 from planc.runtime.checkpoint_format.manifest import Manifest
-from planc.runtime.checkpoint_format.part_files import shares
+from planc.runtime.checkpoint_format.part_files import Taker, shares
 from planc.runtime.checkpoint_format.verify import (
     parse_manifest,
     read_manifest_text,
@@ -21,14 +18,13 @@ from planc.runtime.checkpoint_format.verify import (
 from planc.runtime.torch.agreement.texts import rank, world_size
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
 from planc.runtime.torch.checkpoint.chunks import ChunkReader
-from planc.runtime.torch.checkpoint.planning import Blocks, local
+from planc.runtime.torch.checkpoint.filling import Filling
 from planc.runtime.torch.checkpoint.tensors import (
     TrainingState,
     named_packings,
     named_tensors,
     refuse_misfit,
 )
-from planc.runtime.torch.parallel.packing import Packing
 
 _MAX_LISTED = 20
 
@@ -44,43 +40,35 @@ def latest_step(root: Path) -> int | None:
     return int(found) if found else None
 
 
-def load(state: TrainingState, *, directory: Path) -> Manifest:
+def load(state: TrainingState, *, directory: Path, in_place: bool = False) -> Manifest:
     """Fill model and optimizer from the checkpoint in `directory`; return its manifest.
 
-    Every rank must call it; the mesh may differ from the one that saved. Sizes, hashes, headers,
-    names, shapes and dtypes are checked first: a CheckpointError is raised on every rank, and until then
-    no tensor has changed.
+    Every rank must call it; the mesh may differ from the one that saved. Names, shapes, dtypes, sizes,
+    headers and hashes are checked first: a CheckpointError is raised on every rank, and until then no tensor
+    has changed. With `in_place` values are copied while they are hashed, which reads them once: after an
+    error the tensors must not be used.
     """
     # One rank reads, so all see the same even if the file changes meanwhile.
     text = from_coordinator(partial(read_manifest_text, directory))
     manifest = parse_manifest(text, directory=directory)
     tensors = named_tensors(state)
+    filling = Filling(tensors, packings=named_packings(state))
 
     def check() -> None:
-        refuse_damage(directory, manifest=manifest)
         refuse_misfit(manifest, tensors=tensors)
+        refuse_damage(directory, manifest=manifest, taker=filling if in_place else None)
 
     require_on_all(check)
-    packings = named_packings(state)
-    require_on_all(partial(fill, tensors, ChunkReader(directory, manifest), packings=packings))
+    require_on_all(partial(filling.finish, ChunkReader(directory, manifest)))
     return manifest
 
 
-def fill(tensors: Mapping[str, Tensor], reader: ChunkReader, *, packings: Mapping[str, Packing]) -> None:
-    """Copy every value that this rank holds from a verified checkpoint."""
-    blocks = Blocks(packings)
-    for name, tensor in tensors.items():
-        shard = local(tensor).detach()
-        for block in blocks.of(name, tensor):
-            reader.copy(name, block.box, out=shard[block.held])
-
-
-def refuse_damage(directory: Path, *, manifest: Manifest) -> None:
+def refuse_damage(directory: Path, *, manifest: Manifest, taker: Taker | None = None) -> None:
     """Raises CorruptCheckpointError for damage in this rank's share of the chunks."""
     share = shares(manifest, rank=rank(), world_size=world_size())
     problems = [
         *(verify_plan(directory, manifest=manifest) if rank() == 0 else ()),
-        *verify_parts(directory, manifest=manifest, parts=share),
+        *verify_parts(directory, manifest=manifest, parts=share, taker=taker),
     ]
     if problems:
         more = [f"and {len(problems) - _MAX_LISTED} more"] if len(problems) > _MAX_LISTED else []

@@ -66,7 +66,9 @@ def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position
         if step is None:
             return
         directory = step_directory(session.paths.checkpoints, step=step)
-        manifest = load(TrainingState(session.model, session.optimizer), directory=directory)
+        # Its errors end the run, so nothing uses values that are not verified.
+        state = TrainingState(session.model, session.optimizer)
+        manifest = load(state, directory=directory, in_place=True)
     _refuse_other_data(session, manifest)
     session.loader.load_state(manifest.progress.samples_consumed)
     progress = manifest.progress
