@@ -1,11 +1,11 @@
 """How long saves and loads of a checkpoint keep training: `python -m tests.bench.saving`, into SAVING.md.
 
 One process without a process group holds a model and its AdamW of about 600 MB, in a temporary folder. Each
-round saves it once while training waits and once behind training, loads it with planc, which verifies every
-hash before it copies, and loads the same tensors with DCP's own reader from what DCP's own writer wrote,
-which verifies nothing. Rounds alternate, so a busy machine slows all equally; medians count. Files are
-in the page cache, so loads are CPU-bound. Loads are compared by wall clock; CPU seconds, which others on a
-busy machine affect less, are reported too.
+round saves it once while training waits, once with DCP's own writer, which hashes nothing, and once behind
+training; loads it with planc, as a run that resumes, which hashes every byte; and loads the same tensors with
+DCP's own reader from what DCP's own writer wrote, which verifies nothing. Rounds alternate, so a busy machine
+slows all equally; medians count. Files are in the page cache, so loads are CPU-bound. Both are compared by wall
+clock; CPU seconds, which others on a busy machine affect less, are reported too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import nn
 from torch.distributed import checkpoint as dcp
 
 from planc.runtime.checkpoint_format.manifest import Progress
-from planc.runtime.torch.checkpoint import BackgroundSaves, Destination, TrainingState, load, save
+from planc.runtime.torch.checkpoint import BackgroundSaves, Destination, TrainingState, load, plan_save, save
 from planc.runtime.torch.checkpoint.tensors import named_tensors
 from tests.bench.result import Result, report
 
@@ -39,7 +39,8 @@ NUM_ROUNDS = 3
 NUM_LOADS = 3
 """Of each kind, in a round."""
 BLOCKED_GOAL = 0.05
-LOAD_GOAL = 1.5
+LOAD_GOAL = 1.2
+SAVE_GOAL = 1.1
 MATMUL_WIDTH = 1024
 
 
@@ -49,8 +50,9 @@ _NOTES = """\
   the first time.
 - The rest is done by a thread: it writes, hashes, syncs and commits. `a step during a save` is how much
   CPU work slows down from it, on the CPUs of this machine.
-- A verified load reads every file twice: SHA-256 over all of it, then the copy. Until every rank has found
-  every hash right, no tensor changes. DCP's own load checks nothing."""
+- A verified load reads every byte once: a run that resumes copies values while it hashes them, with up to 4
+  threads, and uses none before every rank has found every hash right. Nearly all of its CPU time is SHA-256.
+- A save hashes each chunk in a second thread while it writes it. DCP's own save and load hash nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Seconds of each, of the clock but for loads."""
+    """Seconds of each, of the clock alone where one number."""
 
-    waited: float
+    waited: Load
+    plain: Load
     blocked: float
     behind: float
     copied: float
@@ -106,6 +109,7 @@ class Bench:
         self.folder = folder
         self.saves = BackgroundSaves(device=torch.device("cpu"), timeout_seconds=60.0)
         self.step = 0
+        self.plan = plan_save(named_tensors(self.state), packings={})
         self.factor = torch.rand(MATMUL_WIDTH, MATMUL_WIDTH)
 
     def destination(self, name: str) -> Destination:
@@ -137,18 +141,22 @@ class Bench:
         return timed(lambda: [copies[name].copy_(tensor) for name, tensor in tensors.items()])
 
     def both_loads(self, directory: Path, plain: Path) -> tuple[Load, Load]:
-        verified = loaded(lambda: load(self.state, directory=directory))
+        verified = loaded(lambda: load(self.state, directory=directory, in_place=True))
         tensors = named_tensors(self.state)
         return verified, loaded(lambda: dcp.load(tensors, checkpoint_id=plain, no_dist=True))
 
     def round(self, plain: Path) -> Round:
         quiet = [timed(self.train) for _ in range(10)]
         to = self.destination("waited")
-        waited = timed(lambda: save(self.state, to=to))
+        waited = loaded(lambda: save(self.state, to=to, plan=self.plan))
+        other = self.folder / "plain-save"
+        saved = loaded(lambda: dcp.save(named_tensors(self.state), checkpoint_id=other, no_dist=True))
+        shutil.rmtree(other)
         blocked, behind, busy = self.behind()
         pairs = [self.both_loads(to.directory, plain) for _ in range(NUM_LOADS)]
         return Round(
             waited=waited,
+            plain=saved,
             blocked=blocked,
             behind=behind,
             copied=self.copied(),
@@ -174,13 +182,22 @@ def results(rounds: list[Round], *, first: float) -> list[Result]:
     def middle(name: str) -> float:
         return median(getattr(one, name) for one in rounds)
 
-    share = median(one.blocked / one.waited for one in rounds)
+    share = median(one.blocked / one.waited.clock for one in rounds)
     verified = _middle([load for one in rounds for load in one.loads])
     bare = _middle([load for one in rounds for load in one.plain_loads])
     ratio, by_processor = verified.clock / bare.clock, verified.processor / bare.processor
+    waited, plain = (_middle([getattr(one, name) for one in rounds]) for name in ("waited", "plain"))
+    save_ratio = waited.clock / plain.clock
     slower = median(one.busy_step / one.quiet_step for one in rounds)
     return [
-        Result("save, training waits", (f"{middle('waited'):.2f} s",)),
+        Result("save, training waits", (_load_text(waited),)),
+        Result("DCP's save", (_load_text(plain),)),
+        Result(
+            "ratio of saves, by the clock",
+            (f"{save_ratio:.2f} x",),
+            f"<= {SAVE_GOAL} x",
+            save_ratio <= SAVE_GOAL,
+        ),
         Result("save behind training", (f"{middle('behind'):.2f} s",)),
         Result("of that, training waited", (f"{middle('blocked'):.3f} s",)),
         Result("the first time", (f"{first:.3f} s",)),
@@ -189,8 +206,8 @@ def results(rounds: list[Round], *, first: float) -> list[Result]:
         Result("a step during a save", (f"{slower:.2f} x",)),
         Result("verified load", (_load_text(verified),)),
         Result("DCP's load", (_load_text(bare),)),
-        Result("ratio, by the clock", (f"{ratio:.2f} x",), f"<= {LOAD_GOAL} x", ratio <= LOAD_GOAL),
-        Result("ratio, by CPU time", (f"{by_processor:.2f} x",)),
+        Result("ratio of loads, by the clock", (f"{ratio:.2f} x",), f"<= {LOAD_GOAL} x", ratio <= LOAD_GOAL),
+        Result("ratio of loads, by CPU time", (f"{by_processor:.2f} x",)),
     ]
 
 
