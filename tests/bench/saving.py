@@ -4,8 +4,8 @@ One process without a process group holds a model and its AdamW of about 600 MB,
 round saves it once while training waits, once with DCP's own writer, which hashes nothing, and once behind
 training; loads it with planc, as a run that resumes, which hashes every byte; and loads the same tensors with
 DCP's own reader from what DCP's own writer wrote, which verifies nothing. Rounds alternate, so a busy machine
-slows all equally; medians count. Files are in the page cache, so loads are CPU-bound. Both are compared by wall
-clock; CPU seconds, which others on a busy machine affect less, are reported too.
+slows all equally; medians count. Files are in the page cache, so loads are CPU-bound. Both are compared by
+wall clock; CPU seconds, which others on a busy machine affect less, are reported too.
 """
 
 from __future__ import annotations
