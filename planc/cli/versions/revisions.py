@@ -164,9 +164,9 @@ def _inventory(
 
 
 def committed(path: str) -> str:
-    """The name of a plan as git's HEAD has it. UsageError if it is no file there."""
+    """The name of a plan as git's HEAD has it. UsageError for anything but a file."""
     if path.startswith(GIT_PREFIX) or not os.path.isfile(path):
-        raise UsageError(f"{path} is no file to compare with git's HEAD: name OLD and NEW")
+        raise UsageError(f"{path} is not a plan file that git's HEAD could have: name OLD and NEW")
     inside = Path(os.path.relpath(path)).as_posix()
     return f"{GIT_PREFIX}HEAD:{inside if inside.startswith('../') else f'./{inside}'}"
 
