@@ -17,6 +17,7 @@ from planc.graph.ops import (
     ParameterGroup,
     ShardTensorParallel,
 )
+from planc.graph.ops.shard_tensor_parallel import Rows
 from planc.graph.text import summarise
 from planc.source import Span
 from planc.styles.edges import Edge
@@ -33,6 +34,7 @@ class _Divided:
     use: StyleUse
     edges: tuple[Edge, ...]
     parameters: tuple[tuple[str, Placement], ...]
+    rows: Rows | None
     span: Span | None
 
     @property
@@ -61,7 +63,7 @@ def compare_styles(old: Side, new: Side) -> Iterator[Change]:
 
 def _divided(side: Side) -> dict[str, _Divided]:
     return {
-        fqn: _Divided(op.use, op.edges, op.parameters, op.span)
+        fqn: _Divided(op.use, op.edges, op.parameters, op.rows, op.span)
         for op in side.ops(ShardTensorParallel)
         for fqn in op.modules
     }
@@ -78,6 +80,8 @@ def _all_or_none(divided: Mapping[str, _Divided], *, is_added: bool, old: Side, 
 
 def _styles(was: _Divided | None, now: _Divided | None) -> tuple[str | None, str | None]:
     """The styles' names, with the options that differ if the names are equal, or else with their edges."""
+    if was and now and was.use == now.use and was.rows != now.rows:
+        return _with_rows(was), _with_rows(now)
     if was and now and was.use == now.use and was.edges != now.edges:
         return _with_edges(was), _with_edges(now)
     if was and now and was.use.style == now.use.style:
@@ -88,6 +92,10 @@ def _styles(was: _Divided | None, now: _Divided | None) -> tuple[str | None, str
 def _with_edges(divided: _Divided) -> str:
     found = "; ".join(map(str, divided.edges)) or "sends nothing at its edges"
     return f"{divided.use.style} ({found})"
+
+
+def _with_rows(divided: _Divided) -> str:
+    return f"{divided.use.style} (computes {divided.rows or 'all that it holds'})"
 
 
 def _options(use: StyleUse, other: StyleUse) -> str:

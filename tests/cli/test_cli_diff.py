@@ -63,7 +63,11 @@ def test_one_plan_is_compared_with_its_last_commit(
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("plans", "is not a plan file"), ("git:HEAD:plans/x.plan", "is not a plan file"), ("plans/y.plan", "not in 'HEAD'")],
+    [
+        ("plans", "is not a plan file"),
+        ("git:HEAD:plans/x.plan", "is not a plan file"),
+        ("plans/y.plan", "not in 'HEAD'"),
+    ],
 )
 def test_one_plan_that_is_not_committed_is_a_usage_error(
     repository: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str

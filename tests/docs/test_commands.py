@@ -73,12 +73,12 @@ SHORTER = {
 
 CALIBRATION = """\
 {
-  "format_version": 1,
+  "format_version": 2,
   "machine": "cluster a",
   "device": "h100",
   "date": "2026-11-22",
-  "gemm_efficiency": 0.5,
-  "bus_efficiency": null
+  "compute_scale": 1.5,
+  "communication_scale": null
 }
 """
 
@@ -181,6 +181,7 @@ def test_only_these_examples_do_not_run() -> None:
 FILLED = {
     "planc check --deep": "planc check --deep llama.plan",
     "planc compile --script": "planc compile --script script.plan -o train.py",
+    "planc estimate --gpu h100": "planc estimate llama.plan --gpu h100",
     "planc estimate --calibration FILE": "planc estimate llama.plan --gpu h100",
     "planc checkpoint convert": "planc checkpoint convert runs/llama --dcp plain",
     "planc checkpoint verify": "planc checkpoint verify runs/llama",

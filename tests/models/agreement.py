@@ -18,7 +18,9 @@ bfloat16 has 8 bits: one rounding is off by up to 2**-9."""
 GRADIENT_LIMIT = 1e-5
 """Relative, in float32, of each parameter's gradient; of those that are nearly zero, to `_SMALL` of all."""
 NORM_LIMITS = {"float32": (3e-4, 3e-4), "float64": (3e-4, 3e-4), "bfloat16": (2**-5, 2**-3)}
-"""Relative, of gradient norms: those after the first step follow from updates, which AdamW scales up."""
+"""Relative, of gradient norms: those after the first step follow from updates, which AdamW scales up. In
+bfloat16 they may be off by twice what the reference's own move with torch's other AdamW, if that is more: a
+model that chooses few tokens (DeepSeek-V3.2) chooses others after another rounding."""
 UPDATE_LIMIT = 3e-4
 """Relative, in float32, to what training changed of a parameter."""
 NOISE_LIMIT, OWN_NOISE_LIMIT = 2.0, 4.0
@@ -45,7 +47,13 @@ def agreement(records: Sequence[Record], expected: Measured, *, dtype: str) -> A
     wrong = [*_other_tensors(records, expected), *disagreements(records)]
     wrong += _apart("loss", [one.loss for one in metrics], expected.losses, limits=LOSS_LIMITS[dtype])
     norms = [one.grad_norm for one in metrics]
-    wrong += _apart("gradient norm", norms, expected.grad_norms, limits=NORM_LIMITS[dtype])
+    wrong += _apart(
+        "gradient norm",
+        norms,
+        expected.grad_norms,
+        limits=NORM_LIMITS[dtype],
+        noise=expected.norm_noise if dtype == "bfloat16" else (),
+    )
     if first.gradients.keys() != expected.gradients.keys():
         names = sorted(first.gradients.keys() ^ expected.gradients.keys())
         return Agreement((*wrong, f"gradients only on one side: {', '.join(names[:3])}"), math.inf)
@@ -78,12 +86,18 @@ def _other_tensors(records: Sequence[Record], expected: Measured) -> Iterator[st
 
 
 def _apart(
-    what: str, actual: Sequence[float], expected: Sequence[float], *, limits: tuple[float, float]
+    what: str,
+    actual: Sequence[float],
+    expected: Sequence[float],
+    *,
+    limits: tuple[float, float],
+    noise: Sequence[float] = (),
 ) -> Iterator[str]:
     if len(actual) != len(expected):
         yield f"{len(actual)} steps"
     for step, (one, other) in enumerate(zip(actual, expected, strict=False), start=1):
-        if not abs(one - other) <= limits[step > 1] * abs(other):
+        own = NOISE_LIMIT * noise[step - 1] if noise else 0.0
+        if not abs(one - other) <= max(limits[step > 1], own) * abs(other):
             yield f"{what} of step {step}: {one:.6g}, transformers' own {other:.6g}"
             return
 

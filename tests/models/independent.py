@@ -40,6 +40,8 @@ class Measured:
     """Of the first step, before clipping."""
     noise: dict[str, Tensor]
     """What roundings of the model's dtype do to each of them."""
+    norm_noise: tuple[float, ...]
+    """Relative: how far the norms move with torch's other AdamW, whose updates round differently."""
     final: dict[str, Tensor]
 
 
@@ -90,8 +92,22 @@ def measured(
     tokens = tokens_of(corpus, sequence_length=sequence_length)
     model = loaded(folder, dtype=dtype)
     digests, initial = digests_of(model), snapshot(model)
+    losses, norms, gradients = _trained(model, tokens, num_steps=num_steps, fused=None)
+    final = snapshot(model)
+    noise, norm_noise = {}, (0.0,) * num_steps
+    if dtype != "float32":
+        noise = _noise(folder, tokens, gradients, dtype=dtype)
+        _, others, _ = _trained(loaded(folder, dtype=dtype), tokens, num_steps=num_steps, fused=True)
+        norm_noise = tuple(abs(other - norm) / norm for other, norm in zip(others, norms, strict=True))
+    return Measured(digests, losses, norms, initial, gradients, noise, norm_noise, final)
+
+
+def _trained(
+    model: nn.Module, tokens: Tensor, *, num_steps: int, fused: bool | None
+) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, Tensor]]:
+    """The losses and gradient norms of some steps, and the gradients of the first."""
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY
+        model.parameters(), lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY, fused=fused
     )
     losses, norms, gradients = [], [], {}
     for step in range(num_steps):
@@ -102,9 +118,7 @@ def measured(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    final = snapshot(model)
-    noise = {} if dtype == "float32" else _noise(folder, tokens, gradients, dtype=dtype)
-    return Measured(digests, tuple(losses), tuple(norms), initial, gradients, noise, final)
+    return tuple(losses), tuple(norms), gradients
 
 
 def compiled_alone(rank: int, world_size: int, folder: Path, corpus: Path, sequence_length: int) -> None:

@@ -20,6 +20,12 @@ class Rows:
 
     parts: tuple[tuple[int, int], ...]
 
+    def __str__(self) -> str:
+        shards = (
+            f"a shard of {width}" + (f" on {copies} ranks" * (copies > 1)) for width, copies in self.parts
+        )
+        return ", ".join(shards)
+
     def num_own(self, num_ranks: int) -> int:
         """The features of one rank."""
         return sum(width * copies // num_ranks for width, copies in self.parts)
