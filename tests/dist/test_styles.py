@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.pytorch_utils import Conv1D
 
 from planc.graph.ops import ShardTensorParallel
+from planc.graph.ops.shard_tensor_parallel import Rows
 from planc.inventory.schema import Kind
 from planc.runtime.torch.parallel.tensor_parallel import placement, shard_module
 from planc.styles import BY_NAME, STYLES, Boundary, Style
@@ -137,6 +138,10 @@ CASES: dict[str, tuple[Case, ...]] = {
     "packed_colwise": tuple(packed_cases()),
     "moe_tp_experts": (simple("moe_tp_experts", "experts"),),
     "mla_kv_a_proj": tuple(latent_cases()),
+    "replicated_kv": (
+        simple("replicated_kv", "linear"),
+        simple("replicated_kv", "linear with bias"),
+    ),
     "local_params": (Case("local_params", "scale", Boundary(), Shard(2), Shard(2)),),
     "prepare_input_output": tuple(two_way_container_cases()),
     "rowwise": tuple(linear_cases("rowwise")),
@@ -316,6 +321,7 @@ def apply(case: Case, module: nn.Module, mesh: DeviceMesh) -> None:
             use=using,
             edges=edges(BY_NAME[style], using, is_prepared=is_prepared),
             parameters=placed,
+            rows=Rows(((part.weight.shape[0], 1),)) if BY_NAME[style].shares_heads else None,
             over=(MeshDim.TP,),
         )
         shard_module(part, op, mesh, rotary_width=ROTARY)

@@ -134,10 +134,10 @@ def test_the_head_counts_that_make_shares_add_up_are_found(
     assert loads(dumps(inventory)) == inventory
 
 
-@pytest.mark.parametrize("model_type", ["bitnet", "codegen", "cpmant", "falcon"])
+@pytest.mark.parametrize("model_type", ["bitnet", "codegen", "cpmant"])
 def test_no_counts_are_guessed(model_type: str, tmp_path: Path) -> None:
-    """A norm over all heads, learned biases by head, blocks of fused heads, one key/value head: their shares
-    do not add up with anything that is tried."""
+    """A norm over all heads, learned biases by head, blocks of fused heads: their shares do not add up with
+    anything that is tried."""
     inventory = probe(tiny_folder(model_type, tmp_path))
     assert inventory.own_heads == ()
     assert all(one.fixed_heads and not one.counts for one in inventory.attentions)

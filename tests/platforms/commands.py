@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -160,12 +161,13 @@ def world(folder: Path) -> Path:
 
 
 def _as_of_gpus(run: Path, copy: Path) -> None:
-    """A copy of a run on CPUs whose metrics are of a kind that only GPUs log."""
+    """A copy of a run on CPUs with metrics that only GPUs log, of steps as fast as theirs."""
     shutil.copytree(run, copy)
     metrics = copy / "metrics.jsonl"
     logged = metrics.read_text(encoding="utf-8")
     assert '"process"' in logged, "the run logs the memory of processes"
-    metrics.write_text(logged.replace('"process"', '"allocated"'), encoding="utf-8", newline="\n")
+    as_fast = re.sub(r'"seconds": ?[0-9.e-]+', '"seconds": 0.004', logged)
+    metrics.write_text(as_fast.replace('"process"', '"allocated"'), encoding="utf-8", newline="\n")
 
 
 def _git(folder: Path, *arguments: str) -> None:

@@ -137,10 +137,10 @@ def test_rules_of_the_plan_stay_and_the_others_fit_them(tmp_path: Path) -> None:
     assert found["model.layers.*.mlp.down_proj"][0] == "rowwise_split_input"
 
 
-def test_heads_that_ranks_cannot_share_stay_whole_and_their_weights_do_not(tmp_path: Path) -> None:
+def test_one_head_of_keys_and_values_is_replicated(tmp_path: Path) -> None:
     rules = rules_of(solved(tmp_path, "gemma-3-1b")).items()
     found = {style for pattern, (style, _) in rules if ".self_attn." in pattern and "norm" not in pattern}
-    assert found == {"colwise_gather_output"}
+    assert found == {"colwise", "replicated_kv", "rowwise"}
 
 
 def test_sequence_parallelism_gathers_and_scatters_where_the_presets_do(tmp_path: Path) -> None:

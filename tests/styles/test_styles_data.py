@@ -64,7 +64,7 @@ def test_only_modules_that_own_parameters_have_them_placed(style: Style) -> None
 
 @each_style
 def test_whole_parameters_under_divided_work_have_their_gradients_summed(style: Style) -> None:
-    works_divided = isinstance(style.computes_on, Shard) and not style.parameters
+    works_divided = style.shares_heads or (isinstance(style.computes_on, Shard) and not style.parameters)
     assert style.reduces_parameter_gradients == works_divided
 
 

@@ -145,6 +145,7 @@ def _run(arguments: argparse.Namespace) -> int:
         require_threads(os.environ)
         compiled = compiled_for(arguments, launch)
         graph = compiled.graph
+        listener.notice.saves = bool(graph.save)
         if compiled.num_spares:
             if launch.rank >= graph.world_size:
                 listener.stands_by = True
@@ -236,7 +237,6 @@ def _execute(
         store = _meet(compiled, launch, device=device, claim=claim)
     display = session = None
     observer: Observer = Silent()
-    listener.notice.saves = bool(graph.save)
     try:
         if needs_shared_folder(graph):
             require_shared_folder(store, launch, directory.path)

@@ -99,7 +99,10 @@ def _tried(
             nature = waiting[fqn]
             if heads is None or _nature(call.attention) != nature:
                 continue
-            works = find(call, heads, dtype)
+            try:
+                works = find(call, heads, dtype)
+            except Exception:  # code may raise anything where it runs again by itself: its keys may be kept
+                works = None
             if works is not None:
                 del waiting[fqn]
                 found |= dict.fromkeys(alike[nature], works)
