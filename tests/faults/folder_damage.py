@@ -41,7 +41,7 @@ def targets(run_folder: Path) -> tuple[Target, ...]:
         *(Target(name, is_state=True) for name in ("checkpoints", newest)),
         *(
             Target(f"{newest}/{name}", is_state=True)
-            for name in ("manifest.json", "plan.json", "rank-00000.safetensors")
+            for name in ("manifest.json", "plan.json", "rank-00000.json", "rank-00000.safetensors")
         ),
         *(
             Target(f"checkpoints/{name}", is_state=True, is_there=False)

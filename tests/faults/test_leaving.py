@@ -183,7 +183,7 @@ def goes_on_exactly(plan: Path, folder: Path, scene: Scene, *, world_size: int) 
             read_manifest(step_directory(one / "checkpoints", step=NUM_STEPS))
             for one in (folder, scene.undisturbed[world_size])
         )
-        assert (found.files, found.tensors) == (wanted.files, wanted.tensors)
+        assert (found.parts, found.contents) == (wanted.parts, wanted.contents)
     else:
         assert exactness_problem(folder, scene.undisturbed[world_size]) == ""
     assert evaluations(folder) == evaluations(scene.undisturbed[world_size])

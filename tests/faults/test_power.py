@@ -57,13 +57,13 @@ def test_a_whole_save_is_safe(saved: tuple[Path, list[Call], power.Known], tmp_p
     assert problems(saved, saved[1], tmp_path) == []
 
 
-@pytest.mark.parametrize("missing", range(6))
+@pytest.mark.parametrize("missing", range(8))
 def test_without_any_one_of_its_syncs_it_would_not_be(
     missing: int, saved: tuple[Path, list[Call], power.Known], tmp_path: Path
 ) -> None:
     calls = saved[1]
     syncs = [index for index, call in enumerate(calls) if call.kind.startswith("fsync")]
-    assert len(syncs) == 6, "two shards, the plan, the manifest, their folder, the root"
+    assert len(syncs) == 8, "two shards, their parts, the plan, the manifest, their folder, the root"
     left = [call for index, call in enumerate(calls) if index != syncs[missing]]
     assert problems(saved, left, tmp_path) != []
 

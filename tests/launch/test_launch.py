@@ -119,7 +119,7 @@ def test_an_interrupt_ends_the_run_after_its_step(workspace: Path, tmp_path: Pat
         assert next(line for line in process.stdout if line.startswith("step "))
         process.send_signal(signal.SIGINT)
         process.stdout.read()
-        said = "planc: SIGINT received on rank 0: saving, then exiting; send it again to exit at once\n"
+        said = "planc: SIGINT received on rank 0: exiting; send it again to exit at once\n"
         assert process.stderr.read().endswith(said)
     assert process.returncode == 75
     assert json.loads((tmp_path / "run" / "status.json").read_text())["exit_code"] == 75
