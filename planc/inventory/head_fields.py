@@ -25,9 +25,9 @@ _KV_COUNTS = ("counts", "group_counts", "kv_counts")
 
 def own_heads_fields(own_heads: tuple[OwnHeads, ...]) -> list[dict[str, object]]:
     """Modules with equal heads together, as most models repeat one layer."""
-    alike: dict[OwnHeads, list[str]] = {}
+    same_heads: dict[OwnHeads, list[str]] = {}
     for one in own_heads:
-        alike.setdefault(replace(one, fqn=""), []).append(one.fqn)
+        same_heads.setdefault(replace(one, fqn=""), []).append(one.fqn)
     return [
         {
             "modules": fqns,
@@ -36,7 +36,7 @@ def own_heads_fields(own_heads: tuple[OwnHeads, ...]) -> list[dict[str, object]]
             "counts": one.counts,
             **sharing_fields(one),
         }
-        for one, fqns in alike.items()
+        for one, fqns in same_heads.items()
     ]
 
 

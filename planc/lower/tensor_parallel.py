@@ -66,14 +66,14 @@ def share_heads(bound: BoundPlan) -> Iterator[ShareHeads]:
     """One op for all attentions whose code counts its heads by the same attributes."""
     if bound.plan.tensor_parallel is None:
         return
-    alike: dict[ShareHeads, list[tuple[str, Assignment]]] = {}
+    groups: dict[ShareHeads, list[tuple[str, Assignment]]] = {}
     replicating = attentions_with_replicated_kv(bound)
     for attention, assignment in divided_heads(bound):
         is_replicated = attention.fqn in replicating
         shared = _heads_of_rank(attention, bound, is_replicated=is_replicated)
         if shared != ShareHeads(modules=(), counts=(), over=shared.over):
-            alike.setdefault(shared, []).append((attention.fqn, assignment))
-    for shared, members in alike.items():
+            groups.setdefault(shared, []).append((attention.fqn, assignment))
+    for shared, members in groups.items():
         yield replace(shared, modules=tuple(fqn for fqn, _ in members), span=members[0][1].span)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from planc.checks.support.rule import Subject
 from planc.plan.bind import Assignment
@@ -15,3 +15,15 @@ def by_rule(subject: Subject) -> Iterator[tuple[Span, Sequence[Assignment]]]:
     for assignment in subject.bound.styles.values():
         found.setdefault((assignment.span, assignment.style.name), []).append(assignment)
     yield from ((span, assignments) for (span, _), assignments in found.items())
+
+
+def by_reason(
+    subject: Subject, reason: Callable[[Assignment], str | None]
+) -> Iterator[tuple[Span, str, Sequence[str]]]:
+    """(span, reason, modules) of each rule, for each reason that `reason` gives for modules of it."""
+    for span, assignments in by_rule(subject):
+        reasons: dict[str, list[str]] = {}
+        for assignment in assignments:
+            if (found := reason(assignment)) is not None:
+                reasons.setdefault(found, []).append(assignment.fqn)
+        yield from ((span, found, fqns) for found, fqns in reasons.items())

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.rule import Rule, Subject
-from planc.checks.support.rule_groups import by_rule
+from planc.checks.support.rule_groups import by_reason
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Kind
 from planc.layouts.families import quoted
+from planc.plan.bind import Assignment
 from planc.styles.edges import FEATURES
 from planc.vocab import MeshDim
 
@@ -19,23 +20,19 @@ CODE = Code("P432", "latent-projection", "`mla_kv_a_proj` needs latent attention
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each rule and reason."""
-    for span, assignments in by_rule(subject):
-        reasons: dict[str, list[str]] = {}
-        for assignment in assignments:
-            reason = _reason(subject, assignment.fqn) if assignment.style.meets_heads else None
-            if reason is not None:
-                reasons.setdefault(reason, []).append(assignment.fqn)
-        for reason, fqns in reasons.items():
-            names = patterns(subject, fqns)
-            yield CODE.at(
-                span,
-                f"{quoted(names)}: {reason}",
-                notes=(
-                    "tp would sum the gradient of its rotary part, which is right only for sharded heads",
-                ),
-                help=f"leave out the rule for `{names[0]}`, or shard the heads: `colwise` for the "
-                "projections to queries, and to keys and values",
-            )
+
+    def reason(assignment: Assignment) -> str | None:
+        return _reason(subject, assignment.fqn) if assignment.style.meets_heads else None
+
+    for span, found, fqns in by_reason(subject, reason):
+        names = patterns(subject, fqns)
+        yield CODE.at(
+            span,
+            f"{quoted(names)}: {found}",
+            notes=("tp would sum the gradient of its rotary part, which is right only for sharded heads",),
+            help=f"leave out the rule for `{names[0]}`, or shard the heads: `colwise` for the "
+            "projections to queries, and to keys and values",
+        )
 
 
 def _reason(subject: Subject, fqn: str) -> str | None:
