@@ -81,6 +81,7 @@ catalogue: install
 
 # What misses its goal must not keep the rest from being measured; the page says what did.
 bench: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m tests.bench.startup
 	$(BIN)/python -m tests.bench.rehearsal
 	-$(BIN)/python -m tests.bench.throughput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from itertools import count
@@ -28,8 +28,19 @@ from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.mesh import connect
 from planc.runtime.torch.session import Paths, Session
-from tests.bench import tp_plan
+from tests.bench import replicas, tp_plan
 from tests.bench.shapes import SEQUENCE_LENGTH, Shape, script_sizes
+
+BY_HAND: Mapping[str, Callable[[by_hand.Settings], Any]] = {
+    "by_hand": by_hand.build,
+    "tp_plan": tp_plan.build,
+}
+REPLICAS: Mapping[str, Callable[[by_hand.Settings], Any]] = {
+    "ddp": replicas.build_ddp,
+    "accelerate": replicas.build_accelerate,
+    "trainer": replicas.build_trainer,
+}
+"""Their settings call the number of replicas `dp_shard`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +159,9 @@ def rival_trainer(race: Race) -> Any:
     """The script's own, with the plan's sizes."""
     sizes = script_sizes(race.shape, num_steps=race.graph.num_steps)
     paths = {name: race.workspace / sizes.pop(name) for name in ("model", "text")}
-    if race.rival in ("by_hand", "tp_plan"):
-        build = by_hand.build if race.rival == "by_hand" else tp_plan.build
-        return build(by_hand.Settings(**paths, **sizes))
+    if race.rival in BY_HAND:
+        return BY_HAND[race.rival](by_hand.Settings(**paths, **sizes))
     whole = {name: size for name, size in sizes.items() if name not in race.shape.mesh}
+    if race.rival in REPLICAS:
+        return REPLICAS[race.rival](by_hand.Settings(**paths, **whole, dp_shard=race.shape.world_size))
     return straightforward.build(straightforward.Settings(**paths, **whole))

@@ -122,6 +122,8 @@ OWN_PLAN = Shape({"tp": 2}, is_large=True, uses_own_plan=True)
 """Raced against transformers' tensor parallelism."""
 WHOLE = tuple(Shape({"dp_replicate": size}) for size in (2, 4))
 """Raced, with those of dp_shard, against the straightforward script, which holds the whole model too."""
+REPLICATED = tuple(Shape({"dp_replicate": 2}, is_large=is_large) for is_large in (False, True))
+"""Raced against DistributedDataParallel by hand, under accelerate and under HF Trainer."""
 
 
 def plan_text(shape: Shape, *, num_steps: int) -> str:

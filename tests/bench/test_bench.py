@@ -16,7 +16,7 @@ from planc.verify.ranks import Metrics, Task, open_session
 from tests.bench import overhead
 from tests.bench.loading import sampled
 from tests.bench.page import page
-from tests.bench.race import Race, rival_trainer, run_race
+from tests.bench.race import REPLICAS, Race, rival_trainer, run_race
 from tests.bench.result import Result, read_results, report, write_results
 from tests.bench.shapes import OWN_PLAN, SHAPES, Shape, compile_shape, make_workspace
 from tests.bench.throughput import Ratio, over_ranks, ratio
@@ -79,6 +79,15 @@ def test_straightforward_starts_from_the_plans_loss(mesh_dim: str, workspace: Pa
     race = make_race(Shape({mesh_dim: 2}), "straightforward", workspace)
     planc, straightforward = losses(race, tmp_path, num_steps=1)
     assert planc == pytest.approx(straightforward, rel=1e-5)
+
+
+@pytest.mark.parametrize("rival", REPLICAS)
+def test_a_rival_of_replicas_starts_from_the_plans_loss(rival: str, workspace: Path, tmp_path: Path) -> None:
+    if rival != "ddp":
+        pytest.importorskip("accelerate", reason="`pip install -e '.[bench]'` installs it")
+    race = make_race(Shape({"dp_replicate": 2}), rival, workspace)
+    planc, other = losses(race, tmp_path, num_steps=1)
+    assert planc == pytest.approx(other, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -17,12 +17,28 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from planc.verify.pool import run_ranks
-from tests.bench.race import Block, Blocks, Race, run_race
+from tests.bench.race import REPLICAS, Block, Blocks, Race, run_race
 from tests.bench.result import Result, report, write_results
-from tests.bench.shapes import LARGE, OWN_PLAN, SHAPES, WHOLE, Shape, compile_shape, make_workspace
+from tests.bench.shapes import (
+    LARGE,
+    OWN_PLAN,
+    REPLICATED,
+    SHAPES,
+    WHOLE,
+    Shape,
+    compile_shape,
+    make_workspace,
+)
 
 SECTION = "throughput"
-GOALS = {"by_hand": 0.99, "straightforward": 1.1, "tp_plan": 1.2}
+GOALS = {
+    "by_hand": 0.99,
+    "straightforward": 1.1,
+    "tp_plan": 1.2,
+    "ddp": 1.0,
+    "accelerate": 1.05,
+    "trainer": 1.05,
+}
 TP_GOAL = 1.05
 """Of shapes with tp, by hand: planc's edges move local tensors, and its rival's dispatch DTensors."""
 RACES = (
@@ -30,6 +46,7 @@ RACES = (
     (OWN_PLAN, "tp_plan"),
     *((shape, "straightforward") for shape in SHAPES if shape.mesh.keys() == {"dp_shard"}),
     *((shape, "straightforward") for shape in WHOLE),
+    *((shape, rival) for shape in REPLICATED for rival in REPLICAS),
 )
 NUM_BLOCKS = 100
 """Of each side; the first is for warming up. With four ranks on two CPUs, blocks differ by a twentieth:
