@@ -194,6 +194,7 @@ def heard_before_it_left(folder: Path, *, rank: int = 0) -> bool:
     return f"{HEARD} {rank}" in said(folder, rank=rank)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("step", [3, NUM_STEPS], ids=["in the middle", "after the last step"])
 def test_an_evaluation_is_left_and_made_up_for(step: int, scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -208,6 +209,7 @@ def test_an_evaluation_is_left_and_made_up_for(step: int, scene: Scene, tmp_path
     goes_on_exactly(scene.plans["one"], folder, scene, world_size=1)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("ranks", [(1,), (0, 1)], ids=["one rank is signalled", "both are signalled"])
 def test_ranks_leave_an_evaluation_after_the_same_batch(
     ranks: tuple[int, ...], scene: Scene, tmp_path: Path

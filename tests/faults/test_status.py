@@ -84,6 +84,7 @@ def test_room_is_taken_again_when_there_is_some(small_disk: Path) -> None:
     assert (small_disk / ".status.json.room").stat().st_size == ROOM_BYTES
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("op", ["log", "checkpoint.save"])
 def test_a_run_on_a_full_disk_says_how_it_ended(op: str, workspace: Path, small_disk: Path) -> None:
     step = 1 if op == "log" else 3

@@ -88,9 +88,8 @@ def test_a_score_from_few_layers_is_that_of_the_model(choice: Choice) -> None:
 
 
 def test_rules_that_the_plan_has_stay() -> None:
-    search = search_of("llama-3.1-8b-64-gpus.plan", gpus=16)
-    rules = {one.choice.mesh.rules for one in search.scored() if one.choice.mesh.tp > 1}
-    assert rules == {Rules.GIVEN}
+    rules = search_of("llama-3.1-8b-64-gpus.plan", gpus=16).space().rules
+    assert {rules[tp] for tp in rules if tp > 1} == {(Rules.GIVEN,)}
 
 
 def test_a_size_of_tp_that_the_checks_refuse_is_named_with_its_code() -> None:
