@@ -43,11 +43,11 @@ SECTIONS = (
         "planc against [by_hand.py](../../examples/by_hand.py), which has the same parts of PyTorch, and "
         "against [straightforward.py](../../examples/straightforward.py), which holds the whole model on "
         "every rank and sums each gradient by itself, and against transformers' own tensor parallelism "
-        "([tp_plan.py](tp_plan.py)), without clipping, which it can't do. Whole replicas race "
-        "DistributedDataParallel by hand, under accelerate and under HF Trainer "
-        "([replicas.py](replicas.py)); these two shard no model on CPUs. A ratio above 1 means that planc "
-        "is faster. It is of the means of the middle half of both sides' blocks of steps; the interval in "
-        "brackets holds 95 of 100 such races (bootstrap). The goal is for the one by CPU time.",
+        "([tp_plan.py](tp_plan.py)), without clipping, which it can't do: by the same rules, and by those "
+        "that planc finds. Whole replicas race DistributedDataParallel by hand, under accelerate and under "
+        "HF Trainer ([replicas.py](replicas.py)); these two shard no model on CPUs. A ratio above 1 means "
+        "that planc is faster. It is of the means of the middle half of both sides' blocks of steps; the "
+        "interval in brackets holds 95 of 100 such races (bootstrap). The goal is for the one by CPU time.",
         ("planc tokens/s", "its tokens/s", "ratio by wall clock", "by CPU time"),
     ),
     Section(

@@ -87,13 +87,13 @@ class Shape:
     mesh: Mapping[str, int]
     is_large: bool = False
     """59 million parameters instead of one."""
-    uses_own_plan: bool = False
-    """The model's own rules for tensor parallelism, whole sequences, no clipping: what transformers can."""
+    auto: str = ""
+    """Which rules for tensor parallelism are not written out; with these nothing is clipped."""
 
     @property
     def name(self) -> str:
         mesh = " · ".join(f"{mesh_dim} {size}" for mesh_dim, size in self.mesh.items()) or "1 rank"
-        return f"{mesh}{', 59 M' if self.is_large else ''}"
+        return ", ".join(filter(None, (mesh, "59 M" if self.is_large else "", self.auto)))
 
     @property
     def model(self) -> str:
@@ -118,8 +118,8 @@ LARGE = tuple(
     Shape(mesh, is_large=True) for mesh in ({}, {"dp_shard": 2}, {"tp": 2}, {"dp_shard": 2, "tp": 2})
 )
 """Raced against the loop by hand, too."""
-OWN_PLAN = Shape({"tp": 2}, is_large=True, uses_own_plan=True)
-"""Raced against transformers' tensor parallelism."""
+AUTO = tuple(Shape({"tp": 2}, is_large=True, auto=auto) for auto in ("auto", "auto(solve)"))
+"""Raced against transformers' tensor parallelism, by the model's own rules and by those that planc finds."""
 WHOLE = tuple(Shape({"dp_replicate": size}) for size in (2, 4))
 """Raced, with those of dp_shard, against the straightforward script, which holds the whole model too."""
 REPLICATED = tuple(Shape({"dp_replicate": 2}, is_large=is_large) for is_large in (False, True))
@@ -141,7 +141,7 @@ def plan_text(shape: Shape, *, num_steps: int) -> str:
             micro_batch=MICRO_BATCH,
             num_steps=num_steps,
             tokens_per_step=shape.tokens_per_step,
-            clipping="" if shape.uses_own_plan else "  clip_grad_norm = 1.0\n",
+            clipping="" if shape.auto else "  clip_grad_norm = 1.0\n",
         ),
     ]
     return "\n".join(filter(None, blocks))
@@ -150,7 +150,7 @@ def plan_text(shape: Shape, *, num_steps: int) -> str:
 def _tensor_parallel(shape: Shape) -> str:
     if "tp" not in shape.mesh:
         return ""
-    return "tensor_parallel on tp {\n  auto\n}\n" if shape.uses_own_plan else _SEQUENCE_PARALLEL
+    return f"tensor_parallel on tp {{\n  {shape.auto}\n}}\n" if shape.auto else _SEQUENCE_PARALLEL
 
 
 def script_sizes(shape: Shape, *, num_steps: int) -> dict[str, Any]:

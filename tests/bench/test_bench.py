@@ -18,7 +18,7 @@ from tests.bench.loading import sampled
 from tests.bench.page import page
 from tests.bench.race import REPLICAS, Race, rival_trainer, run_race
 from tests.bench.result import Result, read_results, report, write_results
-from tests.bench.shapes import OWN_PLAN, SHAPES, Shape, compile_shape, make_workspace
+from tests.bench.shapes import AUTO, SHAPES, Shape, compile_shape, make_workspace
 from tests.bench.throughput import Ratio, over_ranks, ratio
 
 NUM_STEPS = 3
@@ -68,8 +68,9 @@ def test_by_hand_computes_what_the_plan_computes(shape: Shape, workspace: Path, 
 
 
 @pytest.mark.slow
-def test_transformers_own_parallelism_starts_from_the_plans_loss(tmp_path: Path) -> None:
-    race = make_race(OWN_PLAN, "tp_plan", make_workspace(tmp_path, with_large=True))
+@pytest.mark.parametrize("shape", AUTO, ids=lambda one: one.auto)
+def test_transformers_own_parallelism_starts_from_the_plans_loss(shape: Shape, tmp_path: Path) -> None:
+    race = make_race(shape, "tp_plan", make_workspace(tmp_path, with_large=True))
     planc, rival = losses(race, tmp_path / "run", num_steps=1)
     assert planc == pytest.approx(rival, rel=1e-5)
 

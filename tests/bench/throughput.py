@@ -20,8 +20,8 @@ from planc.verify.pool import run_ranks
 from tests.bench.race import REPLICAS, Block, Blocks, Race, run_race
 from tests.bench.result import Result, report, write_results
 from tests.bench.shapes import (
+    AUTO,
     LARGE,
-    OWN_PLAN,
     REPLICATED,
     SHAPES,
     WHOLE,
@@ -40,10 +40,10 @@ GOALS = {
     "trainer": 1.05,
 }
 TP_GOAL = 1.05
-"""Of shapes with tp, by hand: planc's edges move local tensors, and its rival's dispatch DTensors."""
+"""Of shapes with tp and the rival's rules: planc's edges move local tensors, others' dispatch DTensors."""
 RACES = (
     *((shape, "by_hand") for shape in (*SHAPES, *LARGE)),
-    (OWN_PLAN, "tp_plan"),
+    *((shape, "tp_plan") for shape in AUTO),
     *((shape, "straightforward") for shape in SHAPES if shape.mesh.keys() == {"dp_shard"}),
     *((shape, "straightforward") for shape in WHOLE),
     *((shape, rival) for shape in REPLICATED for rival in REPLICAS),
@@ -122,7 +122,7 @@ def result(shape: Shape, *, rival: str, ranks: Sequence[Blocks]) -> Result:
     wall = ratio((one.wall for one in planc), (one.wall for one in other))
     processor = ratio((one.processor for one in planc), (one.processor for one in other))
     tokens = shape.tokens_per_step * NUM_STEPS_A_BLOCK
-    goal = TP_GOAL if rival == "by_hand" and "tp" in shape.mesh else GOALS[rival]
+    goal = TP_GOAL if "tp" in shape.mesh and shape.auto != "auto(solve)" else GOALS[rival]
     speeds = [tokens / middle(one.wall for one in side) for side in (planc, other)]
     return Result(
         name=f"{shape.name}, {rival}",
