@@ -10,6 +10,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from keyword import iskeyword
 from types import ModuleType
 from typing import NoReturn, TextIO
 
@@ -30,7 +31,8 @@ class Command:
 
     def module(self) -> ModuleType:
         """Import the command's module; other commands' imports must not slow `check` down."""
-        return import_module(f"planc.cli.commands.{self.name.replace('-', '_')}")
+        name = self.name.replace("-", "_")
+        return import_module(f"planc.cli.commands.{f'{name}_' if iskeyword(name) else name}")
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -40,6 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("estimate", "estimate memory per rank, communication and FLOPs"),
     Command("calibrate", "measure a machine's efficiency from a run, for step-time estimates"),
     Command("tune", "search the plans of a model for a number of devices"),
+    Command("import", "write a config of another tool as a plan"),
     Command("diff", "show what changed between two plans, and what it affects"),
     Command("review", "summarize a branch's plan changes for code review"),
     Command("compile", "compile a plan to an artifact or a PyTorch script"),

@@ -81,11 +81,12 @@ LAW: dict[str, tuple[str, ...]] = {
         ),
         *("figures", "inventory", "solve", "show", "api"),
     ),
+    "import_configs": ("source", "strict_json", "tables", "hub", "diagnostics", "fmt", "plan"),
     "cli": (
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),
         *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "figures", "launchers"),
         *("runtime", "deep_check", "verify", "doctor", "show", "api", "diff", "solve", "user_dirs"),
-        "tune",
+        *("tune", "import_configs"),
     ),
     "run": ("cli",),
     "rendezvous": ("cli",),
@@ -113,6 +114,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "lark": ("planc/syntax/",),
     "rich": ("planc/cli/",),
     "pygments": ("planc/highlight/",),
+    "yaml": ("planc/import_configs/yaml_leaves.py",),
     "tensorboard": ("planc/runtime/trackers/tensorboard.py",),
     "wandb": ("planc/runtime/trackers/wandb.py",),
     "pydantic": (

@@ -1,0 +1,168 @@
+"""`planc import`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import Any
+
+from planc.cli.support import plans
+from planc.cli.support.arguments import STDIN, add_output_format_argument
+from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.views import write_view
+from planc.hub.names import is_hub
+from planc.import_configs import facts
+from planc.import_configs.detect import Undetected
+from planc.import_configs.facts import Fact
+from planc.import_configs.importing import Result, import_config
+from planc.import_configs.leaf import MAX_BYTES, SourceError
+from planc.import_configs.lowering import Target
+from planc.import_configs.registry import BY_NAME
+from planc.import_configs.report import errors_text, notes_text, result_data
+from planc.inventory.files import InventoryError
+from planc.inventory.known import KnownModels
+from planc.user_dirs import cache_dir
+
+DESCRIPTION = """\
+Write a config of another tool as a plan.
+
+FILE is a torchtitan config (TOML, or the printed JSON of a Python config), an accelerate YAML, a DeepSpeed
+JSON, a NeMo Automodel or Axolotl recipe (YAML), or the JSON of transformers' TrainingArguments. Its kind is
+recognized by its keys. What has a counterpart goes into the plan; every other key is a note with its line,
+the reason, and what is nearest. Values that can't be right in FILE are notes as well.
+
+The plan is written to -o, with the notes on standard output; without -o the plan goes to standard output,
+and the notes to standard error. Options give what FILE leaves to the launch, and win over it."""
+
+EPILOG = """\
+examples:
+  planc import llama3_8b.toml --model models/llama-3.1-8b --gpus 8 -o llama.plan
+  planc import ds_zero3.json --model models/qwen3-0.6b --gpus 8 --sequence-length 4096 --steps 1000 --lr 1e-5
+  planc import recipe.yaml --from axolotl --model hf://org/name@COMMIT --gpus 8 --steps 500
+
+A config that lacks what a plan needs exits with 1 and names the option that gives it."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", help="a config: .toml, .yaml or .json, or - for standard input"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="PLAN", help="write the plan to a file")
+    parser.add_argument(
+        "--from", dest="kind", choices=tuple(BY_NAME), metavar="KIND", help=f"one of {', '.join(BY_NAME)}"
+    )
+    parser.add_argument(
+        "--model", metavar="DIR", help="the model: a directory with a config.json, or hf://org/name@COMMIT"
+    )
+    parser.add_argument("--gpus", type=_count, metavar="N", help="number of devices")
+    parser.add_argument("--data", metavar="GLOB", help="files to train on (default: data/*.txt)")
+    parser.add_argument("--sequence-length", type=_count, metavar="N", help="tokens per sequence")
+    parser.add_argument("--micro-batch", type=_count, metavar="N", help="sequences per forward on one rank")
+    parser.add_argument("--steps", type=_count, metavar="N", help="optimizer steps")
+    parser.add_argument("--lr", type=_rate, metavar="X", help="peak learning rate")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a key has no counterpart")
+    add_output_format_argument(parser)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.replace("_", "").isdecimal() or not 1 <= int(text) < 10**9:
+        raise ArgumentTypeError(f"`{text}` is not a positive number")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e3:
+        raise ArgumentTypeError(f"`{text}` is not a learning rate")
+    return rate
+
+
+def run(arguments: Namespace) -> int:
+    """0 with a plan; 1 if the file lacks what a plan needs, or by --strict; UsageError for another file."""
+    folder = arguments.output.parent if arguments.output is not None else Path()
+    name = str(arguments.file)
+    try:
+        result = import_config(
+            _content(name),
+            name=name,
+            from_kind=arguments.kind,
+            options=_options(arguments),
+            target=_target(arguments, folder),
+        )
+    except SourceError as error:
+        place = f"{name}:{error.line}" if error.line is not None else name
+        raise UsageError(f"{place}: {error.message}") from None
+    if isinstance(result, Undetected):
+        looked = "".join(f"\n  {line}" for line in result.looked_for)
+        raise UsageError(f"{name}: {result.what}: pass --from KIND. Keys looked for:{looked}")
+    _write(result, arguments, name=name)
+    if result.text is None:
+        return FINDINGS
+    return FINDINGS if arguments.strict and any(note.line is not None for note in result.notes) else CLEAN
+
+
+def _write(result: Result, arguments: Namespace, *, name: str) -> None:
+    if result.text is not None and arguments.output is not None:
+        try:
+            arguments.output.write_text(result.text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise UsageError(f"{arguments.output}: {error.strerror}") from None
+    if arguments.output_format == "json":
+        sys.stdout.write(json.dumps(result_data(result, name=name), indent=2) + "\n")
+        return
+    if result.text is None:
+        sys.stderr.write(errors_text(result, name=name))
+        return
+    notes = notes_text(result, name=name)
+    if arguments.output is not None:
+        write_view(notes, stream=sys.stdout)
+    else:
+        sys.stdout.write(result.text)
+        write_view(notes, stream=sys.stderr)
+
+
+def _content(name: str) -> bytes:
+    """The file's bytes, and one more than allowed of a file that is too long."""
+    try:
+        if name == STDIN:
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with open(name, "rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{name}: {error.strerror}") from None
+
+
+def _options(arguments: Namespace) -> dict[Fact, Any]:
+    given = {
+        facts.MODEL: arguments.model,
+        facts.WORLD_SIZE: arguments.gpus,
+        facts.DATA: arguments.data,
+        facts.SEQUENCE_LENGTH: arguments.sequence_length,
+        facts.MICRO_BATCH: arguments.micro_batch,
+        facts.STEPS: arguments.steps,
+        facts.LR: arguments.lr,
+    }
+    return {fact: value for fact, value in given.items() if value is not None}
+
+
+def _target(arguments: Namespace, folder: Path) -> Target:
+    """What can be read of the model that --model names."""
+    name: str | None = arguments.model
+    if name is None:
+        return Target(lambda path: (folder / path).is_dir())
+    try:
+        inventory = KnownModels(folder, cache_dir(), on_probe=plans.announce_probe).get(name)
+    except InventoryError as error:
+        raise UsageError(f"--model {name}: {error.message}") from None
+    has_tokenizer = not is_hub(name) and (folder / name / "tokenizer.json").exists()
+    return Target(
+        lambda path: (folder / path).is_dir(),
+        has_tokenizer=has_tokenizer,
+        blocks=tuple(inventory.blocks),
+        blocks_known=True,
+    )

@@ -1,0 +1,42 @@
+"""Which kind a config is of, by the keys that only one kind has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planc.import_configs.kind import Kind
+from planc.import_configs.leaf import Leaf
+from planc.import_configs.registry import KINDS
+from planc.record import record
+
+
+@record
+class Undetected:
+    """Why no kind is chosen, and what was looked for."""
+
+    what: str
+    looked_for: tuple[str, ...]
+
+
+def detect(leaves: Sequence[Leaf]) -> Kind | Undetected:
+    """The kind with the most marks among the keys, if one has more than any other."""
+    found = {kind.name: _num_marks(kind, leaves) for kind in KINDS}
+    most = max(found.values())
+    best = [kind for kind in KINDS if found[kind.name] == most]
+    if most and len(best) == 1:
+        return best[0]
+    looked = tuple(f"{kind.name}: {', '.join(f'`{mark}`' for mark in kind.marks[:6])}" for kind in KINDS)
+    if most:
+        names = " and ".join(kind.name for kind in best)
+        return Undetected(f"keys of {names} are equally many", looked)
+    return Undetected("none of its keys tells the kind", looked)
+
+
+def _num_marks(kind: Kind, leaves: Sequence[Leaf]) -> int:
+    """The marks that some key is or starts with."""
+    keys = [leaf.key for leaf in leaves]
+    return sum(any(key == mark or _below(key, mark) for key in keys) for mark in kind.marks)
+
+
+def _below(key: str, mark: str) -> bool:
+    return key.startswith(mark if mark.endswith((".", "_")) else f"{mark}.")

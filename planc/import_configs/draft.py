@@ -1,0 +1,161 @@
+"""What a file says in a plan's terms, and what became of each of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from planc.diagnostics.suggest import closest
+from planc.import_configs import facts
+from planc.import_configs.facts import Fact, Unread
+from planc.import_configs.kind import Kind, Note, NoteKind, find_row, wrong
+from planc.import_configs.leaf import Leaf, written
+from planc.plan.foreign_help import foreign_help
+from planc.record import record
+
+
+@record
+class Given:
+    """A value with the leaf it comes from; none for an option or a default."""
+
+    value: Any
+    leaf: Leaf | None
+
+
+@record
+class Imported:
+    """A key that is in the plan, and where."""
+
+    key: str
+    line: int
+    place: str
+
+
+class Draft:
+    """Facts by name. Taking one moves its key to the imported; what is never taken becomes a note."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.notes: list[Note] = []
+        self.imported: list[Imported] = []
+        self._given: dict[str, Given] = {}
+        self._taken: set[str] = set()
+
+    def give(self, fact: Fact, value: Any, leaf: Leaf | None) -> None:
+        """State a fact. A second value of a file is a note."""
+        first = self._given.get(fact.name)
+        if first is None:
+            self._given[fact.name] = Given(value, leaf)
+        elif leaf is not None and first.leaf is None:
+            if first.value != value:
+                text = f"`{fact.option}` gives {written(first.value)} instead of {written(leaf.value)}"
+                self.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, text, leaf.line))
+            else:
+                self.imported.append(Imported(leaf.key, leaf.line, fact.place))
+        elif leaf is not None and first.leaf is not None:
+            if first.value == value:
+                self.imported.append(Imported(leaf.key, leaf.line, fact.place))
+                return
+            other = f"`{first.leaf.key}` in line {first.leaf.line} is {written(first.leaf.value)}"
+            self.notes.append(wrong(leaf, f"{written(leaf.value)}, but {other}, which the plan has"))
+
+    def has(self, *facts: Fact) -> bool:
+        return all(fact.name in self._given for fact in facts)
+
+    def take(self, fact: Fact) -> Any:
+        """The value of a fact for the plan; None without one."""
+        given = self._given.get(fact.name)
+        if given is None:
+            return None
+        if fact.name not in self._taken:
+            self._taken.add(fact.name)
+            if given.leaf is not None:
+                self.imported.append(Imported(given.leaf.key, given.leaf.line, fact.place))
+        return given.value
+
+    def peek(self, fact: Fact) -> Given | None:
+        """A fact without using it."""
+        return self._given.get(fact.name)
+
+    def set_aside(self, fact: Fact, text: str, *, kind: NoteKind = NoteKind.SET_ASIDE) -> None:
+        """Leave a fact out of the plan, with the reason."""
+        given = self._given.get(fact.name)
+        if given is not None and given.leaf is not None and fact.name not in self._taken:
+            self.notes.append(Note(kind, given.leaf.key, text, given.leaf.line))
+        self._taken.add(fact.name)
+
+    def added(self, place: str, text: str) -> None:
+        self.notes.append(Note(NoteKind.ADDED, place, text))
+
+    def finish(self) -> None:
+        """Make notes of the facts that no part of the plan took."""
+        for name, given in self._given.items():
+            if name not in self._taken and given.leaf is not None:
+                text = _UNUSED.get(name, "no part of this plan depends on it")
+                self.notes.append(Note(NoteKind.SET_ASIDE, given.leaf.key, text, given.leaf.line))
+
+
+_UNUSED = {
+    fact.name: reason
+    for facts_of, reason in (
+        ((facts.SAVE_EVERY, facts.KEEP_LAST, facts.ASYNC), "the file saves no checkpoints"),
+        ((facts.SEQUENCE_PARALLEL,), "without tensor parallelism it does nothing"),
+        ((facts.ROTATE, facts.BALANCER), "without context parallelism it does nothing"),
+        ((facts.FULLGRAPH, facts.DYNAMIC), "the file does not compile the model"),
+        ((facts.PARAM_DTYPE, facts.REDUCE_DTYPE), "without sharding, a plan computes in `model.dtype`"),
+        ((facts.OFFLOAD, facts.RESHARD, facts.HYBRID), "without sharding it does nothing"),
+        ((facts.MIN_FACTOR, facts.MIN_LR), "a constant schedule has no lowest rate"),
+        ((facts.MOMENTUM,), "AdamW has betas instead"),
+        ((facts.BETAS, facts.BETA1, facts.BETA2, facts.EPS), "SGD does not have it"),
+        ((facts.NODES,), "the nodes do not divide the plan's ranks"),
+    )
+    for fact in facts_of
+}
+"""Why a fact that a file gives may have no place in its plan."""
+
+
+def draft_of(kind: Kind, leaves: Iterable[Leaf], options: Mapping[Fact, Any]) -> Draft:
+    """The draft of a file's leaves under the options, which win over the file."""
+    draft = Draft(kind)
+    for fact, value in options.items():
+        draft.give(fact, value, None)
+    by_key = {leaf.key: leaf for leaf in leaves}
+    for leaf in by_key.values():
+        _read(leaf, draft)
+    draft.notes += kind.faults(by_key)
+    for fact, value in kind.implied:
+        if not draft.has(fact):
+            draft.give(fact, value, None)
+    for fact, value in kind.defaults:
+        if not draft.has(fact):
+            draft.give(fact, value, None)
+            draft.added(fact.place, f"{kind.title}'s default where the file is silent: {written(value)}")
+    return draft
+
+
+def _read(leaf: Leaf, draft: Draft) -> None:
+    """Move a leaf to the draft, or to a note."""
+    row = find_row(draft.kind, leaf)
+    if row is None:
+        draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, _unknown(leaf, draft.kind), leaf.line))
+    elif leaf.value is None and (row.fact is None or row.fact.name not in ("shards", "data-parallel ranks")):
+        draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, "without a value", leaf.line))
+    elif row.fact is None:
+        is_idle = leaf.value in row.harmless and type(leaf.value) in map(type, row.harmless)
+        text = f"{written(leaf.value)} asks for what a plan does" if is_idle else row.reason
+        draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, text, leaf.line))
+    else:
+        try:
+            draft.give(row.fact, (row.read or row.fact.read)(leaf.value), leaf)
+        except Unread as error:
+            draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, str(error), leaf.line))
+
+
+def _unknown(leaf: Leaf, kind: Kind) -> str:
+    """For a key without a row: a slip, another tool's word, or neither."""
+    text = f"planc knows no such key of {kind.title}"
+    meant = closest(leaf.key, (row.key for row in kind.rows if "*" not in row.key))
+    if meant is not None:
+        return f"{text}; did you mean `{meant}`?"
+    help = foreign_help(leaf.path[-1])
+    return f"{text}; a word like it: {help}" if help else text

@@ -1,0 +1,90 @@
+"""A kind of config: its rows of keys, how it is recognized, and what it has by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from planc.import_configs.facts import Fact
+from planc.import_configs.leaf import Leaf, Value
+from planc.record import record
+
+
+@record
+class Row:
+    """A key and its counterpart: a fact, or a reason why there is none."""
+
+    key: str
+    """Dotted; `*` is any one key, and `**` at the end all below."""
+    fact: Fact | None = None
+    reason: str = ""
+    read: Callable[[Value], Any] | None = None
+    """Reads the value where the fact's own reader does not fit this key."""
+    harmless: tuple[Any, ...] = ()
+    """Values that ask for what a plan does anyway."""
+
+
+class NoteKind(StrEnum):
+    SET_ASIDE = "set aside"
+    """A key without a counterpart."""
+    WRONG = "wrong"
+    """What can't be right in the file."""
+    ADDED = "added"
+    """What the plan says and the file does not."""
+
+
+@record
+class Note:
+    kind: NoteKind
+    key: str
+    text: str
+    line: int | None = None
+
+
+Faults = Callable[[Mapping[str, Leaf]], Iterator[Note]]
+"""What can't be right in a file, by its leaves."""
+
+
+def no_faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
+    return iter(())
+
+
+@record(kw_only=True)
+class Kind:
+    name: str
+    """On the command line."""
+    title: str
+    formats: tuple[str, ...]
+    marks: tuple[str, ...]
+    """Keys or starts of keys that only this kind has; a file with more of one kind's is of it."""
+    rows: tuple[Row, ...]
+    defaults: tuple[tuple[Fact, Any], ...] = ()
+    """What the tool takes where a file is silent."""
+    implied: tuple[tuple[Fact, Any], ...] = ()
+    """What every file of the kind means without saying it."""
+    faults: Faults = no_faults
+
+
+def wrong(leaf: Leaf, text: str) -> Note:
+    return Note(NoteKind.WRONG, leaf.key, text, leaf.line)
+
+
+def find_row(kind: Kind, leaf: Leaf) -> Row | None:
+    """The row of a leaf: one with its own key first, else the first pattern that fits."""
+    fitting = [row for row in kind.rows if _fits(row.key, leaf.path)]
+    return min(fitting, key=lambda row: "*" in row.key) if fitting else None
+
+
+def _fits(pattern: str, path: tuple[str, ...]) -> bool:
+    if pattern == ".".join(path):
+        return True
+    if "*" not in pattern:
+        return False
+    parts = pattern.split(".")
+    if parts[-1] == "**":
+        parts = parts[:-1]
+        path = path[: len(parts)] if len(path) >= len(parts) else path
+    return len(parts) == len(path) and all(
+        part in ("*", name) for part, name in zip(parts, path, strict=True)
+    )

@@ -1,0 +1,238 @@
+"""A draft as a plan's text: one lowering for configs of all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from planc.fmt.format import format_source
+from planc.hub.names import is_commit, is_hub, is_repository, parse_hub
+from planc.import_configs import facts
+from planc.import_configs.draft import Draft
+from planc.import_configs.optimizer_text import optimizer_lines
+from planc.import_configs.sizes import (
+    Mesh,
+    Missing,
+    devices_per_node,
+    mesh_of,
+    required,
+    tokens_per_step,
+)
+from planc.record import record
+from planc.source import SourceFile
+
+_DATA = "data/*.txt"
+
+
+@record
+class Target:
+    """What the machine knows of the model that is imported."""
+
+    is_directory: Callable[[str], bool]
+    """Whether a path, relative to the plan, is a directory."""
+    has_tokenizer: bool = False
+    blocks: tuple[str, ...] = ("model.layers",)
+    """The repeated layers' names; `blocks_known` says whether they are the model's."""
+    blocks_known: bool = False
+
+
+Block = tuple[str, list[str]]
+"""A header and its statements."""
+
+
+def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missing, ...]:
+    """The formatted plan of a draft, or everything that is missing for one."""
+    needed = {
+        "mesh": mesh_of(draft),
+        "model": _model_source(draft, target),
+        "length": required(draft, facts.SEQUENCE_LENGTH),
+        "micro": required(draft, facts.MICRO_BATCH),
+        "lr": required(draft, facts.LR),
+        "steps": required(draft, facts.STEPS),
+    }
+    missing = tuple(one for one in needed.values() if isinstance(one, Missing))
+    if missing:
+        return missing
+    if not target.blocks_known:
+        draft.added("model", "layers are taken to be `model.layers.*`, as in most models: pass --model DIR")
+    blocks = [*_blocks(draft, target, needed)]
+    text = f"# {title}\n\n" + "\n\n".join(
+        f"{header} {{\n{''.join(f'  {line}{chr(10)}' for line in lines)}}}" for header, lines in blocks
+    )
+    formatted, problems = format_source(SourceFile("imported.plan", text + "\n"))
+    assert formatted is not None, f"the importer wrote a plan that does not parse: {problems}"
+    return formatted
+
+
+def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator[Block]:
+    mesh: Mesh = needed["mesh"]
+    yield "model", [*_model(draft, needed["model"])]
+    sizes = [f"{name} = {size}" for name, size in mesh.sizes]
+    sizes += [*_mesh_rest(draft, mesh)]
+    if sizes:
+        yield "mesh", sizes
+    if mesh.tp > 1:
+        in_sequence = draft.take(facts.SEQUENCE_PARALLEL)
+        yield "tensor_parallel on tp", ["auto(sequence_parallel = true)" if in_sequence else "auto"]
+    if mesh.is_sharded:
+        yield _fsdp(draft, mesh, target)
+    if mesh.cp > 1:
+        yield _context_parallel(draft)
+    if (recompute := draft.take(facts.RECOMPUTE)) not in (None, "none"):
+        yield "activation_checkpoint", [f'"{block}.*" -> {recompute}' for block in target.blocks]
+    if draft.take(facts.COMPILE):
+        yield "compile", [*_compile(draft, target)]
+    yield "data", [*_data(draft, target, needed)]
+    lr, steps = needed["lr"], needed["steps"]
+    yield "optimizer", [*optimizer_lines(draft, lr=lr, steps=steps)]
+    if saved := [*_checkpoint(draft)]:
+        yield "checkpoint", saved
+    if logged := [*_logging(draft)]:
+        yield "logging", logged
+    yield "train", [*_train(draft, mesh, needed)]
+
+
+def _model_source(draft: Draft, target: Target) -> str | Missing:
+    """The value of `model.hf`, in a plan's words."""
+    given = draft.peek(facts.MODEL)
+    if given is None:
+        return Missing("the file names no model", "pass --model DIR, a directory with a config.json")
+    name, revision = str(given.value), draft.peek(facts.REVISION)
+    line = given.leaf.line if given.leaf is not None else None
+    if is_hub(name):
+        try:
+            model = parse_hub(name)
+        except ValueError:
+            return Missing(f"`{name[:100]}` names no commit", "pass --model hf://org/name@COMMIT", line)
+        draft.take(facts.MODEL)
+        return f'hub("{model.repository}", revision = "{model.revision}")'
+    if is_repository(name) and not target.is_directory(name):
+        if revision is not None and is_commit(str(revision.value)):
+            draft.take(facts.MODEL)
+            return f'hub("{name}", revision = "{draft.take(facts.REVISION)}")'
+        what = f"`{name[:100]}` is a model of the Hub, without a commit"
+        help = f"pass --model DIR, or --model hf://{name[:100]}@COMMIT"
+        return Missing(what, help, line)
+    draft.take(facts.MODEL)
+    return _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _model(draft: Draft, source: str) -> Iterator[str]:
+    yield f"hf = {source}"
+    if draft.take(facts.PRETRAINED):
+        yield "weights = pretrained"
+    for fact, key in (
+        (facts.MODEL_SEED, "seed"),
+        (facts.MODEL_DTYPE, "dtype"),
+        (facts.ATTENTION, "attention"),
+    ):
+        value = draft.take(fact)
+        if value is not None:
+            yield f"{key} = {value}"
+
+
+def _mesh_rest(draft: Draft, mesh: Mesh) -> Iterator[str]:
+    per_node = devices_per_node(draft, mesh)
+    if per_node is not None:
+        yield f"devices_per_node = {per_node}"
+    if backend := draft.take(facts.BACKEND):
+        yield f"backend = {backend}"
+    minutes = draft.take(facts.TIMEOUT_MINUTES)
+    seconds = draft.take(facts.TIMEOUT) if minutes is None else 60 * minutes
+    if seconds is not None:
+        yield f"timeout = {seconds} s"
+
+
+def _fsdp(draft: Draft, mesh: Mesh, target: Target) -> Block:
+    lines = []
+    if mesh.dp_replicate > 1:
+        lines.append("replicate_on = dp_replicate")
+    param = draft.take(facts.PARAM_DTYPE)
+    if param is not None:
+        lines.append(f"param_dtype = {param}")
+    reduce = draft.take(facts.REDUCE_DTYPE)
+    if reduce is not None:
+        lines.append(f"reduce_dtype = {reduce}")
+    if draft.take(facts.OFFLOAD):
+        lines.append("cpu_offload = true")
+    keeps = draft.take(facts.RESHARD) is False
+    unit = "unit(reshard_after_forward = false)" if keeps else "unit"
+    lines += [f'"{block}.*" -> {unit}' for block in target.blocks]
+    return f"fsdp on dp_shard{', cp' if mesh.cp > 1 else ''}", lines
+
+
+def _context_parallel(draft: Draft) -> Block:
+    rotate = draft.take(facts.ROTATE)
+    lines = [f"rotate = {rotate}"] if rotate else []
+    if balancer := draft.take(facts.BALANCER):
+        lines.append(f"load_balancer = {balancer}")
+    lines += [f'"{buffer}" -> Shard(1)' for buffer in ("input_ids", "labels", "position_ids")]
+    return "context_parallel on cp", lines
+
+
+def _compile(draft: Draft, target: Target) -> Iterator[str]:
+    for fact, key in ((facts.FULLGRAPH, "fullgraph"), (facts.DYNAMIC, "dynamic")):
+        value = draft.take(fact)
+        if value is not None:
+            yield f"{key} = {'true' if value else 'false'}"
+    for block in target.blocks:
+        yield f'"{block}.*" -> region'
+
+
+_CALLS = {".json": "jsonl", ".jsonl": "jsonl", ".parquet": "hf_dataset", ".arrow": "hf_dataset"}
+
+
+def _data(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator[str]:
+    path = draft.take(facts.DATA)
+    if path is None:
+        path = _DATA
+        draft.added("data.source", f"the file names no local files: `{_DATA}`, or pass --data")
+    suffix = path[path.rfind(".") :] if "." in path else ""
+    yield f"source = {_CALLS.get(suffix, 'text')}({_quoted(path)})"
+    source = needed["model"]
+    if target.has_tokenizer and source.startswith('"'):
+        yield f"tokenizer = file({source})"
+    else:
+        draft.added("data.tokenizer", 'bytes, until the plan has `tokenizer = file("DIR")` of the model')
+    yield f"sequence_length = {needed['length']}"
+    yield f"micro_batch = {needed['micro']}"
+    if draft.take(facts.PACKING) is not None:
+        yield f"packing = {'isolate' if draft.take(facts.PACKING) else 'none'}"
+    seed = draft.take(facts.SHUFFLE_SEED)
+    if seed is not None:
+        yield f"shuffle_seed = {seed}"
+
+
+def _checkpoint(draft: Draft) -> Iterator[str]:
+    every, saves = draft.take(facts.SAVE_EVERY), draft.take(facts.SAVES)
+    if saves is False or (every is None and not saves):
+        return
+    if every is not None:
+        yield f"save_every = {every} steps"
+    if (keep := draft.take(facts.KEEP_LAST)) is not None:
+        yield f"keep_last = {keep}"
+    if draft.take(facts.ASYNC) == "async":
+        yield "mode = async"
+
+
+def _logging(draft: Draft) -> Iterator[str]:
+    if draft.take(facts.TENSORBOARD):
+        yield 'tracker "tensorboard" {}'
+    if project := draft.take(facts.WANDB):
+        yield f'tracker "wandb" {{ project = {_quoted(project)} }}'
+
+
+def _train(draft: Draft, mesh: Mesh, needed: Mapping[str, Any]) -> Iterator[str]:
+    yield f"steps = {needed['steps']}"
+    tokens = tokens_per_step(draft, mesh, sequence_length=needed["length"], micro_batch=needed["micro"])
+    if tokens is not None:
+        yield f"tokens_per_step = {tokens}"
+    if (every := draft.take(facts.LOG_EVERY)) is not None:
+        yield f"log_every = {every} steps"
+    if draft.take(facts.LOSS_CHUNKS):
+        yield "loss_chunks = auto"

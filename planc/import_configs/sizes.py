@@ -1,0 +1,137 @@
+"""The mesh and the batch of a draft: what a file leaves to the launch is worked out, or asked for."""
+
+from __future__ import annotations
+
+from planc.import_configs import facts
+from planc.import_configs.draft import Draft
+from planc.import_configs.facts import Fact
+from planc.import_configs.kind import NoteKind
+from planc.record import record
+
+
+@record
+class Missing:
+    """A value that a plan needs and nothing gives. `line` is that of the key which leaves it open."""
+
+    what: str
+    help: str
+    line: int | None = None
+
+
+@record
+class Mesh:
+    dp_replicate: int
+    dp_shard: int
+    cp: int
+    tp: int
+    is_sharded: bool
+
+    @property
+    def dp_size(self) -> int:
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """The dims of more than one rank."""
+        named = (
+            ("dp_replicate", self.dp_replicate),
+            ("dp_shard", self.dp_shard),
+            ("cp", self.cp),
+            ("tp", self.tp),
+        )
+        return tuple((name, size) for name, size in named if size > 1)
+
+
+def mesh_of(draft: Draft) -> Mesh | Missing:
+    """The sizes of all mesh dims, or what is missing for them."""
+    tp, cp = draft.take(facts.TP) or 1, draft.take(facts.CP) or 1
+    is_sharded = bool(draft.take(facts.SHARDED))
+    given = draft.peek(facts.DP_SHARD) or draft.peek(facts.DP_SIZE)
+    line = given.leaf.line if given is not None and given.leaf is not None else None
+    num_data = _num_data(draft, tp=tp, cp=cp)
+    if isinstance(num_data, Missing):
+        return num_data
+    replicate = draft.take(facts.DP_REPLICATE) or 1
+    shard = draft.take(facts.DP_SHARD)
+    if num_data is None and shard is None and given is not None and given.value is not None:
+        num_data = draft.take(facts.DP_SIZE)
+    if shard is None:
+        if num_data is None:
+            what = f"{draft.kind.title}'s file leaves the number of devices to the launch"
+            return Missing(what, "pass --gpus N", line)
+        if num_data % replicate:
+            return Missing(
+                f"{num_data} data-parallel ranks are not whole groups of {replicate}", _FITTING, line
+            )
+        draft.take(facts.DP_SIZE)
+        shard = num_data // replicate
+    elif num_data is not None and num_data != replicate * shard:
+        what = f"dp_replicate {replicate} x dp_shard {shard} is not the {num_data} ranks that remain"
+        return Missing(what, _FITTING, line)
+    nodes = draft.peek(facts.NODES)
+    if shard * cp == 1 and replicate > 1:
+        is_sharded = False
+    if not is_sharded:
+        # Data-parallel ranks without FSDP replicate: the mesh calls them so.
+        replicate, shard = replicate * shard, 1
+    elif draft.take(facts.HYBRID) and nodes is not None and replicate == 1 and shard % nodes.value == 0:
+        replicate, shard = nodes.value, shard // nodes.value
+        draft.added("mesh.dp_replicate", "hybrid sharding shards within a node, and replicates over nodes")
+    return Mesh(replicate, shard, cp, tp, is_sharded)
+
+
+_FITTING = "pass the --gpus that the degrees multiply to"
+
+
+def _num_data(draft: Draft, *, tp: int, cp: int) -> int | Missing | None:
+    """The ranks that get different samples, by the world's size or the batch's; None if neither is known."""
+    world = draft.take(facts.WORLD_SIZE)
+    if world is not None:
+        if world % (tp * cp):
+            return Missing(f"{world} devices are not whole groups of tp {tp} x cp {cp}", _FITTING)
+        return int(world // (tp * cp))
+    batch = [draft.peek(fact) for fact in (facts.GLOBAL_BATCH, facts.MICRO_BATCH, facts.ACCUMULATION)]
+    if None not in batch:
+        whole, micro, accumulation = (one.value for one in batch if one is not None)
+        if whole % (micro * accumulation) == 0:
+            return int(whole // (micro * accumulation))
+    return None
+
+
+def devices_per_node(draft: Draft, mesh: Mesh) -> int | None:
+    """The devices of a node, where the file has the number of nodes."""
+    nodes = draft.peek(facts.NODES)
+    world = mesh.dp_size * mesh.cp * mesh.tp
+    if nodes is None or world % nodes.value:
+        return None
+    return int(world // draft.take(facts.NODES))
+
+
+def tokens_per_step(draft: Draft, mesh: Mesh, *, sequence_length: int, micro_batch: int) -> int | None:
+    """The tokens of a step over all ranks; None for one micro batch of each."""
+    once = mesh.dp_size * micro_batch
+    whole = draft.peek(facts.GLOBAL_BATCH)
+    if whole is not None:
+        if whole.value % once:
+            text = (
+                f"{whole.value} sequences are not whole micro batches of {mesh.dp_size} ranks x {micro_batch}"
+            )
+            draft.set_aside(facts.GLOBAL_BATCH, text, kind=NoteKind.WRONG)
+            return None
+        accumulation = draft.peek(facts.ACCUMULATION)
+        if accumulation is not None and accumulation.value * once != whole.value:
+            text = f"{accumulation.value} x {once} sequences are not the batch of {whole.value} in the plan"
+            draft.set_aside(facts.ACCUMULATION, text, kind=NoteKind.WRONG)
+        draft.take(facts.ACCUMULATION)
+        return int(draft.take(facts.GLOBAL_BATCH)) * sequence_length
+    accumulation_steps = draft.take(facts.ACCUMULATION)
+    return None if accumulation_steps is None else accumulation_steps * once * sequence_length
+
+
+def required(draft: Draft, fact: Fact, *, because: str = "") -> int | float | str | Missing:
+    """The value of a fact that every plan has, or what to pass for it."""
+    value = draft.take(fact)
+    if value is None:
+        return Missing(f"`{fact.place}` is not in the file{because}", f"pass {fact.option}")
+    found: int | float | str = value
+    return found
