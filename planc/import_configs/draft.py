@@ -7,9 +7,10 @@ from typing import Any
 
 from planc.diagnostics.suggest import closest
 from planc.import_configs import facts
-from planc.import_configs.facts import Fact, Unread
+from planc.import_configs.facts import Fact
 from planc.import_configs.kind import Kind, Note, NoteKind, find_row, wrong
 from planc.import_configs.leaf import Leaf, written
+from planc.import_configs.readers import Unread
 from planc.plan.foreign_help import foreign_help
 from planc.record import record
 
@@ -40,6 +41,9 @@ class Draft:
         self.imported: list[Imported] = []
         self._given: dict[str, Given] = {}
         self._taken: set[str] = set()
+        self._defaults: set[str] = set()
+        self.open_lines: dict[str, int] = {}
+        """The lines of keys that leave a fact open, by the fact's name."""
 
     def give(self, fact: Fact, value: Any, leaf: Leaf | None) -> None:
         """State a fact. A second value of a file is a note."""
@@ -59,6 +63,11 @@ class Draft:
             other = f"`{first.leaf.key}` in line {first.leaf.line} is {written(first.leaf.value)}"
             self.notes.append(wrong(leaf, f"{written(leaf.value)}, but {other}, which the plan has"))
 
+    def give_default(self, fact: Fact, value: Any) -> None:
+        """State what the tool takes where a file is silent. It is a note once the plan has it."""
+        self._given[fact.name] = Given(value, None)
+        self._defaults.add(fact.name)
+
     def has(self, *facts: Fact) -> bool:
         return all(fact.name in self._given for fact in facts)
 
@@ -71,11 +80,30 @@ class Draft:
             self._taken.add(fact.name)
             if given.leaf is not None:
                 self.imported.append(Imported(given.leaf.key, given.leaf.line, fact.place))
+            elif fact.name in self._defaults:
+                text = f"{self.kind.title}'s default for what the file does not give: {written(given.value)}"
+                self.added(fact.place, text)
         return given.value
 
     def peek(self, fact: Fact) -> Given | None:
         """A fact without using it."""
         return self._given.get(fact.name)
+
+    def spread(self) -> None:
+        """State what one word of a file means in several of a plan's settings. Own keys of a file win."""
+        words = self.take(facts.STRATEGY) or ()
+        meant = [pair for word in words for pair in facts.STRATEGIES[word]]
+        stage = self.take(facts.ZERO_STAGE)
+        if stage is not None:
+            meant += facts.STAGES[stage]
+        if stage in (1, 2):
+            text = f"ZeRO-{stage} keeps whole parameters; the nearest shards them and gathers once a step"
+            self.added("fsdp.unit.reshard_after_forward", text)
+        for fact, value in meant:
+            if fact is facts.SHARDED and (given := self._given.get(fact.name)) is not None:
+                self._given[fact.name] = Given(value, given.leaf)
+            elif fact.name not in self._given:
+                self._given[fact.name] = Given(value, None)
 
     def set_aside(self, fact: Fact, text: str, *, kind: NoteKind = NoteKind.SET_ASIDE) -> None:
         """Leave a fact out of the plan, with the reason."""
@@ -123,13 +151,13 @@ def draft_of(kind: Kind, leaves: Iterable[Leaf], options: Mapping[Fact, Any]) ->
     for leaf in by_key.values():
         _read(leaf, draft)
     draft.notes += kind.faults(by_key)
+    draft.spread()
     for fact, value in kind.implied:
         if not draft.has(fact):
             draft.give(fact, value, None)
     for fact, value in kind.defaults:
         if not draft.has(fact):
-            draft.give(fact, value, None)
-            draft.added(fact.place, f"{kind.title}'s default where the file is silent: {written(value)}")
+            draft.give_default(fact, value)
     return draft
 
 
@@ -139,8 +167,9 @@ def _read(leaf: Leaf, draft: Draft) -> None:
     if row is None:
         draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, _unknown(leaf, draft.kind), leaf.line))
     elif leaf.value is None and (row.fact is None or row.fact.name not in ("shards", "data-parallel ranks")):
-        draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, "without a value", leaf.line))
+        draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, "has no value", leaf.line))
     elif row.fact is None:
+        _open(row.opens, leaf, draft)
         is_idle = leaf.value in row.harmless and type(leaf.value) in map(type, row.harmless)
         text = f"{written(leaf.value)} asks for what a plan does" if is_idle else row.reason
         draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, text, leaf.line))
@@ -148,7 +177,13 @@ def _read(leaf: Leaf, draft: Draft) -> None:
         try:
             draft.give(row.fact, (row.read or row.fact.read)(leaf.value), leaf)
         except Unread as error:
+            _open(row.fact, leaf, draft)
             draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, str(error), leaf.line))
+
+
+def _open(fact: Fact | None, leaf: Leaf, draft: Draft) -> None:
+    if fact is not None:
+        draft.open_lines.setdefault(fact.name, leaf.line)
 
 
 def _unknown(leaf: Leaf, kind: Kind) -> str:

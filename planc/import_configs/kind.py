@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -16,11 +17,13 @@ class Row:
     """A key and its counterpart: a fact, or a reason why there is none."""
 
     key: str
-    """Dotted; `*` is any one key, and `**` at the end all below."""
+    """Dotted; `*` is any one key, `lora_*` one by its start, and `**` at the end all below."""
     fact: Fact | None = None
     reason: str = ""
     read: Callable[[Value], Any] | None = None
     """Reads the value where the fact's own reader does not fit this key."""
+    opens: Fact | None = None
+    """What the key leaves open where nothing else gives it: an error for that points here."""
     harmless: tuple[Any, ...] = ()
     """Values that ask for what a plan does anyway."""
 
@@ -40,6 +43,11 @@ class Note:
     key: str
     text: str
     line: int | None = None
+
+
+def under(prefix: str, rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Rows of a table that is below another key."""
+    return tuple(replace(row, key=f"{prefix}.{row.key}") for row in rows)
 
 
 Faults = Callable[[Mapping[str, Leaf]], Iterator[Note]]
@@ -85,6 +93,9 @@ def _fits(pattern: str, path: tuple[str, ...]) -> bool:
     if parts[-1] == "**":
         parts = parts[:-1]
         path = path[: len(parts)] if len(path) >= len(parts) else path
-    return len(parts) == len(path) and all(
-        part in ("*", name) for part, name in zip(parts, path, strict=True)
-    )
+    return len(parts) == len(path) and all(map(_matches, parts, path))
+
+
+def _matches(part: str, name: str) -> bool:
+    """Whether a part of a pattern fits a key; `lora_*` fits by its start."""
+    return name.startswith(part[:-1]) if part.endswith("*") else name == part

@@ -74,14 +74,15 @@ def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator
     if mesh.tp > 1:
         in_sequence = draft.take(facts.SEQUENCE_PARALLEL)
         yield "tensor_parallel on tp", ["auto(sequence_parallel = true)" if in_sequence else "auto"]
-    if mesh.is_sharded:
+    if mesh.is_sharded or draft.has(facts.PARAM_DTYPE):
         yield _fsdp(draft, mesh, target)
     if mesh.cp > 1:
         yield _context_parallel(draft)
     if (recompute := draft.take(facts.RECOMPUTE)) not in (None, "none"):
         yield "activation_checkpoint", [f'"{block}.*" -> {recompute}' for block in target.blocks]
     if draft.take(facts.COMPILE):
-        yield "compile", [*_compile(draft, target)]
+        is_ring = mesh.cp > 1 and not draft.has(facts.ULYSSES) and draft.take(facts.ROTATE) in (None, "ring")
+        yield "compile", [*_compile(draft, target, is_ring=is_ring)]
     yield "data", [*_data(draft, target, needed)]
     lr, steps = needed["lr"], needed["steps"]
     yield "optimizer", [*optimizer_lines(draft, lr=lr, steps=steps)]
@@ -126,6 +127,12 @@ def _model(draft: Draft, source: str) -> Iterator[str]:
     yield f"hf = {source}"
     if draft.take(facts.PRETRAINED):
         yield "weights = pretrained"
+    elif not draft.has(facts.PRETRAINED):
+        draft.added(
+            "model.weights", "random; write `weights = pretrained` to train published weights further"
+        )
+    if (seed := draft.take(facts.SEED)) is not None and not draft.has(facts.MODEL_SEED):
+        yield f"seed = {seed}"
     for fact, key in (
         (facts.MODEL_SEED, "seed"),
         (facts.MODEL_DTYPE, "dtype"),
@@ -150,6 +157,9 @@ def _mesh_rest(draft: Draft, mesh: Mesh) -> Iterator[str]:
 
 def _fsdp(draft: Draft, mesh: Mesh, target: Target) -> Block:
     lines = []
+    if not mesh.is_sharded:
+        draft.added("fsdp", "of one shard: it gives replicas their dtype of compute, as mixed precision does")
+    draft.take(facts.UNITS)
     if mesh.dp_replicate > 1:
         lines.append("replicate_on = dp_replicate")
     param = draft.take(facts.PARAM_DTYPE)
@@ -167,7 +177,7 @@ def _fsdp(draft: Draft, mesh: Mesh, target: Target) -> Block:
 
 
 def _context_parallel(draft: Draft) -> Block:
-    rotate = draft.take(facts.ROTATE)
+    rotate = "ulysses" if draft.has(facts.ULYSSES) else draft.take(facts.ROTATE)
     lines = [f"rotate = {rotate}"] if rotate else []
     if balancer := draft.take(facts.BALANCER):
         lines.append(f"load_balancer = {balancer}")
@@ -175,7 +185,10 @@ def _context_parallel(draft: Draft) -> Block:
     return "context_parallel on cp", lines
 
 
-def _compile(draft: Draft, target: Target) -> Iterator[str]:
+def _compile(draft: Draft, target: Target, *, is_ring: bool) -> Iterator[str]:
+    if is_ring and not draft.has(facts.FULLGRAPH):
+        draft.added("compile.fullgraph", "false: ring attention can't be traced as one graph")
+        yield "fullgraph = false"
     for fact, key in ((facts.FULLGRAPH, "fullgraph"), (facts.DYNAMIC, "dynamic")):
         value = draft.take(fact)
         if value is not None:
@@ -204,6 +217,7 @@ def _data(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator[s
     if draft.take(facts.PACKING) is not None:
         yield f"packing = {'isolate' if draft.take(facts.PACKING) else 'none'}"
     seed = draft.take(facts.SHUFFLE_SEED)
+    seed = draft.take(facts.SEED) if seed is None else seed
     if seed is not None:
         yield f"shuffle_seed = {seed}"
 
@@ -221,9 +235,14 @@ def _checkpoint(draft: Draft) -> Iterator[str]:
 
 
 def _logging(draft: Draft) -> Iterator[str]:
-    if draft.take(facts.TENSORBOARD):
+    trackers = draft.take(facts.TRACKERS)
+    if draft.take(facts.TENSORBOARD) or "tensorboard" in (trackers or ()):
         yield 'tracker "tensorboard" {}'
-    if project := draft.take(facts.WANDB):
+    project = draft.take(facts.WANDB) if trackers is None or "wandb" in trackers else None
+    if project is None and "wandb" in (trackers or ()):
+        project = draft.kind.name
+        draft.added("logging.tracker", f'Weights & Biases takes a project: "{project}"')
+    if project is not None:
         yield f'tracker "wandb" {{ project = {_quoted(project)} }}'
 
 

@@ -78,6 +78,8 @@ def _schedule(draft: Draft, *, lr: float, steps: int) -> str:
 
 def _warmup(draft: Draft, *, steps: int) -> int:
     warmup, ratio = draft.take(facts.WARMUP), draft.peek(facts.WARMUP_RATIO)
+    if warmup is not None and 0 < warmup < 1:
+        warmup = math.ceil(warmup * steps)
     if ratio is not None and warmup:
         text = f"{warmup} steps of warm-up are given too, which win"
         draft.set_aside(facts.WARMUP_RATIO, text, kind=NoteKind.WRONG if ratio.value else NoteKind.SET_ASIDE)

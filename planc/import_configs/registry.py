@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from planc.import_configs.kind import Kind
+from planc.import_configs.kinds.accelerate import ACCELERATE
+from planc.import_configs.kinds.automodel import AUTOMODEL
+from planc.import_configs.kinds.axolotl import AXOLOTL
+from planc.import_configs.kinds.deepspeed import DEEPSPEED
 from planc.import_configs.kinds.torchtitan import TORCHTITAN
+from planc.import_configs.kinds.training_arguments import TRAINING_ARGUMENTS
 
-KINDS: tuple[Kind, ...] = (TORCHTITAN,)
+KINDS: tuple[Kind, ...] = (TORCHTITAN, ACCELERATE, DEEPSPEED, AUTOMODEL, AXOLOTL, TRAINING_ARGUMENTS)
 BY_NAME = {kind.name: kind for kind in KINDS}

@@ -44,8 +44,8 @@ class Mesh:
 
 def mesh_of(draft: Draft) -> Mesh | Missing:
     """The sizes of all mesh dims, or what is missing for them."""
-    tp, cp = draft.take(facts.TP) or 1, draft.take(facts.CP) or 1
-    is_sharded = bool(draft.take(facts.SHARDED))
+    tp, cp = draft.take(facts.TP) or 1, draft.take(facts.ULYSSES) or draft.take(facts.CP) or 1
+    is_sharded = _is_sharded(draft)
     given = draft.peek(facts.DP_SHARD) or draft.peek(facts.DP_SIZE)
     line = given.leaf.line if given is not None and given.leaf is not None else None
     num_data = _num_data(draft, tp=tp, cp=cp)
@@ -78,6 +78,17 @@ def mesh_of(draft: Draft) -> Mesh | Missing:
         replicate, shard = nodes.value, shard // nodes.value
         draft.added("mesh.dp_replicate", "hybrid sharding shards within a node, and replicates over nodes")
     return Mesh(replicate, shard, cp, tp, is_sharded)
+
+
+def _is_sharded(draft: Draft) -> bool:
+    """Whether the file shards parameters: it says so, or gives the ranks to shard over."""
+    shard = draft.peek(facts.DP_SHARD)
+    if shard is None or shard.value is None or shard.value == 1 or (own := draft.peek(facts.SHARDED)) is None:
+        return bool(draft.take(facts.SHARDED))
+    if not own.value:
+        text = f"it does not shard, but `{facts.DP_SHARD.place}` is {shard.value}, which the plan has"
+        draft.set_aside(facts.SHARDED, text, kind=NoteKind.WRONG)
+    return True
 
 
 _FITTING = "pass the --gpus that the degrees multiply to"
@@ -128,10 +139,12 @@ def tokens_per_step(draft: Draft, mesh: Mesh, *, sequence_length: int, micro_bat
     return None if accumulation_steps is None else accumulation_steps * once * sequence_length
 
 
-def required(draft: Draft, fact: Fact, *, because: str = "") -> int | float | str | Missing:
+def required(draft: Draft, fact: Fact) -> int | float | str | Missing:
     """The value of a fact that every plan has, or what to pass for it."""
     value = draft.take(fact)
     if value is None:
-        return Missing(f"`{fact.place}` is not in the file{because}", f"pass {fact.option}")
+        line = draft.open_lines.get(fact.name)
+        what = "this leaves" if line is not None else "the file leaves"
+        return Missing(f"{what} `{fact.place}` open", f"pass {fact.option}", line)
     found: int | float | str = value
     return found

@@ -16,6 +16,7 @@ from planc.import_configs import facts
 from planc.import_configs.detect import Undetected
 from planc.import_configs.facts import Fact
 from planc.import_configs.importing import Result, import_config
+from planc.import_configs.kind import NoteKind
 from planc.import_configs.lowering import Target
 from planc.import_configs.registry import KINDS
 from planc.source import SourceFile
@@ -29,6 +30,16 @@ LOADERS = {".toml": tomllib.loads, ".json": json.loads, ".yaml": yaml.safe_load,
 
 OPTIONS: dict[str, dict[Fact, Any]] = {
     "torchtitan": {},
+    "accelerate": {
+        facts.SEQUENCE_LENGTH: 256,
+        facts.MICRO_BATCH: 2,
+        facts.STEPS: 400,
+        facts.LR: 1e-4,
+    },
+    "deepspeed": {facts.SEQUENCE_LENGTH: 256, facts.MICRO_BATCH: 2, facts.STEPS: 700, facts.LR: 3e-5},
+    "automodel": {},
+    "axolotl": {},
+    "training-arguments": {facts.SEQUENCE_LENGTH: 256},
 }
 """What files of a kind never have, and a launch gives."""
 
@@ -49,9 +60,10 @@ def loaded(path: Path) -> dict[str, Any]:
     return dict(flat(LOADERS[path.suffix](path.read_text(encoding="utf-8"))))
 
 
-def imported(path: Path, **more: Any) -> Result:
+def imported(path: Path) -> Result:
     kind = path.parent.name
-    options = {facts.MODEL: MODEL, facts.WORLD_SIZE: 8, **OPTIONS[kind]}
+    gpus = {} if kind == "accelerate" else {facts.WORLD_SIZE: 8}
+    options = {facts.MODEL: MODEL, **gpus, **OPTIONS[kind]}
     target = Target(lambda name: False, blocks_known=True)
     content = path.read_bytes()
     result = import_config(content, name=path.name, from_kind=None, options=options, target=target)
@@ -89,3 +101,266 @@ def test_the_plan_parses_and_passes_the_check(path: Path) -> None:
 
 def test_every_kind_has_configs() -> None:
     assert {path.parent.name for path in FILES} == {kind.name for kind in KINDS}
+
+
+def plan_of(path: Path) -> Any:
+    """The resolved plan of an imported config."""
+    result = imported(path)
+    assert result.text is not None
+    bound = check_source(SourceFile("imported.plan", result.text), base=ROOT).bound
+    assert bound is not None
+    return bound.plan
+
+
+_ADAM = "optimizer.kind"
+ARRIVALS: dict[str, dict[str, str]] = {
+    "torchtitan": {
+        "training.local_batch_size": "data.micro_batch",
+        "training.seq_len": "data.sequence_length",
+        "training.steps": "train.steps",
+        "training.max_norm": "optimizer.clip_grad_norm",
+        "training.dtype": "model.dtype",
+        "training.mixed_precision_param": "fsdp.param_dtype",
+        "training.mixed_precision_reduce": "fsdp.reduce_dtype",
+        "training.enable_cpu_offload": "fsdp.cpu_offload",
+        "training.seed": "model.seed",
+        "debug.seed": "model.seed",
+        "optimizer.lr": f"{_ADAM}.lr",
+        "optimizer.eps": f"{_ADAM}.eps",
+        "lr_scheduler.warmup_steps": "optimizer.schedule.warmup",
+        "lr_scheduler.min_lr_factor": "optimizer.schedule.min_factor",
+        "parallelism.tensor_parallel_degree": "mesh.tp",
+        "parallelism.context_parallel_degree": "mesh.cp",
+        "parallelism.data_parallel_replicate_degree": "mesh.dp_replicate",
+        "metrics.log_freq": "train.log_every",
+        "comm.init_timeout_seconds": "mesh.timeout",
+    },
+    "accelerate": {
+        "parallelism_config.parallelism_config_tp_size": "mesh.tp",
+        "parallelism_config.parallelism_config_cp_size": "mesh.cp",
+        "parallelism_config.parallelism_config_sp_size": "mesh.cp",
+        "parallelism_config.parallelism_config_dp_replicate_size": "mesh.dp_replicate",
+        "fsdp_config.fsdp_offload_params": "fsdp.cpu_offload",
+        "deepspeed_config.gradient_clipping": "optimizer.clip_grad_norm",
+        "num_processes": "mesh.world_size",
+    },
+    "deepspeed": {
+        "train_micro_batch_size_per_gpu": "data.micro_batch",
+        "gradient_clipping": "optimizer.clip_grad_norm",
+        "optimizer.params.betas": f"{_ADAM}.betas",
+        "optimizer.params.eps": f"{_ADAM}.eps",
+        "optimizer.params.weight_decay": f"{_ADAM}.weight_decay",
+        "optimizer.params.momentum": f"{_ADAM}.momentum",
+        "scheduler.params.warmup_num_steps": "optimizer.schedule.warmup",
+        "scheduler.params.cos_min_ratio": "optimizer.schedule.min_factor",
+        "tensor_parallel.autotp_size": "mesh.tp",
+        "steps_per_print": "train.log_every",
+    },
+    "automodel": {
+        "step_scheduler.local_batch_size": "data.micro_batch",
+        "step_scheduler.max_steps": "train.steps",
+        "rng.seed": "model.seed",
+        "seed": "data.shuffle_seed",
+        "distributed.tp_size": "mesh.tp",
+        "distributed.cp_size": "mesh.cp",
+        "distributed.dp_replicate_size": "mesh.dp_replicate",
+        "optimizer.lr": f"{_ADAM}.lr",
+        "optimizer.betas": f"{_ADAM}.betas",
+        "optimizer.eps": f"{_ADAM}.eps",
+        "optimizer.weight_decay": f"{_ADAM}.weight_decay",
+        "lr_scheduler.lr_warmup_steps": "optimizer.schedule.warmup",
+        "max_grad_norm": "optimizer.clip_grad_norm",
+        "dataset.seq_length": "data.sequence_length",
+    },
+    "axolotl": {
+        "sequence_len": "data.sequence_length",
+        "micro_batch_size": "data.micro_batch",
+        "max_steps": "train.steps",
+        "learning_rate": f"{_ADAM}.lr",
+        "weight_decay": f"{_ADAM}.weight_decay",
+        "adam_epsilon": f"{_ADAM}.eps",
+        "max_grad_norm": "optimizer.clip_grad_norm",
+        "warmup_steps": "optimizer.schedule.warmup",
+        "cosine_min_lr_ratio": "optimizer.schedule.min_factor",
+        "tensor_parallel_size": "mesh.tp",
+        "context_parallel_size": "mesh.cp",
+        "dp_replicate_size": "mesh.dp_replicate",
+        "seed": "data.shuffle_seed",
+        "logging_steps": "train.log_every",
+        "save_steps": "checkpoint.save_every",
+        "save_total_limit": "checkpoint.keep_last",
+    },
+    "training-arguments": {
+        "per_device_train_batch_size": "data.micro_batch",
+        "max_steps": "train.steps",
+        "learning_rate": f"{_ADAM}.lr",
+        "weight_decay": f"{_ADAM}.weight_decay",
+        "adam_epsilon": f"{_ADAM}.eps",
+        "max_grad_norm": "optimizer.clip_grad_norm",
+        "seed": "model.seed",
+        "data_seed": "data.shuffle_seed",
+        "logging_steps": "train.log_every",
+        "save_total_limit": "checkpoint.keep_last",
+        "lr_scheduler_kwargs.min_lr_rate": "optimizer.schedule.min_factor",
+        "parallelism_config.tp_size": "mesh.tp",
+        "max_length": "data.sequence_length",
+        "ddp_timeout": "mesh.timeout",
+    },
+}
+"""Keys and the settings that have their values, kept apart from the importer's own table."""
+
+
+def value_at(plan: Any, path: str) -> Any:
+    for name in path.split("."):
+        plan = getattr(plan, name)
+    return plan
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_values_arrive_as_they_are(path: Path) -> None:
+    source, plan = loaded(path), plan_of(path)
+    for key, place in ARRIVALS[path.parent.name].items():
+        value = source.get(key)
+        if value in (None, "auto", "none") or (key == "warmup_steps" and value != int(value)):
+            continue
+        found = value_at(plan, place)
+        if isinstance(value, list):
+            assert tuple(found) == tuple(map(float, value)), (key, place)
+        elif isinstance(found, bool) or not isinstance(found, int | float):
+            assert found == value or str(found) == value, (key, place)
+        else:
+            assert float(found) == float(value), (key, place)
+
+
+STEP_SIZES = [
+    ("torchtitan/batch.toml", 64),
+    ("deepspeed/numbers_zero3.json", 64),
+    ("automodel/full.yaml", 64),
+    ("automodel/context.yaml", 64),
+    ("accelerate/zero1.yaml", 8 * 2 * 2),
+    ("axolotl/full.yaml", 8 * 2 * 4),
+    ("axolotl/meshes.yaml", 2 * 2 * 4),
+    ("training-arguments/replicas.json", 8 * 2 * 4),
+]
+"""Sequences of a step: micro batch x accumulation x data-parallel ranks of eight."""
+
+
+@pytest.mark.parametrize(("name", "sequences"), STEP_SIZES, ids=lambda value: str(value))
+def test_accumulation_becomes_tokens_per_step(name: str, sequences: int) -> None:
+    plan = plan_of(CONFIGS / name)
+    assert plan.train.tokens_per_step == sequences * plan.data.sequence_length
+
+
+MESHES = [
+    ("torchtitan/plain.toml", (1, 8, 1, 1), True),
+    ("torchtitan/hybrid.toml", (2, 4, 1, 1), True),
+    ("torchtitan/replicas.toml", (8, 1, 1, 1), True),
+    ("accelerate/full_shard.yaml", (1, 8, 1, 1), True),
+    ("accelerate/hybrid_two_nodes.yaml", (2, 4, 1, 1), True),
+    ("accelerate/no_shard.yaml", (8, 1, 1, 1), True),
+    ("accelerate/replicas.yaml", (8, 1, 1, 1), False),
+    ("accelerate/context_ring.yaml", (1, 2, 4, 1), True),
+    ("accelerate/tensor_and_hybrid.yaml", (2, 2, 1, 2), True),
+    ("accelerate/ulysses.yaml", (1, 4, 2, 1), True),
+    ("deepspeed/tensor_parallel.json", (1, 4, 1, 2), True),
+    ("deepspeed/auto_zero0.json", (8, 1, 1, 1), False),
+    ("automodel/manager.yaml", (1, 4, 1, 2), True),
+    ("automodel/replicas.yaml", (8, 1, 1, 1), True),
+    ("axolotl/full.yaml", (8, 1, 1, 1), True),
+    ("axolotl/meshes.yaml", (1, 2, 2, 2), True),
+    ("axolotl/full_fsdp2.yaml", (1, 8, 1, 1), True),
+    ("axolotl/full_sharded.yaml", (1, 8, 1, 1), True),
+    ("axolotl/hybrid.yaml", (2, 4, 1, 1), True),
+    ("training-arguments/grad_op.json", (1, 8, 1, 1), True),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes", "has_fsdp"), MESHES, ids=lambda value: str(value))
+def test_degrees_become_mesh_dims(name: str, sizes: tuple[int, ...], has_fsdp: bool) -> None:
+    plan = plan_of(CONFIGS / name)
+    mesh = plan.mesh
+    assert (mesh.dp_replicate, mesh.dp_shard, mesh.cp, mesh.tp) == sizes
+    assert (plan.fsdp is not None) == has_fsdp
+
+
+SETTINGS = [
+    ("torchtitan/tensor.toml", '"model.layers.*" -> unit(reshard_after_forward = false)'),
+    ("torchtitan/tensor.toml", "auto(sequence_parallel = true)"),
+    ("torchtitan/context.toml", "rotate = ring"),
+    (
+        "torchtitan/stable_decay.toml",
+        "schedule = wsd(warmup = 100 steps, decay = 150 steps, min_factor = 0.1)",
+    ),
+    ("torchtitan/cosine.toml", "schedule = cosine(warmup = 100 steps, min_factor = 0.05)"),
+    ("torchtitan/saved.toml", "mode = async"),
+    ("torchtitan/saved.toml", "save_every = 200 steps"),
+    ("torchtitan/plain.toml", '"model.layers.*" -> selective'),
+    ("torchtitan/plain.toml", '"model.layers.*" -> region'),
+    ("torchtitan/in_backward.toml", "implementation = foreach"),
+    ("accelerate/full_shard.yaml", "param_dtype = bfloat16"),
+    ("accelerate/shard_grad_op.yaml", "reshard_after_forward = false"),
+    ("accelerate/shard_grad_op.yaml", '"model.layers.*" -> full'),
+    ("accelerate/ulysses.yaml", "rotate = ulysses"),
+    ("accelerate/replicas_compiled.yaml", "fullgraph = true"),
+    ("accelerate/zero3_offloaded.yaml", "cpu_offload = true"),
+    ("deepspeed/numbers_zero2_decay.json", "schedule = linear(warmup = 80 steps)"),
+    ("deepspeed/cosine.json", "schedule = cosine(warmup = 70 steps, min_factor = 0.1)"),
+    ("deepspeed/momentum.json", "kind = sgd(lr = 3e-5, momentum = 0.85, weight_decay = 1e-4)"),
+    ("automodel/full.yaml", "schedule = cosine(warmup = 12 steps, min_factor = 0.1)"),
+    ("automodel/stable.yaml", "wsd(warmup = 12 steps, decay = 20 steps, min_factor = 0.1)"),
+    ("automodel/full.yaml", "timeout = 300 s"),
+    ("automodel/full.yaml", "weights = pretrained"),
+    ("automodel/packed.yaml", "sequence_length = 256"),
+    ("axolotl/ratios.yaml", "schedule = cosine(warmup = 25 steps)"),
+    ("axolotl/local_file.yaml", 'source = jsonl("data/texts.jsonl")'),
+    ("axolotl/full.yaml", "packing = isolate"),
+    ("axolotl/liger.yaml", "loss_chunks = auto"),
+    ("axolotl/tuned.yaml", 'tracker "wandb"'),
+    ("training-arguments/warmup_below_one.json", "schedule = cosine(warmup = 32 steps)"),
+    ("training-arguments/linear_ratio.json", "schedule = linear(warmup = 40 steps)"),
+    ("training-arguments/lowest_rate.json", "min_factor = 0.1"),
+    ("training-arguments/stable_decay.json", "wsd(warmup = 40 steps, decay = 100 steps)"),
+    ("training-arguments/replicas.json", 'tracker "tensorboard"'),
+    ("training-arguments/replicas.json", "betas = [0.88, 0.97], eps = 1e-7"),
+]
+
+
+@pytest.mark.parametrize(("name", "line"), SETTINGS, ids=lambda value: str(value)[:40])
+def test_a_word_of_a_tool_becomes_its_setting(name: str, line: str) -> None:
+    text = imported(CONFIGS / name).text
+    assert text is not None and line in text, text
+
+
+FAULTS = [
+    ("torchtitan/in_backward.toml", "optimizer.early_step_in_backward"),
+    ("torchtitan/dense_8b.toml", "parallelism.enable_async_tensor_parallel"),
+    ("torchtitan/dense_8b.toml", "checkpoint.export_dtype"),
+    ("torchtitan/batch_not_whole.toml", "training.global_batch_size"),
+    ("accelerate/not_wrapped.yaml", "fsdp_config.fsdp_auto_wrap_policy"),
+    ("accelerate/fsdp2_with_old_strategy.yaml", "fsdp_config.fsdp_sharding_strategy"),
+    ("accelerate/replicas_with_tp.yaml", "parallelism_config.parallelism_config_dp_replicate_size"),
+    ("accelerate/context_ring.yaml", "parallelism_config.parallelism_config_cp_size"),
+    ("accelerate/unread_fsdp.yaml", "fsdp_config.fsdp_activation_checkpointing"),
+    ("deepspeed/both_halves.json", "fp16.enabled"),
+    ("deepspeed/offloaded_by_stage_2.json", "zero_optimization.offload_param.device"),
+    ("deepspeed/offloaded_by_stage_2.json", "zero_optimization.stage3_max_live_parameters"),
+    ("deepspeed/another_rate.json", "optimizer.params.lr"),
+    ("deepspeed/batches_disagree.json", "gradient_accumulation_steps"),
+    ("automodel/adam_with_decay.yaml", "optimizer.weight_decay"),
+    ("automodel/packs_too_short.yaml", "packed_sequence.packed_sequence_size"),
+    ("axolotl/eight_bits.yaml", "load_in_8bit"),
+    ("axolotl/recomputed_twice.yaml", "fsdp_config.activation_checkpointing"),
+    ("axolotl/packs_without_lengths.yaml", "sample_packing"),
+    ("axolotl/zero_and_fsdp.yaml", "deepspeed"),
+    ("training-arguments/by_rank_means.json", "average_tokens_across_devices"),
+    ("training-arguments/chooses_the_best.json", "load_best_model_at_end"),
+    ("training-arguments/both_warmups.json", "warmup_ratio"),
+    ("training-arguments/two_halves.json", "fp16"),
+    ("training-arguments/epochs_and_steps.json", "num_train_epochs"),
+]
+
+
+@pytest.mark.parametrize(("name", "key"), FAULTS, ids=lambda value: str(value))
+def test_a_known_fault_is_named_at_its_key(name: str, key: str) -> None:
+    notes = imported(CONFIGS / name).notes
+    assert key in {note.key for note in notes if note.kind is NoteKind.WRONG}

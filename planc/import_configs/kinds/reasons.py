@@ -29,3 +29,29 @@ SELECTIVE = "`selective` in a plan keeps attention and every second matmul, with
 TOKENIZER = 'write `tokenizer = file("path/to/tokenizer.json")` in `data`'
 WANDB = 'write `tracker "wandb" { project = "name" }` in `logging`'
 WHOLE_STATE = 'every checkpoint has the whole state; `export "hf"` writes weights alone'
+BUCKETS = (
+    "FSDP2 gathers and reduces a layer at a time, ahead of need: there are no buckets or thresholds to set"
+)
+CP_BACKEND = "planc has its own ring, all-gather and Ulysses attention (`rotate` in `context_parallel`)"
+DS_RECOMPUTE = (
+    'this table alone recomputes nothing; write `activation_checkpoint { "model.layers.*" -> full }`'
+)
+EPOCHS = "planc counts steps, not epochs: pass --steps"
+FSDP2 = "FSDP2 does this itself"
+HALF = "planc does not scale the loss, which float16 needs: train in bfloat16"
+LAUNCH = "part of the launch, not of a plan: `planc launch` prints the commands"
+LORA = 'planc does not have LoRA or other adapters: `"pattern" -> group(lr = 0.0)` freezes parameters'
+OFFLOADED = (
+    "`cpu_offload = true` in `fsdp` offloads parameters, gradients and optimizer state, without options"
+)
+SHARDED_STATE = "checkpoints are sharded, and load on any mesh"
+SLICES = "each rank reads its own slices of the weights"
+UNITS = 'units are patterns of module names: `"model.layers.*" -> unit`'
+WARMS_FROM_ZERO = "warm-up in a plan starts from zero"
+CHATS = 'write `source = chat("data/*.jsonl", train_on = assistant)` for conversations in local files'
+HUB_UPLOAD = 'planc does not upload; `export "hf"` in `checkpoint` writes a directory that transformers loads'
+LOSS = "planc trains on next-token cross-entropy and does not have another loss"
+PACKS = "`packing` in `data` is attend, isolate or none"
+REENTRANT = "recomputation in a plan has no options; it is never reentrant"
+REMOTE_CODE = "planc never runs code of a model repository"
+TOKEN_MEAN = "a plan averages the loss over all tokens of a step"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from planc.import_configs import facts
-from planc.import_configs.facts import Unread, among
+from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Note, Row, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.leaf import Leaf, Value, written
+from planc.import_configs.readers import Unread, among
 
 
 def _reshards(value: Value) -> bool:
@@ -18,11 +18,11 @@ def _reshards(value: Value) -> bool:
 def _batch(value: Value) -> int:
     if value == -1:
         raise Unread("-1 is one micro batch of each rank, as in a plan without `tokens_per_step`")
-    return facts.count(value)
+    return readers.count(value)
 
 
 def _decay_type(value: Value) -> str:
-    word = facts.text(value).lower()
+    word = readers.text(value).lower()
     if word in ("linear", "cosine"):
         return word
     raise Unread(f"planc decays linearly or by a cosine, not by {written(value)}")
@@ -164,7 +164,7 @@ _PARTS = (
 
 
 def _fused(value: Value) -> str:
-    return "fused" if facts.flag(value) else "for_loop"
+    return "fused" if readers.flag(value) else "for_loop"
 
 
 def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
@@ -212,6 +212,7 @@ TORCHTITAN = Kind(
         (facts.PARAM_DTYPE, "bfloat16"),
         (facts.REDUCE_DTYPE, "float32"),
         (facts.RECOMPUTE, "selective"),
+        (facts.ROTATE, "allgather"),
     ),
     faults=_faults,
 )

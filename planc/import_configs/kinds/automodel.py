@@ -1,0 +1,199 @@
+"""NeMo Automodel's YAML recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planc.import_configs import facts, readers
+from planc.import_configs.kind import Kind, Note, NoteKind, Row, wrong
+from planc.import_configs.kinds import reasons as why
+from planc.import_configs.leaf import Leaf, Value, written
+from planc.import_configs.readers import Unread
+
+
+def _optimizer(value: Value) -> str:
+    name = readers.text(value).rpartition(".")[2]
+    if name.lower() in ("adam", "adamw", "fusedadam", "flashadamw"):
+        return "adamw"
+    return readers.optimizer(name)
+
+
+def _pretrained(value: Value) -> bool:
+    name = readers.text(value).rpartition(".")[2]
+    if name in ("from_pretrained", "from_config"):
+        return name == "from_pretrained"
+    raise Unread(why.OWN_MODEL)
+
+
+def _sharded(value: Value) -> bool:
+    word = readers.text(value).lower().rpartition(".")[2]
+    if word in ("fsdp2", "fsdp2manager", "ddp", "ddpmanager"):
+        return word.startswith("fsdp2")
+    raise Unread(f"planc shards by FSDP2, not by {written(value)}")
+
+
+def _dtype(value: Value) -> str:
+    if isinstance(value, str) and value.lower() == "auto":
+        raise Unread("`auto` takes config.json's dtype; a plan's `dtype` is float32 unless it says otherwise")
+    return readers.dtype(value)
+
+
+def _packed(value: Value) -> int:
+    if value in (0, None):
+        raise Unread("0: documents are not packed")
+    return readers.count(value)
+
+
+def _schedule(value: Value) -> str:
+    if isinstance(value, str) and value.upper() == "WSD":
+        return "wsd"
+    return readers.schedule(value)
+
+
+_EVALUATED = ("validation_dataset", "validation_dataloader", "validation_datasets", "val_dataset")
+_ROWS = (
+    Row("recipe", reason=why.LABEL),
+    Row("recipe.**", reason=why.LABEL),
+    Row("seed", facts.SEED),
+    Row("rng.seed", facts.SEED),
+    Row("rng.**", reason=why.DETERMINISTIC),
+    Row("step_scheduler.global_batch_size", facts.GLOBAL_BATCH),
+    Row("step_scheduler.local_batch_size", facts.MICRO_BATCH),
+    Row("step_scheduler.max_steps", facts.STEPS),
+    Row("step_scheduler.num_epochs", reason=why.EPOCHS, opens=facts.STEPS),
+    Row("step_scheduler.ckpt_every_steps", facts.SAVE_EVERY),
+    Row("step_scheduler.val_every_steps", reason=why.EVALUATION),
+    Row("step_scheduler.**", reason=why.INTERNAL),
+    Row("dist_env.backend", facts.BACKEND),
+    Row("dist_env.timeout_minutes", facts.TIMEOUT_MINUTES),
+    Row("dist_env.**", reason=why.INTERNAL),
+    Row("model.pretrained_model_name_or_path", facts.MODEL),
+    Row("model.config.pretrained_model_name_or_path", facts.MODEL),
+    Row("model.revision", facts.REVISION),
+    Row("model._target_", facts.PRETRAINED, read=_pretrained),
+    Row("model.torch_dtype", facts.MODEL_DTYPE, read=_dtype),
+    Row("model.dtype", facts.MODEL_DTYPE, read=_dtype),
+    Row("model.attn_implementation", facts.ATTENTION),
+    Row("model.trust_remote_code", reason=why.REMOTE_CODE, harmless=(False,)),
+    Row("model.use_liger_kernel", reason="planc runs transformers' own modules", harmless=(False,)),
+    Row("model.**", reason=why.OWN_MODEL),
+    Row("distributed.strategy", facts.SHARDED, read=_sharded),
+    Row("distributed._target_", facts.SHARDED, read=_sharded),
+    Row("distributed.dp_size", facts.DP_SIZE),
+    Row(
+        "distributed.dp_replicate_size",
+        facts.DP_REPLICATE,
+        read=lambda value: readers.rest_or_count(value) or 1,
+    ),
+    Row("distributed.tp_size", facts.TP, read=lambda value: readers.rest_or_count(value) or 1),
+    Row("distributed.cp_size", facts.CP, read=lambda value: readers.rest_or_count(value) or 1),
+    Row("distributed.pp_size", reason=why.PIPELINE, harmless=(1, "none")),
+    Row("distributed.ep_size", reason=why.EXPERTS, harmless=(1, "none")),
+    Row("distributed.sequence_parallel", facts.SEQUENCE_PARALLEL),
+    Row("distributed.activation_checkpointing", facts.RECOMPUTE),
+    Row("distributed.reshard_after_forward", facts.RESHARD),
+    Row("distributed.mp_policy.param_dtype", facts.PARAM_DTYPE),
+    Row("distributed.mp_policy.reduce_dtype", facts.REDUCE_DTYPE),
+    Row("distributed.mp_policy.**", reason="a module's outputs have `param_dtype`"),
+    Row("distributed.offload_policy.**", reason="write `cpu_offload = true` in `fsdp`"),
+    Row("distributed.pipeline.**", reason=why.PIPELINE),
+    Row("distributed.moe.**", reason=why.EXPERTS),
+    Row("distributed.**", reason=why.FSDP2),
+    Row("distributed_config.**", reason=why.FSDP2),
+    Row("parallelizer.**", reason="planc's rules are patterns in `tensor_parallel` and `fsdp`"),
+    Row("autopipeline.**", reason=why.PIPELINE),
+    Row("loss_fn", reason=why.LOSS),
+    Row("loss_fn.**", reason=why.LOSS),
+    Row("dataset.path_or_dataset_id", facts.DATA),
+    Row("dataset.path_or_dataset", facts.DATA),
+    Row("dataset.dataset_name", facts.DATA),
+    Row("dataset.seq_length", facts.SEQUENCE_LENGTH),
+    Row("dataset.**", reason=why.CHATS),
+    Row("packed_sequence.packed_sequence_size", facts.SEQUENCE_LENGTH, read=_packed),
+    Row("packed_sequence.**", reason=why.PACKS),
+    Row("dataloader.**", reason=why.LOADER),
+    *(Row(f"{key}.**", reason=why.EVALUATION) for key in _EVALUATED),
+    Row("optimizer._target_", facts.OPTIMIZER, read=_optimizer),
+    Row("optimizer.lr", facts.LR),
+    Row("optimizer.betas", facts.BETAS),
+    Row("optimizer.eps", facts.EPS),
+    Row("optimizer.weight_decay", facts.WEIGHT_DECAY),
+    Row("optimizer.**", reason="the optimizer in a plan does not have this argument"),
+    Row("lr_scheduler.lr_decay_style", facts.SCHEDULE, read=_schedule),
+    Row("lr_scheduler.lr_warmup_steps", facts.WARMUP),
+    Row("lr_scheduler.min_lr", facts.MIN_LR),
+    Row("lr_scheduler.lr_wsd_decay_steps", facts.DECAY_STEPS),
+    Row("lr_scheduler.lr_decay_steps", reason="a schedule ends with the last step of `train.steps`"),
+    Row("lr_scheduler.init_lr", reason=why.WARMS_FROM_ZERO, harmless=(0, 0.0)),
+    Row("lr_scheduler.**", reason="the schedule in a plan does not have this argument"),
+    Row("clip_grad_norm.max_norm", facts.CLIP),
+    Row("max_grad_norm", facts.CLIP),
+    Row("clip_grad_norm.**", reason="`clip_grad_norm` clips the global norm of all gradients"),
+    Row("checkpoint.enabled", facts.SAVES),
+    Row("checkpoint.checkpoint_dir", reason=why.RUN_DIR),
+    Row("checkpoint.model_save_format", reason=why.EXPORT),
+    Row("checkpoint.save_consolidated", reason=why.EXPORT),
+    Row("checkpoint.is_async", facts.ASYNC, read=lambda value: "async" if readers.flag(value) else "sync"),
+    Row("checkpoint.**", reason=why.LOADING),
+    Row("compile.enabled", facts.COMPILE),
+    Row("compile.fullgraph", facts.FULLGRAPH),
+    Row("compile.dynamic", facts.DYNAMIC),
+    Row("compile.**", reason=why.COMPILED),
+    Row("peft", reason=why.LORA),
+    Row("peft.**", reason=why.LORA),
+    Row("fp8.**", reason=why.FLOAT8),
+    Row("quantization.**", reason=why.FLOAT8),
+    Row("qat.**", reason=why.FLOAT8),
+    Row("wandb.project", facts.WANDB),
+    Row("wandb.**", reason=why.LOGS),
+    Row("mlflow.**", reason=why.LOGS),
+    Row("logger.**", reason=why.LOGS),
+    Row("benchmark.**", reason=why.PROFILE),
+    Row("nsys.**", reason=why.PROFILE),
+    Row("ci.**", reason=why.LAUNCH),
+    Row("slurm.**", reason=why.LAUNCH),
+)
+
+
+def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
+    kind, decay = leaves.get("optimizer._target_"), leaves.get("optimizer.weight_decay")
+    if kind is not None and str(kind.value).endswith(".Adam") and decay is not None and decay.value:
+        text = "Adam adds decay to the gradient and then scales it; AdamW decays the weights"
+        yield Note(NoteKind.WRONG, decay.key, f"{text}, as the plan does", decay.line)
+    in_sequence, tp = leaves.get("distributed.sequence_parallel"), leaves.get("distributed.tp_size")
+    if (
+        in_sequence is not None
+        and in_sequence.value is True
+        and (tp is None or tp.value in (1, "none", None))
+    ):
+        yield wrong(in_sequence, "without tensor parallelism it does nothing")
+    data, packed = leaves.get("dataset.seq_length"), leaves.get("packed_sequence.packed_sequence_size")
+    if packed is not None and data is not None and _fits_no_document(packed.value, data.value):
+        text = f"documents of up to {written(data.value)} tokens do not fit into packs"
+        yield wrong(packed, f"{text} of {written(packed.value)}")
+
+
+def _fits_no_document(pack: Value, document: Value) -> bool:
+    return isinstance(pack, int) and isinstance(document, int) and 0 < pack < document
+
+
+AUTOMODEL = Kind(
+    name="automodel",
+    title="NeMo Automodel",
+    formats=("yaml",),
+    marks=(
+        *("step_scheduler.", "model._target_", "distributed.", "dist_env.", "loss_fn", "dataset._target_"),
+        *(
+            "rng.",
+            "optimizer._target_",
+            "recipe",
+            "packed_sequence.",
+            "validation_dataset.",
+            "dataloader._target_",
+        ),
+    ),
+    rows=_ROWS,
+    defaults=((facts.OPTIMIZER, "adamw"), (facts.PARAM_DTYPE, "bfloat16"), (facts.REDUCE_DTYPE, "float32")),
+    implied=((facts.SHARDED, True),),
+    faults=_faults,
+)

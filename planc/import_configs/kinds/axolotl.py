@@ -1,0 +1,203 @@
+"""Axolotl's YAML recipes: keys of its own, and most of TrainingArguments'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planc.import_configs import facts, readers
+from planc.import_configs.kind import Kind, Note, Row, wrong
+from planc.import_configs.kinds import reasons as why
+from planc.import_configs.kinds.training_arguments import ARGUMENT_ROWS, argument_faults
+from planc.import_configs.leaf import Leaf, Value, written
+from planc.import_configs.readers import Unread
+
+
+def _bf16(value: Value) -> str:
+    """`auto` is bfloat16 wherever the device has it; `full` has no copy in float32."""
+    if isinstance(value, str) and value.lower() in ("auto", "full"):
+        return "bfloat16"
+    return readers.bfloat16_if(value)
+
+
+def _kernel(name: str) -> str:
+    return f"planc's `attention` is sdpa, which runs flash kernels on CUDA, or eager; not {name}"
+
+
+def _sdpa(value: Value) -> str:
+    if readers.flag(value):
+        return "sdpa"
+    raise Unread("off")
+
+
+def _eager(value: Value) -> str:
+    if readers.flag(value):
+        return "eager"
+    raise Unread("off")
+
+
+def _shards(value: Value) -> bool:
+    """Any version shards; planc's is FSDP2."""
+    return readers.count(value) > 0
+
+
+def _recompute(value: Value) -> str:
+    if value in ("offload", "offload_disk", "unsloth"):
+        raise Unread(f'{written(value)} moves activations to the host; write `"model.layers.*" -> full`')
+    return readers.recompute(value)
+
+
+_LORA = ("adapter", "lora_*", "peft_*", "peft", "qlora_*", "load_in_8bit", "load_in_4bit", "gptq")
+_OWN = (
+    Row("base_model", facts.MODEL),
+    Row("revision_of_model", facts.REVISION),
+    Row("base_model_config", reason=why.OWN_MODEL),
+    Row("model_type", reason=why.OWN_MODEL),
+    Row("overrides_of_model_config.**", reason=why.OWN_MODEL),
+    Row("tokenizer_type", reason=why.TOKENIZER),
+    Row("tokenizer_config", reason=why.TOKENIZER),
+    Row("tokenizer_use_fast", reason=why.TOKENIZER),
+    Row("special_tokens.**", reason=why.TOKENIZER),
+    Row("tokens", reason=why.TOKENIZER),
+    Row("tokens.**", reason=why.TOKENIZER),
+    Row("trust_remote_code", reason=why.REMOTE_CODE, harmless=(False,)),
+    Row("is_llama_derived_model", reason=why.OWN_MODEL),
+    Row("datasets.0.path", facts.DATA),
+    Row("pretraining_dataset.0.path", facts.DATA),
+    Row("datasets.**", reason=why.CHATS),
+    Row("pretraining_dataset.**", reason=why.HUB_DATA),
+    Row("test_datasets.**", reason=why.EVALUATION),
+    Row(
+        "dataset_prepared_path",
+        reason="`planc data prepare` tokenizes once; a run takes it from its directory",
+    ),
+    Row("shuffle_merged_datasets", reason="the sample order is always shuffled, by `shuffle_seed`"),
+    Row("dataset_processes", reason=why.LOADER),
+    Row("dataset_exact_deduplication", reason=why.LOADER),
+    Row("val_set_size", reason=why.EVALUATION, harmless=(0, 0.0)),
+    Row("eval_table_size", reason=why.EVALUATION),
+    Row("eval_max_new_tokens", reason=why.EVALUATION),
+    Row("evals_per_epoch", reason=why.EVALUATION),
+    Row("eval_sample_packing", reason=why.EVALUATION),
+    Row("eval_batch_size", reason=why.EVALUATION),
+    Row("saves_per_epoch", reason="a plan saves by steps: `save_every = 500 steps` in `checkpoint`"),
+    Row("chat_template", reason=why.CHATS),
+    Row("chat_template_jinja", reason=why.CHATS),
+    Row("default_system_message", reason=why.CHATS),
+    Row("train_on_inputs", reason=why.CHATS),
+    Row("sequence_len", facts.SEQUENCE_LENGTH),
+    Row("sample_packing", facts.PACKING),
+    Row("pad_to_sequence_len", reason=why.PACKS),
+    Row("excess_length_strategy", reason=why.PACKS),
+    Row("sample_packing_*", reason=why.PACKS),
+    Row("group_by_length", reason=why.LOADER, harmless=(False,)),
+    Row("micro_batch_size", facts.MICRO_BATCH),
+    Row("batch_size", facts.GLOBAL_BATCH),
+    Row("num_epochs", reason=why.EPOCHS, opens=facts.STEPS),
+    Row("optimizer", facts.OPTIMIZER),
+    Row("lr_scheduler", facts.SCHEDULE),
+    Row("cosine_min_lr_ratio", facts.MIN_FACTOR),
+    Row("cosine_constant_lr_ratio", reason="the schedule in a plan does not have this argument"),
+    Row("embedding_lr", reason='write `"model.embed_tokens" -> group(lr = ...)` in `optimizer`'),
+    Row("loraplus_lr_ratio", reason=why.LORA),
+    Row("bf16", facts.PARAM_DTYPE, read=_bf16),
+    Row("bfloat16", facts.PARAM_DTYPE, read=readers.bfloat16_if),
+    Row("float16", reason=why.HALF),
+    Row("float32", reason=why.INTERNAL),
+    Row("fp8", reason=why.FLOAT8, harmless=(False,)),
+    Row("fp8_enable_fsdp_float8_all_gather", reason=why.FLOAT8, harmless=(False,)),
+    Row("qat.**", reason=why.FLOAT8),
+    Row("gradient_checkpointing", facts.RECOMPUTE, read=_recompute),
+    Row("activation_offloading", reason="planc keeps or recomputes activations, without moving them"),
+    Row("flash_attention", reason=_kernel("flash_attention"), harmless=(False,)),
+    Row("xformers_attention", reason=_kernel("xformers"), harmless=(False,)),
+    Row("flex_attention", reason=_kernel("flex attention"), harmless=(False,)),
+    Row("sdp_attention", facts.ATTENTION, read=_sdpa),
+    Row("eager_attention", facts.ATTENTION, read=_eager),
+    Row("attn_implementation", facts.ATTENTION),
+    Row("attention", facts.ATTENTION),
+    Row("s2_attention", reason=_kernel("shifted sparse attention"), harmless=(False,)),
+    Row("tensor_parallel_size", facts.TP),
+    Row("context_parallel_size", facts.CP),
+    Row("sequence_parallel_degree", facts.CP),
+    Row("dp_shard_size", facts.DP_SHARD),
+    Row("dp_replicate_size", facts.DP_REPLICATE),
+    Row("expert_parallel_size", reason=why.EXPERTS, harmless=(1,)),
+    Row("heads_k_stride", reason=why.CP_BACKEND),
+    Row("ring_attn_func", reason=why.CP_BACKEND),
+    Row("fsdp", facts.STRATEGY),
+    Row("fsdp_version", facts.SHARDED, read=_shards),
+    Row("deepspeed", reason="import that file too: `planc import` reads a DeepSpeed JSON"),
+    Row("wandb_project", facts.WANDB),
+    Row("wandb_*", reason=why.WANDB),
+    Row("mlflow_*", reason=why.LOGS),
+    Row("comet_*", reason=why.LOGS),
+    Row("use_tensorboard", facts.TENSORBOARD),
+    Row("plugins", reason="plugins change the model's code; planc runs transformers' own"),
+    Row("liger_fused_linear_cross_entropy", facts.LOSS_CHUNKS),
+    Row(
+        "liger_*", reason="planc runs transformers' own modules, with torch.compile if the plan has `compile`"
+    ),
+    Row("cut_cross_entropy", facts.LOSS_CHUNKS),
+    Row("chunked_cross_entropy", facts.LOSS_CHUNKS),
+    Row("unfrozen_parameters", reason='`"pattern" -> group(lr = 0.0)` in `optimizer` freezes the others'),
+    Row("rl", reason=why.LOSS),
+    Row("dpo_*", reason=why.LOSS),
+    Row("kto_*", reason=why.LOSS),
+    Row("reward_model", reason=why.LOSS, harmless=(False,)),
+    Row("noisy_embedding_alpha", reason=why.LOSS),
+    Row("early_stopping_patience", reason="a run ends after `steps`"),
+    Row("strict", reason=why.INTERNAL),
+    Row("save_first_step", reason="`save_every` decides which steps are saved"),
+    Row("auto_resume_from_checkpoints", reason=why.LOADING),
+    Row("use_ray", reason=why.LAUNCH),
+    Row("ray_num_workers", reason=why.LAUNCH),
+    *(Row(key, reason=why.LORA, harmless=(False,)) for key in _LORA),
+)
+
+
+def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
+    yield from argument_faults(leaves)
+    sharded, zero = leaves.get("fsdp_config"), leaves.get("deepspeed")
+    has_fsdp = any(leaf.path[0] == "fsdp_config" and leaf.value is not None for leaf in leaves.values())
+    if zero is not None and zero.value and has_fsdp and sharded is None:
+        yield wrong(zero, "FSDP and DeepSpeed can't both shard the model")
+    packing, padded = leaves.get("sample_packing"), leaves.get("pad_to_sequence_len")
+    kernels = ("flash_attention", "flex_attention", "xformers_attention", "attn_implementation", "attention")
+    is_masked = any(
+        leaves[key].value not in (None, False, "eager", "sdpa") for key in kernels if key in leaves
+    )
+    if packing is not None and packing.value is True and not is_masked:
+        text = "packed documents attend to each other without a kernel that takes their lengths"
+        yield wrong(packing, f"{text}; the plan has `packing = isolate`")
+    if packing is not None and packing.value is True and padded is not None and padded.value is False:
+        yield wrong(padded, "packed batches of unequal length compile and allocate again at every step")
+    eight = leaves.get("load_in_8bit")
+    if eight is not None and eight.value is True and not _adapts(leaves):
+        yield wrong(eight, "weights in 8 bits can't be trained without an adapter")
+
+
+def _adapts(leaves: Mapping[str, Leaf]) -> bool:
+    adapter = leaves.get("adapter")
+    return adapter is not None and adapter.value is not None
+
+
+AXOLOTL = Kind(
+    name="axolotl",
+    title="Axolotl",
+    formats=("yaml",),
+    marks=(
+        *("base_model", "datasets.", "sequence_len", "micro_batch_size", "sample_packing", "num_epochs"),
+        *(
+            "dataset_prepared_path",
+            "val_set_size",
+            "pad_to_sequence_len",
+            "saves_per_epoch",
+            "evals_per_epoch",
+        ),
+        *("lora_target_linear", "pretraining_dataset.", "special_tokens.", "flash_attention", "wandb_watch"),
+    ),
+    rows=(*_OWN, *ARGUMENT_ROWS),
+    implied=((facts.SHARDED, False), (facts.PRETRAINED, True)),
+    defaults=((facts.CLIP, 1.0), (facts.SCHEDULE, "cosine"), (facts.WEIGHT_DECAY, 0.0), (facts.SEED, 42)),
+    faults=_faults,
+)

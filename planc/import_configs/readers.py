@@ -1,0 +1,301 @@
+"""Readers of values: from a value as a file has it to the value that a plan gets.
+
+A reader raises `Unread` with the reason for a value that a plan can't have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+
+from planc.hub.names import is_repository
+from planc.import_configs.leaf import Value, written
+
+FSDP_WORDS = (
+    *("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload"),
+    "auto_wrap",
+)
+
+
+class Unread(ValueError):
+    """Why a value has no counterpart."""
+
+
+def number(value: Value) -> float:
+    """A finite number; YAML reads `1e-8` as text."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Unread(_automatic(value) or f"`{written(value)}` is not a number")
+    return float(value)
+
+
+def count(value: Value) -> int:
+    found = number(value)
+    if found < 1 or found != int(found):
+        raise Unread(f"`{written(value)}` is not a positive whole number")
+    return int(found)
+
+
+def whole(value: Value) -> int:
+    found = number(value)
+    if found < 0 or found != int(found):
+        raise Unread(f"`{written(value)}` is not a whole number")
+    return int(found)
+
+
+def rest_or_count(value: Value) -> int | None:
+    """None for the rest of the devices, as torchtitan's -1 and Automodel's `none`."""
+    if value in (-1, None) or (isinstance(value, str) and value.lower() in ("none", "auto", "null")):
+        return None
+    return count(value)
+
+
+def share(value: Value) -> float:
+    found = number(value)
+    if not 0 <= found <= 1:
+        raise Unread(f"`{written(value)}` is not between 0 and 1")
+    return found
+
+
+def positive(value: Value) -> float:
+    found = number(value)
+    if found <= 0:
+        raise Unread(f"{written(value)} turns it off, as in a plan without it")
+    return found
+
+
+def amount(value: Value) -> float:
+    found = number(value)
+    if found < 0:
+        raise Unread(f"`{written(value)}` is negative")
+    return found
+
+
+_ON = ("true", "yes", "on")
+_OFF = ("false", "no", "off", "none", "disabled", "")
+
+
+def flag(value: Value) -> bool:
+    """True or false, also as the words that configs have for them."""
+    if isinstance(value, str) and value.lower() in (*_ON, *_OFF):
+        return value.lower() in _ON
+    if value is None:
+        return False
+    if isinstance(value, bool) or value in (0, 1):
+        return bool(value)
+    raise Unread(_automatic(value) or f"`{written(value)}` is neither true nor false")
+
+
+def pair(value: Value) -> tuple[float, float]:
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise Unread(_automatic(value) or f"`{written(value)}` is not two numbers")
+    return number(value[0]), number(value[1])
+
+
+def text(value: Value) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise Unread(f"`{written(value)}` is not a name")
+    return value.strip()
+
+
+_DTYPES = {
+    **dict.fromkeys(("bfloat16", "bf16", "torch.bfloat16"), "bfloat16"),
+    **dict.fromkeys(("float32", "fp32", "float", "torch.float32", "no"), "float32"),
+}
+
+
+def dtype(value: Value) -> str:
+    name = text(value).lower()
+    if name in ("float16", "fp16", "half", "torch.float16"):
+        raise Unread("planc does not scale the loss, which float16 needs: train in bfloat16")
+    if name not in _DTYPES:
+        raise Unread(_automatic(value) or f"planc does not train in `{written(value)}`")
+    return _DTYPES[name]
+
+
+def bfloat16_if(value: Value) -> str:
+    """bfloat16 of a flag that turns it on."""
+    if not flag(value):
+        raise Unread("off")
+    return "bfloat16"
+
+
+def _automatic(value: Value) -> str | None:
+    if isinstance(value, str) and value.lower() == "auto":
+        return "`auto` is filled in by the launching program: a plan names the value"
+    return None
+
+
+def among(**names: str) -> Callable[[Value], str]:
+    """The reader of a closed choice: of a word, the plan's word."""
+
+    def read(value: Value) -> str:
+        word = text(value).lower()
+        if word not in names:
+            raise Unread(_automatic(value) or f"planc does not have `{written(value)}`")
+        return names[word]
+
+    return read
+
+
+_ADAMW = "adamw adam adamw_torch adamw_torch_fused adamw_hf adamw_torch_xla torch.optim.adamw adamw_fused"
+
+
+def optimizer(value: Value) -> str:
+    word = text(value).lower()
+    if word in _ADAMW.split():
+        return "adamw"
+    if word in ("sgd", "torch.optim.sgd"):
+        return "sgd"
+    raise Unread(f"planc has adamw and sgd, not {written(value)}")
+
+
+_SCHEDULES = {
+    **dict.fromkeys(("cosine", "cosine_with_min_lr", "warmupcosinelr"), "cosine"),
+    **dict.fromkeys(("linear", "warmupdecaylr"), "linear"),
+    **dict.fromkeys(("constant", "constant_with_warmup", "warmuplr"), "constant"),
+    **dict.fromkeys(("warmup_stable_decay", "wsd"), "wsd"),
+}
+
+
+def schedule(value: Value) -> str:
+    word = text(value).lower()
+    if word not in _SCHEDULES:
+        raise Unread(f"planc has cosine, linear, constant and wsd, not {written(value)}")
+    return _SCHEDULES[word]
+
+
+def attention(value: Value) -> str:
+    word = text(value).lower()
+    if word in ("sdpa", "eager"):
+        return word
+    if "flash" in word or word in ("flex", "flex_attention"):
+        raise Unread("planc has sdpa, which runs flash kernels on CUDA, and eager")
+    raise Unread(f"planc has sdpa and eager, not {written(value)}")
+
+
+def balancer(value: Value) -> str:
+    word = text(value).lower()
+    if word in ("headtail", "none"):
+        return word
+    raise Unread(f"planc has headtail and none, not {written(value)}")
+
+
+def recompute(value: Value) -> str:
+    """full, selective or none."""
+    if isinstance(value, str) and value.lower() in ("full", "selective", "none"):
+        return value.lower()
+    return "full" if flag(value) else "none"
+
+
+def save_mode(value: Value) -> str:
+    """async or sync."""
+    word = text(value).lower()
+    if word in ("async", "async_with_pinned_mem"):
+        return "async"
+    if word in ("disabled", "sync"):
+        return "sync"
+    raise Unread(f"planc saves sync or async, not {written(value)}")
+
+
+def shard_words(value: Value) -> tuple[str, ...]:
+    """FSDP's words of transformers and accelerate, such as `full_shard auto_wrap` or `HYBRID_SHARD`."""
+    if isinstance(value, bool):
+        return ("full_shard",) if value else ("no_shard",)
+    parts = value if isinstance(value, tuple) else (value,)
+    words = tuple(word for part in parts for word in str(part).lower().replace(",", " ").split())
+    named = tuple(_BY_NUMBER.get(word, word) for word in words)
+    unknown = [word for word in named if word not in FSDP_WORDS]
+    if unknown:
+        raise Unread(f"planc does not have `{written(unknown[0])}`")
+    return tuple(word for word in named if word != "auto_wrap") or ("full_shard" if named else "no_shard",)
+
+
+_BY_NUMBER = {
+    "1": "full_shard",
+    "2": "shard_grad_op",
+    "3": "no_shard",
+    "4": "hybrid_shard",
+    "5": "hybrid_shard_zero2",
+}
+"""torch's ShardingStrategy, as old configs have it."""
+
+
+def stage(value: Value) -> int:
+    """A ZeRO stage."""
+    found = whole(value)
+    if found > 3:
+        raise Unread(f"ZeRO has stages 0 to 3, not {written(value)}")
+    return found
+
+
+def offload_device(value: Value) -> bool:
+    word = text(value).lower()
+    if word not in ("cpu", "none"):
+        raise Unread(f"planc offloads to host memory (`cpu_offload`), not to {written(value)}")
+    return word == "cpu"
+
+
+def many(value: Value) -> int:
+    """A degree above 1; one of 1 is a key without effect."""
+    found = count(value)
+    if found == 1:
+        raise Unread("1 asks for what a plan does")
+    return found
+
+
+def wrapping(value: Value) -> bool:
+    word = text(value).upper()
+    if word == "TRANSFORMER_BASED_WRAP":
+        return True
+    raise Unread(f'the plan has one unit for each layer, `"model.layers.*" -> unit`, not {written(value)}')
+
+
+def tuned_resharding(value: Value) -> bool:
+    """True or false, or the strategy that older configs have under this key."""
+    if isinstance(value, str) and value.upper() in ("FULL_SHARD", "HYBRID_SHARD"):
+        return True
+    if isinstance(value, str) and value.upper() in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2"):
+        return False
+    return flag(value)
+
+
+def trackers(value: Value) -> tuple[str, ...]:
+    names = value if isinstance(value, tuple) else (value,)
+    words = tuple(str(name).lower() for name in names if str(name).lower() not in ("none", "", "all"))
+    others = [word for word in words if word not in ("tensorboard", "wandb")]
+    if others:
+        raise Unread(f"trackers are `tensorboard` and `wandb`, in `logging`, not {written(others[0])}")
+    if not words:
+        raise Unread("planc writes metrics.jsonl; a plan names each tracker in `logging`")
+    return words
+
+
+def warmup_steps(value: Value) -> float:
+    """Steps, or a share of all steps below 1, as transformers takes them."""
+    found = amount(value)
+    return found if 0 < found < 1 else whole(value)
+
+
+def steps(value: Value) -> int:
+    if isinstance(value, int) and value <= 0:
+        raise Unread(f"{written(value)} leaves the number of steps to the epochs")
+    return count(value)
+
+
+def hub_or_path(value: Value) -> str:
+    return text(value)
+
+
+def dataset(value: Value) -> str:
+    """A local path; a dataset of the Hub needs a commit."""
+    name = text(value)
+    if name.endswith((".json", ".jsonl", ".parquet", ".arrow", ".txt")):
+        return name
+    if is_repository(name):
+        nearest = f'`source = hf_hub("{name}", revision = "<commit>")`'
+        raise Unread(f"a dataset of the Hub needs a commit in a plan: {nearest}")
+    raise Unread("not local files: pass --data")
