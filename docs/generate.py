@@ -16,6 +16,7 @@ from pathlib import Path
 from planc.cli.main import command_parsers, main
 from planc.cli.manual import reference
 from planc.diagnostics.pages import page, pages
+from planc.import_configs.table import keys_page
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +38,14 @@ _SCHEMAS = {
 
 GENERATED = (
     *(f"reference/{name}.md" for name in _SECTIONS),
-    *("reference/facts.md", "reference/commands", "reference/schemas", "errors", "_generated"),
+    *(
+        "reference/facts.md",
+        "reference/imports.md",
+        "reference/commands",
+        "reference/schemas",
+        "errors",
+        "_generated",
+    ),
 )
 """What this module writes, under `docs/`; `.gitignore` lists it too."""
 
@@ -59,6 +67,7 @@ def generated() -> Iterator[tuple[str, str]]:
         body = blocks if name == "blocks" else sections[title]
         yield f"reference/{name}.md", _linked(f"# {title}\n{_promoted(body)}")
     yield "reference/facts.md", _linked(f"# Facts of `expect`\n{facts}")
+    yield "reference/imports.md", keys_page()
     yield from _commands(sections["Commands"])
     yield from _errors(sections["Diagnostics"])
     yield from _schemas()

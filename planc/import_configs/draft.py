@@ -81,8 +81,7 @@ class Draft:
             if given.leaf is not None:
                 self.imported.append(Imported(given.leaf.key, given.leaf.line, fact.place))
             elif fact.name in self._defaults:
-                text = f"{self.kind.title}'s default for what the file does not give: {written(given.value)}"
-                self.added(fact.place, text)
+                self.added(fact.place, f"{written(given.value)}, the default of {self.kind.title}")
         return given.value
 
     def peek(self, fact: Fact) -> Given | None:

@@ -1,4 +1,4 @@
-"""What a config can say that a plan says too: one fact each, with its place in a plan and its reader."""
+"""What configs and plans have in common: one fact each, with its place in a plan and its reader."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def import_config(
 def read_leaves(content: bytes, *, name: str) -> tuple[Leaf, ...]:
     """The leaves of a file, by its suffix. SourceError for a file that is not a config."""
     if len(content) > MAX_BYTES:
-        raise SourceError(f"the file has {len(content):_} bytes; a config has at most {MAX_BYTES:_}")
+        raise SourceError(f"the file is larger than {MAX_BYTES:_} bytes, which no config is")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -67,13 +67,20 @@ def read_leaves(content: bytes, *, name: str) -> tuple[Leaf, ...]:
     if not text.strip():
         raise SourceError("the file is empty")
     suffix = name[name.rfind(".") :].lower() if "." in name else ""
-    reader = READERS.get(suffix)
-    if reader is None:
-        reader = json_leaves if text.lstrip().startswith("{") else yaml_leaves
-    leaves = reader(text)
+    if suffix == ".py":
+        raise SourceError("a Python config is not run: import its printed JSON, from `--debug.print_config`")
+    leaves = READERS.get(suffix, _by_content(text))(text)
     if not leaves or leaves == (Leaf((), (), 1),):
         raise SourceError("the file has no keys")
     return leaves
+
+
+def _by_content(text: str) -> Callable[[str], tuple[Leaf, ...]]:
+    """The reader of a file whose name tells nothing."""
+    if text.lstrip().startswith("{"):
+        return json_leaves
+    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    return toml_leaves if first.startswith("[") else yaml_leaves
 
 
 def _shown(name: str) -> str:

@@ -8,7 +8,7 @@ from planc.record import record
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
 
-MAX_BYTES = 256 * 1024
+MAX_BYTES = 128 * 1024
 MAX_DEPTH = 32
 MAX_LEAVES = 10_000
 """Of all values, those that aliases repeat counted again."""

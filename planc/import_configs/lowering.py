@@ -9,6 +9,7 @@ from planc.fmt.format import format_source
 from planc.hub.names import is_commit, is_hub, is_repository, parse_hub
 from planc.import_configs import facts
 from planc.import_configs.draft import Draft
+from planc.import_configs.kind import NoteKind
 from planc.import_configs.optimizer_text import optimizer_lines
 from planc.import_configs.sizes import (
     Mesh,
@@ -32,7 +33,7 @@ class Target:
     """Whether a path, relative to the plan, is a directory."""
     has_tokenizer: bool = False
     blocks: tuple[str, ...] = ("model.layers",)
-    """The repeated layers' names; `blocks_known` says whether they are the model's."""
+    """The repeated layers' names: of the model if `blocks_known`, otherwise of most models."""
     blocks_known: bool = False
 
 
@@ -97,7 +98,8 @@ def _model_source(draft: Draft, target: Target) -> str | Missing:
     """The value of `model.hf`, in a plan's words."""
     given = draft.peek(facts.MODEL)
     if given is None:
-        return Missing("the file names no model", "pass --model DIR, a directory with a config.json")
+        line = draft.open_lines.get(facts.MODEL.name)
+        return Missing("the file names no model", "pass --model DIR, a directory with a config.json", line)
     name, revision = str(given.value), draft.peek(facts.REVISION)
     line = given.leaf.line if given.leaf is not None else None
     if is_hub(name):
@@ -133,10 +135,18 @@ def _model(draft: Draft, source: str) -> Iterator[str]:
         )
     if (seed := draft.take(facts.SEED)) is not None and not draft.has(facts.MODEL_SEED):
         yield f"seed = {seed}"
+    kernel, packs = draft.peek(facts.ATTENTION), draft.peek(facts.PACKING)
+    if kernel is not None and kernel.value == "eager" and packs is not None and packs.value:
+        text = "eager attention can't keep packed documents apart; the plan has sdpa"
+        draft.set_aside(facts.ATTENTION, text, kind=NoteKind.WRONG)
+        yield "attention = sdpa"
+    elif kernel is not None:
+        yield f"attention = {draft.take(facts.ATTENTION)}"
+    if not draft.has(facts.MODEL_DTYPE):
+        draft.added("model.dtype", "float32: the file does not give the dtype of stored parameters")
     for fact, key in (
         (facts.MODEL_SEED, "seed"),
         (facts.MODEL_DTYPE, "dtype"),
-        (facts.ATTENTION, "attention"),
     ):
         value = draft.take(fact)
         if value is not None:

@@ -98,6 +98,8 @@ def pair(value: Value) -> tuple[float, float]:
 def text(value: Value) -> str:
     if not isinstance(value, str) or not value.strip():
         raise Unread(f"`{written(value)}` is not a name")
+    if not value.strip().isprintable():
+        raise Unread(f"`{written(value)}` has characters that are not printable")
     return value.strip()
 
 

@@ -81,11 +81,13 @@ def mesh_of(draft: Draft) -> Mesh | Missing:
 
 
 def _is_sharded(draft: Draft) -> bool:
-    """Whether the file shards parameters: it says so, or gives the ranks to shard over."""
+    """Whether the file shards parameters: by a key, or by giving the ranks to shard over."""
     shard = draft.peek(facts.DP_SHARD)
     if shard is None or shard.value is None or shard.value == 1 or (own := draft.peek(facts.SHARDED)) is None:
         return bool(draft.take(facts.SHARDED))
-    if not own.value:
+    if own.value:
+        draft.take(facts.SHARDED)
+    else:
         text = f"it does not shard, but `{facts.DP_SHARD.place}` is {shard.value}, which the plan has"
         draft.set_aside(facts.SHARDED, text, kind=NoteKind.WRONG)
     return True
@@ -145,6 +147,8 @@ def required(draft: Draft, fact: Fact) -> int | float | str | Missing:
     if value is None:
         line = draft.open_lines.get(fact.name)
         what = "this leaves" if line is not None else "the file leaves"
-        return Missing(f"{what} `{fact.place}` open", f"pass {fact.option}", line)
+        return Missing(
+            f"{what} `{fact.place}` open", f"pass {fact.option} {'X' if fact is facts.LR else 'N'}", line
+        )
     found: int | float | str = value
     return found

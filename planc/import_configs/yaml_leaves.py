@@ -8,6 +8,7 @@ import yaml
 
 from planc.import_configs.leaf import MAX_DEPTH, Leaf, SourceError, Value, check_leaf
 
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -25,7 +26,7 @@ def yaml_leaves(text: str) -> tuple[Leaf, ...]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         if isinstance(error, SourceError):
             raise
-        raise SourceError(f"not YAML: {str(error).partition(chr(10))[0]}") from None
+        raise SourceError(f"not YAML: {str(error).partition(chr(10))[0].partition(';')[0]}") from None
 
 
 def _check_depth(text: str) -> None:
@@ -50,6 +51,8 @@ class _Walk:
     def leaves(self, node: yaml.Node, path: tuple[str, ...], line: int) -> Iterator[Leaf]:
         self._num_seen += 1
         check_leaf(path, self._num_seen, line)
+        if isinstance(node, yaml.CollectionNode) and node.tag not in _COLLECTIONS:
+            raise SourceError(f"the tag `{node.tag[:100]}` is not a plain value", line)
         if isinstance(node, yaml.MappingNode) and node.value:
             for key, value, at in self._pairs(node, path):
                 yield from self.leaves(value, (*path, key), at)
@@ -78,7 +81,7 @@ class _Walk:
             self._num_seen += 1
             check_leaf((*path, "<<"), self._num_seen, base.start_mark.line + 1)
             if not isinstance(base, yaml.MappingNode):
-                raise SourceError("`<<` merges what is not a table", base.start_mark.line + 1)
+                raise SourceError("`<<` merges a value that is not a table", base.start_mark.line + 1)
             for name, value, line in self._pairs(base, (*path, "<<")):
                 if name not in own:
                     own[name] = line

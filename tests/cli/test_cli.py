@@ -151,7 +151,7 @@ def test_help_reads_and_has_examples(terminal: Terminal, argv: list[str]) -> Non
 
 def test_every_command_file_is_registered() -> None:
     files = (ROOT / "planc" / "cli" / "commands").glob("*.py")
-    commands = {path.stem for path in files if "\nDESCRIPTION = " in path.read_text()}
+    commands = {path.stem.rstrip("_") for path in files if "\nDESCRIPTION = " in path.read_text()}
     assert {command.name.replace("-", "_") for command in COMMANDS} == commands
 
 

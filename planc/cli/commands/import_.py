@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
@@ -54,10 +55,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--from", dest="kind", choices=tuple(BY_NAME), metavar="KIND", help=f"one of {', '.join(BY_NAME)}"
     )
     parser.add_argument(
-        "--model", metavar="DIR", help="the model: a directory with a config.json, or hf://org/name@COMMIT"
+        "--model",
+        type=_name,
+        metavar="DIR",
+        help="the model: a directory with a config.json, or hf://org/name@COMMIT",
     )
     parser.add_argument("--gpus", type=_count, metavar="N", help="number of devices")
-    parser.add_argument("--data", metavar="GLOB", help="files to train on (default: data/*.txt)")
+    parser.add_argument("--data", type=_name, metavar="GLOB", help="files to train on (default: data/*.txt)")
     parser.add_argument("--sequence-length", type=_count, metavar="N", help="tokens per sequence")
     parser.add_argument("--micro-batch", type=_count, metavar="N", help="sequences per forward on one rank")
     parser.add_argument("--steps", type=_count, metavar="N", help="optimizer steps")
@@ -70,6 +74,12 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.replace("_", "").isdecimal() or not 1 <= int(text) < 10**9:
         raise ArgumentTypeError(f"`{text}` is not a positive number")
     return int(text)
+
+
+def _name(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ArgumentTypeError("the name is empty or not printable")
+    return text
 
 
 def _rate(text: str) -> float:
@@ -91,7 +101,7 @@ def run(arguments: Namespace) -> int:
             _content(name),
             name=name,
             from_kind=arguments.kind,
-            options=_options(arguments),
+            options=_options(arguments, folder),
             target=_target(arguments, folder),
         )
     except SourceError as error:
@@ -108,6 +118,8 @@ def run(arguments: Namespace) -> int:
 
 def _write(result: Result, arguments: Namespace, *, name: str) -> None:
     if result.text is not None and arguments.output is not None:
+        if arguments.output.exists() and Path(name).exists() and arguments.output.samefile(name):
+            raise UsageError(f"{name} would be overwritten: give the plan another name")
         try:
             arguments.output.write_text(result.text, encoding="utf-8", newline="\n")
         except OSError as error:
@@ -137,9 +149,9 @@ def _content(name: str) -> bytes:
         raise UsageError(f"{name}: {error.strerror}") from None
 
 
-def _options(arguments: Namespace) -> dict[Fact, Any]:
+def _options(arguments: Namespace, folder: Path) -> dict[Fact, Any]:
     given = {
-        facts.MODEL: arguments.model,
+        facts.MODEL: _model(arguments, folder),
         facts.WORLD_SIZE: arguments.gpus,
         facts.DATA: arguments.data,
         facts.SEQUENCE_LENGTH: arguments.sequence_length,
@@ -150,9 +162,17 @@ def _options(arguments: Namespace) -> dict[Fact, Any]:
     return {fact: value for fact, value in given.items() if value is not None}
 
 
+def _model(arguments: Namespace, folder: Path) -> str | None:
+    """The model's directory from that of the plan, or its name on the Hub."""
+    name: str | None = arguments.model
+    if name is None or is_hub(name) or Path(name).is_absolute():
+        return name
+    return Path(os.path.relpath(name, folder)).as_posix()
+
+
 def _target(arguments: Namespace, folder: Path) -> Target:
     """What can be read of the model that --model names."""
-    name: str | None = arguments.model
+    name = _model(arguments, folder)
     if name is None:
         return Target(lambda path: (folder / path).is_dir())
     try:

@@ -159,7 +159,8 @@ def fsdp_faults(leaves: Mapping[str, Leaf], *, prefix: str) -> Iterator[Note]:
         also = leaves.get("gradient_checkpointing")
         if also is not None and also.value is True:
             yield wrong(
-                recompute, f"`gradient_checkpointing` in line {also.line} recomputes every layer again"
+                recompute,
+                f"`gradient_checkpointing` in line {also.line} is on too: layers would be recomputed twice",
             )
     version, strategy = option("version"), option("sharding_strategy")
     if version is not None and version.value == 2 and strategy is not None:

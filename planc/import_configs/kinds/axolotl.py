@@ -162,18 +162,22 @@ def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
     if zero is not None and zero.value and has_fsdp and sharded is None:
         yield wrong(zero, "FSDP and DeepSpeed can't both shard the model")
     packing, padded = leaves.get("sample_packing"), leaves.get("pad_to_sequence_len")
-    kernels = ("flash_attention", "flex_attention", "xformers_attention", "attn_implementation", "attention")
-    is_masked = any(
-        leaves[key].value not in (None, False, "eager", "sdpa") for key in kernels if key in leaves
-    )
-    if packing is not None and packing.value is True and not is_masked:
-        text = "packed documents attend to each other without a kernel that takes their lengths"
-        yield wrong(packing, f"{text}; the plan has `packing = isolate`")
+    if packing is not None and packing.value is True and _is_eager(leaves):
+        text = "eager attention does not keep packed documents apart; the plan has `packing = isolate`"
+        yield wrong(packing, text)
     if packing is not None and packing.value is True and padded is not None and padded.value is False:
         yield wrong(padded, "packed batches of unequal length compile and allocate again at every step")
     eight = leaves.get("load_in_8bit")
     if eight is not None and eight.value is True and not _adapts(leaves):
         yield wrong(eight, "weights in 8 bits can't be trained without an adapter")
+
+
+def _is_eager(leaves: Mapping[str, Leaf]) -> bool:
+    """Whether attention is the model's own code, which takes a mask and no lengths."""
+    flag = leaves.get("eager_attention")
+    if flag is not None and flag.value is True:
+        return True
+    return any(leaves[key].value == "eager" for key in ("attn_implementation", "attention") if key in leaves)
 
 
 def _adapts(leaves: Mapping[str, Leaf]) -> bool:

@@ -178,7 +178,7 @@ def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
     tp = leaves.get("parallelism.enable_async_tensor_parallel")
     compiled = leaves.get("compile.enable") or leaves.get("training.compile")
     if tp is not None and tp.value is True and (compiled is None or compiled.value is not True):
-        yield wrong(tp, "async tensor parallelism does nothing without torch.compile")
+        yield wrong(tp, "async tensor parallelism takes torch.compile, which is off")
     export = leaves.get("checkpoint.export_dtype")
     if export is not None and export.value == "float16":
         yield wrong(export, "float16 can't hold what bfloat16 can: large weights would become inf")
@@ -213,6 +213,7 @@ TORCHTITAN = Kind(
         (facts.REDUCE_DTYPE, "float32"),
         (facts.RECOMPUTE, "selective"),
         (facts.ROTATE, "allgather"),
+        (facts.MODEL_DTYPE, "float32"),
     ),
     faults=_faults,
 )
