@@ -36,6 +36,7 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command("new", "write a plan for a model, or one of the plans that ship"),
     Command("check", "find every error in a plan before it runs"),
     Command("fmt", "format plans (one canonical style)"),
     Command("show", "show what a plan means: layout, mesh, origins, graph"),

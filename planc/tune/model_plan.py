@@ -5,12 +5,14 @@ from __future__ import annotations
 from planc.inventory.schema import Inventory
 
 
-def model_plan(hf: str, inventory: Inventory, *, sequence_length: int, has_tokenizer: bool) -> str:
-    """Pretraining in bfloat16 with AdamW, on text files in the plan's directory."""
+def model_plan(model: str, inventory: Inventory, *, sequence_length: int, tokenizer: str) -> str:
+    """Pretraining in bfloat16 with AdamW, on text files in the plan's directory.
+
+    `model` and `tokenizer` are as a plan writes them: a path in quotes, a call.
+    """
     units = "".join(f'  "{block}.*" -> unit\n' for block in inventory.blocks)
-    tokenizer = f'file("{hf}/tokenizer.json")' if has_tokenizer else "bytes"
     return f"""model {{
-  hf = "{hf}"
+  hf = {model}
 }}
 mesh {{
   dp_shard = 2

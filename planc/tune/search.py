@@ -252,7 +252,8 @@ class Search:
             text = plan_text(base, choice, devices_per_node=self.node)
             checked = check_source(SourceFile(self.base.name, text), base=self.folder, models=self.models)
             self.refused_rules[name] = _first_error(checked)
-            if checked.bound is not None and tp > 1:
+            # A refused plan may have found no rules at all.
+            if checked.bound is not None and tp > 1 and not self.refused_rules[name]:
                 self._rules[tp, rules] = rules_of(checked.bound)
         return not self.refused_rules[name]
 

@@ -133,9 +133,10 @@ def _data(one: Proposal) -> Mapping[str, Any]:
     }
 
 
-def written_plan(one: Proposal, search: Search) -> str:
-    """A proposal's plan, formatted, with comments that say why."""
+def written_plan(one: Proposal, search: Search, *, by: str = "Found by planc tune") -> str:
+    """A proposal's plan, formatted, with comments that say why; the first begins with `by`."""
     comments = dict(_comments(one, search))
+    comments[""] = f"{by} {comments['']}"
     lines: list[str] = [f"# {comments.pop('')}"]
     for line in one.text.splitlines():
         kind = re.match(r"(\w+)[^\n]*\{$", line)
@@ -158,7 +159,7 @@ def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
     yield (
         "",
         (
-            f"Found by planc tune for {plural(search.num_devices, 'device')} ({search.device.name}): "
+            f"for {plural(search.num_devices, 'device')} ({search.device.name}): "
             f"{rate} expected, {peak} at the peak, {100 * share:.0f} % of the device."
         ),
     )

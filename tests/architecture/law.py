@@ -82,11 +82,15 @@ LAW: dict[str, tuple[str, ...]] = {
         *("figures", "inventory", "solve", "show", "api"),
     ),
     "import_configs": ("source", "strict_json", "tables", "hub", "diagnostics", "fmt", "plan"),
+    "first_plan": (
+        *("source", "tables", "devices", "diagnostics", "fmt", "inventory", "plan", "estimate", "figures"),
+        *("tune", "api"),
+    ),
     "cli": (
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),
         *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "figures", "launchers"),
         *("runtime", "deep_check", "verify", "doctor", "show", "api", "diff", "solve", "user_dirs"),
-        *("tune", "import_configs"),
+        *("tune", "import_configs", "first_plan"),
     ),
     "run": ("cli",),
     "rendezvous": ("cli",),

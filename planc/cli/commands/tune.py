@@ -136,9 +136,9 @@ def _source(arguments: Namespace, folder: Path, *, is_model: bool) -> SourceFile
         inventory = KnownModels(folder, cache_dir(), on_probe=plans.announce_probe).get(name)
     except InventoryError as error:
         raise UsageError(error.message) from None
-    has_tokenizer = (path / "tokenizer.json").exists()
+    tokenizer = f'file("{name}/tokenizer.json")' if (path / "tokenizer.json").exists() else "bytes"
     length = arguments.sequence_length or 4096
-    text = model_plan(name, inventory, sequence_length=length, has_tokenizer=has_tokenizer)
+    text = model_plan(f'"{name}"', inventory, sequence_length=length, tokenizer=tokenizer)
     formatted, _ = format_source(SourceFile("tuned.plan", text))
     return SourceFile("tuned.plan", formatted or text)
 

@@ -1,0 +1,289 @@
+"""`planc new`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from planc.cli.support import plans
+from planc.cli.support.data_files import DataFiles, data_files, default_data
+from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.named_model import NamedModel, named_model
+from planc.cli.support.questions import ask, can_ask
+from planc.cli.support.shipped import TASKS, copy_shipped, example, examples, needed_files
+from planc.cli.support.views import write_view
+from planc.devices.hardware import DEVICES, Device
+from planc.diagnostics.suggest import did_you_mean
+from planc.first_plan.brief import Brief
+from planc.first_plan.practice import Purpose
+from planc.first_plan.write import Written, first_plan
+from planc.inventory.files import write_atomically
+from planc.inventory.known import KnownModels
+from planc.tables import render_table
+from planc.user_dirs import cache_dir
+
+DESCRIPTION = """\
+Write a plan for a model: settings from published practice, and the mesh, micro batch and recomputation that
+planc tune expects to be fastest. Every choice has a comment. The plan passes planc check.
+
+At a terminal, planc asks for what is missing. Elsewhere --gpus, --gpu, --for and --data are required, unless
+--yes takes the defaults.
+
+MODEL is a directory with a config.json, a Hub model as hf://org/name@commit, or a model that ships with
+planc, such as llama-3.1-8b. --example lists the plans that ship; --example NAME writes one with its model."""
+
+EPILOG = """\
+examples:
+  planc new models/llama
+  planc new models/llama --gpus 64 --gpu h100 --for pretrain --data 'corpus/*.jsonl'
+  planc new qwen3-0.6b --gpus 8 --gpu a100 --for chats --data chats.jsonl -o chat.plan
+  planc new --example quickstart
+
+A model or number of devices for which no plan passes the check exits with 1, and nothing is written."""
+
+_CPU = "cpu"
+_DEFAULTS = {"gpus": "8", "gpu": "h100", "purpose": Purpose.PRETRAIN.value}
+_MOST_NOTES = 4
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a model directory, hf://org/name@commit, or a shipped model",
+    )
+    parser.add_argument("--gpus", type=_count, metavar="N", help="number of devices")
+    parser.add_argument("--gpu", metavar="NAME", help=f"their kind: {', '.join((*DEVICES, _CPU))}")
+    parser.add_argument("--nodes", type=_count, metavar="N", help="nodes that the devices are in")
+    parser.add_argument(
+        "--for",
+        dest="purpose",
+        choices=[one.value for one in Purpose],
+        metavar="PURPOSE",
+        help="pretrain (new weights), continue (pretrain on), or chats (fine-tune)",
+    )
+    parser.add_argument(
+        "--data", metavar="FILES", help="text, JSON-lines or parquet files, as a glob in quotes"
+    )
+    parser.add_argument("--sequence-length", type=_count, metavar="N", help="tokens of a sequence")
+    parser.add_argument("--tokens-per-step", type=_count, metavar="N", help="tokens of a step")
+    parser.add_argument("--steps", type=_count, metavar="N", help="optimizer steps")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="take the defaults of all options that are not given"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the plan (default: MODEL.plan)")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    parser.add_argument(
+        "--example",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="list the plans that ship with planc, or write the one of this name",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.replace("_", "").isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"`{text}` is not a positive number")
+    return int(text)
+
+
+def run(arguments: Namespace) -> int:
+    """0 once written or listed, 1 without a sound plan; UsageError for what can't be one."""
+    if arguments.example is not None:
+        return _example(arguments)
+    if arguments.model is None:
+        raise UsageError("name a MODEL: a directory with a config.json; planc new --example lists plans")
+    output: Path = arguments.output or Path(f"{_file_name(arguments.model)}.plan")
+    _require_free(output, force=arguments.force)
+    model = named_model(arguments.model, folder=output.parent)
+    _complete(arguments, output.parent)
+    brief, tokenizer, data = _brief(arguments, model, output)
+    models = KnownModels(output.parent, cache_dir(), found={model.key: model.inventory})
+    written = first_plan(brief, model.inventory, models)
+    if not written.ok:
+        return _refuse(written, brief)
+    write_atomically(output, text=written.text)
+    for path in model.write(output.parent):
+        print(f"planc: wrote {path}", file=sys.stderr)
+    print(f"planc: wrote {output}, which passed `check`", file=sys.stderr)
+    for note in _missing(model, brief, tokenizer, data):
+        print(f"planc: note: {note}", file=sys.stderr)
+    sys.stdout.write("".join(f"  {line}\n" for line in _next(output, brief)))
+    return CLEAN
+
+
+def _file_name(model: str) -> str:
+    """The last part of a model's name: `llama` for `models/llama/` and for `hf://org/Llama@0123`."""
+    named = Path(model).resolve().name if Path(model).is_dir() else model.partition("@")[0].rpartition("/")[2]
+    return named.lower() or "model"
+
+
+def _require_free(path: Path, *, force: bool) -> None:
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory: name a file with -o")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists: pass --force to replace it, or another name with -o")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent} is not a directory")
+
+
+def _complete(arguments: Namespace, folder: Path) -> None:
+    """Fill in what was not given: by questions, by --yes, or not at all. UsageError names what is missing."""
+    if arguments.gpu is not None:
+        _device(arguments.gpu)
+    names = {"gpus": "--gpus", "gpu": "--gpu", "purpose": "--for", "data": "--data"}
+    missing = [name for name in names if getattr(arguments, name) is None]
+    if not missing:
+        return
+    if arguments.yes:
+        for name in missing:
+            _take(arguments, name, _default(arguments, name, folder))
+        return
+    if not can_ask():
+        options = ", ".join(names[name] for name in missing)
+        raise UsageError(f"pass {options}, or --yes for the defaults: there is no terminal to ask at")
+    sys.stderr.write("Enter takes the answer in brackets.\n")
+    for name in missing:
+        read = partial(_take, arguments, name)
+        ask(_QUESTIONS[name], read, default=_default(arguments, name, folder))
+
+
+_QUESTIONS = {
+    "gpus": "How many devices?",
+    "gpu": f"Which kind ({', '.join((*DEVICES, _CPU))})?",
+    "purpose": "What for: pretrain (new weights), continue (pretrain on), chats (fine-tune)?",
+    "data": "Which data files?",
+}
+
+
+def _default(arguments: Namespace, name: str, folder: Path) -> str:
+    if name == "data":
+        return default_data(folder, is_chat=arguments.purpose == Purpose.CHATS)
+    return _DEFAULTS[name]
+
+
+def _take(arguments: Namespace, name: str, answer: str) -> None:
+    """Set an argument from an answer. ValueError for one that makes no sense."""
+    value: object = answer
+    if name == "gpus":
+        try:
+            value = _count(answer)
+        except ArgumentTypeError as error:
+            raise ValueError(str(error)) from None
+    elif name == "gpu":
+        _device(answer)
+    elif name == "purpose" and answer not in [one.value for one in Purpose]:
+        raise ValueError(f"`{answer}` is none of {', '.join(one.value for one in Purpose)}")
+    elif name == "data":
+        data_files(answer, folder=Path(), is_chat=arguments.purpose == Purpose.CHATS)
+    setattr(arguments, name, value)
+
+
+def _device(name: str) -> Device | None:
+    """The device of a name; None for CPUs. UsageError for another name."""
+    if name == _CPU:
+        return None
+    if name not in DEVICES:
+        near = did_you_mean(name, (*DEVICES, _CPU))
+        known = ", ".join((*DEVICES, _CPU))
+        raise UsageError(f"planc does not know the device `{name}`: {near or f'it knows {known}'}")
+    return DEVICES[name]
+
+
+def _brief(arguments: Namespace, model: NamedModel, output: Path) -> tuple[Brief, Path | None, DataFiles]:
+    """What to write, the tokenizer's file, and the data. UsageError for devices that are not whole nodes."""
+    purpose, folder = Purpose(arguments.purpose), output.parent
+    is_chat = purpose is Purpose.CHATS
+    data = data_files(arguments.data, folder=folder, is_chat=is_chat)
+    device = _device(arguments.gpu)
+    call, file = model.tokenizer(folder, is_chat=is_chat)
+    brief = Brief(
+        str(output),
+        model.written,
+        folder,
+        purpose,
+        arguments.gpus,
+        _node(arguments, device),
+        device,
+        data.call,
+        call,
+        data.num_bytes,
+        arguments.sequence_length,
+        arguments.tokens_per_step,
+        arguments.steps,
+    )
+    return brief, file, data
+
+
+def _node(arguments: Namespace, device: Device | None) -> int:
+    """Devices of a node."""
+    usual = device.devices_per_node if device is not None and device.devices_per_node else arguments.gpus
+    nodes = arguments.nodes or -(-arguments.gpus // min(usual, arguments.gpus))
+    node, rest = divmod(arguments.gpus, nodes)
+    if rest or not node:
+        help = "" if arguments.nodes else f" of {usual}: pass --nodes"
+        raise UsageError(f"{arguments.gpus} devices do not fill {nodes} nodes{help}")
+    return int(node)
+
+
+def _refuse(written: Written, brief: Brief) -> int:
+    """Print why there is no plan."""
+    sys.stderr.write(plans.render_errors(written.checked, stream=sys.stderr))
+    kind = brief.device.name if brief.device is not None else _CPU
+    print(f"planc: no plan for {brief.devices} x {kind} fits and passes the check", file=sys.stderr)
+    for name, note in written.notes[:_MOST_NOTES]:
+        print(f"  {name}: {note}", file=sys.stderr)
+    if any(note.startswith(("needs ", "parameters and")) for _, note in written.notes):
+        print("  try more --gpus, a --gpu with more memory, or a shorter --sequence-length", file=sys.stderr)
+    return FINDINGS
+
+
+def _missing(model: NamedModel, brief: Brief, tokenizer: Path | None, data: DataFiles) -> Iterator[str]:
+    """What a run needs that is not there yet."""
+    if brief.purpose is not Purpose.PRETRAIN and not model.has_weights():
+        yield f"{model.files} has no .safetensors: a run reads the weights from there"
+    if tokenizer is not None and not tokenizer.exists():
+        yield f"there is no {tokenizer}: copy the model's tokenizer there"
+    if not data.num_files and "(" in data.call and not data.call.startswith("python_stdlib"):
+        yield f"no file matches {data.call}: put data there"
+
+
+def _next(output: Path, brief: Brief) -> Iterator[str]:
+    """The commands that come next."""
+    yield f"planc check {output}"
+    if brief.devices == brief.node:
+        yield f"torchrun --nproc-per-node {brief.devices} -m planc.run {output}"
+    else:
+        yield f"planc launch {output} --rdzv-endpoint HOST:29500     (prints torchrun for every node)"
+    yield f"planc verify {output}     (a small twin, on CPUs, against one process)"
+
+
+def _example(arguments: Namespace) -> int:
+    if arguments.model is not None:
+        raise UsageError("--example takes no MODEL: its plans have their own")
+    if not arguments.example:
+        write_view("\n".join(_listed()), stream=sys.stdout)
+        return CLEAN
+    found = example(arguments.example)
+    output: Path = arguments.output or Path(f"{found.name}.plan")
+    _require_free(output, force=arguments.force)
+    written = copy_shipped(needed_files(found.path), to=output.parent)
+    write_atomically(output, text=found.path.read_text(encoding="utf-8"))
+    for path in (*written, output):
+        print(f"planc: wrote {path}", file=sys.stderr)
+    sys.stdout.write(f"  planc check {output}\n")
+    return CLEAN
+
+
+def _listed() -> Iterator[str]:
+    """The plans that ship, by task."""
+    every = examples()
+    for task, what in TASKS.items():
+        yield f"{task.upper()}: {what}"
+        yield render_table([(one.name, one.summary) for one in every if one.task == task], indent="  ")
+    yield "planc new --example NAME writes one, with its model."

@@ -1,0 +1,165 @@
+"""The text of a first plan: blocks from practice, and the rest from a search of `planc.tune`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planc.api import Checked, check_source
+from planc.devices.hardware import Device
+from planc.diagnostics import Severity
+from planc.estimate.estimate import estimate
+from planc.figures import needs
+from planc.first_plan.blocks import blocks, sequence_length_of, tokens_per_step_of
+from planc.first_plan.brief import Brief
+from planc.fmt.format import format_source
+from planc.inventory.known import KnownModels
+from planc.inventory.schema import Inventory
+from planc.plan.facts import gradient_accumulation
+from planc.record import record
+from planc.source import SourceFile
+from planc.tables import plural
+from planc.tune.base import Base, base_of, layers_of, plan_text
+from planc.tune.choice import Choice, Mesh, Recompute, Rules
+from planc.tune.model_plan import model_plan
+from planc.tune.score import Scorer
+from planc.tune.search import Search, reasons
+from planc.tune.table import written_plan
+
+_MIB = 2**20
+_GIB = 2**30
+_CHUNKS = "  # The logits of all tokens never exist at once.\n"
+
+
+@record
+class Written:
+    """A first plan, or why there is none: findings of its check, or notes of the search by mesh."""
+
+    text: str
+    checked: Checked
+    notes: tuple[tuple[str, str], ...] = ()
+    choice: Choice | None = None
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.text) and self.checked.ok
+
+
+def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Written:
+    """The plan that is expected to be fastest, formatted, with comments and `expect`; it passed the check.
+
+    On CPUs, whose speed planc does not model, parameters are sharded over all ranks.
+    """
+    if not layers_of(inventory):
+        return Written("", Checked({}, ()), (("the model", "has no repeated layers that FSDP could shard"),))
+    started, attention = _started(brief, inventory, models)
+    bound = started.bound
+    if bound is None or not started.ok:
+        return Written("", started)
+
+    def base(brief: Brief) -> Base:
+        kept = tuple(blocks(brief, inventory, attention=attention).items())
+        tokens = tokens_per_step_of(brief, inventory)
+        return replace(base_of(bound, tokens=tokens), kept=kept, expectations=())
+
+    if brief.device is None:
+        return _on_cpus(brief, base(brief), models)
+    first = None
+    for one in _with_less(brief, inventory):
+        written = _searched(one, base(one), brief.device, inventory, models)
+        if written.ok:
+            return written
+        first = first or written
+    assert first is not None, "the brief itself comes first"
+    return first
+
+
+def _with_less(brief: Brief, inventory: Inventory) -> Iterator[Brief]:
+    """The brief, then with a quarter of its tokens per step again and again, unless those were given.
+
+    FSDP keeps whole gradients between micro steps, so a large model may only fit with one micro step.
+    """
+    yield brief
+    length = sequence_length_of(brief, inventory)
+    tokens = tokens_per_step_of(brief, inventory) // 4
+    while brief.tokens_per_step is None and tokens >= length and tokens % length == 0:
+        reason = f"{4 * tokens:,} do not fit these devices, and published runs of this size have more."
+        yield replace(brief, tokens_per_step=tokens, tokens_reason=reason)
+        tokens //= 4
+
+
+def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> tuple[Checked, str]:
+    """A plan of one micro batch for the search to start from, and how its model computes attention.
+
+    A model that only `eager` computes gets that, with the reason as a comment.
+    """
+    length = sequence_length_of(brief, inventory)
+    text = model_plan(brief.model, inventory, sequence_length=length, tokenizer=brief.tokenizer)
+
+    def check(text: str) -> Checked:
+        return check_source(SourceFile(brief.name, text), base=brief.folder, models=models)
+
+    first = check(text)
+    errors = [one for one in first.diagnostics if one.severity is Severity.ERROR]
+    if not errors:
+        return first, ""
+    eager = check(text.replace("model {\n", "model {\n  attention = eager\n", 1))
+    if not eager.ok:
+        return first, ""
+    why = f"The model's own code: fused attention is refused ({errors[0].code.code})."
+    return eager, f"  # {why}\n  attention = eager\n"
+
+
+def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, models: KnownModels) -> Written:
+    scorer = Scorer(base, inventory, device, brief.node)
+    search = Search(base, models, brief.folder, scorer, device, brief.node, brief.devices, num_wanted=1)
+    found = search.proposals()
+    if not found:
+        # The reason is the same on every mesh if the model is at fault.
+        return Written("", Checked({}, ()), tuple(reasons(search).items()))
+    best = found[0]
+    peak = needs.peak_memory(best.found)
+    text = _finished(best.text, best.checked, peak_bytes=int(peak.value))
+    text = written_plan(replace(best, text=text), search, by=f"Written by planc new ({brief.purpose})")
+    return _checked(brief, text, models, best.choice)
+
+
+def _on_cpus(brief: Brief, base: Base, models: KnownModels) -> Written:
+    choice = Choice(Mesh(1, brief.devices, 1, 1, Rules.NONE), 1, Recompute.NONE, reshard=True, rotate="")
+    text = plan_text(replace(base, dtypes=""), choice, devices_per_node=brief.node)
+    checked = check_source(SourceFile(brief.name, text), base=brief.folder, models=models)
+    if checked.graph is None or checked.inventory is None:
+        return Written("", checked)
+    peak = needs.peak_memory(estimate(checked.graph, checked.inventory))
+    text = _finished(text, checked, peak_bytes=int(peak.value))
+    ranks = plural(brief.devices, "CPU rank")
+    head = f"# Written by planc new ({brief.purpose}) for {ranks}: parameters sharded over all of them.\n"
+    formatted, _ = format_source(SourceFile(brief.name, head + text))
+    assert formatted is not None, "the plan passed the check"
+    return _checked(brief, formatted, models, choice)
+
+
+def _finished(text: str, checked: Checked, *, peak_bytes: int) -> str:
+    """The plan with what it must keep, and without a setting that is the default."""
+    assert checked.plan is not None, "the plan passed the check"
+    text = text.replace("  loss_chunks = 1\n", "").replace(
+        "  loss_chunks = auto\n", f"{_CHUNKS}  loss_chunks = auto\n"
+    )
+    times = gradient_accumulation(checked.plan)
+    return (
+        f"{text}\n# What a change of this plan must keep; planc check proves each line.\nexpect {{\n"
+        f"  world_size == {checked.plan.mesh.world_size}\n  gradient_accumulation == {times}\n"
+        f"  peak_memory < {_above(peak_bytes)}\n}}\n"
+    )
+
+
+def _above(num_bytes: int) -> str:
+    """A round size a little above."""
+    size, unit = (_GIB, "GiB") if num_bytes >= 2 * _GIB else (_MIB, "MiB")
+    return f"{math.ceil(1.02 * num_bytes / size)} {unit}"
+
+
+def _checked(brief: Brief, text: str, models: KnownModels, choice: Choice) -> Written:
+    checked = check_source(SourceFile(brief.name, text), base=brief.folder, models=models)
+    return Written(text, checked, (), choice)
