@@ -24,7 +24,7 @@ from planc.tune.base import Base, base_of, layers_of, plan_text
 from planc.tune.choice import Choice, Mesh, Recompute, Rules
 from planc.tune.model_plan import model_plan
 from planc.tune.score import Scorer
-from planc.tune.search import Search, reasons
+from planc.tune.search import UNTIMED, Search, reasons
 from planc.tune.table import written_plan
 
 _MIB = 2**20
@@ -49,7 +49,7 @@ class Written:
 def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Written:
     """The plan that is expected to be fastest, formatted, with comments and `expect`; it passed the check.
 
-    On CPUs, whose speed planc does not model, parameters are sharded over all ranks.
+    Where planc models no time, as on CPUs, parameters are sharded over all ranks.
     """
     if not layers_of(inventory):
         return Written("", Checked({}, ()), (("the model", "has no repeated layers that FSDP could shard"),))
@@ -64,7 +64,9 @@ def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Writt
         return replace(base_of(bound, tokens=tokens), kept=kept, expectations=())
 
     if brief.device is None:
-        return _on_cpus(brief, base(brief), models)
+        return _plain(
+            brief, base(brief), models, why="planc models no time of CPUs: all ranks shard the model."
+        )
     first = None
     for one in _with_less(brief, inventory):
         written = _searched(one, base(one), brief.device, inventory, models)
@@ -116,7 +118,8 @@ def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, mo
     search = Search(base, models, brief.folder, scorer, device, brief.node, brief.devices, num_wanted=1)
     found = search.proposals()
     if not found:
-        # The reason is the same on every mesh if the model is at fault.
+        if UNTIMED in search.notes.values():
+            return _plain(brief, base, models, why="planc models no time for this model: all ranks shard it.")
         return Written("", Checked({}, ()), tuple(reasons(search).items()))
     best = found[0]
     peak = needs.peak_memory(best.found)
@@ -125,16 +128,25 @@ def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, mo
     return _checked(brief, text, models, best.choice)
 
 
-def _on_cpus(brief: Brief, base: Base, models: KnownModels) -> Written:
-    choice = Choice(Mesh(1, brief.devices, 1, 1, Rules.NONE), 1, Recompute.NONE, reshard=True, rotate="")
-    text = plan_text(replace(base, dtypes=""), choice, devices_per_node=brief.node)
-    checked = check_source(SourceFile(brief.name, text), base=brief.folder, models=models)
-    if checked.graph is None or checked.inventory is None:
-        return Written("", checked)
+def _plain(brief: Brief, base: Base, models: KnownModels, *, why: str) -> Written:
+    """Parameters sharded over all ranks; layers are recomputed if the plan does not fit otherwise."""
+    dtypes = "" if brief.device is None else base.dtypes
+    refused = None
+    for recompute in (Recompute.NONE, Recompute.FULL):
+        mesh = Mesh(1, brief.devices, 1, 1, Rules.NONE)
+        choice = Choice(mesh, 1, recompute, reshard=True, rotate="")
+        text = plan_text(replace(base, dtypes=dtypes), choice, devices_per_node=brief.node)
+        checked = check_source(SourceFile(brief.name, text), base=brief.folder, models=models)
+        if checked.ok and checked.graph is not None and checked.inventory is not None:
+            break
+        refused = refused or Written("", checked)
+    else:
+        assert refused is not None, "no plan was sound"
+        return refused
     peak = needs.peak_memory(estimate(checked.graph, checked.inventory))
     text = _finished(text, checked, peak_bytes=int(peak.value))
-    ranks = plural(brief.devices, "CPU rank")
-    head = f"# Written by planc new ({brief.purpose}) for {ranks}: parameters sharded over all of them.\n"
+    kind = brief.device.name if brief.device is not None else "CPU"
+    head = f"# Written by planc new ({brief.purpose}) for {plural(brief.devices, f'{kind} rank')}.\n# {why}\n"
     formatted, _ = format_source(SourceFile(brief.name, head + text))
     assert formatted is not None, "the plan passed the check"
     return _checked(brief, formatted, models, choice)

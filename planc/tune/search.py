@@ -34,6 +34,8 @@ _WIDENED = 16
 _SPARE = 2
 """Proposals that are checked beyond those that are wanted, since scores are near the exact ones."""
 _MOST_CHECKED = 40
+UNTIMED = "the time of this model's steps is not modeled"
+"""Of models with code of their own where planc counts no work."""
 _OF_A_MESH = ("expect", "elastic", "hardware")
 """Blocks that would refuse a small mesh for another reason than its rules."""
 _RECOMPUTE = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
@@ -269,7 +271,11 @@ class Search:
             self.notes[choice.mesh] = f"needs {format_bytes(found.memory.peak.num_bytes)}"
             return
         step = step_work(checked.graph, checked.inventory, found)
-        yield Proposal(choice, text, checked, found, times_of(step, self.device, devices_per_node=self.node))
+        times = times_of(step, self.device, devices_per_node=self.node)
+        if times.expected is None:
+            self.notes[choice.mesh] = UNTIMED
+            return
+        yield Proposal(choice, text, checked, found, times)
 
 
 def _first_error(checked: Checked) -> str:

@@ -221,14 +221,16 @@ def _brief(arguments: Namespace, model: NamedModel, output: Path) -> tuple[Brief
 
 
 def _node(arguments: Namespace, device: Device | None) -> int:
-    """Devices of a node."""
-    usual = device.devices_per_node if device is not None and device.devices_per_node else arguments.gpus
-    nodes = arguments.nodes or -(-arguments.gpus // min(usual, arguments.gpus))
-    node, rest = divmod(arguments.gpus, nodes)
-    if rest or not node:
-        help = "" if arguments.nodes else f" of {usual}: pass --nodes"
-        raise UsageError(f"{arguments.gpus} devices do not fill {nodes} nodes{help}")
-    return int(node)
+    """Devices of a node. UsageError for devices that do not fill whole nodes."""
+    devices: int = arguments.gpus
+    usual = device.devices_per_node if device is not None and device.devices_per_node else devices
+    node, rest = divmod(devices, arguments.nodes or -(-devices // usual))
+    if rest or not node or (arguments.nodes is None and devices > usual and devices % usual):
+        whole = (
+            f"{arguments.nodes} whole nodes" if arguments.nodes else f"whole nodes of {usual}: pass --nodes"
+        )
+        raise UsageError(f"{devices} devices are not {whole}")
+    return node
 
 
 def _refuse(written: Written, brief: Brief) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from planc.record import record
 _FOLDER = "plans"
 _MODELS = "models"
 _MODEL_FILES = ("config.json", "inventory.json")
-_QUOTED = re.compile(r'"((?:base|presets|models)/[^"*]+)"')
+_QUOTED = re.compile(r'"((?:\.\./)?(?:base|presets|models)/[^"*]+)"')
 """Paths of other shipped files in a plan."""
 TASKS = {
     "start here": "train on four CPU ranks, on the Python standard library's sources",
@@ -70,11 +71,11 @@ def needed_files(path: Path) -> Iterator[Path]:
     """The shipped files that a plan includes, its model among them, relative to the directory of plans."""
     folder = shipped_folder()
     for name in dict.fromkeys(_QUOTED.findall(path.read_text(encoding="utf-8"))):
-        found = folder / name
+        found = Path(os.path.normpath(path.parent / name))
         if found.is_dir():
             yield from (found.relative_to(folder) / one for one in _MODEL_FILES)
         elif found.suffix == ".plan" and found.is_file():
-            yield Path(name)
+            yield found.relative_to(folder)
             yield from needed_files(found)
 
 

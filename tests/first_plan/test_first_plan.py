@@ -1,0 +1,104 @@
+"""First plans for every model that ships, and for every architecture of the catalogue: all are sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planc.devices.hardware import DEVICES
+from planc.first_plan.brief import Brief
+from planc.first_plan.practice import Purpose, practice_of, steps_of, tokens_on
+from planc.first_plan.write import Written, first_plan
+from planc.fmt.format import format_source
+from planc.inventory.known import KnownModels
+from planc.source import SourceFile
+from planc.user_dirs import cache_dir
+from tests.plans import PLANS
+from tests.slow import slow_except
+
+CATALOGUE = Path(__file__).parents[1] / "catalogue" / "models"
+MODELS = [
+    path.parent for home in (PLANS / "models", CATALOGUE) for path in sorted(home.glob("*/inventory.json"))
+]
+REFUSED = {"tiny-apertus": "P720", "tiny-llama-small-vocabulary": "P705"}
+"""Models that can't be trained from random weights, or on bytes, by the code of the reason."""
+QUICK = ("tiny-llama", "llama-3.1-8b", "tiny-gpt-oss", "tiny-hrm", "tiny-mqa", "mixtral-8x7b-v0.1")
+
+
+def plan_for(folder: Path, purpose: Purpose, *, gpus: int = 0, gpu: str = "h100") -> Written:
+    models = KnownModels(folder.parent, cache_dir())
+    inventory = models.get(folder.name)
+    size = inventory.num_parameters
+    gpus = gpus or (8 if size < 10**10 else 64 if size < 10**11 else 512)
+    tokenizer = "bytes" if inventory.vocab_size < 300 else f'file("{folder.name}/tokenizer.json")'
+    brief = Brief(
+        "new.plan",
+        f'"{folder.name}"',
+        folder.parent,
+        purpose,
+        gpus,
+        min(8, gpus),
+        DEVICES.get(gpu),
+        "python_stdlib()",
+        tokenizer,
+        0,
+    )
+    return first_plan(brief, inventory, models)
+
+
+@pytest.mark.parametrize(
+    "folder", slow_except(MODELS, *QUICK, name=lambda path: path.name), ids=lambda path: path.name
+)
+def test_a_first_plan_is_sound_and_formatted(folder: Path) -> None:
+    written = plan_for(folder, Purpose.PRETRAIN)
+    if folder.name in REFUSED:
+        assert [one.code.code for one in written.checked.diagnostics] == [REFUSED[folder.name]]
+        return
+    assert written.ok, (written.checked.diagnostics, written.notes)
+    assert written.checked.plan is not None and written.checked.plan.expectations
+    assert format_source(SourceFile("new.plan", written.text))[0] == written.text
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_every_purpose_has_a_plan_on_devices_and_on_cpus(purpose: Purpose) -> None:
+    for gpu in ("h100", "cpu"):
+        assert plan_for(PLANS / "models" / "tiny-llama", purpose, gpus=4, gpu=gpu).ok
+
+
+def test_a_model_that_only_its_own_attention_computes_says_so_in_its_plan() -> None:
+    text = plan_for(CATALOGUE / "tiny-gpt-oss", Purpose.PRETRAIN).text
+    assert "fused attention is refused (P708)" in text and "attention = eager" in text
+
+
+def test_tokens_that_do_not_fit_are_fewer_with_the_reason() -> None:
+    """Between micro steps FSDP keeps whole gradients, which 405B parameters leave no room for."""
+    text = plan_for(PLANS / "models" / "llama-3.1-405b", Purpose.PRETRAIN).text
+    assert "# 16,777,216 do not fit these devices" in text
+    assert "tokens_per_step = 4_194_304" in text
+
+
+def test_rates_fall_with_size_and_with_what_is_already_learned() -> None:
+    sizes = (10**7, 10**8, 10**9, 10**10, 5 * 10**10, 4 * 10**11)
+    rates = {purpose: [practice_of(purpose, size).learning_rate for size in sizes] for purpose in Purpose}
+    for found in rates.values():
+        assert found == sorted(found, reverse=True)
+    for first, second in ((Purpose.PRETRAIN, Purpose.CONTINUE), (Purpose.CONTINUE, Purpose.CHATS)):
+        assert all(more > less for more, less in zip(rates[first], rates[second], strict=True))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 6, 8, 24, 64, 512, 16_384])
+def test_tokens_of_a_step_are_whole_sequences_on_every_rank(devices: int) -> None:
+    tokens = tokens_on(devices, wanted=524_288, sequence_length=4_096)
+    assert tokens % 4_096 == 0
+    if devices <= 64:
+        assert tokens % (4_096 * devices) == 0
+        assert 0.5 < tokens / 524_288 < 2
+
+
+def test_a_warm_up_is_at_most_a_tenth_of_a_short_run() -> None:
+    for purpose in Purpose:
+        for number in (1, 40, 100_000):
+            steps = steps_of(purpose, num_parameters=10**9, tokens_per_step=1, data_bytes=0, given=number)
+            assert steps.number == number
+            assert 1 <= steps.warmup <= max(1, number // 10)

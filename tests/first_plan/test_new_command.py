@@ -1,0 +1,160 @@
+"""`planc new` as a command: what it writes, what it refuses, and what it asks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from planc.cli.main import main
+from planc.cli.support.shipped import TASKS, examples, shipped_models
+from tests.first_plan.at_prompts import answered
+from tests.plans import PLANS
+from tests.slow import slow_except
+
+GIVEN = ("--gpus", "4", "--gpu", "h100", "--for", "pretrain", "--data", "python_stdlib")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with a model in it."""
+    copytree(PLANS / "models" / "tiny-llama", tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_plan_is_written_that_is_sound_formatted_and_says_why(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", "mine", *GIVEN]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.split("\n")[:2] == [
+        "  planc check mine.plan",
+        "  torchrun --nproc-per-node 4 -m planc.run mine.plan",
+    ]
+    text = (folder / "mine.plan").read_text(encoding="utf-8")
+    assert text.startswith("# Written by planc new (pretrain) for 4 devices (h100): ")
+    assert "# The peak of nanoGPT's smallest models." in text
+    assert "world_size == 4" in text and "peak_memory < " in text
+    assert main(["check", "mine.plan", "--world-size", "4"]) == 0
+    assert main(["fmt", "--check", "mine.plan"]) == 0
+
+
+def test_a_file_that_exists_is_kept_unless_forced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.plan").write_text("mine", encoding="utf-8")
+    assert main(["new", "mine", *GIVEN]) == 2
+    assert "mine.plan exists: pass --force" in capsys.readouterr().err
+    assert (folder / "mine.plan").read_text(encoding="utf-8") == "mine"
+    assert main(["new", "mine", *GIVEN, "--force"]) == 0
+    assert (folder / "mine.plan").read_text(encoding="utf-8") != "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name a MODEL"),
+        (("mine",), "pass --gpus, --gpu, --for, --data, or --yes"),
+        (("mine", "--gpus", "4", "--for", "chats"), "pass --gpu, --data, or --yes"),
+        (("mine", "--gpu", "h1000"), "does not know the device `h1000`: did you mean `h100`?"),
+        (("nowhere", *GIVEN), "no model `nowhere`"),
+        (("empty", *GIVEN), "empty has no config.json"),
+        (("org/name", *GIVEN), "write hf://org/name@COMMIT"),
+        (("mine", *GIVEN, "-o", "no/x.plan"), "no is not a directory"),
+        (("mine", *GIVEN, "--nodes", "3"), "4 devices are not 3 whole nodes"),
+        (("mine", *GIVEN, "--gpus", "12"), "12 devices are not whole nodes of 8: pass --nodes"),
+        (("mine", *GIVEN, "--data", "data.csv"), "`data.csv` ends in none of .jsonl"),
+        (("mine", *GIVEN, "--data", "chat.jsonl"), "holds chats: pass --for chats"),
+        (("mine", *GIVEN, "--data", "odd.jsonl"), "`text` or `content` is not among its keys: `id`"),
+        (("--example", "qwickstart"), "did you mean `quickstart`?"),
+        (("mine", "--example", "quickstart"), "--example takes no MODEL"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_usage_is_an_error_that_names_the_way_out(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    (folder / "empty").mkdir()
+    (folder / "chat.jsonl").write_text('{"messages": []}\n', encoding="utf-8")
+    (folder / "odd.jsonl").write_text('{"id": 1}\n', encoding="utf-8")
+    assert main(["new", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not [*folder.glob("*.plan")]
+
+
+def test_a_count_of_zero_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "mine", "--gpus", "0"]) == 2
+    assert "`0` is not a positive number" in capsys.readouterr().err
+
+
+def test_a_model_that_does_not_fit_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chats = ("--for", "chats", "--data", "x.jsonl")
+    assert main(["new", "llama-3.1-8b", "--gpus", "1", "--gpu", "a100_40gb", *chats]) == 1
+    assert "parameters and optimizer alone are" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["mine"]
+
+
+def test_settings_that_the_check_refuses_are_shown_with_its_findings(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", "mine", *GIVEN, "--sequence-length", "4096"]) == 1
+    assert "error[P704]" in capsys.readouterr().err
+    assert not (folder / "mine.plan").exists()
+
+
+def test_steps_follow_from_the_size_of_chats_that_are_there(folder: Path) -> None:
+    (folder / "data").mkdir()
+    line = json.dumps({"conversations": [{"role": "user", "content": "x" * 1_000}]}) + "\n"
+    (folder / "data" / "a.jsonl").write_text(line * 2_000, encoding="utf-8")
+    assert main(["new", "mine", "--gpus", "4", "--gpu", "cpu", "--for", "chats", "-y"]) == 0
+    text = (folder / "mine.plan").read_text(encoding="utf-8")
+    assert 'source = chat("data/*.jsonl", field = "conversations")' in text
+    size = (folder / "data" / "a.jsonl").stat().st_size
+    assert f"steps = {round(3 * size / 4 / 262_144)}\n" in text
+    assert "packing = isolate" in text and "weights = pretrained" in text
+
+
+def test_questions_are_asked_again_after_answers_that_make_no_sense(folder: Path) -> None:
+    typed = "many\n4\nh1000\ncpu\nplay\npretrain\npython_stdlib\n"
+    code, shown = answered(["new", "mine"], typed=typed, cwd=folder)
+    assert code == 0, shown
+    assert "`many` is not a positive number" in shown
+    assert "did you mean `h100`?" in shown
+    assert "`play` is none of pretrain, continue, chats" in shown
+    assert (folder / "mine.plan").exists()
+
+
+@pytest.mark.parametrize(("typed", "code"), [("\x03\n", 130), ("\x04\n", 2)], ids=["ctrl-c", "ctrl-d"])
+def test_a_question_can_be_left(folder: Path, typed: str, code: int) -> None:
+    found, shown = answered(["new", "mine"], typed=typed, cwd=folder)
+    assert found == code, shown
+    assert "Traceback" not in shown and not (folder / "mine.plan").exists()
+
+
+def test_every_shipped_plan_is_listed_under_its_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "--example"]) == 0
+    out = capsys.readouterr().out
+    assert [task.upper() in out for task in TASKS] == [True] * len(TASKS)
+    assert {one.name for one in examples()} == {path.stem for path in PLANS.glob("*.plan")}
+    assert all(f"  {one.name}  " in out.replace("   ", "  ") for one in examples())
+
+
+@pytest.mark.parametrize(
+    "name",
+    slow_except([one.name for one in examples()], "quickstart", "llama-3.1-8b", "launch-two-nodes"),
+)
+def test_an_example_is_written_with_everything_that_it_needs(folder: Path, name: str) -> None:
+    assert main(["new", "--example", name]) == 0
+    assert main(["check", f"{name}.plan"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["tiny-llama", "tiny-gpt2", "tiny-qwen3-moe"])
+def test_verify_passes_for_what_is_written(folder: Path, model: str) -> None:
+    assert main(["new", model, "--gpus", "4", "--gpu", "cpu", "--data", "python_stdlib", "-y"]) == 0
+    assert main(["verify", f"{model}.plan"]) == 0
+
+
+def test_models_that_ship_have_names() -> None:
+    assert {"llama-3.1-8b", "tiny-llama"} <= set(shipped_models())
