@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS, setting_paths
-from planc.plan.call_arguments import argument_targets, call_before, with_argument
+from planc.plan.call_arguments import argument_targets, call_before, whole_target, with_argument
 from planc.plan.overrides import Override
 from planc.plan.scope import OriginStep
 from planc.plan.unknown_targets import report_unknown_target
@@ -16,11 +17,15 @@ from planc.syntax import ast
 
 
 def apply_overrides(targets: Sequence[Override], written: dict[str, Written], resolver: Resolver) -> None:
-    """Puts overrides in place of what the file says, the weakest first; unknown targets are reported."""
+    """Puts overrides in place of what the file says, the weakest first; unknown targets are reported.
+
+    `optimizer.lr` is the argument of the block's call that takes it: `optimizer.kind.lr`.
+    """
     settings = frozenset(setting_paths())
     arguments = argument_targets()
     for override in targets:
-        target = override.assignment.target
+        target = whole_target(override.assignment.target, written)
+        override = replace(override, assignment=replace(override.assignment, target=target))
         if target.text not in settings and target.text not in arguments:
             report_unknown_target(target, written, resolver.scope)
             continue

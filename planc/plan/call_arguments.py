@@ -27,6 +27,25 @@ def argument_targets() -> Mapping[str, str]:
     return {f"{path}.{argument}": path for path, _ in settings() for argument in arguments(path)}
 
 
+def whole_target(target: ast.Name, written: Mapping[str, Written]) -> ast.Name:
+    """The target with the setting that its block leaves out: `optimizer.kind.lr` for `optimizer.lr`.
+
+    Unchanged if several settings of the block have such an argument, or none. A setting counts first whose
+    call in the plan takes it.
+    """
+    block, _, argument = target.text.rpartition(".")
+    if target.text in _fields() or target.text in argument_targets():
+        return target
+    owners = [path for path, _ in settings() if path.rpartition(".")[0] == block and takers(path, argument)]
+    fitting = [
+        path
+        for path in owners
+        if name_of(call_before(path, written, at=target.span)) in takers(path, argument)
+    ]
+    found = fitting or owners
+    return replace(target, text=f"{found[0]}.{argument}") if len(found) == 1 else target
+
+
 def via_parameters(value: ast.Value, scope: Scope) -> tuple[OriginStep, ...]:
     """The parameters that a value names, each with what sets it."""
     named = (scope.params[ref.param_name] for ref in references(value) if ref.param_name in scope.params)
@@ -48,11 +67,12 @@ def argument_origins(
         if argument.name is None:
             continue
         target = f"{path}.{argument.name.text}"
+        short = f"{path.rpartition('.')[0]}.{argument.name.text}"
         given = (
             step
             for step in steps
             if step.kind in _OUTSIDE
-            and any(f"{name}=" in step.text.replace(" ", "") for name in (target, path))
+            and any(f"{name}=" in step.text.replace(" ", "") for name in (target, short, path))
         )
         first = next(given, OriginStep("written", argument.span, ""))
         yield target, (first, *kept, *via_parameters(argument.value, scope))

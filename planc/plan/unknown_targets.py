@@ -44,6 +44,7 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
         help = foreign
     elif beside:
         help = f"use a setting of `{block}`: {listed(f'`{one}`' for one in beside)}"
+        beside += [one for path in beside for one in arguments(f"{block}.{path}") if one not in beside]
         scope.unknown(codes.UNKNOWN_TARGET, target, beside, text=_TEXT, help=help, within=f"{block}.")
         return
     else:

@@ -59,6 +59,28 @@ def test_the_origin_says_what_was_set_and_where_the_rest_is_from() -> None:
     assert written.startswith("x.plan:")
 
 
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("optimizer.lr=2e-3", "optimizer.kind.lr=2e-3"),
+        ("optimizer.min_factor=0.5", "optimizer.schedule.min_factor=0.5"),
+    ],
+)
+def test_the_setting_may_be_left_out_where_one_call_of_the_block_takes_the_argument(
+    short: str, whole: str
+) -> None:
+    one, other = (checked(FULL, text) for text in (short, whole))
+    assert one.graph is not None and one.graph == other.graph
+    assert one.plan is not None
+    target = whole.partition("=")[0]
+    assert one.plan.origins[target][0].text == f"--set {short}"
+
+
+def test_an_argument_of_a_call_that_the_plan_does_not_have_is_refused_by_its_short_name_too() -> None:
+    problem = fault(FULL, overrides=[setting("optimizer.momentum=0.9")])
+    assert problem.primary.text == "the plan's `optimizer.kind` is `adamw`, which has no `momentum`"
+
+
 def test_arguments_are_set_one_after_the_other_and_a_whole_value_in_between_counts() -> None:
     several = [
         setting("optimizer.kind.lr=1.0"),

@@ -27,7 +27,7 @@ def add_set_argument(parser: ArgumentParser) -> None:
         default=[],
         metavar="PATH=VALUE",
         help="override a parameter (size=4), a setting (mesh.tp=4) or an argument of a setting's call "
-        "(optimizer.kind.lr=2e-3); can be repeated",
+        "(optimizer.lr=2e-3); can be repeated",
     )
 
 
