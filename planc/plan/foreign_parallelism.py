@@ -54,7 +54,7 @@ MESH: Mapping[str, Foreign] = {
 }
 
 SHARDING: Mapping[str, Foreign] = {
-    "zero zero1 zero2 zero3 zero_stage zero_optimization "
+    "zero zero3 zero_3 zero_stage zero_optimization "
     "stage deepspeed deepspeed_config ds_config fsdp fsdp2 "
     "fsdp_config fsdp_version fully_shard full_shard sharding_strategy distributed_optimizer "
     "use_distributed_optimizer": Foreign(
@@ -72,9 +72,9 @@ SHARDING: Mapping[str, Foreign] = {
     "grad_reduce_dtype gradient_reduce_dtype grad_dtype accumulate_allreduce_grads_in_fp32": Foreign(
         "fsdp", "reduce_dtype = float32"
     ),
-    "bf16 use_bf16 mixed_precision mixed_precision_policy "
+    "bf16 bfloat16 use_bf16 mixed_precision mixed_precision_policy "
     "mp_policy amp autocast precision compute_dtype": Foreign("fsdp", "param_dtype = bfloat16"),
-    "fp16": Foreign(
+    "fp16 float16 half": Foreign(
         "fsdp", "param_dtype = bfloat16", why="planc does not scale the loss, which float16 needs"
     ),
     "fp8 float8 use_fp8 load_in_4bit load_in_8bit quantization quantization_config bitsandbytes": absent(

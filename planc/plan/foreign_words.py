@@ -16,12 +16,13 @@ ARGUMENT_NAME = re.compile(r"(\w+) = <")
 def foreign_words() -> Mapping[str, Foreign]:
     """By word, in lower case."""
     # Only a plan with an unknown word needs the tables.
+    from planc.plan.foreign_field import FIELD
     from planc.plan.foreign_parallelism import MESH, MODEL, OBSERVED, SHARDING
     from planc.plan.foreign_training import DATA, OPTIMIZER, TRAIN
 
     return {
         word: meant
-        for group in (DATA, TRAIN, OPTIMIZER, MESH, SHARDING, MODEL, OBSERVED)
+        for group in (DATA, TRAIN, OPTIMIZER, MESH, SHARDING, MODEL, OBSERVED, FIELD)
         for words, meant in group.items()
         for word in words.split()
     }

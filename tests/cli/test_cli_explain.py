@@ -28,3 +28,41 @@ def test_a_key_a_value_or_a_command_is_explained(
 def test_a_key_of_another_block_is_not(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", topic]) == 2
     assert f"unknown topic `{topic}`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("topic", "word", "part"),
+    [
+        ("ring attention", "ring_attention", "rotate = ring"),
+        ("ZeRO-2", "zero_2", "unit(reshard_after_forward = false)"),
+        ("torch.compile", "torch_compile", "-> region"),
+        ("Gradient Checkpointing", "gradient_checkpointing", "activation_checkpoint {"),
+        ("LoRA", "lora", "planc does not have LoRA"),
+        ("lr finder", "lr_finder", "--set optimizer.lr=VALUE"),
+    ],
+)
+def test_a_term_of_the_field_is_found_as_people_write_it(
+    topic: str, word: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", topic]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{word}: a word of other tools\n") and part in out
+
+
+FIELD = (
+    *("lora", "qlora", "pipeline", "pp", "ep", "moe", "zero", "zero1", "zero2", "zero3", "ddp", "hsdp"),
+    *("bf16", "fp16", "fp8", "ema", "dpo", "rlhf", "freeze", "offload", "ulysses", "deepspeed", "megatron"),
+    *("accelerate", "warmup", "packing", "sft", "muon", "mfu", "slurm", "gradient_checkpointing"),
+    *("activation checkpointing", "flash_attention", "ring attention", "gradient accumulation"),
+    *("chat template", "tied embeddings", "lr finder", "mixed precision"),
+)
+
+
+@pytest.mark.parametrize("topic", FIELD)
+def test_the_words_of_the_field_are_known(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", topic]) == 0
+
+
+def test_a_slip_in_a_word_of_the_field_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "qlroa"]) == 2
+    assert "did you mean `qlora`?" in capsys.readouterr().err

@@ -103,6 +103,16 @@ def test_explain_leaves_a_label_of_planc_to_its_block() -> None:
     assert foreign_page("wandb") is None
 
 
+def test_no_word_has_two_meanings() -> None:
+    from planc.plan.foreign_field import FIELD
+    from planc.plan.foreign_parallelism import MESH, MODEL, OBSERVED, SHARDING
+    from planc.plan.foreign_training import DATA, OPTIMIZER, TRAIN
+
+    tables = (DATA, TRAIN, OPTIMIZER, MESH, SHARDING, MODEL, OBSERVED, FIELD)
+    words = [word for table in tables for row in table for word in row.split()]
+    assert sorted(words) == sorted(foreign_words())
+
+
 def test_every_word_can_be_a_name_and_is_in_lower_case() -> None:
     for word in foreign_words():
         assert re.fullmatch(r"[a-z][a-z0-9_]*", word)

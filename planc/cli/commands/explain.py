@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import TextIO
@@ -13,14 +14,18 @@ from planc.cli.support.views import write_view
 from planc.diagnostics import pages
 from planc.diagnostics.suggest import nearest
 from planc.plan.foreign_help import foreign_page
+from planc.plan.foreign_words import foreign_words
 from planc.plan.scalars import listed
 from planc.show import reference
 
 DESCRIPTION = """\
 Explain an error code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), a key or value of
-a block (logging.tracker, wandb), an op of the graph (fsdp.shard) or a style (colwise). Without a topic, list
-all topics except keys and values."""
+a block (logging.tracker, wandb), an op of the graph (fsdp.shard), a style (colwise), or a word of the field
+or of another tool (lora, ZeRO-3, "ring attention"). Without a topic, list all topics except keys, values and
+such words."""
 
+_NOT_OF_WORDS = re.compile(r"[\s./-]+")
+"""What separates the words of a term: `ring attention`, `torch.compile`, `ZeRO-2`."""
 _MAX_NEAR = 6
 _PAGE_CELLS = 100
 """The greatest width of rendered prose."""
@@ -29,11 +34,17 @@ EPILOG = """\
 examples:
   planc explain P402
   planc explain optimizer
-  planc explain tp.shard"""
+  planc explain tp.shard
+  planc explain qlora"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="a code, an op, a block, a key or a style")
+    parser.add_argument(
+        "topic",
+        nargs="?",
+        metavar="TOPIC",
+        help="a code, an op, a block, a key, a style or a word of the field",
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -73,8 +84,10 @@ def _page(topic: str) -> str | None:
     text = reference.page(topic)
     if text is None:
         text = pages.page(pages.names().get(topic.lower(), ""))
-    word = topic.lstrip("-").replace("-", "_")
-    return text if text is not None else _command(topic) or foreign_page(word) or _home(word)
+    word = _NOT_OF_WORDS.sub("_", topic.lstrip("-")).lower()
+    if text is not None:
+        return text
+    return _command(topic) or foreign_page(word) or _home(topic.lstrip("-")) or _home(word)
 
 
 def _command(topic: str) -> str | None:
@@ -99,6 +112,7 @@ def _index() -> str:
 def _unknown(topic: str) -> str:
     """The error for an unknown topic: similar names, blocks with such a key, or where topics are listed."""
     names = [name for group in reference.topics().values() for name in group]
+    names += foreign_words()
     near = nearest(topic, [*names, *pages.pages(), *pages.names()], limit=_MAX_NEAR)
     homes = [f"`planc explain {block}` has a key of this name" for block in reference.blocks_with(topic)]
     meant = [f"did you mean {listed(f'`{name}`' for name in near)}?"] if near else []

@@ -1,0 +1,95 @@
+"""Words of the field that no single tool sets: techniques, losses, optimizers, and other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planc.plan.foreign import NONE, Foreign, absent
+
+_IN_CONTEXT = '["input_ids", "labels", "position_ids"] -> Shard(1)'
+
+FIELD: Mapping[str, Foreign] = {
+    "moe mixture_of_experts num_experts experts_per_token top_k_experts": absent(
+        "the experts come from the model's config.json; `fsdp` shards them by number, "
+        "and `tensor_parallel on tp { auto }` shards each of them"
+    ),
+    "zero1 zero_1 zero2 zero_2 shard_grad_op no_reshard": Foreign(
+        "fsdp",
+        '"model.layers.*" -> unit(reshard_after_forward = false)',
+        why="FSDP2 shards parameters too, and can keep them gathered from forward to backward",
+    ),
+    "ring_attention ring_attn zigzag_ring": Foreign(
+        "", f"context_parallel on cp {{ rotate = ring, {_IN_CONTEXT} }}", also=", with `cp` in `mesh`"
+    ),
+    "ulysses_attention deepspeed_ulysses ulysses_sp": Foreign(
+        "", f"context_parallel on cp {{ rotate = ulysses, {_IN_CONTEXT} }}", also=", with `cp` in `mesh`"
+    ),
+    "allgather_attention all_gather_attention": Foreign(
+        "", f"context_parallel on cp {{ rotate = allgather, {_IN_CONTEXT} }}", also=", with `cp` in `mesh`"
+    ),
+    "flash_attention_2 flash_attention_3 flash_attn_2 fa2 fa3 flex_attention xformers": Foreign(
+        "model",
+        "attention = sdpa",
+        why="PyTorch's `scaled_dot_product_attention` chooses its flash kernel itself",
+    ),
+    "activation_offload activation_offloading offload_activations cpu_activation_offload": Foreign(
+        "",
+        'activation_checkpoint { "model.layers.*" -> full }',
+        why="activations stay on the device or are recomputed",
+    ),
+    "chat_template chat_format prompt_template": Foreign(
+        "data",
+        'tokenizer = file("path/to/directory")',
+        why="the chat template comes from the tokenizer's directory",
+    ),
+    "sft instruction_tuning instruct_tuning supervised_finetuning chatml sharegpt": Foreign(
+        "data",
+        'source = chat("data/*.jsonl")',
+        also=", with `weights = pretrained` in `model`; `planc new MODEL --for chats` writes such a plan",
+    ),
+    "finetune finetuning fine_tuning fine_tune continued_pretraining": Foreign(
+        "model", "weights = pretrained", also="; `planc new MODEL --for continue` writes such a plan"
+    ),
+    "ppo orpo kto simpo preference preference_loss reward rewards kl kl_divergence mtp "
+    "multi_token_prediction contrastive": absent(
+        "planc trains on next-token cross-entropy and does not have another loss", off=NONE
+    ),
+    "adam adamax nadam radam adafactor adagrad lion lamb muon shampoo soap sophia galore adam8bit "
+    "adamw_8bit paged_adamw rmsprop": Foreign(
+        "optimizer", "kind = adamw(lr = 3e-4)", why="optimizers are `adamw` and `sgd`"
+    ),
+    "lr_finder find_lr auto_lr_find lr_find": absent(
+        "planc does not search learning rates: compare runs with `--set optimizer.lr=VALUE`", off=NONE
+    ),
+    "tie_word_embeddings tied_embeddings tie_embeddings tie_weights tied_weights weight_tying "
+    "rope rotary_embedding": absent(
+        "the architecture comes from config.json in the directory of `model.hf`: change it there"
+    ),
+    "kv_cache use_cache": absent("training keeps no cache of keys and values: remove the line", off=NONE),
+    "int8 int4 nf4 fp4 mxfp8 nvfp4 gptq awq": absent(
+        "planc does not train in fp8 or on quantized weights", off=NONE
+    ),
+    "loss_scale loss_scaling loss_scaler grad_scaler gradscaler initial_scale_power": Foreign(
+        "fsdp", "param_dtype = bfloat16", why="planc does not scale the loss: bfloat16 needs no scale"
+    ),
+    "perplexity ppl compute_metrics": absent(
+        "a run reports losses, in metrics.jsonl: perplexity is the exponential of one"
+    ),
+    "mfu hfu": absent("a run reports TFLOP/s per device: mfu is its share of the device's peak", off=NONE),
+    "data_mixture dataset_mixture dataset_weights mix blend interleave_datasets curriculum": absent(
+        "a source reads any number of files and does not weight them",
+        off=NONE,
+    ),
+    "streaming iterable_dataset": absent(
+        "data are tokenized once, before a run or at its start: `planc data prepare PLAN`", off=NONE
+    ),
+    "megatron megatron_lm nemo torchtitan nanotron lightning axolotl trl "
+    "accelerate accelerate_config": absent(
+        "a plan replaces the program and its configuration: `planc new MODEL` writes one, "
+        "and `planc launch PLAN` prints what starts it"
+    ),
+    "slurm sbatch kubernetes k8s kubeflow torchrun": absent(
+        "how ranks start is not part of a plan: `planc launch PLAN --form slurm` prints a batch script, "
+        "and other forms are torchrun, accelerate and kubernetes"
+    ),
+}
