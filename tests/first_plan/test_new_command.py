@@ -115,6 +115,14 @@ def test_steps_follow_from_the_size_of_chats_that_are_there(folder: Path) -> Non
     assert "packing = isolate" in text and "weights = pretrained" in text
 
 
+def test_numbers_that_are_given_are_those_of_the_plan(folder: Path) -> None:
+    given = ("--steps", "7", "--sequence-length", "128", "--tokens-per-step", "1024")
+    assert main(["new", "mine", *GIVEN, *given]) == 0
+    text = (folder / "mine.plan").read_text(encoding="utf-8")
+    for line in ("steps = 7", "sequence_length = 128", "tokens_per_step = 1_024"):
+        assert f"# As given to planc new.\n  {line}\n" in text
+
+
 def test_questions_are_asked_again_after_answers_that_make_no_sense(folder: Path) -> None:
     typed = "many\n4\nh1000\ncpu\nplay\npretrain\npython_stdlib\n"
     code, shown = answered(["new", "mine"], typed=typed, cwd=folder)

@@ -213,9 +213,9 @@ def _brief(arguments: Namespace, model: NamedModel, output: Path) -> tuple[Brief
         data.call,
         call,
         data.num_bytes,
-        arguments.sequence_length,
-        arguments.tokens_per_step,
-        arguments.steps,
+        sequence_length=arguments.sequence_length,
+        tokens_per_step=arguments.tokens_per_step,
+        steps=arguments.steps,
     )
     return brief, file, data
 
