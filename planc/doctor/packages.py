@@ -48,7 +48,7 @@ PACKAGES: tuple[Package, ...] = (
         "3",
         is_for_runs=False,
     ),
-    Package("pyyaml", "6", "6.0.3", "reads configs for `planc import`", is_for_runs=False),
+    Package("PyYAML", "6", "6.0.3", "reads configs for `planc import`", is_for_runs=False),
     Package("rich", "13.7", "15.0.0", "shows a run's progress", is_for_runs=False),
     Package(
         "torch",

@@ -70,6 +70,12 @@ SHORTER = {
 }
 """What is put in place of a part of an example: a step that the run has, a folder that it may write."""
 
+CONFIGS = {
+    "llama3_8b.toml": "torchtitan/dense_8b.toml",
+    "zero3.json": "deepspeed/numbers_zero3.json",
+    "recipe.yaml": "axolotl/full_fsdp2.yaml",
+}
+"""Configs that examples import."""
 
 CALIBRATION = """\
 {
@@ -146,6 +152,8 @@ def repository(folder: Path) -> Path:
         " && cp -r plans/models/llama-3.1-8b plans/models/tiny-llama models/"
     )
     subprocess.run(["bash", "-c", script], cwd=folder, check=True, capture_output=True, timeout=60)
+    for name, config in CONFIGS.items():
+        shutil.copy(ROOT / "tests" / "import_configs" / "configs" / config, folder / name)
     return folder
 
 

@@ -20,6 +20,7 @@ LIGHT = (
     "typing_extensions",
     "typing_inspection",
     "rich",
+    "PyYAML",
 )
 """What a light installation has, and what that needs to be imported."""
 READ = ("PATH", "HOME", "TMPDIR", "LANG")

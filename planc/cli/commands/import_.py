@@ -29,28 +29,28 @@ from planc.user_dirs import cache_dir
 DESCRIPTION = """\
 Write a config of another tool as a plan.
 
-FILE is a torchtitan config (TOML, or the printed JSON of a Python config), an accelerate YAML, a DeepSpeed
+CONFIG is a torchtitan config (TOML, or the printed JSON of a Python config), an accelerate YAML, a DeepSpeed
 JSON, a NeMo Automodel or Axolotl recipe (YAML), or the JSON of transformers' TrainingArguments. Its kind is
 recognized by its keys. What has a counterpart goes into the plan; every other key is a note with its line,
-the reason, and what is nearest. Values that can't be right in FILE are notes as well.
+the reason, and what is nearest. Values that can't be right are notes as well.
 
 The plan is written to -o, with the notes on standard output; without -o the plan goes to standard output,
-and the notes to standard error. Options give what FILE leaves to the launch, and win over it."""
+and the notes to standard error. Options give what CONFIG leaves to the launch, and win over it."""
 
 EPILOG = """\
 examples:
-  planc import llama3_8b.toml --model models/llama-3.1-8b --gpus 8 -o llama.plan
-  planc import ds_zero3.json --model models/qwen3-0.6b --gpus 8 --sequence-length 4096 --steps 1000 --lr 1e-5
-  planc import recipe.yaml --from axolotl --model hf://org/name@COMMIT --gpus 8 --steps 500
+  planc import llama3_8b.toml --model models/llama-3.1-8b --gpus 8 -o imported.plan
+  planc import zero3.json --model models/llama-3.1-8b --gpus 8 --sequence-length 4096 --steps 1000
+  planc import recipe.yaml --from axolotl --model models/llama-3.1-8b --gpus 8 --steps 500
 
 A config that lacks what a plan needs exits with 1 and names the option that gives it."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="FILE", help="a config: .toml, .yaml or .json, or - for standard input"
+        "file", metavar="CONFIG", help="a config: .toml, .yaml or .json, or - for standard input"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="PLAN", help="write the plan to a file")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the plan to a file")
     parser.add_argument(
         "--from", dest="kind", choices=tuple(BY_NAME), metavar="KIND", help=f"one of {', '.join(BY_NAME)}"
     )
