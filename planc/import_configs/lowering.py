@@ -121,8 +121,8 @@ def _model_source(draft: Draft, target: Target) -> str | Missing:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    """A text as a plan has it, which knows no escapes: the readers refuse quotes."""
+    return f'"{text}"'
 
 
 def _model(draft: Draft, source: str) -> Iterator[str]:

@@ -22,11 +22,17 @@ class Unread(ValueError):
     """Why a value has no counterpart."""
 
 
+_MAX = 10**15
+"""Of whole numbers: beyond it a float would round them."""
+
+
 def number(value: Value) -> float:
     """A finite number; YAML reads `1e-8` as text."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             value = float(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _MAX:
+        raise Unread(f"`{written(value)}` is too large")
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Unread(_automatic(value) or f"`{written(value)}` is not a number")
     return float(value)
@@ -34,14 +40,14 @@ def number(value: Value) -> float:
 
 def count(value: Value) -> int:
     found = number(value)
-    if found < 1 or found != int(found):
+    if not 1 <= found <= _MAX or found != int(found):
         raise Unread(f"`{written(value)}` is not a positive whole number")
     return int(found)
 
 
 def whole(value: Value) -> int:
     found = number(value)
-    if found < 0 or found != int(found):
+    if not 0 <= found <= _MAX or found != int(found):
         raise Unread(f"`{written(value)}` is not a whole number")
     return int(found)
 
@@ -98,8 +104,8 @@ def pair(value: Value) -> tuple[float, float]:
 def text(value: Value) -> str:
     if not isinstance(value, str) or not value.strip():
         raise Unread(f"`{written(value)}` is not a name")
-    if not value.strip().isprintable():
-        raise Unread(f"`{written(value)}` has characters that are not printable")
+    if not value.strip().isprintable() or '"' in value:
+        raise Unread(f"`{written(value)}` has characters that a plan's text can't have")
     return value.strip()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,13 @@ import yaml
 from planc.api import check_source
 from planc.import_configs import facts
 from planc.import_configs.detect import Undetected
+from planc.import_configs.draft import draft_of
 from planc.import_configs.facts import Fact
-from planc.import_configs.importing import Result, import_config
+from planc.import_configs.importing import READERS, Result, import_config
 from planc.import_configs.kind import NoteKind
-from planc.import_configs.lowering import Target
-from planc.import_configs.registry import KINDS
+from planc.import_configs.leaf import Leaf
+from planc.import_configs.lowering import Target, plan_text
+from planc.import_configs.registry import BY_NAME, KINDS
 from planc.source import SourceFile
 from planc.syntax.parse import parse
 
@@ -364,3 +367,22 @@ FAULTS = [
 def test_a_known_fault_is_named_at_its_key(name: str, key: str) -> None:
     notes = imported(CONFIGS / name).notes
     assert key in {note.key for note in notes if note.kind is NoteKind.WRONG}
+
+
+ODD = (None, True, 0, -1, 3, 1e9, 0.5, "auto", "none", "", 'a"b', "a\nb", "fp16", "full", (), (1, 2), 10**30)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_odd_values_are_accounted_for_too(seed: int) -> None:
+    draw = random.Random(seed)
+    path = FILES[seed * 3]
+    leaves = list(READERS[path.suffix](path.read_text(encoding="utf-8")))
+    for index in draw.sample(range(len(leaves)), 4):
+        leaves[index] = Leaf(leaves[index].path, draw.choice(ODD), leaves[index].line)
+    options = {facts.MODEL: MODEL, facts.WORLD_SIZE: 8, **OPTIONS[path.parent.name]}
+    draft = draft_of(BY_NAME[path.parent.name], leaves, options)
+    made = plan_text(draft, Target(lambda name: False, blocks_known=True), title="odd")
+    draft.finish()
+    accounted = {one.key for one in draft.imported} | {note.key for note in draft.notes if note.line}
+    assert accounted == {leaf.key for leaf in leaves}
+    assert not isinstance(made, str) or parse(SourceFile("odd.plan", made))[0] is not None

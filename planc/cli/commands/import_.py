@@ -77,8 +77,8 @@ def _count(text: str) -> int:
 
 
 def _name(text: str) -> str:
-    if not text.strip() or not text.isprintable():
-        raise ArgumentTypeError("the name is empty or not printable")
+    if not text.strip() or not text.isprintable() or '"' in text:
+        raise ArgumentTypeError("the name is empty, or has characters that a plan's text can't have")
     return text
 
 
