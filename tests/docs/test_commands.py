@@ -56,6 +56,7 @@ train {
 NOT_RUN = {
     "planc calibrate llama.plan runs/llama --gpu h100"
     ' --machine "cluster a, 8 x H100" -o cluster-a.json': "needs a run on GPUs",
+    "planc new models/llama-3.1-8b": "asks at a terminal",
     "srun --ntasks-per-node 1 planc doctor llama.plan --world-size 64": "needs a Slurm cluster",
     "planc inventory hf://org/name@0123456789abcdef0123456789abcdef01234567": "needs the network",
     "torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan": "run by .ci/run",
@@ -203,6 +204,7 @@ FILLED = {
     "planc checkpoint export": "planc checkpoint export runs/llama --hf tuned",
     "planc inventory MODEL_DIR --save": "planc inventory models/tiny-llama --save",
     "planc inventory DIR --save": "planc inventory models/tiny-llama --save",
+    "planc new --example NAME": "planc new --example gemma-2b",
 }
 """Commands of the prose that leave out what they are given, as whole ones."""
 PLACEHOLDERS = {"PLAN": "llama.plan", "RUN": "runs/llama"}

@@ -37,10 +37,10 @@ planc, such as llama-3.1-8b. --example lists the plans that ship; --example NAME
 
 EPILOG = """\
 examples:
-  planc new models/llama
-  planc new models/llama --gpus 64 --gpu h100 --for pretrain --data 'corpus/*.jsonl'
+  planc new models/llama-3.1-8b      (asks at a terminal)
+  planc new models/llama-3.1-8b --gpus 64 --gpu h100 --for pretrain --data 'corpus/*.jsonl'
   planc new qwen3-0.6b --gpus 8 --gpu a100 --for chats --data chats.jsonl -o chat.plan
-  planc new --example quickstart
+  planc new --example llama-3.2-1b
 
 A model or number of devices for which no plan passes the check exits with 1, and nothing is written."""
 
