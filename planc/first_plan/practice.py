@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from planc.record import record
+from planc.tables import format_number
 
 _MILLION, _BILLION = 10**6, 10**9
 _ANY = 10**18
@@ -125,7 +126,7 @@ def steps_of(
     source = "Llama 2" if purpose is Purpose.PRETRAIN else "Llemma"
     warmup = max(1, min(most, number // 10))
     short = "" if warmup == most else ", at most a tenth of the steps"
-    return Steps(number, reason, warmup, f"a warm-up of {most:,} steps, as {source}{short}")
+    return Steps(number, reason, warmup, f"a warm-up of {format_number(most)} steps, as {source}{short}")
 
 
 def _steps(purpose: Purpose, num_parameters: int, tokens: int, data_bytes: int) -> tuple[int, str]:

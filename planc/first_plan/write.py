@@ -19,7 +19,7 @@ from planc.inventory.schema import Inventory
 from planc.plan.facts import gradient_accumulation
 from planc.record import record
 from planc.source import SourceFile
-from planc.tables import plural
+from planc.tables import format_number, plural
 from planc.tune.base import Base, base_of, layers_of, plan_text
 from planc.tune.choice import Choice, Mesh, Recompute, Rules
 from planc.tune.model_plan import model_plan
@@ -86,7 +86,8 @@ def _with_less(brief: Brief, inventory: Inventory) -> Iterator[Brief]:
     length = sequence_length_of(brief, inventory)
     tokens = tokens_per_step_of(brief, inventory) // 4
     while brief.tokens_per_step is None and tokens >= length and tokens % length == 0:
-        reason = f"{4 * tokens:,} do not fit these devices, and published runs of this size have more."
+        more = format_number(4 * tokens)
+        reason = f"{more} do not fit these devices, and published runs of this size have more."
         yield replace(brief, tokens_per_step=tokens, tokens_reason=reason)
         tokens //= 4
 

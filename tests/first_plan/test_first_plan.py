@@ -74,7 +74,7 @@ def test_a_model_that_only_its_own_attention_computes_says_so_in_its_plan() -> N
 def test_tokens_that_do_not_fit_are_fewer_with_the_reason() -> None:
     """Between micro steps FSDP keeps whole gradients, which 405B parameters leave no room for."""
     text = plan_for(PLANS / "models" / "llama-3.1-405b", Purpose.PRETRAIN).text
-    assert "# 16,777,216 do not fit these devices" in text
+    assert "# 16_777_216 do not fit these devices" in text
     assert "tokens_per_step = 4_194_304" in text
 
 

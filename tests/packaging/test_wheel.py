@@ -100,3 +100,11 @@ def test_a_wheel_of_the_sdist_has_the_same_files(installed: Path, tmp_path: Path
 
 def test_nothing_but_planc_is_installed(installed: Path) -> None:
     assert {path.name.partition("-")[0] for path in installed.iterdir()} == {"planc"}
+
+
+def test_the_plans_that_ship_are_inside_with_their_models(installed: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "first.plan"
+    written = run(installed, "-m", "planc", "new", "--example", "launch-two-nodes", "-o", str(plan))
+    assert written.returncode == 0, written.stderr
+    found = run(installed, "-m", "planc", "check", str(plan))
+    assert found.returncode == 0, found.stderr + found.stdout
