@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
+from planc.modeling.placed_draws import (
+    Draws,
+    KeyOf,
+    NotInPartsError,
+    Recording,
+    Values,
+    Whole,
+    is_unset,
+    replaced_truncation,
+    whole_values,
+)
 from planc.modeling.tensor_dtypes import default_dtype, floating_tensors, set_dtypes
 
+_Mode = TypeVar("_Mode", bound=Draws)
 _SMALL_TENSOR = 2**16
 """Elements: norms, scales and biases, which take no time to draw."""
 
@@ -33,43 +45,68 @@ def draw(
     pristine: nn.Module,
     *,
     seed: int,
-    keep: Callable[[str, Tensor], None],
+    keep: Callable[[str, Values], object],
     of: Callable[[nn.Module], bool] = lambda module: True,
-) -> None:
-    """Initialize a fresh copy of a model on the CPU, module by module; unset elements are NaN.
+) -> tuple[str, ...]:
+    """Initialize a fresh copy of a model on the CPU, module by module.
 
     `keep` gets the name and the values of every parameter and buffer of the modules that `of` selects. As in
     transformers, a module is initialized by the model that contains it, and then by every module around it:
-    some set the tensors of another.
+    some set the tensors of another. Returns the large tensors that were drawn whole, because their
+    initialization computes with what it draws.
     """
     named = dict(pristine.named_modules())
+    drawn_whole: list[str] = []
     for fqn in filter(lambda fqn: of(named[fqn]), named):
-        with _drawn(fqn, named, seed=seed) as tensors:
-            for name, tensor in tensors.items():
-                keep(f"{fqn}.{name}" if fqn else name, tensor)
+        for name, values in _values(fqn, named, seed=seed).items():
+            whole_name = f"{fqn}.{name}" if fqn else name
+            keep(whole_name, values)
+            if values.num_computed() > _SMALL_TENSOR:
+                drawn_whole.append(whole_name)
+    return tuple(drawn_whole)
+
+
+def _values(fqn: str, named: Mapping[str, nn.Module], *, seed: int) -> Mapping[str, Values]:
+    """The values of a module's own tensors, in parts if its initialization permits it."""
+    try:
+        with _drawn(fqn, named, seed=seed, make=_untouched, mode=Recording) as (_, recording):
+            return recording.values() if recording is not None else {}
+    except NotInPartsError:
+        with _drawn(fqn, named, seed=seed, make=_unset, mode=Whole) as (tensors, _):
+            return {name: whole_values(tensor) for name, tensor in tensors.items()}
 
 
 @contextlib.contextmanager
 def _drawn(
-    fqn: str, named: Mapping[str, nn.Module], *, seed: int, largest: int | None = None
-) -> Iterator[Mapping[str, Tensor]]:
-    """Inside, a module's own tensors are initialized: only one module at a time is held whole.
+    fqn: str,
+    named: Mapping[str, nn.Module],
+    *,
+    seed: int,
+    mode: Callable[[Mapping[str, Tensor], KeyOf], _Mode],
+    make: Callable[[Tensor], Tensor],
+) -> Iterator[tuple[Mapping[str, Tensor], _Mode | None]]:
+    """Inside, a module's own tensors are initialized.
 
-    Tensors of more than `largest` elements stay on meta.
+    `make` allocates memory for one that is on meta, and `mode` makes its draws.
     """
     module = named[fqn]
     empty = _own_tensors(module)
     if not empty:
-        yield {}
+        yield {}, None
         return
-    _set_tensors(module, {name: _unset(tensor, largest=largest) for name, tensor in empty.items()})
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        for holder in _outwards(fqn):
-            # Drawn on the CPU. torch.manual_seed would seed all devices, and take longer than a small tensor.
-            torch.default_generator.manual_seed(derived_seed(seed, "init", holder))
-            _model_of(holder, named)._init_weights(named[holder])
-        yield _own_tensors(module)
-    _set_tensors(module, empty)
+    _set_tensors(module, {name: make(tensor) for name, tensor in empty.items()})
+    inside = f"{fqn}." if fqn else ""
+    draws = mode(_own_tensors(module), lambda name, number: derived_seed(seed, "init", inside + name, number))
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), replaced_truncation(draws), draws:
+            for holder in _outwards(fqn):
+                # Seeds values that are drawn apart from the tensors, such as those that are copied to one. On
+                # the CPU: torch.manual_seed would seed all devices, and take longer than a small tensor.
+                torch.default_generator.manual_seed(derived_seed(seed, "init", holder))
+                _model_of(holder, named)._init_weights(named[holder])
+        yield _own_tensors(module), draws
+    finally:
+        _set_tensors(module, empty)
 
 
 def _outwards(fqn: str) -> Iterator[str]:
@@ -91,11 +128,18 @@ def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
 
 
-def _unset(tensor: Tensor, *, largest: int | None) -> Tensor:
+def _unset(tensor: Tensor) -> Tensor:
     """A tensor of the same shape, whose elements are all marked as unset."""
-    if largest is not None and tensor.numel() > largest:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return torch.full(tensor.shape, torch.nan if tensor.is_floating_point() else 0, dtype=tensor.dtype)
+
+
+def _unset_if_small(tensor: Tensor) -> Tensor:
+    return _untouched(tensor, device="meta") if tensor.numel() > _SMALL_TENSOR else _unset(tensor)
+
+
+def _untouched(tensor: Tensor, *, device: str = "cpu") -> Tensor:
+    """A tensor of the same shape. Memory that nothing writes to takes no room on a CPU, either."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
 
 
 def _set_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -113,14 +157,9 @@ def small_buffers(pristine: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
         buffers = {name: buffer for name, buffer in module._buffers.items() if buffer is not None}
         if not buffers:
             continue
-        with _drawn(fqn, named, seed=0, largest=_SMALL_TENSOR) as tensors:
+        with _drawn(fqn, named, seed=0, make=_unset_if_small, mode=Whole) as (tensors, _):
             found = [(buffer, tensors[name].clone()) for name, buffer in buffers.items()]
         yield from ((buffer, value) for buffer, value in found if not value.is_meta)
-
-
-def is_unset(tensor: Tensor) -> bool:
-    """Whether an initialization left a tensor, or part of it, unset."""
-    return tensor.is_floating_point() and bool(tensor.isnan().any())
 
 
 def unset_tensors(pristine: nn.Module) -> tuple[str, ...]:
@@ -149,7 +188,7 @@ def _kind(fqn: str, named: Mapping[str, nn.Module]) -> object:
 
 def _left_by(fqn: str, named: Mapping[str, nn.Module]) -> Iterator[str]:
     """The local names of a module's tensors that nothing sets."""
-    with (writes := _Writes()), _drawn(fqn, named, seed=0, largest=_SMALL_TENSOR) as tensors:
+    with (writes := _Writes()), _drawn(fqn, named, seed=0, make=_unset_if_small, mode=Whole) as (tensors, _):
         for name, tensor in tensors.items():
             is_left = not writes.reached(tensor) if tensor.is_meta else is_unset(tensor)
             if tensor.is_floating_point() and is_left:

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from planc.figures.plan import parameters_per_rank
 from planc.graph.ops import BuildModel, InitWeights, LoadWeights, MaterialiseWeights
 from planc.hub.names import model_folder
-from planc.modeling.initialization import draw, fresh_copy, is_unset
+from planc.modeling.initialization import draw, fresh_copy
+from planc.modeling.placed_draws import Values
 from planc.modeling.tensor_dtypes import default_dtype, kept_in_float32
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
@@ -53,40 +54,44 @@ def move_buffers(model: nn.Module, *, device: torch.device) -> None:
 
 
 def init_weights(session: Session, op: InitWeights, position: Position) -> None:
-    """Draw each module's weights, whole, from a seed of the module's name, and keep this rank's block.
+    """Draw the elements of the weights that this rank holds, each from the plan's seed and its own place.
 
-    The model's own initialization runs on one whole module at a time on the CPU, so values depend on neither
-    mesh nor device; at most one module is held whole.
+    Values depend on neither mesh nor device. A note names tensors that only the model's own code can draw,
+    whole, at least one module at a time.
     """
     session.seed = op.seed
-    initialize(session.model, seed=op.seed)
+    drawn_whole = initialize(session.model, seed=op.seed)
+    if drawn_whole:
+        names = listed(drawn_whole, most=3)
+        session.observer.noted(f"every rank draws {names} whole: the model computes with the values it draws")
 
 
-def initialize(model: nn.Module, *, seed: int) -> None:
+def initialize(model: nn.Module, *, seed: int) -> tuple[str, ...]:
     """Fill the parameters and buffers of a materialized model, whether they are plain or distributed.
 
-    RunError if the model's own initialization leaves one unset.
+    Returns the large tensors that had to be drawn whole. RunError if the model's own initialization leaves
+    one unset.
     """
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     packings = packed_parameters(model)
 
-    def keep(name: str, whole: Tensor) -> None:
-        require_set(name, whole)
+    def keep(name: str, values: Values) -> None:
+        require_set(name, values)
         if name in parameters:
             parameter = parameters[name]
-            copy_block(parameter, lambda out, block: out.copy_(whole[block]), packing=packings.get(parameter))
+            copy_block(parameter, values.fill, packing=packings.get(parameter))
         elif name in buffers:
-            buffers[name].copy_(whole)
+            copy_block(buffers[name], values.fill, packing=None)
 
     pristine = fresh_copy(model)
     # `from_config` initializes a model while it builds it, so also under its dtype.
     with default_dtype(pristine.config.dtype):
-        draw(pristine, seed=seed, keep=keep)
+        return draw(pristine, seed=seed, keep=keep)
 
 
-def require_set(name: str, tensor: Tensor) -> None:
+def require_set(name: str, values: Values) -> None:
     """RunError if an initialization left a tensor, or part of it, unset."""
-    if is_unset(tensor):
+    if values.is_unset():
         raise unset_error(name)
 
 
@@ -132,10 +137,10 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     _refuse_misfit(folder, pristine, aliases=aliases, conversion=conversion, stored=stored)
     parameters, buffers = dict(session.model.named_parameters()), dict(session.model.named_buffers())
 
-    def keep(name: str, whole: Tensor) -> None:
+    def keep(name: str, values: Values) -> None:
         if name in buffers and name not in conversion.views:
-            require_set(name, whole)
-            buffers[name].copy_(whole)
+            require_set(name, values)
+            copy_block(buffers[name], values.fill, packing=None)
 
     draw(pristine, seed=op.seed, keep=keep, of=lambda module: bool(module._buffers))
     filled: dict[str, str] = {}
