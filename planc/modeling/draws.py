@@ -2,7 +2,7 @@
 
 docs/concepts/determinism.md has the formula. After the hash there are only additions, multiplications,
 divisions and square roots, which IEEE 754 rounds exactly: bits depend neither on the number of elements that
-are drawn together nor on the processor. Normal numbers are by Wichura's algorithm AS 241 (PPND7), from
+are drawn together nor on the CPU. Normal numbers are by Wichura's algorithm AS 241 (PPND7), from
 "The Percentage Points of the Normal Distribution", Applied Statistics 37 (1988).
 """
 
@@ -23,7 +23,7 @@ Box = tuple[slice, ...]
 """Consecutive elements along each dimension, with a start and a stop."""
 
 _BLOCK = 1 << 15
-"""Elements that are drawn at once: their intermediate values stay in the processor's cache."""
+"""Elements that are drawn at once: their intermediate values stay in the CPU's cache."""
 _GOLDEN, _FIRST, _SECOND = (
     np.uint64(factor) for factor in (0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB)
 )
@@ -203,7 +203,9 @@ def _log(values: Array) -> Array:
     exponent = ((bits >> np.int32(23)) - np.int32(127)).astype(np.float32)
     mantissa = ((bits & np.int32(0x007F_FFFF)) | np.int32(0x3F80_0000)).view(np.float32)
     ratio = (mantissa - _ROOT_2) / (mantissa + _ROOT_2)
-    return (exponent + np.float32(0.5)) * np.float32(math.log(2)) + ratio * _polynomial(_ATANH, ratio * ratio)
+    of_mantissa = ratio * _polynomial(_ATANH, ratio * ratio)
+    logarithm: Array = (exponent + np.float32(0.5)) * np.float32(math.log(2)) + of_mantissa
+    return logarithm
 
 
 def _polynomial(coefficients: tuple[float, ...], at: Array) -> Array:

@@ -95,11 +95,11 @@ def is_unset(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and bool(tensor.isnan().any())
 
 
-class Draws(TorchDispatchMode):
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Replaces the random draws of a module's own tensors."""
 
     def __init__(self, tensors: Mapping[str, Tensor], key_of: KeyOf) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._tensors = tensors
         self._names = {tensor.untyped_storage()._cdata: name for name, tensor in tensors.items()}
         self._key_of = key_of
@@ -130,7 +130,7 @@ class Draws(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class Whole(Draws):
+class Whole(Draws):  # type: ignore[no-untyped-call]
     """Draws into real tensors."""
 
     def draw(self, name: str, view: Tensor, of: Distribution) -> None:
@@ -138,7 +138,7 @@ class Whole(Draws):
         fill(view, everything, shape=tuple(view.shape), key=self.next_key(name), of=of)
 
 
-class Recording(Draws):
+class Recording(Draws):  # type: ignore[no-untyped-call]
     """Keeps what is written to tensors, and writes nothing. NotInPartsError for all that can't be kept.
 
     The tensors are not on meta: some initializations leave those out.
@@ -198,12 +198,12 @@ def _copying(source: Tensor) -> Callable[[Tensor, Box], object]:
 def _box_of(view: Tensor, whole: Tensor) -> tuple[Box, tuple[bool, ...]]:
     """The elements of a tensor that a view of it has, and by dimension whether the view has it, too.
 
-    NotInPartsError for views that are no box in the tensor's own order, such as a transposed one.
+    NotInPartsError for views that have the elements of no box in their order, such as a transposed one.
     """
     offset, dim = view.storage_offset(), 0
     box, is_kept = [], []
     for size, stride in zip(whole.shape, whole.stride(), strict=True):
-        start, offset = divmod(offset, stride)
+        start, offset = divmod(int(offset), stride)
         has_dim = dim < view.dim() and view.stride(dim) == stride and start + view.shape[dim] <= size
         box.append(slice(start, start + (view.shape[dim] if has_dim else 1)))
         is_kept.append(has_dim)

@@ -9,6 +9,7 @@ import glob
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import Optimizer
 from transformers import AttentionInterface, PreTrainedModel
+
+from planc.modeling.placed_draws import Whole, replaced_truncation
 
 
 class PrepareInput(ParallelStyle):
@@ -122,6 +125,11 @@ def derived_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
+def key_of_draw(seed: int, inside: str, name: str, number: int) -> int:
+    """The key of a tensor's draws, which are numbered from 0; `inside` is its module's name and a dot."""
+    return derived_seed(seed, "init", inside + name, number)
+
+
 def keep_in_float32(model: nn.Module, names: Sequence[str]) -> None:
     """Cast tensors on the meta device."""
     for name in names:
@@ -134,24 +142,26 @@ def keep_in_float32(model: nn.Module, names: Sequence[str]) -> None:
 def drawn(model: Any, fqns: Sequence[str], *, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Draw the full tensors of the named modules by the model's own initialization.
 
-    Each module's seed is derived from its name, so the mesh does not change the tensors.
+    Each element's draw follows from its place in a tensor of this name, so the mesh does not change it.
     """
     # Casting the whole model would round tensors that its code creates in float32, as rotary frequencies.
     with torch.device("meta"):
         named = dict(type(model)._from_config(model.config).named_modules())
     for fqn in fqns:
         module = named[fqn]
+        empty: dict[str, Tensor] = {}
         for own in (module._parameters, module._buffers):
             for name, tensor in own.items():
                 if tensor is not None:
                     unset = torch.empty(tensor.shape, dtype=tensor.dtype)
-                    own[name] = nn.Parameter(unset) if own is module._parameters else unset
+                    own[name] = empty[name] = nn.Parameter(unset) if own is module._parameters else unset
+        draws = Whole(empty, partial(key_of_draw, seed, f"{fqn}." if fqn else ""))
         holders = [".".join(fqn.split(".")[:end]) for end in range(len(fqn.split(".")), 0, -1)]
         for holder in dict.fromkeys((*holders, "")):
             torch.manual_seed(derived_seed(seed, "init", holder))
             inner = (".".join(holder.split(".")[:end]) for end in range(len(holder.split(".")), -1, -1))
             owner = next(named[name] for name in inner if isinstance(named[name], PreTrainedModel))
-            with torch.no_grad():
+            with torch.no_grad(), replaced_truncation(draws), draws:
                 owner._init_weights(named[holder])
         for own in (module._parameters, module._buffers):
             for name, tensor in own.items():

@@ -1,4 +1,4 @@
-"""Select the definitions that a script needs from `parts.py`."""
+"""Select the definitions that a script needs from `parts.py`, and from the draws of initial weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-_PARTS = Path(__file__).with_name("parts.py")
+_MODELING = Path(__file__).parents[1] / "modeling"
+_SOURCES = (_MODELING / "draws.py", _MODELING / "placed_draws.py", Path(__file__).with_name("parts.py"))
+"""In the order of a script: a constant comes before what uses it."""
 _FOR_MAIN = """\
 import contextlib
 import json
@@ -29,24 +31,34 @@ from functools import partial
 
 def copied(body: str) -> str:
     """The imports and definitions that `body` uses, directly or indirectly, then `body` itself."""
-    source = _PARTS.read_text(encoding="utf-8")
-    tree = ast.parse(source)
-    lines = source.splitlines()
-    definitions = {
-        node.name: _text(node, lines)
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    }
+    definitions: dict[str, str] = {}
+    imports: list[tuple[str, str, str | None]] = []
+    for path in _SOURCES:
+        source = path.read_text(encoding="utf-8")
+        tree, lines = ast.parse(source), source.splitlines()
+        imports += (one for one in _imports(tree) if not one[0].startswith("planc"))
+        definitions |= {name: _text(node, lines) for node in tree.body for name in _defined(node)}
     used = _used(body, definitions)
-    parts = [text for name, text in definitions.items() if name in used]
+    # Several constants can be assigned at once.
+    parts = dict.fromkeys(text for name, text in definitions.items() if name in used)
     code = "\n\n\n".join((*parts, body))
     names = _words(code)
-    imports = [*_imports(tree), *_imports(ast.parse(_FOR_MAIN))]
-    return f"{_import_lines(imports, names)}\n\n\n{code}"
+    return f"{_import_lines((*imports, *_imports(ast.parse(_FOR_MAIN))), names)}\n\n\n{code}"
 
 
-def _text(node: ast.FunctionDef | ast.ClassDef, lines: list[str]) -> str:
-    first = min((node.lineno, *(decorator.lineno for decorator in node.decorator_list)))
+def _defined(node: ast.stmt) -> Iterable[str]:
+    """The names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Assign):
+        yield from (
+            one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)
+        )
+
+
+def _text(node: ast.stmt, lines: list[str]) -> str:
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+    first = min((node.lineno, *(decorator.lineno for decorator in decorators)))
     return "\n".join(lines[first - 1 : node.end_lineno])
 
 

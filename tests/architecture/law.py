@@ -36,7 +36,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources"),
     "lower": ("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
-    "plain_pytorch": ("vocab", "hub", "styles", "graph"),
+    "plain_pytorch": ("vocab", "hub", "styles", "graph", "modeling.placed_draws"),
     "estimate": ("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
     "solve": (
         *("source", "vocab", "diagnostics", "styles", "plan", "layouts", "checks", "estimate.result"),
@@ -114,7 +114,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     ),
     "safetensors": ("planc/runtime/torch/", PARTS),
     "tokenizers": ("planc/runtime/data/tokenizers.py",),
-    "numpy": ("planc/runtime/data/", *WORKERS, PARTS),
+    "numpy": ("planc/runtime/data/", "planc/modeling/draws.py", *WORKERS, PARTS),
     "lark": ("planc/syntax/",),
     "rich": ("planc/cli/",),
     "pygments": ("planc/highlight/",),

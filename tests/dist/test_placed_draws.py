@@ -18,7 +18,9 @@ STANDARD = Normal(0.0, 1.0)
 NUM = 1 << 20
 
 
-def whole(shape: tuple[int, ...], of: Distribution, *, key: int = 7, dtype: torch.dtype | None = None) -> Tensor:
+def whole(
+    shape: tuple[int, ...], of: Distribution, *, key: int = 7, dtype: torch.dtype | None = None
+) -> Tensor:
     out = torch.empty(shape, dtype=dtype)
     fill(out, tuple(slice(0, size) for size in shape), shape=shape, key=key, of=of)
     return out
@@ -34,7 +36,9 @@ def odd_boxes(shape: tuple[int, ...], *, count: int) -> Iterator[Box]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("of", [NORMAL, UNIFORM, TRUNCATED], ids=["normal", "uniform", "truncated"])
-@pytest.mark.parametrize("shape", [(40_001,), (3, 70_001), (257, 131), (5, 33, 67), (301, 1, 4), (2, 3, 5, 7)])
+@pytest.mark.parametrize(
+    "shape", [(40_001,), (3, 70_001), (257, 131), (5, 33, 67), (101, 1, 4), (2, 3, 5, 7)]
+)
 def test_a_part_has_the_bits_of_the_whole(
     shape: tuple[int, ...], of: Distribution, dtype: torch.dtype
 ) -> None:

@@ -7,16 +7,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.cli.main import main
 from planc.graph.graph import Graph
+from planc.modeling.tensor_dtypes import default_dtype
 from planc.plain_pytorch.emit import script
+from planc.plain_pytorch.parts_file import copied
 from planc.plain_pytorch.script import NotInScript, in_one_line, listed
+from planc.runtime.torch.weights.weights import initialize
 from tests.bench.shapes import Shape, compile_shape, make_workspace, plan_text
 
 NUM_STEPS = 12
+MODELS = Path(__file__).parents[2] / "plans" / "models"
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +83,19 @@ def test_a_script_computes_what_planc_runs(shape: Shape, workspace: Path) -> Non
     # Sums of float32 may be rounded otherwise in another order; here it is the same one.
     for name in ("loss", "grad_norm", "learning_rate"):
         assert [row[name] for row in told] == pytest.approx([row[name] for row in expected], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["llama", "mamba"])
+def test_a_script_draws_the_bits_that_planc_draws(name: str, dtype: torch.dtype) -> None:
+    config = AutoConfig.from_pretrained(MODELS / f"tiny-{name}", dtype=dtype)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    initialize(model, seed=5)
+    parts: dict[str, Any] = {}
+    exec(copied("drawn_parameters"), parts)
+    with default_dtype(dtype):
+        found = parts["drawn_parameters"](model, seed=5)
+    assert all(torch.equal(found[name], parameter) for name, parameter in model.named_parameters())
 
 
 def test_a_script_is_python_that_imports_no_planc(workspace: Path) -> None:

@@ -13,7 +13,7 @@ class InitWeights(Op):
     op: Literal["weights.init"] = "weights.init"
     stage: ClassVar[Stage] = Stage.LOAD
     summary: ClassVar[str] = (
-        "Draws initial weights, each tensor from its own seed: bitwise equal on every mesh."
+        "Draws the initial weights that a rank holds, by their places: bitwise equal on every mesh."
     )
     seed: int
 
