@@ -173,11 +173,14 @@ class Recording(Draws):  # type: ignore[no-untyped-call]
         view, *others = args
         name = self._names[view.untyped_storage()._cdata]
         tensors = [leaf for leaf in tree_leaves((others, kwargs)) if isinstance(leaf, Tensor)]
-        if func == _ATEN.copy_.default and not tensors[0].is_meta:
+        if any(tensor.is_meta for tensor in tensors):
+            raise NotInPartsError
+        if func == _ATEN.copy_.default:
             source = tensors[0].detach().clone()
             self._keep(name, view, _copying(source.expand(view.shape)), copied=source)
-        elif not tensors and (func in _OVERWRITING or (func in _WITH_NUMBERS and self._steps[name])):
-            self._keep(name, view, lambda out, box: func(out, *others, **kwargs))
+        elif func in _OVERWRITING or (func in _WITH_NUMBERS and self._steps[name]):
+            numbers = [_number(one) for one in others]
+            self._keep(name, view, lambda out, box: func(out, *numbers, **kwargs))
         else:
             raise NotInPartsError
 
@@ -189,6 +192,15 @@ class Recording(Draws):  # type: ignore[no-untyped-call]
             raise NotInPartsError
         box, is_kept = _box_of(view, self._tensors[name])
         self._steps[name].append(Step(box, is_kept, write, copied))
+
+
+def _number(argument: Any) -> Any:
+    """An argument as a number, also where torch has made a tensor of it."""
+    if not isinstance(argument, Tensor):
+        return argument
+    if argument.dim():
+        raise NotInPartsError
+    return argument.item()
 
 
 def _copying(source: Tensor) -> Callable[[Tensor, Box], object]:
