@@ -36,16 +36,12 @@ from tests.parity.ranks import Record, Task, digest, open_session, train_rank
 from tests.parity.reference import open_samples
 
 PRETRAINED = ("model.weights=pretrained",)
-TINY_GPT2 = Path(__file__).parents[2] / "plans" / "models" / "tiny-gpt2"
-"""Packed and transposed projections, a tied head, dropout."""
 SHARE = Case("TP2·DP2", "", TP2_DP2, model="llama", settings=PRETRAINED)
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = make_workspace(tmp_path_factory.mktemp("weights") / "workspace")
-    shutil.copytree(TINY_GPT2, made / "gpt2")
-    return made
+    return make_workspace(tmp_path_factory.mktemp("weights") / "workspace")
 
 
 @pytest.fixture
@@ -98,8 +94,6 @@ def set_up(case: Case, *, workspace: Path, num_steps: int = 0) -> list[Record]:
         Case("TP2·replicas", "257 rows", TP2_REPLICATE2, model="llama-uneven"),
         Case("HSDP", "257 rows", {"dp_replicate": 2, "dp_shard": 2}, model="llama-uneven"),
         Case("CP2·FSDP2", "257 rows", CP2_DP2, model="llama-uneven"),
-        Case("TP2", "gpt2", {"tp": 2}, model="gpt2", tensor_parallel="auto"),
-        Case("TP2·FSDP2", "gpt2", TP2_DP2, model="gpt2", tensor_parallel="auto"),
     ],
     ids=lambda case: case.name,
 )
