@@ -75,6 +75,7 @@ def imported(path: Path) -> Result:
     return result
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_key_is_in_the_plan_or_in_a_note(path: Path) -> None:
     result = imported(path)
@@ -82,6 +83,7 @@ def test_every_key_is_in_the_plan_or_in_a_note(path: Path) -> None:
     assert accounted == set(loaded(path))
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_note_is_at_the_line_of_its_key(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -91,6 +93,7 @@ def test_a_note_is_at_the_line_of_its_key(path: Path) -> None:
         assert one.line is not None and last in lines[one.line - 1], one
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_plan_parses_and_passes_the_check(path: Path) -> None:
     result = imported(path)
@@ -219,6 +222,7 @@ def value_at(plan: Any, path: str) -> Any:
     return plan
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_values_arrive_as_they_are(path: Path) -> None:
     source, plan = loaded(path), plan_of(path)
@@ -372,6 +376,7 @@ def test_a_known_fault_is_named_at_its_key(name: str, key: str) -> None:
 ODD = (None, True, 0, -1, 3, 1e9, 0.5, "auto", "none", "", 'a"b', "a\nb", "fp16", "full", (), (1, 2), 10**30)
 
 
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("seed", range(40))
 def test_odd_values_are_accounted_for_too(seed: int) -> None:
     draw = random.Random(seed)
