@@ -68,7 +68,7 @@ def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Writt
             brief, base(brief), models, why="planc models no time of CPUs: all ranks shard the model."
         )
     first = None
-    for one in _with_less(brief, inventory):
+    for one in _with_other_tokens(brief, inventory):
         written = _searched(one, base(one), brief.device, inventory, models)
         if written.ok:
             return written
@@ -77,14 +77,19 @@ def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Writt
     return first
 
 
-def _with_less(brief: Brief, inventory: Inventory) -> Iterator[Brief]:
-    """The brief, then with a quarter of its tokens per step again and again, unless those were given.
+def _with_other_tokens(brief: Brief, inventory: Inventory) -> Iterator[Brief]:
+    """The brief, then with other tokens per step, unless those were given.
 
-    FSDP keeps whole gradients between micro steps, so a large model may only fit with one micro step.
+    A model without tensor parallelism needs a sequence for every rank. FSDP keeps whole gradients between micro
+    steps, so a large model may only fit with one micro step: with a quarter of the tokens, again and again.
     """
     yield brief
     length = sequence_length_of(brief, inventory)
-    tokens = tokens_per_step_of(brief, inventory) // 4
+    tokens = tokens_per_step_of(brief, inventory)
+    if brief.tokens_per_step is None and tokens < brief.devices * length:
+        reason = "A sequence for every rank: no mesh that shares one passes the check."
+        yield replace(brief, tokens_per_step=brief.devices * length, tokens_reason=reason)
+    tokens //= 4
     while brief.tokens_per_step is None and tokens >= length and tokens % length == 0:
         more = format_number(4 * tokens)
         reason = f"{more} do not fit these devices, and published runs of this size have more."
