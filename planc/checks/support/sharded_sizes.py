@@ -15,6 +15,7 @@ from planc.inventory.schema import Attention, Kind, Module, OwnHeads, Parameter
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.plan.divided_heads import attentions_with_replicated_kv
+from planc.plan.spec import MeshSpec
 from planc.record import record
 from planc.source import Span
 from planc.styles import StyleUse
@@ -61,14 +62,24 @@ def misfits(subject: Subject, *, first: SizeKind) -> tuple[ShardedSize, ...]:
 
 
 def legal_sizes(subject: Subject) -> str | None:
-    """`1, 2 or 4`: the sizes of tp nearest to the plan's that fit everything sharded; None if only 1 does."""
-    sizes = tuple(_sizes(subject))
+    """`1, 2 or 4`: the sizes of tp nearest to the plan's that fit nodes and everything sharded.
+
+    None if only 1 does.
+    """
+    sizes, mesh = tuple(_sizes(subject)), subject.plan.mesh
     bound = min((one.size for one in sizes if one.kind is SizeKind.VOCABULARY), default=None)
     exact = gcd(*(one.size for one in sizes if one.kind is not SizeKind.VOCABULARY))
-    if not exact:
+    if not exact and fits_nodes(mesh, tp=mesh.tp):
         return f"at most {bound}"
-    legal = [size for size in divisors(exact) if bound is None or size <= bound]
-    return choices(legal, near=subject.plan.mesh.tp) if len(legal) > 1 else None
+    found = divisors(exact or mesh.devices_per_node or 1)
+    legal = [size for size in found if (bound is None or size <= bound) and fits_nodes(mesh, tp=size)]
+    return choices(legal, near=mesh.tp) if len(legal) > 1 else None
+
+
+def fits_nodes(mesh: MeshSpec, *, tp: int) -> bool:
+    """Whether ranks of a node have all groups of tp to themselves."""
+    per_node = mesh.devices_per_node
+    return per_node is None or per_node % tp == 0 or mesh.world_size <= per_node
 
 
 def listed(sizes: Sequence[ShardedSize], *, tp: int) -> str:
