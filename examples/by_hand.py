@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,7 @@ class Settings:
     max_norm: float = 1.0
     warmup: int = 10
     min_factor: float = 0.1
+    device: str = "cpu"
 
     @property
     def global_batch(self) -> int:
@@ -82,8 +84,10 @@ class Trainer:
 
     def step(self, sample_ids: Tensor) -> float:
         """The mean loss of the sequences `sample_ids` [global_batch], before the weights have followed it."""
-        settings, loss = self.settings, torch.zeros(())
-        own = sample_ids.view(settings.num_micro_steps, settings.dp_shard, settings.micro_batch)
+        settings, loss = self.settings, torch.zeros((), device=self.settings.device)
+        own = sample_ids.to(settings.device, non_blocking=True).view(
+            settings.num_micro_steps, settings.dp_shard, settings.micro_batch
+        )
         for micro_step, ids in enumerate(own[:, self.mesh["dp_shard"].get_local_rank()]):
             if isinstance(self.model, FSDPModule):
                 self.model.set_requires_gradient_sync(micro_step == settings.num_micro_steps - 1)
@@ -112,7 +116,9 @@ class Trainer:
     def _batch(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, labels and positions [micro_batch, sequence_length / cp] of this rank's sequences."""
         length = self.settings.sequence_length
-        places = torch.arange(length).chunk(self.settings.cp)[self.mesh["cp"].get_local_rank()]
+        places = torch.arange(length, device=self.settings.device).chunk(self.settings.cp)[
+            self.mesh["cp"].get_local_rank()
+        ]
         at = ids[:, None] * length + places
         return self.tokens[at].long(), self.tokens[at + 1].long(), places.expand(len(ids), -1)
 
@@ -120,7 +126,7 @@ class Trainer:
 def build(settings: Settings) -> Trainer:
     """The model divided over its ranks, with its weights, its optimizer and its data."""
     sizes = (settings.dp_shard, settings.cp, settings.tp)
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp_shard", "cp", "tp"))
+    mesh = init_device_mesh(settings.device, sizes, mesh_dim_names=("dp_shard", "cp", "tp"))
     config = AutoConfig.from_pretrained(settings.model, local_files_only=True)
     attention = "sdpa" if settings.cp == 1 else register_ulysses(mesh["cp"])
     with torch.device("meta"):
@@ -131,11 +137,11 @@ def build(settings: Settings) -> Trainer:
         shard_tensor_parallel(model, mesh["tp"])
     if settings.dp_shard * settings.cp > 1:
         shard_fully(model, mesh)
-    load_weights(model, settings.model)
+    load_weights(model, settings.model, device=settings.device)
     optimizer = AdamW(decay_groups(model, settings), lr=settings.lr, betas=settings.betas, fused=True)
     schedule = LambdaLR(optimizer, partial(learning_rate_factor, settings=settings))
     tokens = torch.frombuffer(bytearray(settings.text.read_bytes()), dtype=torch.uint8)
-    return Trainer(settings, mesh, model, optimizer, schedule, tokens)
+    return Trainer(settings, mesh, model, optimizer, schedule, tokens.to(settings.device))
 
 
 def shard_tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
@@ -176,11 +182,11 @@ def shard_fully(model: Any, mesh: DeviceMesh) -> None:
     fully_shard(model, mesh=fsdp_mesh)
 
 
-def load_weights(model: Any, folder: Path) -> None:
+def load_weights(model: Any, folder: Path, *, device: str = "cpu") -> None:
     """Fills every rank's shards; rank 0 alone reads the files."""
-    model.to_empty(device="cpu")
+    model.to_empty(device=device)
     # What no file holds, the frequencies of rotary embeddings, is computed anew.
-    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config).to(device)
     whole: dict[str, Tensor] = {}
     if dist.get_rank() == 0:
         for path in folder.glob("*.safetensors"):
@@ -262,8 +268,11 @@ def main() -> None:
     for name in ("--dp-shard", "--cp", "--tp"):
         parser.add_argument(name, type=int, default=1)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     settings = Settings(**vars(parser.parse_args()))
-    dist.init_process_group("gloo")
+    if settings.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("gloo" if settings.device == "cpu" else "cpu:gloo,cuda:nccl")
     trainer = build(settings)
     num_sequences = (len(trainer.tokens) - 1) // settings.sequence_length
     for number, sample_ids in enumerate(sample_order(num_sequences, settings), start=1):

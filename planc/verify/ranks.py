@@ -33,7 +33,7 @@ from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.statements import Statements
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
-from planc.runtime.torch.parallel.mesh import connect
+from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.session import Paths, Session
 
@@ -51,6 +51,8 @@ class Task:
     before_op: BeforeOp | None = None
     stop_after: int | None = None
     collective_timeout_seconds: int = 60
+    backend: str = "gloo"
+    """`nccl` runs each rank on a CUDA device of its own."""
 
 
 @dataclass(slots=True)
@@ -156,7 +158,7 @@ class Metrics:
 def open_session(task: Task, observer: Observer) -> Session:
     """A session in the launch that the environment describes, as under torchrun."""
     launch = read_launch(os.environ)
-    device = torch.device("cpu")
+    device = choose_device(task.backend, launch)
     hashed = plan_hash(task.graph)
     entries = (Entry("graph", "compiled plan", hashed),)
     store = connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, entries=entries)
@@ -193,10 +195,12 @@ def packings_of(model: nn.Module) -> dict[str, Packing]:
 def whole_tensors(
     tensors: dict[str, nn.Parameter] | dict[str, Tensor], packings: Mapping[str, Packing]
 ) -> dict[str, Tensor]:
-    """Every tensor gathered from its shards, in its own order. All ranks must call it."""
+    """Every tensor gathered from its shards, in its own order, in host memory. All ranks must call it."""
     # Gathering over two mesh dims one after the other is slow, which torch warns about, but correct.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-    return {name: gathered(tensor, packings.get(name)).detach().clone() for name, tensor in tensors.items()}
+    # A report to another process can't hold a device's memory.
+    whole = {name: gathered(tensor, packings.get(name)).detach() for name, tensor in tensors.items()}
+    return {name: tensor.clone() if tensor.is_cpu else tensor.cpu() for name, tensor in whole.items()}
 
 
 def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefix: str) -> Digests:

@@ -8,17 +8,20 @@ norms still compute in float32, so its limit is not much lower.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from torch import Tensor
 
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import CompileModules
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.errors import DataError
+from planc.runtime.errors import RunError
 from planc.tables import plural
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
 from planc.verify.outcome import Item, Report, Verdict
@@ -55,10 +58,12 @@ def verify(
     *,
     base: Path,
     dtype: DType = DType.FLOAT32,
+    backend: str = "gloo",
     before_op: BeforeOp | None = None,
 ) -> Report:
     """Every item's verdict. The plan's relative paths start at `base`; `before_op` plants bugs in tests.
 
+    Ranks run on CPUs with gloo, on CUDA devices with nccl; the one process always runs on the CPU.
     CannotShrink if the model has no small twin or one process can't train it; RunError if its config.json
     changed meanwhile.
     """
@@ -66,7 +71,10 @@ def verify(
     with TemporaryDirectory(prefix="planc-verify-") as name:
         folder = Path(name)
         shrunk, training = prepare(bound, graph, base=base, folder=folder, dtype=dtype)
-        verdicts = tuple(_verdicts(shrunk, training, folder=folder, before_op=before_op))
+        if backend == "nccl":
+            _require_devices(shrunk.graph.world_size)
+        launch = partial(run_plan, folder=folder, backend=backend, before_op=before_op)
+        verdicts = tuple(_verdicts(shrunk, training, launch=launch))
     return Report(
         name=graph.name,
         plan_hash=plan_hash(graph),
@@ -79,6 +87,15 @@ def verify(
         num_steps=shrunk.recipe.num_steps,
         verdicts=verdicts,
     )
+
+
+def _require_devices(num_ranks: int) -> None:
+    """RunError unless this machine has a CUDA device for every rank."""
+    num_here = torch.cuda.device_count()
+    if num_here < num_ranks:
+        raise RunError(
+            f"{plural(num_ranks, 'rank')} on nccl, but PyTorch sees {plural(num_here, 'CUDA device')}"
+        )
 
 
 def prepare(
@@ -111,10 +128,10 @@ def _trained(shrunk: Shrunk) -> Training:
 
 
 def _verdicts(
-    shrunk: Shrunk, training: Training, *, folder: Path, before_op: BeforeOp | None
+    shrunk: Shrunk, training: Training, *, launch: Callable[[Graph], list[Record]]
 ) -> Iterator[Verdict]:
     try:
-        records = run_plan(shrunk.graph, folder=folder, before_op=before_op)
+        records = launch(shrunk.graph)
     except (RankError, TimeoutError) as error:
         yield Verdict(Item.RUN, False, cause(error))
         return
@@ -124,14 +141,16 @@ def _verdicts(
     limit = LIMITS[shrunk.recipe.dtype]
     yield from compared(records, training, limit=limit)
     try:
-        resumed = run_plan(resumed_elsewhere(shrunk.graph), folder=folder, before_op=before_op)
+        resumed = launch(resumed_elsewhere(shrunk.graph))
     except (RankError, TimeoutError) as error:
         yield Verdict(Item.RESUME, False, cause(error))
         return
     yield _resumed(records, resumed, training, limit=limit)
 
 
-def run_plan(graph: Graph, *, folder: Path, before_op: BeforeOp | None = None) -> list[Record]:
+def run_plan(
+    graph: Graph, *, folder: Path, backend: str = "gloo", before_op: BeforeOp | None = None
+) -> list[Record]:
     """Every rank's record of the compared steps. RankError or TimeoutError if they fail."""
     extra = _COMPILE_SECONDS if any(isinstance(op, CompileModules) for op in graph.setup) else 0.0
     task = Task(
@@ -141,6 +160,7 @@ def run_plan(graph: Graph, *, folder: Path, before_op: BeforeOp | None = None) -
         before_op,
         stop_after=NUM_STEPS,
         collective_timeout_seconds=_COLLECTIVE_TIMEOUT_SECONDS + int(extra),
+        backend=backend,
     )
     return run_ranks(
         train_rank, graph.world_size, task, timeout_seconds=_TIMEOUT_SECONDS + extra, init=False, quiet=True

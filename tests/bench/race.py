@@ -26,7 +26,7 @@ from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.watch import Watch
 from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.parallel.mesh import connect
+from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.session import Paths, Session
 from tests.bench import replicas, tp_plan
 from tests.bench.shapes import SEQUENCE_LENGTH, Shape, script_sizes
@@ -52,6 +52,7 @@ class Race:
     rival: str
     workspace: Path
     num_steps_a_block: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +97,22 @@ class Alternating(TorchBackend):
 
 
 def begin() -> tuple[float, float]:
-    """Both clocks, once all ranks are here."""
+    """Both clocks, once all ranks are here and their devices idle."""
+    _await_device()
     dist.barrier()
     return time.perf_counter(), time.process_time()
 
 
 def since(began: tuple[float, float]) -> Block:
     wall, processor = began
+    _await_device()
     return Block(time.perf_counter() - wall, time.process_time() - processor)
+
+
+def _await_device() -> None:
+    """What one side leaves queued must not count as the other's."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def run_race(rank: int, world_size: int, race: Race) -> Blocks:
@@ -124,7 +133,8 @@ def run_race(rank: int, world_size: int, race: Race) -> Blocks:
 def open_session(race: Race, folder: Path) -> Session:
     """As `planc run` opens it under torchrun, with the watch over other ranks."""
     os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
-    launch, device = read_launch(os.environ), torch.device("cpu")
+    launch = read_launch(os.environ)
+    device = choose_device("gloo" if race.device == "cpu" else "nccl", launch)
     digest = plan_hash(race.graph)
     store = connect(
         launch, device=device, timeout_seconds=120, entries=(Entry("graph", "compiled plan", digest),)
@@ -157,11 +167,12 @@ def rival_step(race: Race) -> Callable[[], None]:
 
 def rival_trainer(race: Race) -> Any:
     """The script's own, with the plan's sizes."""
-    sizes = script_sizes(race.shape, num_steps=race.graph.num_steps)
+    sizes = script_sizes(race.shape, num_steps=race.graph.num_steps) | {"device": race.device}
     paths = {name: race.workspace / sizes.pop(name) for name in ("model", "text")}
     if race.rival in BY_HAND:
         return BY_HAND[race.rival](by_hand.Settings(**paths, **sizes))
     whole = {name: size for name, size in sizes.items() if name not in race.shape.mesh}
     if race.rival in REPLICAS:
         return REPLICAS[race.rival](by_hand.Settings(**paths, **whole, dp_shard=race.shape.world_size))
+    whole.pop("device")
     return straightforward.build(straightforward.Settings(**paths, **whole))

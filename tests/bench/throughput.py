@@ -77,10 +77,12 @@ class Ratio:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
-def measure(shape: Shape, *, rival: str, workspace: Path, num_blocks: int = NUM_BLOCKS) -> list[Blocks]:
-    """Every rank's blocks."""
+def measure(
+    shape: Shape, *, rival: str, workspace: Path, num_blocks: int = NUM_BLOCKS, device: str = "cpu"
+) -> list[Blocks]:
+    """Every rank's blocks. On `cuda` only by_hand can be the rival."""
     graph = compile_shape(shape, num_steps=num_blocks * NUM_STEPS_A_BLOCK, workspace=workspace)
-    race = Race(shape, graph, rival, workspace, NUM_STEPS_A_BLOCK)
+    race = Race(shape, graph, rival, workspace, NUM_STEPS_A_BLOCK, device)
     return run_ranks(run_race, shape.world_size, race, init=False, timeout_seconds=_TIMEOUT_SECONDS)
 
 

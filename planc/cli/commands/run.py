@@ -21,6 +21,7 @@ from planc.cli.running.compiled import Compiled, compiled_for, work_of
 from planc.cli.running.counting import count_first_step
 from planc.cli.running.fetching import require_models
 from planc.cli.running.preflight import (
+    RELEASE_HELP,
     require_interface,
     require_packages,
     require_storage,
@@ -98,6 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="resume even though NAME differs from the checkpoint's plan (NAME as printed in the error); "
         "can be repeated",
     )
+    parser.add_argument("--allow-release", action="append", default=[], metavar="PIN", help=RELEASE_HELP)
 
 
 def _step(text: str) -> int:
@@ -141,7 +143,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         listener.launch = launch = read_launch(os.environ)
         require_interface(launch, os.environ)
-        require_packages()
+        require_packages(arguments.allow_release, launch)
         require_threads(os.environ)
         compiled = compiled_for(arguments, launch)
         graph = compiled.graph
@@ -162,9 +164,8 @@ def _run(arguments: argparse.Namespace) -> int:
         require_storage(directory.path, launch=launch, graph=graph, inventory=compiled.inventory)
         require_models(graph)
         changes = changes_since_saved(graph, directory.path, allowed=arguments.allow_change)
-        if launch.rank == 0:
-            for change in changes:
-                print(f"since the checkpoint was saved: {change}")
+        for change in changes if launch.rank == 0 else ():
+            print(f"since the checkpoint was saved: {change}")
         _execute(compiled, launch, directory, arguments, listener, claim)
     except RunError as error:
         listener.notice.has_failed = listener.notice.is_over = True

@@ -22,19 +22,20 @@ DESCRIPTION = """\
 Verify that a plan computes the same as a single device: run a small version of it, and compare with one
 process.
 
-The plan's own graph runs for three steps on CPU ranks, through the same code as a real run, on a tiny model
-of the same architecture: every kind of layer, with the same heads per group, ties, windows, norms and
-experts. Mesh dims with more than one rank get two, and sequences and windows are shortened in proportion.
-One process trains the same model with only transformers and torch. planc compares initial weights, sample
-ids, the loss, gradient norm and learning rate of each step, the gradient of every parameter, replicas across
-ranks, the parameters after the last step, and a resume on another mesh. It reads neither the plan's weights
-nor its data."""
+The plan's own graph runs for three steps, through the same code as a real run, on CPU ranks, or on CUDA
+devices with --backend nccl. The model is a tiny one of the same architecture: every kind of layer, with the
+same heads per group, ties, windows, norms and experts. Mesh dims with more than one rank get two, and
+sequences and windows are shortened in proportion. One process trains the same model with only transformers
+and torch. planc compares initial weights, sample ids, the loss, gradient norm and learning rate of each step,
+the gradient of every parameter, replicas across ranks, the parameters after the last step, and a resume on
+another mesh. It reads neither the plan's weights nor its data."""
 
 EPILOG = """\
 examples:
   planc verify llama.plan
   planc verify llama.plan --set mesh.tp=4
   planc verify llama.plan --output-format json
+  planc verify llama.plan --backend nccl
 
 Arithmetic is in full precision, whatever dtypes the plan sets, because rounding would hide differences.
 
@@ -51,6 +52,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=DType.FLOAT32,
         metavar="DTYPE",
         help="dtype of all arithmetic: float32 (default) or float64",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("gloo", "nccl"),
+        default="gloo",
+        help="gloo (default): ranks on CPUs; nccl: each rank on a CUDA device of its own",
     )
     add_output_format_argument(parser)
 
@@ -75,7 +82,13 @@ def run(arguments: Namespace) -> int:
 
     began = time.monotonic()
     try:
-        report = verify(checked.bound, checked.graph, base=Path(arguments.plan).parent, dtype=arguments.dtype)
+        report = verify(
+            checked.bound,
+            checked.graph,
+            base=Path(arguments.plan).parent,
+            dtype=arguments.dtype,
+            backend=arguments.backend,
+        )
     except CannotShrink as error:
         raise UsageError(f"cannot verify this plan: {error}") from error
     except (RunError, DataError) as error:

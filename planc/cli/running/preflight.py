@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from planc.diagnostics import Diagnostic, Severity
-from planc.doctor.codes import BLOCKED
+from planc.doctor.codes import BLOCKED, OUTSIDE_RANGE
 from planc.doctor.examination import Check
 from planc.doctor.machine import interfaces, read_storage
 from planc.doctor.needs import needs_of, trackers_of
@@ -27,11 +28,36 @@ from planc.runtime.run_directory.obstacles import num_kept, obstacles
 
 _THREADS = 12
 """Threads of planc, gloo and data loading, in addition to compute threads."""
+RELEASE_HELP = (
+    "run with this installed release of a package though it is unsupported, such as torch==2.11.0; can be "
+    "repeated"
+)
+"""Of `--allow-release`."""
 
 
-def require_packages() -> None:
-    """RunError unless all packages of a run are installed, in supported releases."""
-    _require(_problems(package_checks(installed_versions(), is_for_run=True)))
+def require_packages(allowed: Sequence[str], launch: Launch) -> None:
+    """RunError unless all packages of a run are installed, in supported or `allowed` releases.
+
+    Rank 0 prints each allowed release. One that is not installed, or that needs no permission, is an error.
+    """
+    versions = installed_versions()
+    errors = []
+    unused = dict.fromkeys(allowed)
+    for check in package_checks(versions, is_for_run=True):
+        pin = f"{check.observed.name}=={versions.get(check.observed.name)}"
+        for problem in check.problems:
+            if problem.code is OUTSIDE_RANGE and pin in allowed:
+                unused.pop(pin, None)
+                if launch.rank == 0:
+                    print(f"planc: unsupported, but allowed: {problem.primary.text}", file=sys.stderr)
+            else:
+                errors.append(problem)
+    _require(errors)
+    for pin in unused:
+        raise RunError(
+            f"--allow-release {pin}: no unsupported release of this name and version is installed",
+            help="leave it out, or write NAME==VERSION as `planc doctor` reports them",
+        )
 
 
 def require_trackers(graph: Graph, launch: Launch, environment: Mapping[str, str]) -> None:

@@ -16,8 +16,9 @@ def start_with(arguments: Namespace, *, world_size: int, devices_per_node: int |
     run = run_arguments(str(arguments.plan), settings=arguments.set, run_dir=folder)
     stop = ("--stop-after", str(arguments.stop_after)) if arguments.stop_after is not None else ()
     allowed = (word for name in arguments.allow_change for word in ("--allow-change", name))
+    releases = (word for pin in arguments.allow_release for word in ("--allow-release", pin))
     flags = {"--sample-ids": arguments.sample_ids, SKIP_CHECK: arguments.skip_collectives_check}
-    run = (*run, *stop, *(name for name, is_set in flags.items() if is_set), *allowed)
+    run = (*run, *stop, *(name for name, is_set in flags.items() if is_set), *allowed, *releases)
     if devices_per_node is None or world_size <= devices_per_node:
         return on_one_node(world_size, run)
     nodes = Nodes(world_size // devices_per_node, devices_per_node)

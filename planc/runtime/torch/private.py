@@ -14,15 +14,19 @@ import torch.utils._python_dispatch as python_dispatch
 from torch.distributed import Work
 from torch.distributed.device_mesh import DeviceMesh
 
-# Collectives that autograd can differentiate; the public ones cannot. torch 2.13 renamed the first.
-all_gather_autograd: Final[Any] = getattr(
-    functional_collectives, "all_gather_single_autograd", None
-) or getattr(functional_collectives, "all_gather_tensor_autograd", None)
+
+def _renamed(name: str, *, before: str) -> Any:
+    """A functional collective, under the name it had before torch 2.13 if this torch is older."""
+    return getattr(functional_collectives, name if hasattr(functional_collectives, name) else before)
+
+
+# Collectives that autograd can differentiate; the public ones cannot.
+all_gather_autograd: Final[Any] = _renamed("all_gather_single_autograd", before="all_gather_tensor_autograd")
 all_to_all_autograd: Final[Any] = functional_collectives.all_to_all_single_autograd
 wait_tensor: Final[Any] = functional_collectives.wait_tensor
 # Collectives that torch.compile traces, for the edges of tensor-parallel modules.
-all_gather: Final[Any] = functional_collectives.all_gather_single
-reduce_scatter: Final[Any] = functional_collectives.reduce_scatter_single
+all_gather: Final[Any] = _renamed("all_gather_single", before="all_gather_tensor")
+reduce_scatter: Final[Any] = _renamed("reduce_scatter_single", before="reduce_scatter_tensor")
 all_reduce: Final[Any] = functional_collectives.all_reduce
 all_to_all: Final[Any] = functional_collectives.all_to_all_single
 
