@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 VENV_NEWEST ?= .venv-newest
+GPU_PACKAGES ?= .gpu-packages
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-newest test-slow parity lattice catalogue bench bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference docs clean
+.PHONY: help install quickstart test test-newest test-slow parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference docs clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
@@ -17,6 +18,7 @@ help:
 	@echo "make lattice     every mesh of up to 8 ranks, run every way, against one process, as LATTICE.md has it"
 	@echo "make catalogue   every known fault, and what catches it, as a table"
 	@echo "make bench       measure whole commands, and training beside the same written by hand, as SPEED.md has it"
+	@echo "make gpu         the first hour on CUDA devices, with the PyTorch of this machine, as GPU.md has it"
 	@echo "make bad-inputs  every bad plan with planc's answer, how soon, in how much memory"
 	@echo "make estimate-accuracy  estimated peaks and speeds against published ones, and peaks against rehearsals"
 	@echo "make mutants     judge 1000 mutated plans by checks and by real runs"
@@ -93,6 +95,18 @@ bench: install
 	-$(BIN)/python -m tests.bench.saving
 	$(BIN)/python -m tests.bench.page
 
+# Where there is no CUDA device this is one line, before anything is installed.
+gpu:
+	@$(PYTHON) -m tests.gpu.probe
+	@$(MAKE) --no-print-directory $(GPU_PACKAGES)/.installed
+	PYTHONPATH=$(CURDIR)/$(GPU_PACKAGES) $(PYTHON) -m tests.gpu.run $(GPU_ARGS)
+
+# The machine's own PyTorch stays: nothing is installed that another package asks for.
+$(GPU_PACKAGES)/.installed: constraints.txt tests/gpu/requirements.txt
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+		--target $(GPU_PACKAGES) -c constraints.txt -r tests/gpu/requirements.txt
+	touch $@
+
 estimate-accuracy: install
 	$(BIN)/python -m tests.estimate.published
 	$(BIN)/python -m tests.estimate.published_speed
@@ -142,4 +156,4 @@ docs: install
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
 clean:
-	rm -rf $(VENV) $(VENV_NEWEST) runs build dist
+	rm -rf $(VENV) $(VENV_NEWEST) $(GPU_PACKAGES) runs build dist

@@ -140,6 +140,8 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="*", default=[], metavar="WORD", help="races whose name has these words"
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: against by_hand only")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write these races there instead")
     arguments = parser.parse_args()
     results = []
     with TemporaryDirectory() as folder:
@@ -147,10 +149,18 @@ def main() -> int:
         for shape, rival in RACES:
             if all(word in f"{shape.name}, {rival}" for word in arguments.only):
                 num_blocks = min(arguments.blocks, NUM_LARGE_BLOCKS if shape.is_large else NUM_BLOCKS)
-                ranks = measure(shape, rival=rival, workspace=workspace, num_blocks=num_blocks)
+                ranks = measure(
+                    shape,
+                    rival=rival,
+                    workspace=workspace,
+                    num_blocks=num_blocks,
+                    device=arguments.device,
+                )
                 results.append(result(shape, rival=rival, ranks=ranks))
                 print(results[-1], flush=True)
-    if not arguments.only:
+    if arguments.output:
+        write_results(SECTION, results, path=arguments.output)
+    elif not arguments.only:
         write_results(SECTION, results)
     return report(results)
 

@@ -1,0 +1,140 @@
+"""Run a step's commands, each in a process group of its own, with a deadline for all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.gpu.site import ROOT, Site
+
+_GRACE_SECONDS = 5.0
+_SMALL = ("mesh.backend=gloo",)
+_LARGE = (
+    'model.hf="../../../plans/models/qwen3-0.6b"',
+    "data.sequence_length=2048",
+    "data.micro_batch=1",
+    "train.tokens_per_step=8192",
+)
+"""0.6 billion parameters in float32: 12 GB, for a device of 24 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`argv` has placeholders: `{out}` in a word, and `{sets}` or another list as a whole word."""
+
+    argv: tuple[str, ...]
+    device: str | None = None
+    """`cuda` or `cpu`, if it is for one of them only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The exit codes of the commands that ran, in order, and the folder with what they wrote."""
+
+    site: Site
+    folder: Path
+    codes: tuple[int, ...]
+    is_timeout: bool = False
+
+    def printed(self, index: int) -> str:
+        return (self.folder / f"{index}.out").read_text(encoding="utf-8", errors="replace")
+
+    def last_error(self) -> str:
+        """The last line that the last command wrote to stderr."""
+        text = (self.folder / f"{len(self.codes) - 1}.err").read_text(encoding="utf-8", errors="replace")
+        return (text.strip().splitlines() or ["no message"])[-1][:300]
+
+
+def expanded(command: Command, site: Site, folder: Path) -> list[str]:
+    """The argument list on this site."""
+    backend = "nccl" if site.is_cuda else "gloo"
+    lists: Mapping[str, Sequence[str]] = {
+        "{planc}": (sys.executable, "-m", "planc"),
+        "{run}": (sys.executable, "-m", "planc.run"),
+        "{torchrun}": (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"),
+        "{allow}": [word for pin in site.allowed for word in ("--allow-release", pin)],
+        "{sets}": _sets(_LARGE if site.is_cuda else _SMALL),
+        "{backend}": _sets((f"mesh.backend={backend}",)),
+    }
+    words = {"{out}": str(folder), "{device}": site.device, "{python}": sys.executable, "{nccl}": backend}
+    words |= {"{gpu}": site.gpu or "none", "{machine}": site.names[0]}
+    argv: list[str] = []
+    for word in command.argv:
+        if word in lists:
+            argv += lists[word]
+            continue
+        for name, value in words.items():
+            word = word.replace(name, value)
+        argv.append(word)
+    return argv
+
+
+def _sets(settings: Sequence[str]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def run_commands(commands: Sequence[Command], site: Site, folder: Path, *, seconds: float) -> Ran:
+    """Run commands one after the other, up to the first that fails to end in time.
+
+    A later command runs even if an earlier one failed: what it shows is the judge's to say.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline, codes = time.monotonic() + seconds, []
+    for command in commands:
+        if command.device in (None, site.device):
+            code = _run(expanded(command, site, folder), folder, len(codes), deadline=deadline)
+            codes.append(code if code is not None else -1)
+            if code is None:
+                return Ran(site, folder, tuple(codes), is_timeout=True)
+    return Ran(site, folder, tuple(codes))
+
+
+def _run(argv: Sequence[str], folder: Path, index: int, *, deadline: float) -> int | None:
+    """The exit code; None after the deadline, when the whole group has been killed."""
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        # Estimates are of an allocator with expandable segments.
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    }
+    with (folder / f"{index}.out").open("wb") as out, (folder / f"{index}.err").open("wb") as err:
+        process = subprocess.Popen(
+            argv, cwd=ROOT, stdout=out, stderr=err, env=environment, start_new_session=True
+        )
+        try:
+            return process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            # Also after Ctrl-C, and for ranks that outlive their launcher.
+            _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of the command's own group; it is its own session, so nothing else is in it."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while time.monotonic() < deadline and _is_alive(process):
+            time.sleep(0.05)
+    process.wait()
+
+
+def _is_alive(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the group has a process; the leader's exit is collected on the way."""
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
