@@ -51,6 +51,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("inventory", "show or save a model's structure"),
     Command("schema", "print the JSON Schema of an output"),
     Command("git-setup", "set up git to diff plans by meaning"),
+    Command("lsp", "start the language server for editors"),
     Command("completions", "print a shell completion script"),
     Command("doctor", "check this machine's hardware and software, for a plan or in general"),
     Command("verify", "run a small version of a plan and compare it with one process"),

@@ -1,4 +1,4 @@
-"""Libraries that only some commands need, from `pip install 'planc[run]'`."""
+"""Libraries that only some commands need, from extras such as `pip install 'planc[run]'`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ LIBRARIES = (
     *("torch", "transformers", "safetensors", "tokenizers", "datasets", "jinja2", "numpy"),
     *("huggingface_hub", "filelock"),
 )
-"""Import names."""
+"""Import names of the extra `run`."""
 
 
-def require_libraries(what: str, *names: str) -> None:
+def require_libraries(what: str, *names: str, extra: str = "run") -> None:
     """UsageError unless all of the libraries are installed. Imports none of them."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
-        raise UsageError(needs(what, missing))
+        raise UsageError(needs(what, missing, extra=extra))
 
 
 def missing_library(error: BaseException) -> str | None:
@@ -32,6 +32,6 @@ def missing_library(error: BaseException) -> str | None:
     return None
 
 
-def needs(what: str, missing: list[str]) -> str:
+def needs(what: str, missing: list[str], *, extra: str = "run") -> str:
     """The error for missing libraries, with the command that installs them."""
-    return f"{what} needs {' and '.join(missing)}: pip install 'planc[run]'"
+    return f"{what} needs {' and '.join(missing)}: pip install 'planc[{extra}]'"

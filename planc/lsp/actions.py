@@ -1,0 +1,70 @@
+"""Quick fixes: the fixes of `planc check --fix`, one at a time or all safe ones at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diagnostics import Applicability, Fix
+from planc.diagnostics.fixes import apply_fixes, is_fixable
+from planc.lsp.findings import Finding, findings
+from planc.lsp.session import Analysis
+from planc.record import record
+from planc.source import Span
+
+_MAX_SHOWN = 40
+"""Characters of a replacement in a title."""
+
+
+@record
+class Action:
+    """A change that the editor offers. `finding` is the one that it resolves, None for several."""
+
+    title: str
+    edits: tuple[Fix, ...]
+    finding: Finding | None = None
+    is_preferred: bool = False
+
+
+def quick_fixes(analysis: Analysis, *, first_line: int, last_line: int) -> Iterator[Action]:
+    """The fixes of findings that touch these lines; an unsafe one has that in its title."""
+    seen: set[Fix] = set()
+    for finding in findings(analysis):
+        fix = finding.diagnostic.fix
+        if finding.span.line > last_line or finding.span.end_line < first_line:
+            continue
+        if fix is None or fix in seen or not is_fixable(finding.diagnostic, with_unsafe=True):
+            continue
+        seen.add(fix)
+        title = _title(fix, analysis) + ("" if fix.is_safe else " (unsafe: it may change what is meant)")
+        yield Action(title, (fix,), finding, is_preferred=fix.is_safe)
+
+
+def fix_all(analysis: Analysis) -> Action | None:
+    """All safe fixes of the open text that do not overlap; None without any."""
+    fixed = apply_fixes(analysis.source, analysis.checked.diagnostics, with_unsafe=False)
+    if not fixed.applied:
+        return None
+    whole = Fix(analysis.source.whole(), fixed.text, Applicability.SAFE)
+    return Action("Apply all safe fixes", (whole,))
+
+
+def _title(fix: Fix, analysis: Analysis) -> str:
+    old, new = _shown(_text(analysis, fix.span)), _shown(fix.replacement)
+    if not new:
+        return f"Remove {old}"
+    return f"Replace {old} with {new}" if old else f"Insert {new}"
+
+
+def _shown(text: str) -> str:
+    """A text on one line, in backticks; empty for space."""
+    line = " ".join(text.split())
+    return f"`{line if len(line) <= _MAX_SHOWN else line[:_MAX_SHOWN] + '…'}`" if line else ""
+
+
+def _text(analysis: Analysis, span: Span) -> str:
+    """What a span covers, in any of the plan's files."""
+    lines = analysis.checked.sources[span.file].lines[span.line - 1 : span.end_line]
+    if not lines:
+        return ""
+    *others, last = lines
+    return "\n".join((*others, last[: span.end_column - 1]))[span.column - 1 :]

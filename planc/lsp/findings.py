@@ -1,0 +1,53 @@
+"""Findings as an editor shows them: in the open text, with the other places that take part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diagnostics import Diagnostic, Label, Severity
+from planc.diagnostics.visible import visible
+from planc.lsp.session import Analysis
+from planc.plan.codes import PRESET
+from planc.record import record
+from planc.source import Span
+
+
+@record
+class Finding:
+    """A finding at a span of the open text. `related` has the places that it is about, in any file."""
+
+    span: Span
+    severity: Severity
+    message: str
+    related: tuple[Label, ...]
+    diagnostic: Diagnostic
+
+
+def findings(analysis: Analysis) -> Iterator[Finding]:
+    """All findings; one in an included file is at the statement that includes the file."""
+    for one in analysis.checked.diagnostics:
+        span, related = one.primary.span, one.secondary
+        if span.file != analysis.source.name:
+            span, related = _include_of(span, analysis), (one.primary, *related)
+        # Whoever opens a preset wants to edit it, and knows that it is not a plan.
+        severity = Severity.NOTE if one.code is PRESET else one.severity
+        yield Finding(span, severity, _message(one), related, one)
+
+
+def _include_of(span: Span, analysis: Analysis) -> Span:
+    """The statement of the open text by which a file came, perhaps through other files."""
+    included = analysis.checked.included
+    for _ in included:
+        if span.file not in included:
+            break
+        span = included[span.file]
+    return span if span.file == analysis.source.name else analysis.source.start()
+
+
+def _message(one: Diagnostic) -> str:
+    """The summary with its particulars, then notes and help, one a line."""
+    text = f": {one.primary.text}" if one.primary.text else ""
+    notes = (f"note: {note}" for note in one.notes)
+    help = (f"help: {one.help}",) if one.help else ()
+    lines = "\n".join((f"{one.code.summary}{text}", *notes, *help)).split("\n")
+    return "\n".join(map(visible, lines))

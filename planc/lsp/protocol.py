@@ -1,0 +1,111 @@
+"""Values of planc as values of the protocol. Positions become the client's: from 0, in its own units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lsprotocol import types
+from pygls.uris import to_fs_path
+from pygls.workspace import PositionCodec
+
+from planc.diagnostics import Severity, pages
+from planc.lsp.actions import Action
+from planc.lsp.findings import Finding
+from planc.lsp.session import Analysis
+from planc.record import record
+from planc.source import SourceFile, Span
+
+_SEVERITIES = {
+    Severity.ERROR: types.DiagnosticSeverity.Error,
+    Severity.WARNING: types.DiagnosticSeverity.Warning,
+    Severity.NOTE: types.DiagnosticSeverity.Information,
+}
+
+
+def path_of(uri: str) -> Path:
+    """The path of a text; a text that is not saved yet is in the current directory."""
+    found = to_fs_path(uri) if uri.startswith("file:") else None
+    return Path(found) if found else Path.cwd() / uri.rpartition("/")[2].rpartition(":")[2]
+
+
+def uri_of(path: Path) -> str:
+    return path.absolute().as_uri()
+
+
+@record
+class Ruler:
+    """Places in an analysis's texts, measured as the client does."""
+
+    analysis: Analysis
+    codec: PositionCodec
+    uri: str
+    """The open text's, as the client wrote it."""
+
+    def range(self, span: Span) -> types.Range:
+        lines = self._lines(span.file)
+        return types.Range(
+            _position(lines, span.line, span.column, self.codec),
+            _position(lines, span.end_line, span.end_column, self.codec),
+        )
+
+    def location(self, span: Span) -> types.Location:
+        return types.Location(self.uri_of(span.file), self.range(span))
+
+    def uri_of(self, file: str) -> str:
+        is_open_text = file == self.analysis.source.name
+        return self.uri if is_open_text else uri_of(self.analysis.path(file))
+
+    def _lines(self, file: str) -> Sequence[str]:
+        source = self.analysis.checked.sources.get(file)
+        if file == self.analysis.source.name or source is None:
+            return self.analysis.source.lines
+        return source.lines
+
+
+def _position(lines: Sequence[str], line: int, column: int, codec: PositionCodec) -> types.Position:
+    line = max(1, min(line, len(lines)))
+    return types.Position(line - 1, codec.client_num_units(lines[line - 1][: column - 1]))
+
+
+def place_of(source: SourceFile, position: types.Position, codec: PositionCodec) -> tuple[int, int]:
+    """The line and the column of a position, from 1; past the end of a line or of the text, that end."""
+    lines = source.lines
+    if position.line >= len(lines):
+        return len(lines), len(lines[-1]) + 1
+    num_units = 0
+    for column, character in enumerate(lines[position.line], 1):
+        if num_units >= position.character:
+            return position.line + 1, column
+        num_units += codec.client_num_units(character)
+    return position.line + 1, len(lines[position.line]) + 1
+
+
+def diagnostic(finding: Finding, ruler: Ruler) -> types.Diagnostic:
+    code = finding.diagnostic.code.code
+    return types.Diagnostic(
+        range=ruler.range(finding.span),
+        message=finding.message,
+        severity=_SEVERITIES[finding.severity],
+        code=code,
+        code_description=types.CodeDescription(pages.url(code)),
+        source="planc",
+        related_information=[
+            types.DiagnosticRelatedInformation(ruler.location(label.span), label.text)
+            for label in finding.related
+        ],
+    )
+
+
+def code_action(action: Action, ruler: Ruler, *, kind: types.CodeActionKind | str) -> types.CodeAction:
+    changes: dict[str, list[types.TextEdit]] = {}
+    for edit in action.edits:
+        uri = ruler.uri_of(edit.span.file)
+        changes.setdefault(uri, []).append(types.TextEdit(ruler.range(edit.span), edit.replacement))
+    return types.CodeAction(
+        title=action.title,
+        kind=kind,
+        diagnostics=[diagnostic(action.finding, ruler)] if action.finding else None,
+        is_preferred=action.is_preferred,
+        edit=types.WorkspaceEdit(changes=changes),
+    )

@@ -1,0 +1,162 @@
+"""An editor: pygls's own client, which starts `planc lsp` and talks to it over stdin and stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lsprotocol import types
+from pygls.lsp.client import LanguageClient
+from pygls.uris import from_fs_path
+
+T = TypeVar("T")
+SECONDS = 60.0
+"""More than any answer takes, on a busy machine too."""
+
+
+class Editor:
+    """A client whose calls wait for the answer."""
+
+    def __init__(self, runner: asyncio.Runner, *, encoding: str = "utf-16") -> None:
+        self.runner = runner
+        self.client = LanguageClient("test", "1")
+        self.published: dict[tuple[str, int | None], list[types.Diagnostic]] = {}
+        self.errors: list[str] = []
+        self.versions: dict[str, int | None] = {}
+        self.arrived = asyncio.Event()
+        self.encoding = encoding
+
+        @self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+        def _(params: types.PublishDiagnosticsParams) -> None:
+            self.published[params.uri, params.version] = list(params.diagnostics)
+            self.arrived.set()
+
+        @self.client.feature(types.WINDOW_SHOW_MESSAGE)
+        def _(params: types.ShowMessageParams) -> None:
+            self.errors.append(params.message)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(asyncio.wait_for(work, SECONDS))
+
+    def start(self) -> types.InitializeResult:
+        return self.wait(self._start())
+
+    async def _start(self) -> types.InitializeResult:
+        await self.client.start_io(sys.executable, "-m", "planc", "lsp", "--stdio")
+        general = types.GeneralClientCapabilities(position_encodings=[self.encoding])
+        capabilities = types.ClientCapabilities(general=general)
+        found = await self.client.initialize_async(types.InitializeParams(capabilities=capabilities))
+        self.client.initialized(types.InitializedParams())
+        return found
+
+    def stop(self) -> int | None:
+        """End the session as editors do; the server's exit code."""
+        return self.wait(self._stop())
+
+    async def _stop(self) -> int | None:
+        await self.client.shutdown_async(None)
+        self.client.exit(None)
+        server = self.client._server
+        assert server is not None
+        return await server.wait()
+
+    def open(self, path: Path, text: str) -> list[types.Diagnostic]:
+        """Open a text and wait for its findings."""
+        uri = uri_of(path)
+        version = self.versions[uri] = (self.versions.get(uri) or 0) + 1
+        item = types.TextDocumentItem(uri, "plan", version, text)
+        self._tell(self.client.text_document_did_open, types.DidOpenTextDocumentParams(item))
+        return self.findings(path)
+
+    def type(self, path: Path, text: str, *, waits: bool = True) -> list[types.Diagnostic]:
+        """Replace a text as a key stroke does, and wait for the findings."""
+        uri = uri_of(path)
+        version = (self.versions[uri] or 0) + 1
+        self.versions[uri] = version
+        document = types.VersionedTextDocumentIdentifier(version, uri)
+        change = types.TextDocumentContentChangeWholeDocument(text)
+        params = types.DidChangeTextDocumentParams(document, [change])
+        self._tell(self.client.text_document_did_change, params)
+        return self.findings(path) if waits else []
+
+    def close(self, path: Path) -> None:
+        params = types.DidCloseTextDocumentParams(types.TextDocumentIdentifier(uri_of(path)))
+        self._tell(self.client.text_document_did_close, params)
+
+    def save(self, path: Path) -> None:
+        params = types.DidSaveTextDocumentParams(types.TextDocumentIdentifier(uri_of(path)))
+        self._tell(self.client.text_document_did_save, params)
+
+    def fixes(self, path: Path, line: int) -> list[types.CodeAction]:
+        """The code actions offered for a line, which counts from 0."""
+        place = types.Position(line, 0)
+        params = types.CodeActionParams(
+            types.TextDocumentIdentifier(uri_of(path)), types.Range(place, place), types.CodeActionContext([])
+        )
+        found = self.wait(self.client.text_document_code_action_async(params))
+        return [one for one in found or [] if isinstance(one, types.CodeAction)]
+
+    def findings(self, path: Path, *, again: bool = False) -> list[types.Diagnostic]:
+        """The findings on the newest text, once they arrive; with `again`, those that arrive next."""
+        key = (uri_of(path), self.versions[uri_of(path)])
+        return self.wait(self._findings(key, again=again))
+
+    async def _findings(self, key: tuple[str, int | None], *, again: bool) -> list[types.Diagnostic]:
+        if again:
+            self.published.pop(key, None)
+        while key not in self.published:
+            self.arrived.clear()
+            await self.arrived.wait()
+        return self.published[key]
+
+    def _tell(self, notify: Any, params: Any) -> None:
+        async def tell() -> None:
+            notify(params)
+
+        self.wait(tell())
+
+
+def uri_of(path: Path) -> str:
+    uri = from_fs_path(str(path))
+    assert uri is not None
+    return uri
+
+
+def edited(text: str, edits: Iterable[types.TextEdit]) -> str:
+    """A text of ASCII after edits that don't overlap."""
+    starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+    for edit in sorted(
+        edits, key=lambda one: (one.range.start.line, one.range.start.character), reverse=True
+    ):
+        start, end = (starts[place.line] + place.character for place in (edit.range.start, edit.range.end))
+        text = text[:start] + edit.new_text + text[end:]
+    return text
+
+
+def edits_of(action: types.CodeAction, path: Path) -> list[types.TextEdit]:
+    assert action.edit is not None and action.edit.changes is not None
+    return list(action.edit.changes[uri_of(path)])
+
+
+@contextmanager
+def editing(*, encoding: str = "utf-16") -> Iterator[Editor]:
+    """A started editor; its server ends with it."""
+    with asyncio.Runner() as runner:
+
+        async def made() -> Editor:
+            return Editor(runner, encoding=encoding)
+
+        editor = runner.run(made())
+        editor.start()
+        try:
+            yield editor
+        finally:
+            server = editor.client._server
+            if server is not None and server.returncode is None:
+                server.kill()
+                runner.run(server.wait())
