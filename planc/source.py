@@ -50,6 +50,11 @@ class SourceFile:
     def lines(self) -> tuple[str, ...]:
         return _lines(self.text)
 
+    def text_of(self, span: Span) -> str:
+        """What a span of this source covers."""
+        *others, last = self.lines[span.line - 1 : span.end_line]
+        return "\n".join((*others, last[: span.end_column - 1]))[span.column - 1 :]
+
     def whole(self) -> Span:
         lines = self.lines
         return Span(self.name, 1, 1, len(lines), len(lines[-1]) + 1)

@@ -9,7 +9,6 @@ from planc.diagnostics.fixes import apply_fixes, is_fixable
 from planc.lsp.findings import Finding, findings
 from planc.lsp.session import Analysis
 from planc.record import record
-from planc.source import Span
 
 _MAX_SHOWN = 40
 """Characters of a replacement in a title."""
@@ -49,7 +48,7 @@ def fix_all(analysis: Analysis) -> Action | None:
 
 
 def _title(fix: Fix, analysis: Analysis) -> str:
-    old, new = _shown(_text(analysis, fix.span)), _shown(fix.replacement)
+    old, new = _shown(analysis.text(fix.span)), _shown(fix.replacement)
     if not new:
         return f"Remove {old}"
     return f"Replace {old} with {new}" if old else f"Insert {new}"
@@ -59,12 +58,3 @@ def _shown(text: str) -> str:
     """A text on one line, in backticks; empty for space."""
     line = " ".join(text.split())
     return f"`{line if len(line) <= _MAX_SHOWN else line[:_MAX_SHOWN] + '…'}`" if line else ""
-
-
-def _text(analysis: Analysis, span: Span) -> str:
-    """What a span covers, in any of the plan's files."""
-    lines = analysis.checked.sources[span.file].lines[span.line - 1 : span.end_line]
-    if not lines:
-        return ""
-    *others, last = lines
-    return "\n".join((*others, last[: span.end_column - 1]))[span.column - 1 :]

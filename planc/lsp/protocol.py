@@ -10,6 +10,7 @@ from pygls.uris import to_fs_path
 from pygls.workspace import PositionCodec
 
 from planc.diagnostics import Severity, pages
+from planc.lsp import completion, hover, inlay, outline
 from planc.lsp.actions import Action
 from planc.lsp.findings import Finding
 from planc.lsp.session import Analysis
@@ -109,3 +110,61 @@ def code_action(action: Action, ruler: Ruler, *, kind: types.CodeActionKind | st
         is_preferred=action.is_preferred,
         edit=types.WorkspaceEdit(changes=changes),
     )
+
+
+_ITEM_KINDS = {
+    completion.Kind.BLOCK: types.CompletionItemKind.Struct,
+    completion.Kind.CALL: types.CompletionItemKind.Function,
+    completion.Kind.FACT: types.CompletionItemKind.Property,
+    completion.Kind.KEY: types.CompletionItemKind.Property,
+    completion.Kind.KEYWORD: types.CompletionItemKind.Keyword,
+    completion.Kind.MODULE: types.CompletionItemKind.Module,
+    completion.Kind.PARAM: types.CompletionItemKind.Variable,
+    completion.Kind.UNIT: types.CompletionItemKind.Unit,
+    completion.Kind.WORD: types.CompletionItemKind.EnumMember,
+}
+
+
+def completion_item(item: completion.Item, ruler: Ruler, *, order: int) -> types.CompletionItem:
+    return types.CompletionItem(
+        label=item.label,
+        kind=_ITEM_KINDS[item.kind],
+        detail=item.detail or None,
+        documentation=item.doc or None,
+        sort_text=f"{order:04}",
+        filter_text=item.label,
+        text_edit=types.TextEdit(ruler.range(item.replaces), item.text),
+    )
+
+
+def hover_text(found: hover.Hover, ruler: Ruler) -> types.Hover:
+    """Markdown in fences, where nothing is markup and columns stay aligned."""
+    blocks = ("\n".join(found.paragraphs), found.table.rstrip("\n"))
+    text = "\n\n".join(f"```text\n{block}\n```" for block in blocks if block)
+    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text), ruler.range(found.span))
+
+
+_SYMBOL_KINDS = {
+    outline.Kind.BLOCK: types.SymbolKind.Struct,
+    outline.Kind.FILE: types.SymbolKind.File,
+    outline.Kind.KEY: types.SymbolKind.Property,
+    outline.Kind.PARAM: types.SymbolKind.Variable,
+    outline.Kind.RULE: types.SymbolKind.Function,
+}
+
+
+def symbol(found: outline.Symbol, ruler: Ruler) -> types.DocumentSymbol:
+    return types.DocumentSymbol(
+        name=found.name,
+        kind=_SYMBOL_KINDS[found.kind],
+        range=ruler.range(found.whole),
+        selection_range=ruler.range(found.name_span),
+        detail=found.detail,
+        children=[symbol(child, ruler) for child in found.children],
+    )
+
+
+def inlay_hint(hint: inlay.Hint, ruler: Ruler) -> types.InlayHint:
+    name, line = ruler.analysis.source.name, ruler.analysis.source.lines[hint.line - 1]
+    end = Span(name, hint.line, len(line) + 1, hint.line, len(line) + 1)
+    return types.InlayHint(ruler.range(end).start, hint.text, padding_left=True)

@@ -7,13 +7,16 @@ import logging
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from planc import __version__
-from planc.lsp import actions, findings, protocol
+from planc.fmt.format import format_source
+from planc.lsp import actions, completion, findings, inlay, outline, places, protocol
+from planc.lsp import hover as hovering
 from planc.lsp.protocol import Ruler, path_of
 from planc.lsp.session import Analysis, Session
 
@@ -64,6 +67,10 @@ class PlanServer(LanguageServer):
     def ruler(self, path: Path, analysis: Analysis) -> Ruler:
         return Ruler(analysis, self.workspace.position_codec, self.uris[path])
 
+    def place(self, analysis: Analysis, position: types.Position) -> tuple[int, int]:
+        """The line and the column of a position, from 1."""
+        return protocol.place_of(analysis.source, position, self.workspace.position_codec)
+
     def _publish(self, path: Path, analysis: Analysis, *, version: int | None) -> None:
         if path not in self.session.texts or self.shown.get(path) == (analysis, version):
             return
@@ -79,14 +86,14 @@ def make_server() -> PlanServer:
     server = PlanServer()
     for name, handler in SYNCHRONIZATION:
         server.feature(name)(handler)
-    actions_options = types.CodeActionOptions([types.CodeActionKind.QuickFix, _FIX_ALL])
-    server.feature(types.TEXT_DOCUMENT_CODE_ACTION, actions_options)(code_actions)
+    for name, options, handler in QUESTIONS:
+        server.feature(name, options)(handler)
     return server
 
 
 def serve(*, questions: BinaryIO, answers: BinaryIO) -> None:
     """Answer an editor until it closes `questions` or asks to end. Closes `answers`."""
-    # Handlers that have no answer are no error: stderr is the editor's log.
+    # stderr is the editor's log, and pygls notes every message there.
     logging.getLogger("pygls").setLevel(logging.ERROR)
     make_server().start_io(questions, answers)
 
@@ -138,3 +145,105 @@ async def code_actions(server: PlanServer, params: types.CodeActionParams) -> li
     if every is not None:
         found.append(protocol.code_action(every, ruler, kind=_FIX_ALL))
     return found
+
+
+async def hover(server: PlanServer, params: types.HoverParams) -> types.Hover | None:
+    path = path_of(params.text_document.uri)
+    analysis = await server.fresh(path)
+    if analysis is None:
+        return None
+    found = hovering.hover(analysis, *server.place(analysis, params.position))
+    return protocol.hover_text(found, server.ruler(path, analysis)) if found else None
+
+
+def complete(server: PlanServer, params: types.CompletionParams) -> list[types.CompletionItem]:
+    """Answer without waiting for a check, because a text with half a name is rarely a plan yet."""
+    path = path_of(params.text_document.uri)
+    analysis = server.session.now(path)
+    if analysis is None:
+        return []
+    found = completion.complete(analysis, *server.place(analysis, params.position))
+    ruler = server.ruler(path, analysis)
+    return [protocol.completion_item(item, ruler, order=order) for order, item in enumerate(found)]
+
+
+async def go_to_definition(server: PlanServer, params: types.DefinitionParams) -> types.Location | None:
+    path = path_of(params.text_document.uri)
+    analysis = await server.fresh(path)
+    if analysis is None:
+        return None
+    found = places.definition(analysis, *server.place(analysis, params.position))
+    return server.ruler(path, analysis).location(found.name) if found else None
+
+
+async def references(server: PlanServer, params: types.ReferenceParams) -> list[types.Location]:
+    path = path_of(params.text_document.uri)
+    analysis = await server.fresh(path)
+    if analysis is None:
+        return []
+    found = places.uses(analysis, *server.place(analysis, params.position))
+    ruler = server.ruler(path, analysis)
+    return [ruler.location(span) for span in found[0 if params.context.include_declaration else 1 :]]
+
+
+async def rename(server: PlanServer, params: types.RenameParams) -> types.WorkspaceEdit | None:
+    path = path_of(params.text_document.uri)
+    analysis = await server.fresh(path)
+    if analysis is None:
+        return None
+    try:
+        found = places.rename(analysis, *server.place(analysis, params.position), name=params.new_name)
+    except ValueError as error:
+        raise JsonRpcInvalidParams(str(error)) from error
+    ruler = server.ruler(path, analysis)
+    edits = [types.TextEdit(ruler.range(span), params.new_name) for span in found]
+    return types.WorkspaceEdit(changes={params.text_document.uri: edits})
+
+
+def format_text(server: PlanServer, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
+    """One edit of the whole text; none of a text that does not parse, whose findings say why."""
+    path = path_of(params.text_document.uri)
+    analysis = server.session.now(path)
+    if analysis is None:
+        return []
+    text, _ = format_source(analysis.source)
+    if text is None or text == analysis.source.text:
+        return []
+    return [types.TextEdit(server.ruler(path, analysis).range(analysis.source.whole()), text)]
+
+
+def symbols(server: PlanServer, params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+    path = path_of(params.text_document.uri)
+    analysis = server.session.now(path)
+    if analysis is None:
+        return []
+    found = outline.outline(analysis.tree, analysis.source)
+    return [protocol.symbol(one, server.ruler(path, analysis)) for one in found]
+
+
+async def inlay_hints(server: PlanServer, params: types.InlayHintParams) -> list[types.InlayHint]:
+    path = path_of(params.text_document.uri)
+    analysis = await server.fresh(path)
+    if analysis is None:
+        return []
+    first, last = params.range.start.line + 1, params.range.end.line + 1
+    found = (hint for hint in inlay.hints(analysis) if first <= hint.line <= last)
+    return [protocol.inlay_hint(hint, server.ruler(path, analysis)) for hint in found]
+
+
+QUESTIONS: tuple[tuple[str, Any, Any], ...] = (
+    (
+        types.TEXT_DOCUMENT_CODE_ACTION,
+        types.CodeActionOptions([types.CodeActionKind.QuickFix, _FIX_ALL]),
+        code_actions,
+    ),
+    (types.TEXT_DOCUMENT_HOVER, None, hover),
+    (types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(['"', ".", "{", ",", "="]), complete),
+    (types.TEXT_DOCUMENT_DEFINITION, None, go_to_definition),
+    (types.TEXT_DOCUMENT_REFERENCES, None, references),
+    (types.TEXT_DOCUMENT_RENAME, None, rename),
+    (types.TEXT_DOCUMENT_FORMATTING, None, format_text),
+    (types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, None, symbols),
+    (types.TEXT_DOCUMENT_INLAY_HINT, None, inlay_hints),
+)
+"""What an editor may ask, with its options and its answer."""

@@ -5,8 +5,9 @@ Models stay in memory between key strokes.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -72,6 +73,16 @@ class Analysis:
     def tree(self) -> ast.PlanFile:
         """The statements that parse."""
         return tree_of(self.source)
+
+    def text(self, span: Span) -> str:
+        """What a span covers, in any of the plan's files."""
+        source = self.checked.sources.get(span.file, self.source)
+        return (self.source if span.file == self.source.name else source).text_of(span)
+
+    def included_tree(self, written: str, *, of: str) -> ast.PlanFile | None:
+        """The statements of a file that `of` names by a path; None if the check did not reach it."""
+        source = self.checked.sources.get(posixpath.normpath(posixpath.join(posixpath.dirname(of), written)))
+        return tree_of(source) if source is not None else None
 
     @property
     def inventory(self) -> Inventory | None:
@@ -143,6 +154,15 @@ class Session:
             for other, known in self.analyses.items()
             if other != path and other in self.texts and path in map(known.path, known.checked.included)
         )
+
+    def now(self, path: Path) -> Analysis | None:
+        """An open text as it is, with what the last check found in it, maybe some key strokes ago."""
+        if path not in self.texts:
+            return None
+        source, known = self.texts[path].source, self.analyses.get(path)
+        if known is None:
+            return Analysis(source, path.parent, Checked({}, ()))
+        return known if known.source == source else replace(known, source=source, model=None)
 
     def keep(self, path: Path, analysis: Analysis) -> None:
         """Hold the analysis of a text, unless that was closed meanwhile."""

@@ -86,23 +86,24 @@ def _block(kind: str, shape: Shape) -> Iterator[str]:
     yield cleandoc(shape.record.__doc__ or "")
     if keys(shape.record):
         yield ""
-        yield render_table([_key(spec_field) for spec_field in keys(shape.record)], indent="  ").rstrip()
+        yield render_table([key_row(spec_field) for spec_field in keys(shape.record)], indent="  ").rstrip()
     yield from _variants(shape.record)
     for name, labels in shape.nested.items():
         for label, inner in labels.items():
             yield ""
-            yield from _call(f'{name} "{label}" {{ ... }}', inner.record, doc=inner.record.__doc__)
+            yield from call_lines(f'{name} "{label}" {{ ... }}', inner.record, doc=inner.record.__doc__)
     for name, record in shape.directives.items():
         yield ""
-        yield from _call(name, record, doc=record.__doc__)
+        yield from call_lines(name, record, doc=record.__doc__)
     if shape.actions:
         yield ""
         yield '"pattern" -> action'
         for name, record in shape.actions.items():
-            yield from _call(name, record, doc=BY_NAME[name].doc if name in BY_NAME else record.__doc__)
+            yield from call_lines(name, record, doc=BY_NAME[name].doc if name in BY_NAME else record.__doc__)
 
 
-def _key(spec_field: Field[Any]) -> tuple[str, str, str]:
+def key_row(spec_field: Field[Any]) -> tuple[str, str, str]:
+    """A key's name, how it is written with its default, and what it means."""
     default = spec_field.metadata["default"]
     kind = type_of(spec_field)
     ending = "required" if default is MISSING else f"default {kind.render(default)}"
@@ -116,13 +117,14 @@ def _variants(record: type[Any]) -> Iterator[str]:
             yield ""
             yield f"{spec_field.name} ="
             for name, case in kind.cases.items():
-                yield from _call(name, case, doc=case.__doc__)
+                yield from call_lines(name, case, doc=case.__doc__)
 
 
-def _call(name: str, record: type[Any], *, doc: str | None) -> Iterator[str]:
+def call_lines(name: str, record: type[Any], *, doc: str | None) -> Iterator[str]:
+    """The purpose and the arguments of a call."""
     yield f"  {name}  {on_one_line(doc, of=record)}".rstrip()
     if keys(record):
-        yield render_table([_key(spec_field) for spec_field in keys(record)], indent="      ").rstrip()
+        yield render_table([key_row(spec_field) for spec_field in keys(record)], indent="      ").rstrip()
 
 
 def on_one_line(doc: str | None, *, of: type[Any]) -> str:
@@ -180,7 +182,9 @@ def _style(style: Style) -> Iterator[str]:
     yield render_table(rows, indent="  ").rstrip()
     actions = BLOCKS["tensor_parallel"].actions or {}
     yield ""
-    yield from _call(style.name, actions[style.name], doc="takes" if style.options else "takes no options")
+    yield from call_lines(
+        style.name, actions[style.name], doc="takes" if style.options else "takes no options"
+    )
     yield from ("", style.together.rstrip()) if style.together else ()
 
 

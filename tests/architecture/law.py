@@ -87,7 +87,8 @@ LAW: dict[str, tuple[str, ...]] = {
         *("tune", "api"),
     ),
     "lsp": (
-        *("source", "diagnostics", "syntax", "plan", "graph", "estimate", "inventory", "api", "user_dirs"),
+        *("source", "diagnostics", "syntax", "fmt", "inventory", "styles", "plan", "graph", "estimate"),
+        *("figures", "show", "api", "user_dirs"),
     ),
     "cli": (
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),

@@ -92,6 +92,10 @@ class Editor:
         params = types.DidSaveTextDocumentParams(types.TextDocumentIdentifier(uri_of(path)))
         self._tell(self.client.text_document_did_save, params)
 
+    def ask(self, method: str, params: Any) -> Any:
+        """The answer to a request of the client, by the end of its method's name."""
+        return self.wait(getattr(self.client, f"text_document_{method}_async")(params))
+
     def fixes(self, path: Path, line: int) -> list[types.CodeAction]:
         """The code actions offered for a line, which counts from 0."""
         place = types.Position(line, 0)
@@ -160,3 +164,9 @@ def editing(*, encoding: str = "utf-16") -> Iterator[Editor]:
             if server is not None and server.returncode is None:
                 server.kill()
                 runner.run(server.wait())
+
+
+def marked(text: str, mark: str = "§") -> tuple[str, types.Position]:
+    """A text without its mark, and where that was."""
+    before, _, after = text.partition(mark)
+    return before + after, types.Position(before.count("\n"), len(before.rpartition("\n")[2]))
