@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast as python
 import json
 import shlex
+import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +33,7 @@ REASONS = {
     "needs a Slurm cluster": 1,
     "needs a container builder": 1,
     "needs several machines": 1,
-    "needs the network": 4,
+    "needs the network": 6,
     "needs time": 1,
     "run by .ci/run": 3,
 }
@@ -136,7 +137,19 @@ def test_every_block_is_of_a_kind_that_is_tested(page: Path) -> None:
             assert not block.text.startswith(("$ ", "planc ", "torchrun ", "make ")), block.place
 
 
-KINDS = ("plan", "console", "hidden", "python", "yaml", "json", "text", "dockerfile", "toml", "mermaid")
+KINDS = (
+    "plan",
+    "console",
+    "hidden",
+    "python",
+    "yaml",
+    "json",
+    "text",
+    "dockerfile",
+    "toml",
+    "lua",
+    "mermaid",
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -146,6 +159,8 @@ def test_blocks_of_data_and_code_read(page: Path) -> None:
             yaml.safe_load(block.text)
         elif block.kind == "json":
             json.loads(block.text)
+        elif block.kind == "toml":
+            tomllib.loads(block.text)
         elif block.kind == "python":
             imports_exist(block)
 
