@@ -80,8 +80,8 @@ def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Writt
 def _with_other_tokens(brief: Brief, inventory: Inventory) -> Iterator[Brief]:
     """The brief, then with other tokens per step, unless those were given.
 
-    A model without tensor parallelism needs a sequence for every rank. FSDP keeps whole gradients between micro
-    steps, so a large model may only fit with one micro step: with a quarter of the tokens, again and again.
+    A model without tensor parallelism needs a sequence for every rank. FSDP keeps whole gradients between
+    micro steps, so a large model may only fit with one micro step: a quarter of the tokens, again and again.
     """
     yield brief
     length = sequence_length_of(brief, inventory)
