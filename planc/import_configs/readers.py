@@ -241,10 +241,10 @@ def stage(value: Value) -> int:
 
 
 def offload_device(value: Value) -> bool:
-    word = text(value).lower()
-    if word not in ("cpu", "none"):
+    found = {"cpu": True, "none": False}.get(text(value).lower())
+    if found is None:
         raise Unread(f"planc offloads to host memory (`cpu_offload`), not to {written(value)}")
-    return word == "cpu"
+    return found
 
 
 def many(value: Value) -> int:

@@ -105,15 +105,17 @@ class Editor:
         found = self.wait(self.client.text_document_code_action_async(params))
         return [one for one in found or [] if isinstance(one, types.CodeAction)]
 
-    def findings(self, path: Path, *, again: bool = False) -> list[types.Diagnostic]:
-        """The findings on the newest text, once they arrive; with `again`, those that arrive next."""
+    def findings(self, path: Path, *, saying: str = "") -> list[types.Diagnostic]:
+        """The findings on the newest text, once they arrive; those of which one has a message with `saying`."""
         key = (uri_of(path), self.versions[uri_of(path)])
-        return self.wait(self._findings(key, again=again))
+        return self.wait(self._findings(key, saying))
 
-    async def _findings(self, key: tuple[str, int | None], *, again: bool) -> list[types.Diagnostic]:
-        if again:
-            self.published.pop(key, None)
-        while key not in self.published:
+    async def _findings(self, key: tuple[str, int | None], saying: str) -> list[types.Diagnostic]:
+        def is_there() -> bool:
+            found = self.published.get(key)
+            return found is not None and (not saying or any(saying in one.message for one in found))
+
+        while not is_there():
             self.arrived.clear()
             await self.arrived.wait()
         return self.published[key]

@@ -103,7 +103,7 @@ def test_an_edit_of_an_open_preset_is_seen_in_the_plans_that_use_it(editor: Edit
     assert not any("no key `pt`" in one.message for one in before)
     assert [one.severity for one in editor.open(preset, sound)] == [types.DiagnosticSeverity.Information]
     editor.type(preset, sound.replace("tp", "pt"))
-    assert any("no key `pt`" in one.message for one in editor.findings(plan, again=True))
+    assert editor.findings(plan, saying="no key `pt`")
 
 
 def test_a_model_that_no_command_has_read_is_a_finding_that_names_the_command(
