@@ -106,7 +106,7 @@ class Editor:
         return [one for one in found or [] if isinstance(one, types.CodeAction)]
 
     def findings(self, path: Path, *, saying: str = "") -> list[types.Diagnostic]:
-        """The findings on the newest text, once they arrive; those of which one has a message with `saying`."""
+        """The findings on the newest text, once they arrive, and one of them has a message with `saying`."""
         key = (uri_of(path), self.versions[uri_of(path)])
         return self.wait(self._findings(key, saying))
 
