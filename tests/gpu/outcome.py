@@ -50,13 +50,16 @@ def write_result(result: Result, folder: Path) -> None:
 
 
 def read_results(folder: Path) -> dict[str, Result]:
-    """All results by step."""
+    """All results by step. ValueError for a file of another format."""
     return {result.step: result for result in map(_read, sorted(folder.glob("*.json")))}
 
 
 def _read(path: Path) -> Result:
-    data = json.loads(path.read_text(encoding="utf-8"))
-    site = data["site"]
-    site = Site(**{**site, "names": tuple(site["names"]), "allowed": tuple(site["allowed"])})
-    outcome = Outcome(Verdict(data["outcome"]["verdict"]), data["outcome"]["figures"])
-    return Result(data["step"], outcome, data["seconds"], data["date"], site)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        site = data["site"]
+        site = Site(**{**site, "names": tuple(site["names"]), "allowed": tuple(site["allowed"])})
+        outcome = Outcome(Verdict(data["outcome"]["verdict"]), data["outcome"]["figures"])
+        return Result(data["step"], outcome, data["seconds"], data["date"], site)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a result of these steps ({error}): remove it") from error

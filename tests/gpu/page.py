@@ -22,7 +22,7 @@ a session that was cut off resumes at the first step without a result for this c
 ```
 make gpu                                                 # needs a PyTorch for CUDA; installs none
 make gpu GPU_ARGS="--only train memory --again"          # these steps, also those with results
-make gpu GPU_ARGS="--allow-release torch==2.11.0+cu130"  # with a PyTorch below planc's floor
+make gpu GPU_ARGS="--allow-release torch==2.11.0"        # with a PyTorch below planc's floor
 ```
 
 `PYTHON` names a Python that has such a PyTorch (default: `python3`). All other packages are installed into

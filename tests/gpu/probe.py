@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import metadata
 from typing import Any
 
 
@@ -21,6 +22,7 @@ def facts() -> dict[str, Any]:
     has_nccl = has_cuda and torch.distributed.is_nccl_available()
     return {
         "torch": torch.__version__,
+        "release": metadata.version("torch"),
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else None,
         "devices": [[one.name, one.total_memory] for one in properties],

@@ -62,7 +62,11 @@ def _outcome(step: Step, site: Site, folder: Path) -> Outcome:
     # A run directory of an earlier try would be resumed.
     if folder.exists():
         shutil.rmtree(folder)
-    return judged(step.judge, run_commands(step.commands, site, folder, seconds=60 * step.minutes))
+    outcome = judged(step.judge, run_commands(step.commands, site, folder, seconds=60 * step.minutes))
+    # Several of 7 GB would fill a disk before the last step.
+    for checkpoints in folder.glob("*/checkpoints"):
+        shutil.rmtree(checkpoints)
+    return outcome
 
 
 def show(step: Step, site: Site, work: Path) -> None:
@@ -105,7 +109,12 @@ def main(argv: Sequence[str] | None = None, *, steps: Sequence[Step] = STEPS) ->
         for step in chosen:
             show(step, site, places.work)
         return 0
-    run_all(pending(chosen, read_results(places.results), site, again=arguments.again), site, places)
+    try:
+        results = read_results(places.results)
+    except ValueError as error:
+        print(f"make gpu: {error}", file=sys.stderr)
+        return 2
+    run_all(pending(chosen, results, site, again=arguments.again), site, places)
     return _exit_code(chosen, read_results(places.results), site)
 
 

@@ -26,6 +26,8 @@ class Site:
     memory_bytes: int
     """Of the smallest device; 0 on CPUs."""
     torch: str
+    release: str
+    """The installed release, as `planc doctor` reports it: often without the `+cu130` of `torch`."""
     cuda: str | None
     nccl: str | None
     code: str
@@ -82,25 +84,31 @@ def read_site(device: str, *, num_devices: int | None, allowed: tuple[str, ...] 
     if done.returncode:
         raise NoDeviceError((done.stderr.strip().splitlines() or ["PyTorch can't be asked"])[-1])
     found = json.loads(done.stdout.splitlines()[-1])
-    if device == "cpu":
-        names = ("cpu",) * (num_devices or 2)
-        return Site(device, names, 0, found["torch"], None, None, code_digest(), allowed)
-    devices = found["devices"]
+    devices = found["devices"] if device == "cuda" else [["cpu", 0]] * (num_devices or 2)
     if not devices:
         text = f"PyTorch {found['torch']} sees no CUDA device, so there is nothing to measure here"
         raise NoDeviceError(f"make gpu: {text}")
     if num_devices is not None and len(devices) < num_devices:
         raise NoDeviceError(f"make gpu: {num_devices} devices wanted, PyTorch sees {len(devices)}")
     used = devices[:num_devices]
-    names, memory = tuple(name for name, _ in used), min(size for _, size in used)
-    return Site(device, names, memory, found["torch"], found["cuda"], found["nccl"], code_digest(), allowed)
+    return Site(
+        device,
+        tuple(name for name, _ in used),
+        memory_bytes=min(size for _, size in used),
+        torch=found["torch"],
+        release=found["release"],
+        cuda=found["cuda"],
+        nccl=found["nccl"],
+        code=code_digest(),
+        allowed=allowed,
+    )
 
 
 def unsupported_torch(site: Site) -> str | None:
     """The pin of this PyTorch if it is below planc's floor and not allowed."""
     floor = next(one.floor for one in PACKAGES if one.name == "torch")
-    pin = f"torch=={site.torch}"
-    return pin if release(site.torch) < release(floor) and pin not in site.allowed else None
+    pin = f"torch=={site.release}"
+    return pin if release(site.release) < release(floor) and pin not in site.allowed else None
 
 
 def code_digest(root: Path = ROOT) -> str:

@@ -10,7 +10,14 @@ from tests.gpu.judges import Judge
 
 _PLANS = "tests/gpu/plans"
 _DOCS = 'data.source=text("../../../docs/**/*.md")'
-_SAVES = ("--set", "checkpoint.save_every=4 steps", "--set", "checkpoint.mode=async")
+_SAVES = (
+    "--set",
+    "checkpoint.save_every=4 steps",
+    "--set",
+    "checkpoint.mode=async",
+    "--set",
+    "checkpoint.keep_last=1",
+)
 _ON_CPU = ("--set", "mesh.backend=gloo")
 _TRACES = ("--set", "profile.first_step=2", "--set", "profile.last_step=3")
 _BFLOAT16 = ("--set", "model.dtype=bfloat16", "--set", "hardware.gpu={gpu}")
@@ -166,7 +173,7 @@ STEPS: tuple[Step, ...] = (
             Command(
                 (
                     *("{python}", "-m", "tests.bench.throughput", "--only", "1 rank", "by_hand"),
-                    *("--blocks", "40", "--device", "{device}", "-o", "{out}/race.json"),
+                    *("--blocks", "{blocks}", "--device", "{device}", "-o", "{out}/race.json"),
                 )
             ),
         ),
@@ -178,7 +185,7 @@ STEPS: tuple[Step, ...] = (
         "a step in bfloat16 takes as long as the time model expects; planc calibrate narrows the interval",
         (
             _run("one", "run", *_BFLOAT16),
-            Command(("{python}", "-m", "tests.gpu.as_device", "{out}/run"), device="cpu"),
+            Command(("{python}", "-m", "tests.gpu.as_device", "{out}/run", "0.008"), device="cpu"),
             Command(
                 (
                     *("{planc}", "calibrate", f"{_PLANS}/one.plan", "{out}/run", "{sets}", *_BFLOAT16),

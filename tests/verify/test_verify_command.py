@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from planc.cli.main import main
 from planc.graph import ops
@@ -33,6 +34,13 @@ def test_a_right_plan_is_equal_in_every_item(tmp_path: Path, capsys: pytest.Capt
     assert found["mesh"] == {"dp_replicate": 1, "dp_shard": 4, "cp": 1, "tp": 2}
     assert found["ran"]["mesh"] == {"dp_replicate": 1, "dp_shard": 2, "cp": 1, "tp": 2}
     assert found["seconds"] > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="`make gpu` runs it")
+def test_nccl_without_a_device_can_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = write_plan(tmp_path, text=TINY)
+    assert main(["verify", str(plan), "--backend", "nccl"]) == 2
+    assert "4 ranks on nccl, but PyTorch sees 0 CUDA devices" in capsys.readouterr().err
 
 
 def fail_in_backward(session: Session, op: Op, position: Position) -> None:
