@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -144,4 +145,7 @@ def _parser(steps: Sequence[Step]) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    # A command is a session of its own, so it does not receive the signals that end this one.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     sys.exit(main())
