@@ -131,9 +131,11 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Whole(Draws):  # type: ignore[no-untyped-call]
-    """Draws into real tensors."""
+    """Draws into real tensors, and nothing into those on meta, which have no memory."""
 
     def draw(self, name: str, view: Tensor, of: Distribution) -> None:
+        if view.is_meta:
+            return
         everything = tuple(slice(0, size) for size in view.shape)
         fill(view, everything, shape=tuple(view.shape), key=self.next_key(name), of=of)
 

@@ -19,7 +19,7 @@ from importlib import metadata, util
 from types import ModuleType
 from typing import Any
 
-ALONG = ("huggingface_hub", "filelock", "regex", "pyarrow", "yaml", "sympy", "fsspec")
+ALONG = ("huggingface_hub", "filelock", "regex", "pyarrow", "sympy", "fsspec")
 """What an installation without torch and transformers has not got either."""
 
 POSIX_MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "crypt", "readline")
