@@ -98,18 +98,20 @@ def trained(folder: Path, *settings: str, run_folder: Path, stop_after: int | No
 def test_losses_and_evaluations_are_those_of_one_process(
     folder: Path, packing: str, mesh: str, tmp_path: Path
 ) -> None:
-    (alone,) = trained(folder, f"data.packing={packing}", run_folder=tmp_path / "one")
-    ranks = trained(folder, f"data.packing={packing}", *MESHES[mesh], run_folder=tmp_path / "many")
+    # In float32, AdamW's first steps turn rounding into 3e-4 of the gradient norm.
+    settings = (f"data.packing={packing}", "model.dtype=float64")
+    (alone,) = trained(folder, *settings, run_folder=tmp_path / "one")
+    ranks = trained(folder, *settings, *MESHES[mesh], run_folder=tmp_path / "many")
     for one, other in zip(alone.metrics, ranks[0].metrics, strict=True):
         assert other.labels == one.labels < other.tokens == 256
         assert other.sample_ids == one.sample_ids
-        assert other.loss == pytest.approx(one.loss, rel=1e-5)
-        assert other.grad_norm == pytest.approx(one.grad_norm, rel=3e-4)
+        assert other.loss == pytest.approx(one.loss, rel=1e-12)
+        assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-12)
         assert [(found.label, found.labels) for found in other.evaluations] == [
             (found.label, found.labels) for found in one.evaluations
         ]
         losses = [found.loss for found in one.evaluations]
-        assert [found.loss for found in other.evaluations] == pytest.approx(losses, rel=1e-5)
+        assert [found.loss for found in other.evaluations] == pytest.approx(losses, rel=1e-12)
     due = [[found.label for found in step.evaluations] for step in alone.metrics]
     assert due == [[], ["held_out"], ["held_out", "few"]]
 
