@@ -23,7 +23,7 @@ MODELS = [
 ]
 REFUSED = {"tiny-apertus": "P720", "tiny-llama-small-vocabulary": "P705"}
 """Models that can't be trained from random weights, or on bytes, by the code of the reason."""
-QUICK = ("tiny-llama", "llama-3.1-8b", "tiny-gpt-oss", "tiny-hrm", "tiny-mqa", "mixtral-8x7b-v0.1")
+QUICK = ("tiny-llama", "llama-3.1-8b", "tiny-gpt-oss", "tiny-hrm", "tiny-mqa")
 
 
 def plan_for(folder: Path, purpose: Purpose, *, gpus: int = 0, gpu: str = "h100") -> Written:
@@ -71,6 +71,7 @@ def test_a_model_that_only_its_own_attention_computes_says_so_in_its_plan() -> N
     assert "fused attention is refused (P708)" in text and "attention = eager" in text
 
 
+@pytest.mark.slow
 def test_tokens_that_do_not_fit_are_fewer_with_the_reason() -> None:
     """Between micro steps FSDP keeps whole gradients, which 405B parameters leave no room for."""
     text = plan_for(PLANS / "models" / "llama-3.1-405b", Purpose.PRETRAIN).text

@@ -75,7 +75,6 @@ STEPS: tuple[Step, ...] = (
         (Command(("{python}", "-m", "tests.gpu.ring_kernel", "{device}", "{out}/kernel.json")),),
         minutes=3,
         judge=judges.kernel,
-        is_quick=True,
     ),
     Step(
         "train",
