@@ -57,6 +57,7 @@ NOT_RUN = {
     "planc calibrate llama.plan runs/llama --gpu h100"
     ' --machine "cluster a, 8 x H100" -o cluster-a.json': "needs a run on GPUs",
     "planc new models/llama-3.1-8b": "asks at a terminal",
+    "planc verify llama.plan --backend nccl": "needs CUDA devices",
     "srun --ntasks-per-node 1 planc doctor llama.plan --world-size 64": "needs a Slurm cluster",
     "planc inventory hf://org/name@0123456789abcdef0123456789abcdef01234567": "needs the network",
     "torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan": "run by .ci/run",
