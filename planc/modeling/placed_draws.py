@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,7 @@ def is_unset(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and bool(tensor.isnan().any())
 
 
-class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Draws(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     """Replaces the random draws of a module's own tensors."""
 
     def __init__(self, tensors: Mapping[str, Tensor], key_of: KeyOf) -> None:
@@ -109,8 +110,9 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The own tensor that this is, or is a view of."""
         return self._names.get(tensor.untyped_storage()._cdata)
 
+    @abstractmethod
     def draw(self, name: str, view: Tensor, of: Distribution) -> None:
-        raise NotImplementedError
+        """Make a draw of an own tensor, or of a view of it."""
 
     def next_key(self, name: str) -> int:
         number = self._counts[name]

@@ -26,7 +26,7 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
     key = (meant_setting(written_key) or written_key).rpartition(".")[2]
     inside = [path.removeprefix(f"{target.text}.") for path in paths if path.startswith(f"{target.text}.")]
     same_key = [f"`{path}`" for path in paths if path.rpartition(".")[2] == key]
-    beside = [path.removeprefix(f"{block}.") for path in paths if path.rpartition(".")[0] == block]
+    siblings = [path.removeprefix(f"{block}.") for path in paths if path.rpartition(".")[0] == block]
     if target.text.partition(".")[0] == "expect":
         help = "change the `expect` block of the plan: an expectation can't be set"
     elif inside:
@@ -42,10 +42,11 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
         help = f"did you mean {listed(same_key)}?"
     elif foreign := foreign_help(written_key):
         help = foreign
-    elif beside:
-        help = f"use a setting of `{block}`: {listed(f'`{one}`' for one in beside)}"
-        beside += [one for path in beside for one in arguments(f"{block}.{path}") if one not in beside]
-        scope.unknown(codes.UNKNOWN_TARGET, target, beside, text=_TEXT, help=help, within=f"{block}.")
+    elif siblings:
+        help = f"use a setting of `{block}`: {listed(f'`{one}`' for one in siblings)}"
+        of_calls = (one for path in siblings for one in arguments(f"{block}.{path}"))
+        known = tuple(dict.fromkeys((*siblings, *of_calls)))
+        scope.unknown(codes.UNKNOWN_TARGET, target, known, text=_TEXT, help=help, within=f"{block}.")
         return
     else:
         help = "name a setting with its block, as in `mesh.tp`"

@@ -146,7 +146,7 @@ def _complete(arguments: Namespace, folder: Path) -> None:
         return
     if not can_ask():
         options = ", ".join(names[name] for name in missing)
-        raise UsageError(f"pass {options}, or --yes for the defaults: there is no terminal to ask at")
+        raise UsageError(f"pass {options}, or --yes for the defaults: planc asks only at a terminal")
     sys.stderr.write("Enter takes the answer in brackets.\n")
     for name in missing:
         read = partial(_take, arguments, name)
@@ -234,7 +234,7 @@ def _node(arguments: Namespace, device: Device | None) -> int:
 
 
 def _refuse(written: Written, brief: Brief) -> int:
-    """Print why there is no plan."""
+    """Print why no plan was found."""
     sys.stderr.write(plans.render_errors(written.checked, stream=sys.stderr))
     kind = brief.device.name if brief.device is not None else _CPU
     print(f"planc: no plan for {brief.devices} x {kind} fits and passes the check", file=sys.stderr)

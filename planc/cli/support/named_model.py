@@ -114,7 +114,7 @@ def _cached(repository: str) -> HubModel:
         commit = ""
     if not is_commit(commit):
         raise UsageError(
-            f"there is no directory `{repository}`, and for a Hub model planc needs its commit: "
+            f"`{repository}` is not a directory here, and for a Hub model planc needs its commit: "
             f"write hf://{repository}@COMMIT, with the 40 hexadecimal digits from its page of commits"
         )
     return HubModel(repository, commit)

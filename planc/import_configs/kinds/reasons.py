@@ -29,9 +29,7 @@ SELECTIVE = "`selective` in a plan keeps attention and every second matmul, with
 TOKENIZER = 'write `tokenizer = file("path/to/tokenizer.json")` in `data`'
 WANDB = 'write `tracker "wandb" { project = "name" }` in `logging`'
 WHOLE_STATE = 'every checkpoint has the whole state; `export "hf"` writes weights alone'
-BUCKETS = (
-    "FSDP2 gathers and reduces a layer at a time, ahead of need: there are no buckets or thresholds to set"
-)
+BUCKETS = "FSDP2 gathers and reduces a layer at a time, ahead of need, without buckets or thresholds to set"
 CP_BACKEND = "planc has its own ring, all-gather and Ulysses attention (`rotate` in `context_parallel`)"
 DS_RECOMPUTE = (
     'this table alone recomputes nothing; write `activation_checkpoint { "model.layers.*" -> full }`'
