@@ -64,6 +64,9 @@ class SaveTimes:
 
 
 class Observer(Protocol):
+    def preparing(self, what: str) -> None:
+        """What setup does next, in a line."""
+
     def started(self, *, first_step: int, num_steps: int) -> None:
         """Setup is done; training starts at `first_step`."""
 
@@ -85,6 +88,10 @@ class Together:
     """Several observers, called one after the other."""
 
     observers: tuple[Observer, ...]
+
+    def preparing(self, what: str) -> None:
+        for one in self.observers:
+            one.preparing(what)
 
     def started(self, *, first_step: int, num_steps: int) -> None:
         for one in self.observers:
@@ -109,6 +116,8 @@ class Together:
 
 class Silent:
     """An observer that does nothing: for ranks other than 0, and for tests."""
+
+    def preparing(self, what: str) -> None: ...
 
     def started(self, *, first_step: int, num_steps: int) -> None: ...
 

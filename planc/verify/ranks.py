@@ -27,7 +27,7 @@ from planc.graph.ops import (
 )
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Evaluation, Observer, SaveTimes, StepMetrics
+from planc.runtime.observer import Observer, Silent, StepMetrics
 from planc.runtime.process import read_launch
 from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.statements import Statements
@@ -137,22 +137,14 @@ class Recorder:
         return self.backend.failed(message, code=code)
 
 
-class Metrics:
+class Metrics(Silent):
     """Collects a run's metrics in a list."""
 
     def __init__(self) -> None:
         self.steps: list[StepMetrics] = []
 
-    def started(self, *, first_step: int, num_steps: int) -> None: ...
-
     def stepped(self, metrics: StepMetrics) -> None:
         self.steps.append(metrics)
-
-    def evaluated(self, found: Evaluation, *, step: int) -> None: ...
-
-    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
-
-    def noted(self, text: str) -> None: ...
 
 
 def open_session(task: Task, observer: Observer) -> Session:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from planc.cli.running.progress import fit_step, step_parts
 from planc.cli.support.views import fitted
-from planc.runtime.observer import StepMetrics
 from tests.cli.terminal import at_terminal, plain
 from tests.plans import PLANS, TINY, write_plan
 
@@ -30,21 +27,6 @@ VIEWS = (
     ("explain",),
     ("verify", "--help"),
     ("checkpoint", "export", "--help"),
-)
-
-METRICS = StepMetrics(
-    step=12_345,
-    loss=2.3456,
-    grad_norm=1.234,
-    learning_rate=3e-4,
-    tokens=1_048_576,
-    labels=1_048_448,
-    tokens_per_second=123_456.0,
-    tokens_per_second_per_device=1_929.0,
-    seconds=8.5,
-    memory_bytes=64 * 2**30,
-    tflops_per_second_per_device=412.0,
-    mfu=0.417,
 )
 
 
@@ -98,39 +80,6 @@ def test_prose_continues_at_its_own_indent() -> None:
 def test_a_plan_stays_a_plan_at_any_width() -> None:
     shown = plain(at_terminal(("show", PLAN, "--resolved"), columns=40))
     assert "sequence_length = " in shown and max(map(len, shown.splitlines())) > 40
-
-
-@pytest.mark.parametrize("columns", [80, 100, 120, 200])
-def test_the_live_line_keeps_its_time_left(columns: int) -> None:
-    script = (
-        "from planc.cli.running.progress import RunDisplay\n"
-        "from planc.runtime.run_directory.directory import RunDirectory\n"
-        "from tests.cli.test_cli_terminal import METRICS\n"
-        "import pathlib, tempfile, time\n"
-        "from dataclasses import replace\n"
-        "folder = RunDirectory(pathlib.Path(tempfile.mkdtemp()))\n"
-        "display = RunDisplay(folder)\n"
-        "display.started(first_step=1, num_steps=100_000)\n"
-        "for step in range(1, 6):\n"
-        "    time.sleep(0.05)\n"
-        "    display.stepped(replace(METRICS, step=step))\n"
-        "time.sleep(0.3)\n"
-        "display.close()\n"
-    )
-    shown = plain(at_terminal(("-c", script), columns=columns))
-    lines = [line for line in re.split(r"[\r\n]+", shown) if "5/100000" in line]
-    assert lines and all(len(line) <= columns for line in lines)
-    assert re.search(r"loss 2\.3456.* \d+:\d\d:\d\d$", lines[-1].rstrip()), lines[-1]
-
-
-def test_a_narrow_line_loses_the_least_important_first() -> None:
-    parts = step_parts(METRICS, num_steps=100_000)
-    assert fit_step(parts, cells=200) == (
-        "step  12345/100000  loss 2.3456  grad_norm 1.234  lr 3.00e-04  123_456 tokens/s"
-        "  412 TFLOP/s/device  mfu 41.7%  64.00 GiB process"
-    )
-    assert fit_step(parts, cells=60) == "step  12345/100000  loss 2.3456  123_456 tokens/s"
-    assert fit_step(parts, cells=1) == "step  12345/100000"
 
 
 def test_other_commands_give_a_warning_one_line(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ class RankLog:
         line = json.dumps({"time": time, **self._always, "event": event, **values})
         self._file.write(self._redact(line) + "\n")
 
+    def preparing(self, what: str) -> None:
+        """Write nothing: status and watch name a rank's op."""
+
     def started(self, *, first_step: int, num_steps: int) -> None:
         self.write("started", first_step=first_step, num_steps=num_steps)
 

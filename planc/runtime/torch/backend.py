@@ -94,6 +94,8 @@ class TorchBackend:
         self.clock = session.clock = PhaseClock(has_queue=session.has_queue)
 
     def execute(self, op: Op, position: Position) -> None:
+        if position.step == 0:
+            self.session.observer.preparing(f"{op.name}: {op.summary}")
         self._write_line(op)
         self.clock.enter(phase_of(op))
         if self.session.own_time is not None:

@@ -120,6 +120,8 @@ class Following:
         self._openers, self._opening, self._say, self._redact = openers, opening, say, redact
         self.followers: tuple[Follower, ...] = ()
 
+    def preparing(self, what: str) -> None: ...
+
     def started(self, *, first_step: int, num_steps: int) -> None:
         opening = self._opening(first_step)
         self.followers = tuple(
