@@ -38,6 +38,7 @@ from planc.vocab import TOKEN_DIMS, MeshDim
 _EACH_STEP = (
     Resource.BATCH,
     Resource.LOCAL_BATCH,
+    Resource.HIDDEN,
     Resource.LOGITS,
     Resource.LOSS,
     Resource.GRADIENTS,

@@ -62,6 +62,7 @@ class Shape:
 BLOCKS: Mapping[str, Shape] = {
     "model": Shape(spec.ModelSpec, required=True),
     "mesh": Shape(spec.MeshSpec),
+    "pipeline": Shape(spec.PipelineSpec, actions={"stage": spec.StageOf}, on=(MeshDim.PP,)),
     "tensor_parallel": Shape(
         spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives={"auto": Auto}, on=(MeshDim.TP,)
     ),

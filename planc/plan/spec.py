@@ -101,8 +101,9 @@ _SIZE = Int(1, instead="write every mesh dim as a number: the world size is thei
 
 @record
 class MeshSpec:
-    """The device mesh, outermost dim first: dp_replicate, dp_shard, cp, tp."""
+    """The device mesh, outermost dim first: pp, dp_replicate, dp_shard, cp, tp."""
 
+    pp: int = key(_SIZE, default=1, doc="ranks that each run a part of the layers, by `pipeline`")
     dp_replicate: int = key(
         _SIZE, default=1, doc="replicas of the shards with `fsdp`, otherwise of the whole model"
     )
@@ -127,12 +128,61 @@ class MeshSpec:
 
     @property
     def world_size(self) -> int:
-        return self.dp_replicate * self.dp_shard * self.cp * self.tp
+        return self.pp * self.dp_replicate * self.dp_shard * self.cp * self.tp
 
     @property
     def dp_size(self) -> int:
         """The number of ranks that get different samples."""
         return self.dp_replicate * self.dp_shard
+
+
+@record
+class GPipe:
+    """All forwards of a step, then all backwards: every micro-batch is in flight at once."""
+
+
+@record
+class OneFOneB:
+    """A backward as soon as there is one, so a stage has at most as many micro-batches in flight as stages
+    follow it."""
+
+
+@record
+class Interleaved:
+    """Several stages a rank, in turns: less idle time, more messages."""
+
+    stages_per_rank: int = key(Int(2), default=2, doc="stages of each rank")
+
+
+@record
+class StageOf:
+    """The module belongs to this stage; stages count from 0."""
+
+    index: int = key(Int(0), doc="the stage", positional=True)
+
+
+@record
+class PipelineSpec:
+    """The model's layers in stages, each on its own ranks; micro-batches pass through all of them.
+
+    Without rules the layers are balanced. A step has as many micro-batches as it accumulates.
+    """
+
+    on: tuple[MeshDim, ...]
+    rules: tuple[PatternRule[StageOf], ...]
+    span: Span
+    schedule: GPipe | OneFOneB | Interleaved = key(
+        Variant(
+            {"gpipe": GPipe, "one_f_one_b": OneFOneB, "interleaved": Interleaved},
+            "pipeline schedule",
+        ),
+        default=OneFOneB(),
+        doc="the order of forwards and backwards",
+    )
+
+    @property
+    def stages_per_rank(self) -> int:
+        return self.schedule.stages_per_rank if isinstance(self.schedule, Interleaved) else 1
 
 
 @record
@@ -368,6 +418,7 @@ class Plan:
     data: DataSpec
     optimizer: OptimizerSpec
     train: TrainSpec
+    pipeline: PipelineSpec | None
     tensor_parallel: TensorParallelSpec | None
     fsdp: FsdpSpec | None
     context_parallel: ContextParallelSpec | None

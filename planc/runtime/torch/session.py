@@ -31,6 +31,7 @@ from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.checkpoint import BackgroundSaves, SavePlan
 from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.dropout.masking import Masking
+from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.phase_times import PhaseClock
 from planc.runtime.torch.training.guard_state import GuardState
@@ -139,6 +140,8 @@ class Session:
     _schedule: BuildSchedule | None = None
     _loader: BatchLoader | None = None
     _data_op: OpenData | None = None
+    pipeline: Pipeline | None = None
+    """This rank's stages; None without a pipeline."""
     documents: Documents | None = None
     """The documents of the current micro-batch, if documents are isolated."""
     masking: Masking | None = None

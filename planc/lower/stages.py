@@ -1,0 +1,95 @@
+"""A pipeline as ops: its split, the order of its micro-batches, and what stages send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeVar
+
+from planc.graph.ops import Backward, Forward, ReceiveHidden, SendHidden, SplitPipeline
+from planc.pipelining.order_text import order_text
+from planc.pipelining.orders import Schedule, make_orders
+from planc.plan import spec
+from planc.plan.bind import BoundPlan
+from planc.plan.facts import gradient_accumulation
+from planc.plan.stages import layers, stages
+from planc.plan.unit_dtypes import compute_dtypes
+from planc.styles.edges import SEQUENCE
+from planc.vocab import DType
+
+Run = TypeVar("Run", Forward, Backward)
+
+
+def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
+    """The modules of each stage, if there are several."""
+    plan, inventory, pipeline = bound.plan, bound.inventory, _pipeline(bound)
+    if pipeline is None or inventory.head is None:
+        return
+    (blocks,) = inventory.blocks
+    yield SplitPipeline(
+        stages=stages(bound, pipeline),
+        blocks=blocks,
+        head=inventory.head.fqn,
+        shape=(plan.data.micro_batch, _local_length(bound), inventory.hidden_size),
+        dtype=_dtype(bound),
+        over=pipeline.on,
+        span=pipeline.span,
+    )
+
+
+def micro_orders(bound: BoundPlan) -> tuple[str, ...]:
+    """What each pp rank runs in a step, in order; empty without a pipeline."""
+    pipeline = _pipeline(bound)
+    if pipeline is None:
+        return ()
+    orders = make_orders(
+        _schedule(pipeline),
+        num_ranks=bound.plan.mesh.pp,
+        stages_per_rank=pipeline.stages_per_rank,
+        num_micro_batches=gradient_accumulation(bound.plan),
+    )
+    return tuple(map(order_text, orders))
+
+
+def passed(
+    bound: BoundPlan, op: Run, what: Literal["activations", "gradients"]
+) -> Iterator[ReceiveHidden | Run | SendHidden]:
+    """A forward or backward, between what its stage receives and what it sends."""
+    pipeline = _pipeline(bound)
+    if pipeline is None:
+        yield op
+        return
+    yield ReceiveHidden(what=what, over=pipeline.on, span=pipeline.span)
+    yield op
+    yield SendHidden(what=what, over=pipeline.on, span=pipeline.span)
+
+
+def _pipeline(bound: BoundPlan) -> spec.PipelineSpec | None:
+    return bound.plan.pipeline if bound.plan.mesh.pp > 1 else None
+
+
+def _schedule(pipeline: spec.PipelineSpec) -> Schedule:
+    match pipeline.schedule:
+        case spec.GPipe():
+            return Schedule.GPIPE
+        case spec.OneFOneB():
+            return Schedule.ONE_F_ONE_B
+        case spec.Interleaved():
+            return Schedule.INTERLEAVED
+
+
+def _local_length(bound: BoundPlan) -> int:
+    """Positions of a sequence that a rank holds between two layers."""
+    mesh = bound.plan.mesh
+    is_sequence_parallel = any(
+        assignment.use.computes_on == SEQUENCE and not assignment.style.prepares
+        for assignment in bound.styles.values()
+    )
+    return bound.plan.data.sequence_length // (mesh.cp * (mesh.tp if is_sequence_parallel else 1))
+
+
+def _dtype(bound: BoundPlan) -> DType:
+    """The dtype that the layers compute in."""
+    if bound.plan.fsdp is None:
+        return bound.plan.model.dtype
+    wanted = {found for unit, found in compute_dtypes(bound).items() if unit[0] in layers(bound.inventory)}
+    return next((dtype for dtype in wanted if dtype is not None), bound.plan.model.dtype)
