@@ -45,6 +45,7 @@ from planc.lower.stages import micro_orders, passed, split_pipeline
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
+from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.data import Packing
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
@@ -148,13 +149,13 @@ def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[An
 def _backend(compilation: spec.CompileSpec) -> tuple[CompileBackend, CompileMode | None]:
     """torch's name of the backend, and the mode if it has modes."""
     match compilation.backend:
-        case spec.Inductor(mode=spec.InductorMode.DEFAULT):
+        case Inductor(mode=InductorMode.DEFAULT):
             return "inductor", "default"
-        case spec.Inductor():
+        case Inductor():
             return "inductor", "max-autotune-no-cudagraphs"
-        case spec.AotEager():
+        case AotEager():
             return "aot_eager", None
-        case spec.Eager():
+        case Eager():
             return "eager", None
 
 

@@ -7,11 +7,10 @@ from typing import Literal, TypeVar
 
 from planc.graph.ops import Backward, Forward, ReceiveHidden, SendHidden, SplitPipeline
 from planc.pipelining.order_text import order_text
-from planc.pipelining.orders import Schedule, make_orders
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
-from planc.plan.stages import layers, stages
+from planc.plan.stages import layers, orders, stages
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.styles.edges import SEQUENCE
 from planc.vocab import DType
@@ -22,12 +21,12 @@ Run = TypeVar("Run", Forward, Backward)
 def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
     """The modules of each stage, if there are several."""
     plan, inventory, pipeline = bound.plan, bound.inventory, _pipeline(bound)
-    if pipeline is None or inventory.head is None:
-        return
-    (blocks,) = inventory.blocks
+    found = stages(bound, pipeline) if pipeline is not None else ()
+    if pipeline is None or inventory.head is None or not found:
+        return  # A draft of a plan that checks refuse may have no stages.
     yield SplitPipeline(
-        stages=stages(bound, pipeline),
-        blocks=blocks,
+        stages=found,
+        blocks=inventory.blocks[0],
         head=inventory.head.fqn,
         shape=(plan.data.micro_batch, _local_length(bound), inventory.hidden_size),
         dtype=_dtype(bound),
@@ -38,16 +37,11 @@ def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
 
 def micro_orders(bound: BoundPlan) -> tuple[str, ...]:
     """What each pp rank runs in a step, in order; empty without a pipeline."""
-    pipeline = _pipeline(bound)
-    if pipeline is None:
+    pipeline, times = _pipeline(bound), gradient_accumulation(bound.plan)
+    if pipeline is None or times == 0:
         return ()
-    orders = make_orders(
-        _schedule(pipeline),
-        num_ranks=bound.plan.mesh.pp,
-        stages_per_rank=pipeline.stages_per_rank,
-        num_micro_batches=gradient_accumulation(bound.plan),
-    )
-    return tuple(map(order_text, orders))
+    found = orders(pipeline, num_ranks=bound.plan.mesh.pp, num_micro_batches=times)
+    return tuple(map(order_text, found))
 
 
 def passed(
@@ -65,16 +59,6 @@ def passed(
 
 def _pipeline(bound: BoundPlan) -> spec.PipelineSpec | None:
     return bound.plan.pipeline if bound.plan.mesh.pp > 1 else None
-
-
-def _schedule(pipeline: spec.PipelineSpec) -> Schedule:
-    match pipeline.schedule:
-        case spec.GPipe():
-            return Schedule.GPIPE
-        case spec.OneFOneB():
-            return Schedule.ONE_F_ONE_B
-        case spec.Interleaved():
-            return Schedule.INTERLEAVED
 
 
 def _local_length(bound: BoundPlan) -> int:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from planc.plan.auto import Auto
+from planc.plan.compile_backends import COMPILE_BACKENDS, AotEager, Eager, Inductor, InductorMode
 from planc.plan.data import DataSpec
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
@@ -28,6 +29,7 @@ from planc.plan.optimizer import (
     WarmupStableDecay,
 )
 from planc.plan.pattern import Pattern
+from planc.plan.pipeline_schedule import SCHEDULES, GPipe, Interleaved, OneFOneB, StageOf
 from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
@@ -137,31 +139,6 @@ class MeshSpec:
 
 
 @record
-class GPipe:
-    """All forwards of a step, then all backwards: every micro-batch is in flight at once."""
-
-
-@record
-class OneFOneB:
-    """A backward as soon as there is one, so a stage has at most as many micro-batches in flight as stages
-    follow it."""
-
-
-@record
-class Interleaved:
-    """Several stages a rank, in turns: less idle time, more messages."""
-
-    stages_per_rank: int = key(Int(2), default=2, doc="stages of each rank")
-
-
-@record
-class StageOf:
-    """The module belongs to this stage; stages count from 0."""
-
-    index: int = key(Int(0), doc="the stage", positional=True)
-
-
-@record
 class PipelineSpec:
     """The model's layers in stages, each on its own ranks; micro-batches pass through all of them.
 
@@ -172,10 +149,7 @@ class PipelineSpec:
     rules: tuple[PatternRule[StageOf], ...]
     span: Span
     schedule: GPipe | OneFOneB | Interleaved = key(
-        Variant(
-            {"gpipe": GPipe, "one_f_one_b": OneFOneB, "interleaved": Interleaved},
-            "pipeline schedule",
-        ),
+        Variant(SCHEDULES, "pipeline schedule"),
         default=OneFOneB(),
         doc="the order of forwards and backwards",
     )
@@ -271,28 +245,6 @@ class ActivationCheckpointSpec:
     span: Span
 
 
-class InductorMode(StrEnum):
-    DEFAULT = "default"
-    MAX_AUTOTUNE_NO_CUDAGRAPHS = "max_autotune_no_cudagraphs"
-
-
-@record
-class Inductor:
-    """Fuse the operations between matmuls into kernels; needs a C++ compiler on CPU."""
-
-    mode: InductorMode = key(Choice(InductorMode), default=InductorMode.DEFAULT, doc="the kernel search")
-
-
-@record
-class AotEager:
-    """Trace forward and backward, and run them op by op: to find which compiler stage fails."""
-
-
-@record
-class Eager:
-    """Trace forward and run it op by op: to find which compiler stage fails."""
-
-
 @record
 class Region:
     """Compile the module as one."""
@@ -310,7 +262,7 @@ class CompileSpec:
     rules: tuple[PatternRule[Region | NoRegion], ...]
     span: Span
     backend: Inductor | AotEager | Eager = key(
-        Variant({"inductor": Inductor, "aot_eager": AotEager, "eager": Eager}, "compile backend"),
+        Variant(COMPILE_BACKENDS, "compile backend"),
         default=Inductor(mode=InductorMode.DEFAULT),
         doc="the torch.compile backend",
     )

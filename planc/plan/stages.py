@@ -1,12 +1,15 @@
-"""The stages of a pipeline: which modules each has."""
+"""The stages of a pipeline: which modules each has, and what its ranks run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from planc.inventory.schema import Inventory
 from planc.pipelining.balance import balance
+from planc.pipelining.orders import Order, Schedule, make_orders
 from planc.plan.bind import BoundPlan
+from planc.plan.pipeline_schedule import GPipe, Interleaved, OneFOneB
 from planc.plan.spec import PipelineSpec
 
 
@@ -25,47 +28,96 @@ def layers(inventory: Inventory) -> tuple[str, ...]:
 
 
 def stages(bound: BoundPlan, pipeline: PipelineSpec) -> tuple[tuple[str, ...], ...]:
-    """The modules of each stage, in the model's order.
+    """The modules of each stage, in the model's order; no stages if there are fewer layers.
 
     What the first layer reads belongs to the first stage, and what reads the last layer to the last. A module
     without parameters runs on every stage.
     """
     members = layers(bound.inventory)
-    sizes = _sizes(bound, pipeline, members)
-    before = set(_before(bound.inventory, members))
-    outside = [name for name in _outside(bound.inventory, members) if name not in before]
-    found: list[list[str]] = []
-    start = 0
-    for size in sizes:
-        found.append([*members[start : start + size]])
-        start += size
-    found[0] = [*(name for name in _outside(bound.inventory, members) if name in before), *found[0]]
-    found[-1] = [*found[-1], *outside]
-    return tuple(map(tuple, found))
-
-
-def _sizes(bound: BoundPlan, pipeline: PipelineSpec, members: tuple[str, ...]) -> tuple[int, ...]:
-    """The number of layers of each stage: by the plan's rules, else balanced."""
     number = num_stages(bound, pipeline)
+    if len(members) < number:
+        return ()
     if not pipeline.rules:
-        return balance([1.0] * len(members), num_stages=number)
-    return tuple(sum(bound.stage_of[name][0] == stage for name in members) for stage in range(number))
+        return balanced_stages(bound, pipeline)
+    by_stage: list[list[str]] = [[] for _ in range(number)]
+    for name in members:
+        stage, _ = bound.stage_of.get(name, (number, None))
+        if stage < number:
+            by_stage[stage].append(name)
+    return _with_outer(bound.inventory, by_stage)
 
 
-def _outside(inventory: Inventory, members: Iterable[str]) -> tuple[str, ...]:
-    """Modules with parameters of their own that belong to no layer."""
-    inside = tuple(f"{name}." for name in members)
-    return tuple(
-        module.fqn
-        for module in inventory.modules
-        if module.fqn and module.parameters and not f"{module.fqn}.".startswith(inside)
+def balanced_stages(bound: BoundPlan, pipeline: PipelineSpec) -> tuple[tuple[str, ...], ...]:
+    """The stages whose costliest one costs least: see `planc.pipelining.balance`.
+
+    ValueError if there are fewer layers than stages.
+    """
+    members, costs = layers(bound.inventory), module_costs(bound)
+    before, after = _outer(bound.inventory, members)
+    sizes = balance(
+        [cost_of([layer], costs) for layer in members],
+        num_stages=num_stages(bound, pipeline),
+        first=cost_of(before, costs),
+        last=cost_of(after, costs),
+    )
+    bounds = pairwise(accumulate(sizes, initial=0))
+    return _with_outer(bound.inventory, [members[start:end] for start, end in bounds])
+
+
+def orders(pipeline: PipelineSpec, *, num_ranks: int, num_micro_batches: int) -> tuple[Order, ...]:
+    """What each pp rank runs in a step."""
+    match pipeline.schedule:
+        case GPipe():
+            schedule = Schedule.GPIPE
+        case OneFOneB():
+            schedule = Schedule.ONE_F_ONE_B
+        case Interleaved():
+            schedule = Schedule.INTERLEAVED
+    return make_orders(
+        schedule,
+        num_ranks=num_ranks,
+        stages_per_rank=pipeline.stages_per_rank,
+        num_micro_batches=num_micro_batches,
     )
 
 
-def _before(inventory: Inventory, members: tuple[str, ...]) -> frozenset[str]:
-    """Modules whose outputs reach the first layer."""
+def module_costs(bound: BoundPlan) -> Sequence[tuple[str, int]]:
+    """Each module's own multiply-adds for one token, as `flops_per_token` counts them.
+
+    The cost of a stage is their sum: an embedding counts nothing, the head its whole weight.
+    """
+    return bound.inventory.products(bound.plan.data.sequence_length)
+
+
+def cost_of(modules: Sequence[str], costs: Sequence[tuple[str, int]]) -> int:
+    """The multiply-adds of some modules with all that they contain."""
+    inside = tuple(f"{name}." for name in modules)
+    return sum(cost for name, cost in costs if f"{name}.".startswith(inside))
+
+
+def _with_outer(inventory: Inventory, by_stage: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """The layers of each stage, with what precedes and follows all layers."""
+    before, after = _outer(inventory, layers(inventory))
+    return ((*before, *by_stage[0]), *map(tuple, by_stage[1:-1]), (*by_stage[-1], *after))
+
+
+def _outer(inventory: Inventory, members: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Modules with parameters of their own that belong to no layer: those before the layers, and after."""
+    inside = tuple(f"{name}." for name in members)
+    names = [
+        module.fqn
+        for module in inventory.modules
+        if module.fqn and module.parameters and not f"{module.fqn}.".startswith(inside)
+    ]
+    reached = _reaching(inventory, members[0])
+    before = tuple(name for name in names if name in reached)
+    return before, tuple(name for name in names if name not in reached)
+
+
+def _reaching(inventory: Inventory, layer: str) -> frozenset[str]:
+    """Modules whose outputs reach a layer."""
     found: set[str] = set()
-    waiting = [members[0]]
+    waiting = [layer]
     while waiting:
         module = inventory.get(waiting.pop())
         for source in module.sources if module is not None else ():

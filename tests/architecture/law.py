@@ -33,7 +33,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "layouts": ("vocab", "styles", "inventory.schema", "plan.bind", "plan.divided_heads"),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
-        *("inventory.schema", "data_sources"),
+        *("inventory.schema", "data_sources", "pipelining"),
     ),
     "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources", "pipelining"),
     "lower": ("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema", "pipelining"),
@@ -50,7 +50,10 @@ LAW: dict[str, tuple[str, ...]] = {
         *("graph", "data_sources", "figures.plan", "pipelining"),
     ),
     "deep_check": ("source", "vocab", "tables", "diagnostics", "graph", "estimate", "figures", "runtime"),
-    "verify": ("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.small_config"),
+    "verify": (
+        *("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.small_config"),
+        "pipelining",
+    ),
     "doctor": (
         *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),
         "inventory.schema",
