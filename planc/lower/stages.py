@@ -75,5 +75,6 @@ def _dtype(bound: BoundPlan) -> DType:
     """The dtype that the layers compute in."""
     if bound.plan.fsdp is None:
         return bound.plan.model.dtype
-    wanted = {found for unit, found in compute_dtypes(bound).items() if unit[0] in layers(bound.inventory)}
+    members = layers(bound.inventory)
+    wanted = [found for unit, found in compute_dtypes(bound).items() if unit[0] in members]
     return next((dtype for dtype in wanted if dtype is not None), bound.plan.model.dtype)

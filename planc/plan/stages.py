@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from planc.inventory.schema import Inventory
@@ -52,14 +52,11 @@ def balanced_stages(bound: BoundPlan, pipeline: PipelineSpec) -> tuple[tuple[str
 
     ValueError if there are fewer layers than stages.
     """
-    members, costs = layers(bound.inventory), module_costs(bound)
-    before, after = _outer(bound.inventory, members)
-    sizes = balance(
-        [cost_of([layer], costs) for layer in members],
-        num_stages=num_stages(bound, pipeline),
-        first=cost_of(before, costs),
-        last=cost_of(after, costs),
+    members = layers(bound.inventory)
+    *costs, first, last = stage_costs(
+        bound, [*([layer] for layer in members), *_outer(bound.inventory, members)]
     )
+    sizes = balance(costs, num_stages=num_stages(bound, pipeline), first=first, last=last)
     bounds = pairwise(accumulate(sizes, initial=0))
     return _with_outer(bound.inventory, [members[start:end] for start, end in bounds])
 
@@ -81,18 +78,32 @@ def orders(pipeline: PipelineSpec, *, num_ranks: int, num_micro_batches: int) ->
     )
 
 
-def module_costs(bound: BoundPlan) -> Sequence[tuple[str, int]]:
-    """Each module's own multiply-adds for one token, as `flops_per_token` counts them.
+def stage_costs(bound: BoundPlan, found: Sequence[Sequence[str]]) -> list[int]:
+    """The cost of each stage: the multiply-adds of its modules for one token, as `flops_per_token` counts.
 
-    The cost of a stage is their sum: an embedding counts nothing, the head its whole weight.
+    An embedding counts nothing, the head its whole weight.
     """
-    return bound.inventory.products(bound.plan.data.sequence_length)
+    index = stage_by_name(found)
+    costs = [0] * len(found)
+    for name, products in bound.inventory.products(bound.plan.data.sequence_length):
+        stage = stage_of(name, index)
+        if stage is not None:
+            costs[stage] += products
+    return costs
 
 
-def cost_of(modules: Sequence[str], costs: Sequence[tuple[str, int]]) -> int:
-    """The multiply-adds of some modules with all that they contain."""
-    inside = tuple(f"{name}." for name in modules)
-    return sum(cost for name, cost in costs if f"{name}.".startswith(inside))
+def stage_by_name(found: Sequence[Sequence[str]]) -> Mapping[str, int]:
+    """The stage of each module that stages name."""
+    return {name: stage for stage, names in enumerate(found) for name in names}
+
+
+def stage_of(fqn: str, by_name: Mapping[str, int]) -> int | None:
+    """The stage of a module or of one around it; None for what every stage has."""
+    while fqn:
+        if fqn in by_name:
+            return by_name[fqn]
+        fqn = fqn.rpartition(".")[0]
+    return None
 
 
 def _with_outer(inventory: Inventory, by_stage: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:

@@ -9,7 +9,7 @@ from planc.checks.pipeline.stages_out_of_order import CODE as OUT_OF_ORDER
 from planc.checks.pipeline.support import balanced_help, split_pipeline
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
-from planc.plan.stages import balanced_stages, cost_of, module_costs, stages
+from planc.plan.stages import balanced_stages, stage_costs, stages
 from planc.vocab import MeshDim
 
 CODE = Code(
@@ -25,9 +25,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     pipeline, bound = split_pipeline(subject), subject.bound
     if pipeline is None or not pipeline.rules:
         return
-    costs = module_costs(bound)
-    found = [cost_of(modules, costs) for modules in stages(bound, pipeline)]
-    least = max(cost_of(modules, costs) for modules in balanced_stages(bound, pipeline))
+    found = stage_costs(bound, stages(bound, pipeline))
+    least = max(stage_costs(bound, balanced_stages(bound, pipeline)))
     if max(found) > _LIMIT * least:
         yield CODE.at(
             subject.plan.span("pipeline"),

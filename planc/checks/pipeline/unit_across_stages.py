@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from planc.checks.pipeline.layers_without_stages import CODE as WITHOUT_STAGES
 from planc.checks.pipeline.support import split_pipeline
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
-from planc.layouts.families import quoted
-from planc.plan.stages import stages
+from planc.layouts.families import quoted, runs
+from planc.plan.stages import stage_by_name, stage_of, stages
 from planc.vocab import MeshDim
 
 CODE = Code("P326", "unit-across-stages", "this rule joins modules of several stages")
@@ -20,26 +20,25 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     pipeline, bound = split_pipeline(subject), subject.bound
     if pipeline is None:
         return
-    found = stages(bound, pipeline)
+    by_name = stage_by_name(stages(bound, pipeline))
     joined = [(unit.fqns, unit.span, "gathered") for unit in bound.units]
     joined += [((name,), span, "recomputed") for name, span in bound.checkpointed.items()]
     for names, span, what in joined:
-        across = [stage for stage, modules in enumerate(found) if _share(names, modules)]
+        across = sorted({stage for name in names for stage in _stages(name, by_name)})
         if len(across) > 1:
             yield CODE.at(
                 span,
-                f"{quoted(names[:3])} would be {what} together, in stages {across[0]} to {across[-1]}",
+                f"{quoted(names[:3])} would be {what} together, in stages {runs(across)}",
                 help="write one rule for each of these modules, or for modules inside them",
             )
 
 
-def _share(names: Iterable[str], modules: tuple[str, ...]) -> bool:
-    """Whether one of these modules is in a stage, or holds a module of it."""
-    return any(
-        f"{module}.".startswith(f"{name}.") or f"{name}.".startswith(f"{module}.")
-        for name in names
-        for module in modules
-    )
+def _stages(fqn: str, by_name: Mapping[str, int]) -> Iterable[int]:
+    """The stages that a module is in, or whose modules it holds."""
+    stage = stage_of(fqn, by_name)
+    if stage is not None:
+        return (stage,)
+    return {stage for name, stage in by_name.items() if name.startswith(f"{fqn}.")}
 
 
 RULE = Rule((CODE,), check, over=MeshDim.PP, unless=(WITHOUT_STAGES,))

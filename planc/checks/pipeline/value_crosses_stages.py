@@ -10,7 +10,7 @@ from planc.checks.pipeline.support import split_pipeline
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.families import families, quoted
-from planc.plan.stages import layers, stages
+from planc.plan.stages import layers, stage_by_name, stage_of, stages
 from planc.vocab import MeshDim
 
 CODE = Code("P325", "value-crosses-stages", "a stage needs more than the output of the stage before it")
@@ -36,9 +36,9 @@ def _found(subject: Subject, found: tuple[tuple[str, ...], ...]) -> Iterator[str
         yield f"a later stage reads the output of {_shown(crossing)}"
     if read := families(inventory, inventory.read_by_layers):
         yield f"other modules read the parameters of {_shown(read)}"
-    stage_of = {name: stage for stage, names in enumerate(found) for name in names}
+    by_name = stage_by_name(found)
     for tie in inventory.ties:
-        holders = {_stage(name.rpartition(".")[0], stage_of) for name in tie}
+        holders = {stage_of(name.rpartition(".")[0], by_name) for name in tie}
         if len(holders) > 1:
             yield f"{_shown(tie)} are one parameter, in several stages"
 
@@ -46,24 +46,15 @@ def _found(subject: Subject, found: tuple[tuple[str, ...], ...]) -> Iterator[str
 def _crossing(subject: Subject, found: tuple[tuple[str, ...], ...]) -> Iterator[str]:
     """Modules whose outputs another stage reads. The last layer of the stage before is not one of them."""
     members = frozenset(layers(subject.inventory))
-    stage_of = {name: stage for stage, names in enumerate(found) for name in names}
+    by_name = stage_by_name(found)
     sent = [[name for name in names if name in members][-1] for names in found]
     for module in subject.inventory.modules:
-        here = _stage(module.fqn, stage_of)
+        here = stage_of(module.fqn, by_name)
         for source in module.sources if here is not None else ():
-            there = _stage(source, stage_of)
+            there = stage_of(source, by_name)
             is_sent = here == (there or 0) + 1 and source == sent[there or 0]
             if there not in (None, here) and not is_sent:
                 yield source
-
-
-def _stage(fqn: str, stage_of: dict[str, int]) -> int | None:
-    """The stage of a module; None for one without parameters outside of layers, which every stage runs."""
-    while fqn:
-        if fqn in stage_of:
-            return stage_of[fqn]
-        fqn = fqn.rpartition(".")[0]
-    return None
 
 
 def _shown(names: tuple[str, ...]) -> str:
