@@ -15,6 +15,7 @@ from planc.record import record
 class MeshDim(StrEnum):
     """A dimension of the device mesh. Members are in order, outermost first: ranks of `tp` are adjacent."""
 
+    PP = "pp"
     DP_REPLICATE = "dp_replicate"
     DP_SHARD = "dp_shard"
     CP = "cp"

@@ -13,6 +13,7 @@ from planc.checks import (
     model,
     optimizer,
     patterns,
+    pipeline,
     run,
     tensor_parallel,
 )
@@ -25,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     # Patterns first: later rules skip mere consequences of their findings. Memory, in `run`, is last.
     *patterns.RULES,
     *mesh.RULES,
+    *pipeline.RULES,
     *tensor_parallel.RULES,
     *fsdp.RULES,
     *context_parallel.RULES,

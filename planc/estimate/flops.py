@@ -8,11 +8,9 @@ multiplied, and count only where the head is tied to them. Norms, rotary positio
 
 from __future__ import annotations
 
-from math import prod
-
 from planc.estimate.rank_work import RankWork
 from planc.estimate.selective import kept_results
-from planc.inventory.schema import LINEAR_KINDS, Attention, Kind, Module
+from planc.inventory.schema import Kind
 from planc.record import record
 
 _FORWARD, _BOTH = 2, 6
@@ -43,7 +41,7 @@ def flops(work: RankWork) -> Flops:
     """The FLOPs of a graph, over all of its ranks."""
     kept = kept_results(work)
     per_token = again = 0
-    for fqn, products in _products(work):
+    for fqn, products in work.inventory.products(work.sequence_length):
         per_token += _BOTH * products
         if work.region(fqn) is not None and fqn not in kept:
             again += _FORWARD * products
@@ -53,24 +51,6 @@ def flops(work: RankWork) -> Flops:
         tokens_per_step=work.tokens_per_step,
         world_size=work.graph.world_size,
         counts_all_experts=any(
-            module.kind is Kind.OTHER and _weights(module) for module in work.inventory.modules
+            module.kind is Kind.OTHER and module.num_weights for module in work.inventory.modules
         ),
     )
-
-
-def _products(work: RankWork) -> list[tuple[str, int]]:
-    """(module, multiply-adds of its forward for one token)."""
-    found = [(module.fqn, _weights(module)) for module in work.inventory.modules]
-    found.extend((one.fqn, _attention(one, work.sequence_length)) for one in work.inventory.attentions)
-    return found
-
-
-def _weights(module: Module) -> int:
-    if module.kind not in (*LINEAR_KINDS, Kind.OTHER):
-        return 0
-    return sum(prod(parameter.shape) for parameter in module.parameters if len(parameter.shape) > 1)
-
-
-def _attention(attention: Attention, length: int) -> int:
-    width = attention.head_dim + (attention.value_dim or attention.head_dim)
-    return attention.num_heads * width * min(length, attention.window or length)

@@ -17,8 +17,8 @@ from planc.graph.verify import verify
 from planc.strict_json import loads
 from planc.vocab import MeshDim
 
-FORMAT_VERSION = 2
-"""2: `tp.shard` lists what happens at the edges of its modules."""
+FORMAT_VERSION = 3
+"""2: `tp.shard` lists what happens at the edges of its modules. 3: the mesh has pp."""
 
 _Op = Annotated[AnyOp, Field(discriminator="op")]
 _STRICT: Any = {"extra": "forbid", "strict": True}

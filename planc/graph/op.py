@@ -15,6 +15,7 @@ from planc.vocab import MeshDim
 class Stage(IntEnum):
     """The order of setup, which every verified graph follows.
 
+    A pipeline is split first, since later ops pass over the modules that a rank lacks.
     Tensor parallelism precedes FSDP because `fully_shard` must see DTensors; activation checkpointing is
     between, since it replaces modules that `fully_shard` then wraps; compilation follows it, to see what is
     recomputed, and precedes FSDP, whose hooks stay outside of compiled code; weights are filled only once
@@ -24,17 +25,18 @@ class Stage(IntEnum):
 
     MESH = 0
     BUILD = 1
-    TENSOR_PARALLEL = 2
-    ACTIVATION_CHECKPOINT = 3
-    COMPILE = 4
-    FULLY_SHARD = 5
-    MATERIALISE = 6
-    LOAD = 7
-    OPTIMIZER = 8
-    DATA = 9
-    RESUME = 10
-    STEP = 11
-    SAVE = 12
+    PIPELINE = 2
+    TENSOR_PARALLEL = 3
+    ACTIVATION_CHECKPOINT = 4
+    COMPILE = 5
+    FULLY_SHARD = 6
+    MATERIALISE = 7
+    LOAD = 8
+    OPTIMIZER = 9
+    DATA = 10
+    RESUME = 11
+    STEP = 12
+    SAVE = 13
 
 
 class Resource(StrEnum):
@@ -53,6 +55,8 @@ class Resource(StrEnum):
     """Evaluation data."""
     BATCH = "batch"
     LOCAL_BATCH = "local_batch"
+    HIDDEN = "hidden"
+    """Hidden states between two stages of a pipeline, or their gradients."""
     LOGITS = "logits"
     LOSS = "loss"
     GRADIENTS = "gradients"

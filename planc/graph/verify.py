@@ -32,12 +32,14 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
-from planc.record import record
+from planc.graph.verify_pipeline import pipeline_violations
+from planc.graph.violation import Violation
 from planc.vocab import TOKEN_DIMS, MeshDim
 
 _EACH_STEP = (
     Resource.BATCH,
     Resource.LOCAL_BATCH,
+    Resource.HIDDEN,
     Resource.LOGITS,
     Resource.LOSS,
     Resource.GRADIENTS,
@@ -70,22 +72,14 @@ _ONCE: tuple[tuple[type[Op], ...], ...] = (
 """Ops of which a graph has exactly one, counting alternatives together."""
 
 
-@record
-class Violation:
-    op: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.op}: {self.text}"
-
-
 def verify(graph: Graph) -> tuple[Violation, ...]:
     """All violations in a graph; empty for a valid one."""
     mesh = tuple(_mesh(graph))
     batch = () if mesh else tuple(_batch(graph))
     saves = (*_saves(graph), *_agreement(graph))
     found = (*_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *_sums(graph))
-    return (*mesh, *found, *saves, *batch)
+    pipeline = () if mesh else tuple(pipeline_violations(graph))
+    return (*mesh, *found, *pipeline, *saves, *batch)
 
 
 def _once(graph: Graph) -> Iterator[Violation]:

@@ -107,6 +107,13 @@ class Module:
         return self.kind in LINEAR_KINDS
 
     @property
+    def num_weights(self) -> int:
+        """Elements of own weights that tokens are multiplied with, as far as the kind tells."""
+        if self.kind not in (*LINEAR_KINDS, Kind.OTHER):
+            return 0
+        return sum(parameter.num_elements for parameter in self.parameters if len(parameter.shape) > 1)
+
+    @property
     def out_features(self) -> int:
         """Of a linear layer."""
         return self._features[0]
@@ -202,6 +209,11 @@ class Attention:
     packed: tuple[Packed, ...] = ()
     per_head: tuple[PerHead, ...] = ()
     shared_kv: SharedKv | None = None
+
+    def products(self, sequence_length: int) -> int:
+        """Multiply-adds for one token: of queries, and of values, at every position that it attends to."""
+        width = self.head_dim + (self.value_dim or self.head_dim)
+        return self.num_heads * width * min(sequence_length, self.window or sequence_length)
 
 
 @record
@@ -346,6 +358,16 @@ class Inventory:
             if module.kind is Kind.LINEAR and weight is not None and weight.shape[0] == self.vocab_size:
                 return module
         return None
+
+    def products(self, sequence_length: int) -> tuple[tuple[str, int], ...]:
+        """(module, its own multiply-adds for one token), in the forward of a sequence of tokens.
+
+        Every element of a weight counts once, of all experts too, and (d_qk + d_v) per head of attention for
+        every position of the sequence or the window. Embeddings are looked up, and count nothing.
+        """
+        found = [(module.fqn, module.num_weights) for module in self.modules]
+        found.extend((one.fqn, one.products(sequence_length)) for one in self.attentions)
+        return tuple(found)
 
     @property
     def num_parameters(self) -> int:

@@ -32,16 +32,20 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
+from planc.graph.ops.accumulate import MicroOp
 from planc.graph.ops.compile_modules import CompileBackend, CompileMode
+from planc.graph.ops.evaluate import EvaluationOp
 from planc.lower.data import open_data, open_evaluations
 from planc.lower.dropout import attach_dropout
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
 from planc.lower.saving import save_checkpoint, settle_save
+from planc.lower.stages import micro_orders, passed, split_pipeline
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
+from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.data import Packing
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
@@ -85,6 +89,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     )
     yield _attention(plan)
     yield from attach_dropout(bound)
+    yield from split_pipeline(bound)
     yield from shard_tensor_parallel(bound)
     yield from share_heads(bound)
     yield from _recomputation(bound)
@@ -144,13 +149,13 @@ def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[An
 def _backend(compilation: spec.CompileSpec) -> tuple[CompileBackend, CompileMode | None]:
     """torch's name of the backend, and the mode if it has modes."""
     match compilation.backend:
-        case spec.Inductor(mode=spec.InductorMode.DEFAULT):
+        case Inductor(mode=InductorMode.DEFAULT):
             return "inductor", "default"
-        case spec.Inductor():
+        case Inductor():
             return "inductor", "max-autotune-no-cudagraphs"
-        case spec.AotEager():
+        case AotEager():
             return "aot_eager", None
-        case spec.Eager():
+        case Eager():
             return "eager", None
 
 
@@ -182,7 +187,10 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from start_profile(plan)
     yield NextBatch(count_over=SAMPLE_DIMS, span=plan.span("data"))
     yield Accumulate(
-        times=gradient_accumulation(plan), body=tuple(_micro_step(bound)), span=plan.span("train")
+        times=gradient_accumulation(plan),
+        body=tuple(_micro_step(bound)),
+        orders=micro_orders(bound),
+        span=plan.span("train"),
     )
     yield SyncGradients(over=tp, span=plan.span("optimizer"))
     if plan.fsdp is None:
@@ -192,8 +200,9 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     clip = plan.optimizer.clip_grad_norm
     yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
     # Before the optimizer, so a NaN or inf loss changes no weight.
-    agree = tuple(dim for dim in MeshDim if dim not in TOKEN_DIMS and bound.plan.mesh.size(dim) > 1)
-    yield ReduceMetrics(over=TOKEN_DIMS, agree_over=agree, span=plan.span("train"))
+    summed = (MeshDim.PP, *TOKEN_DIMS)
+    agree = tuple(dim for dim in MeshDim if dim not in summed and bound.plan.mesh.size(dim) > 1)
+    yield ReduceMetrics(over=summed, agree_over=agree, span=plan.span("train"))
     yield from guard_step(plan)
     yield StepOptimizer(span=plan.span("optimizer"))
     yield StepSchedule(span=plan.span("optimizer.schedule"))
@@ -207,25 +216,25 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
 
 def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:
     plan = bound.plan
-    body = tuple(op for op in _micro_step(bound) if not isinstance(op, Backward))
+    body = tuple(_forward_step(bound))
     for label, evaluation in plan.data.eval.items():
         yield Evaluate(
             label=label,
             every_steps=evaluation.every,
-            over=TOKEN_DIMS,
+            over=(MeshDim.PP, *TOKEN_DIMS),
             body=body,
             span=plan.span(f"data.eval.{label}"),
         )
 
 
-def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLoss | Backward]:
+def _micro_step(bound: BoundPlan) -> Iterator[MicroOp]:
+    yield from _forward_step(bound)
+    backward = Backward(over=_model_dims(bound.plan), span=bound.plan.span("model"))
+    yield from passed(bound, backward, "gradients")
+
+
+def _forward_step(bound: BoundPlan) -> Iterator[EvaluationOp]:
     plan, cp = bound.plan, bound.plan.context_parallel
-    fsdp = (
-        (*((plan.fsdp.replicate_on,) if plan.fsdp.replicate_on else ()), *plan.fsdp.on) if plan.fsdp else ()
-    )
-    model = plan.span("model")
-    tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
-    over = tuple(dim for dim in MeshDim if dim in (*fsdp, *(cp.on if cp else ()), *tp))
     positions = bound.inventory.positions
     yield ShardContext(
         balance=cp.load_balancer if cp else "none",
@@ -235,9 +244,15 @@ def _micro_step(bound: BoundPlan) -> Iterator[ShardContext | Forward | ComputeLo
         uncounted_token=positions.uncounted_token,
         span=cp.span if cp else plan.span("data"),
     )
-    yield Forward(over=over, span=model)
+    yield from passed(bound, Forward(over=_model_dims(plan), span=plan.span("model")), "activations")
     yield _loss(bound)
-    yield Backward(over=over, span=model)
+
+
+def _model_dims(plan: spec.Plan) -> tuple[MeshDim, ...]:
+    """The mesh dims that the model's own layers and units communicate over."""
+    cp = plan.context_parallel.on if plan.context_parallel else ()
+    replicas = (plan.fsdp.replicate_on,) if plan.fsdp else ()
+    return tuple(dim for dim in MeshDim if dim in (*replicas, *cp, *_weight_dims(plan)))
 
 
 def _loss(bound: BoundPlan) -> ComputeLoss:

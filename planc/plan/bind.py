@@ -70,6 +70,8 @@ class BoundPlan:
     auto: Automatic
     unknown_styles: tuple[AutoRule, ...]
     """Those of the model's own plan that planc has no style for."""
+    stage_of: Mapping[str, tuple[int, Span]]
+    """The stage of each layer, where the plan says it."""
     units: tuple[UnitGroup, ...]
     checkpointed: Mapping[str, Span]
     """Modules that are recomputed in backward, in whole or in part."""
@@ -99,6 +101,8 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     fsdp, checkpoint, cp = plan.fsdp, plan.activation_checkpoint, plan.context_parallel
     wrapped = _choose(checkpoint.rules if checkpoint else (), modules, conflicts, selections)
     regions = _choose(plan.compile.rules if plan.compile else (), modules, conflicts, selections)
+    pipeline = plan.pipeline
+    staged = _choose(pipeline.rules if pipeline else (), modules, conflicts, selections)
     buffers = _choose(cp.rules if cp else (), BUFFERS, conflicts, selections)
     units = _units(fsdp.rules if fsdp else (), modules, conflicts, selections)
     groups = _parameter_groups(plan, inventory, conflicts, selections)
@@ -108,6 +112,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
         styles=styles,
         auto=auto,
         unknown_styles=unknown,
+        stage_of={fqn: (rule.action.index, rule.span) for fqn, rule in staged.items()},
         units=units,
         checkpointed={
             fqn: rule.span for fqn, rule in wrapped.items() if not isinstance(rule.action, NoCheckpointing)

@@ -14,6 +14,7 @@ from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import Group
+from planc.plan.pipeline_schedule import StageOf
 from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.train import TrainSpec
 from planc.plan.types import freely_labelled, keys, nested_blocks
@@ -62,6 +63,7 @@ class Shape:
 BLOCKS: Mapping[str, Shape] = {
     "model": Shape(spec.ModelSpec, required=True),
     "mesh": Shape(spec.MeshSpec),
+    "pipeline": Shape(spec.PipelineSpec, actions={"stage": StageOf}, on=(MeshDim.PP,)),
     "tensor_parallel": Shape(
         spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives={"auto": Auto}, on=(MeshDim.TP,)
     ),

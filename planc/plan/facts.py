@@ -8,7 +8,7 @@ from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
 
 DERIVED: Mapping[str, str] = {
-    "world_size": "dp_replicate x dp_shard x cp x tp",
+    "world_size": "pp x dp_replicate x dp_shard x cp x tp",
     "dp_size": "dp_replicate x dp_shard",
     "gradient_accumulation": "tokens_per_step / (dp_size x micro_batch x sequence_length)",
     "tokens_per_step": "train.tokens_per_step, or dp_size x micro_batch x sequence_length",

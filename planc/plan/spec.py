@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from planc.plan.auto import Auto
+from planc.plan.compile_backends import COMPILE_BACKENDS, AotEager, Eager, Inductor, InductorMode
 from planc.plan.data import DataSpec
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
@@ -28,6 +29,7 @@ from planc.plan.optimizer import (
     WarmupStableDecay,
 )
 from planc.plan.pattern import Pattern
+from planc.plan.pipeline_schedule import SCHEDULES, GPipe, Interleaved, OneFOneB, StageOf
 from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
@@ -101,8 +103,9 @@ _SIZE = Int(1, instead="write every mesh dim as a number: the world size is thei
 
 @record
 class MeshSpec:
-    """The device mesh, outermost dim first: dp_replicate, dp_shard, cp, tp."""
+    """The device mesh, outermost dim first: pp, dp_replicate, dp_shard, cp, tp."""
 
+    pp: int = key(_SIZE, default=1, doc="ranks that each run a part of the layers, by `pipeline`")
     dp_replicate: int = key(
         _SIZE, default=1, doc="replicas of the shards with `fsdp`, otherwise of the whole model"
     )
@@ -127,12 +130,33 @@ class MeshSpec:
 
     @property
     def world_size(self) -> int:
-        return self.dp_replicate * self.dp_shard * self.cp * self.tp
+        return self.pp * self.dp_replicate * self.dp_shard * self.cp * self.tp
 
     @property
     def dp_size(self) -> int:
         """The number of ranks that get different samples."""
         return self.dp_replicate * self.dp_shard
+
+
+@record
+class PipelineSpec:
+    """The model's layers in stages, each on its own ranks; micro-batches pass through all of them.
+
+    Without rules the layers are balanced. A step has as many micro-batches as it accumulates.
+    """
+
+    on: tuple[MeshDim, ...]
+    rules: tuple[PatternRule[StageOf], ...]
+    span: Span
+    schedule: GPipe | OneFOneB | Interleaved = key(
+        Variant(SCHEDULES, "pipeline schedule"),
+        default=OneFOneB(),
+        doc="the order of forwards and backwards",
+    )
+
+    @property
+    def stages_per_rank(self) -> int:
+        return self.schedule.stages_per_rank if isinstance(self.schedule, Interleaved) else 1
 
 
 @record
@@ -221,28 +245,6 @@ class ActivationCheckpointSpec:
     span: Span
 
 
-class InductorMode(StrEnum):
-    DEFAULT = "default"
-    MAX_AUTOTUNE_NO_CUDAGRAPHS = "max_autotune_no_cudagraphs"
-
-
-@record
-class Inductor:
-    """Fuse the operations between matmuls into kernels; needs a C++ compiler on CPU."""
-
-    mode: InductorMode = key(Choice(InductorMode), default=InductorMode.DEFAULT, doc="the kernel search")
-
-
-@record
-class AotEager:
-    """Trace forward and backward, and run them op by op: to find which compiler stage fails."""
-
-
-@record
-class Eager:
-    """Trace forward and run it op by op: to find which compiler stage fails."""
-
-
 @record
 class Region:
     """Compile the module as one."""
@@ -260,7 +262,7 @@ class CompileSpec:
     rules: tuple[PatternRule[Region | NoRegion], ...]
     span: Span
     backend: Inductor | AotEager | Eager = key(
-        Variant({"inductor": Inductor, "aot_eager": AotEager, "eager": Eager}, "compile backend"),
+        Variant(COMPILE_BACKENDS, "compile backend"),
         default=Inductor(mode=InductorMode.DEFAULT),
         doc="the torch.compile backend",
     )
@@ -368,6 +370,7 @@ class Plan:
     data: DataSpec
     optimizer: OptimizerSpec
     train: TrainSpec
+    pipeline: PipelineSpec | None
     tensor_parallel: TensorParallelSpec | None
     fsdp: FsdpSpec | None
     context_parallel: ContextParallelSpec | None

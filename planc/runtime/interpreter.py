@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op, Stage
-from planc.graph.ops import Accumulate, Evaluate, ExportHf, SaveCheckpoint, SettleSave
+from planc.graph.ops import Accumulate, ComputeLoss, Evaluate, ExportHf, SaveCheckpoint, SettleSave
+from planc.pipelining.orders import Action, Direction
 from planc.runtime.errors import ExitCode, OpFailure, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
 
@@ -24,6 +25,8 @@ class Position:
     step: int = 0
     micro_step: int = 0
     is_last_micro_step: bool = True
+    stage: int = 0
+    """Of a pipeline."""
     is_last_step: bool = False
     """No step follows. A run that is asked to stop learns it after the step's ops, before it saves."""
 
@@ -31,6 +34,12 @@ class Position:
 class Backend(Protocol):
     def execute(self, op: Op, position: Position) -> None:
         """Execute one op. `accumulate` never comes here: the interpreter unrolls it."""
+
+    def order_of(self, op: Accumulate) -> Sequence[Action]:
+        """What this rank runs in a step of a pipeline, in order; empty without a pipeline."""
+
+    def finish_order(self) -> None:
+        """All that `order_of` had is done: wait until what it sent has left."""
 
     def completed_steps(self) -> int:
         """Steps that a resumed checkpoint already holds."""
@@ -129,13 +138,31 @@ def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool)
     if not isinstance(op, Accumulate):
         _execute(backend, op, Position(step, is_last_step=is_last_step))
         return True
+    if order := backend.order_of(op):
+        _execute_order(backend, op, order, step=step, is_last_step=is_last_step)
+        return True
     for micro_step in range(op.times):
         if micro_step and backend.abandons_step():
             return False
-        position = Position(step, micro_step, micro_step == op.times - 1, is_last_step)
+        position = Position(step, micro_step, micro_step == op.times - 1, is_last_step=is_last_step)
         for inner in op.body:
             _execute(backend, inner, position)
     return True
+
+
+def _execute_order(
+    backend: Backend, op: Accumulate, order: Sequence[Action], *, step: int, is_last_step: bool
+) -> None:
+    """Execute the forwards and backwards of this rank's stages in a step."""
+    loss = next(index for index, inner in enumerate(op.body) if isinstance(inner, ComputeLoss))
+    parts = {Direction.FORWARD: op.body[: loss + 1], Direction.BACKWARD: op.body[loss + 1 :]}
+    last = {(action.stage, action.direction): action for action in order}
+    for action in order:
+        is_last = last[action.stage, action.direction] is action
+        position = Position(step, action.micro_batch, is_last, action.stage, is_last_step)
+        for inner in parts[action.direction]:
+            _execute(backend, inner, position)
+    backend.finish_order()
 
 
 def _execute(backend: Backend, op: Op, position: Position) -> None:

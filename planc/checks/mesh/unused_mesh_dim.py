@@ -14,9 +14,10 @@ CODE = Code("P306", "unused-mesh-dim", "no block uses this mesh dim")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for tp and for cp, if several ranks would do the same work."""
+    """One finding for pp, cp and tp, if several ranks would do the same work."""
     plan = subject.plan
     blocks = {
+        MeshDim.PP: (plan.pipeline, "add `pipeline on pp {}`"),
         MeshDim.CP: (plan.context_parallel, _context_parallel(subject)),
         MeshDim.TP: (plan.tensor_parallel, _tensor_parallel(subject)),
     }

@@ -22,7 +22,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     factors = [f"{mesh_dim} = {size}" for mesh_dim, size in mesh.sizes.items() if size > 1]
     fits = [
         f"{mesh_dim} = {started * mesh.size(mesh_dim) // mesh.world_size}"
-        for mesh_dim in (MeshDim.DP_SHARD, MeshDim.DP_REPLICATE, MeshDim.CP, MeshDim.TP)
+        for mesh_dim in (MeshDim.DP_SHARD, MeshDim.DP_REPLICATE, MeshDim.CP, MeshDim.TP, MeshDim.PP)
         if started * mesh.size(mesh_dim) % mesh.world_size == 0 and _can_use(subject.plan, mesh_dim)
     ]
     smaller = "".join(f" or {one.mesh.world_size}" for one in smaller_plans(subject.plan))
@@ -40,6 +40,8 @@ def _can_use(plan: Plan, mesh_dim: MeshDim) -> bool:
     if plan.mesh.size(mesh_dim) > 1:
         return True
     match mesh_dim:
+        case MeshDim.PP:
+            return plan.pipeline is not None
         case MeshDim.DP_REPLICATE:
             return plan.fsdp is None or plan.fsdp.replicate_on is mesh_dim
         case MeshDim.DP_SHARD:

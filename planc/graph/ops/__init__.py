@@ -28,13 +28,16 @@ from planc.graph.ops.next_batch import NextBatch
 from planc.graph.ops.open_data import OpenData
 from planc.graph.ops.open_evaluation import OpenEvaluation
 from planc.graph.ops.open_log import OpenLog
+from planc.graph.ops.receive_hidden import ReceiveHidden
 from planc.graph.ops.reduce_metrics import ReduceMetrics
 from planc.graph.ops.resume_checkpoint import ResumeCheckpoint
 from planc.graph.ops.save_checkpoint import SaveCheckpoint
+from planc.graph.ops.send_hidden import SendHidden
 from planc.graph.ops.settle_save import SettleSave
 from planc.graph.ops.shard_context import ShardContext
 from planc.graph.ops.shard_tensor_parallel import ShardTensorParallel
 from planc.graph.ops.share_heads import ShareHeads
+from planc.graph.ops.split_pipeline import SplitPipeline
 from planc.graph.ops.start_profile import StartProfile
 from planc.graph.ops.step_optimizer import StepOptimizer
 from planc.graph.ops.step_schedule import StepSchedule
@@ -47,6 +50,7 @@ OPS: tuple[type[Op], ...] = (
     BuildModel,
     AttachAttention,
     AttachDropout,
+    SplitPipeline,
     ShardTensorParallel,
     ShareHeads,
     CheckpointActivations,
@@ -64,7 +68,9 @@ OPS: tuple[type[Op], ...] = (
     NextBatch,
     Accumulate,
     ShardContext,
+    ReceiveHidden,
     Forward,
+    SendHidden,
     ComputeLoss,
     Backward,
     SyncGradients,
@@ -113,13 +119,16 @@ __all__ = [
     "OpenEvaluation",
     "OpenLog",
     "ParameterGroup",
+    "ReceiveHidden",
     "ReduceMetrics",
     "ResumeCheckpoint",
     "SaveCheckpoint",
+    "SendHidden",
     "SettleSave",
     "ShardContext",
     "ShardTensorParallel",
     "ShareHeads",
+    "SplitPipeline",
     "StartProfile",
     "StepOptimizer",
     "StepSchedule",

@@ -8,10 +8,12 @@ from planc.graph.op import Effects, Op, Resource, Stage
 from planc.graph.ops.backward import Backward
 from planc.graph.ops.compute_loss import ComputeLoss
 from planc.graph.ops.forward import Forward
+from planc.graph.ops.receive_hidden import ReceiveHidden
+from planc.graph.ops.send_hidden import SendHidden
 from planc.graph.ops.shard_context import ShardContext
 from planc.record import record
 
-MicroOp = ShardContext | Forward | ComputeLoss | Backward
+MicroOp = ShardContext | ReceiveHidden | Forward | SendHidden | ComputeLoss | Backward
 
 
 @record(kw_only=True)
@@ -21,6 +23,9 @@ class Accumulate(Op):
     summary: ClassVar[str] = "Repeats its body over the step's micro-batches and accumulates gradients."
     times: int
     body: tuple[MicroOp, ...]
+    orders: tuple[str, ...] = ()
+    """In a pipeline, what each pp rank runs, in order: see `planc.pipelining.orders`. Ops up to the loss are
+    a forward, those after it are a backward."""
 
     def effects(self) -> Effects:
         """The body's effects: resources it reads before writing them, all it writes, and its mesh dims."""

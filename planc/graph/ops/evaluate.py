@@ -7,11 +7,13 @@ from typing import ClassVar, Literal
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.graph.ops.compute_loss import ComputeLoss
 from planc.graph.ops.forward import Forward
+from planc.graph.ops.receive_hidden import ReceiveHidden
+from planc.graph.ops.send_hidden import SendHidden
 from planc.graph.ops.shard_context import ShardContext
 from planc.record import record
 from planc.vocab import MeshDim
 
-EvaluationOp = ShardContext | Forward | ComputeLoss
+EvaluationOp = ShardContext | ReceiveHidden | Forward | SendHidden | ComputeLoss
 
 
 @record(kw_only=True)
@@ -23,7 +25,7 @@ class Evaluate(Op):
     every_steps: int
     """The last step is due as well."""
     over: tuple[MeshDim, ...]
-    """The mesh dims whose ranks see different tokens."""
+    """The mesh dims whose ranks see different tokens, and pp, whose last rank has the loss."""
     body: tuple[EvaluationOp, ...]
     """Of one micro-batch; every rank runs it equally often."""
 

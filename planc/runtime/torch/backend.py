@@ -10,6 +10,7 @@ from torch.profiler import record_function
 
 from planc.graph import ops
 from planc.graph.op import Op, Stage
+from planc.pipelining.orders import Action
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position
 from planc.runtime.ranks.lost_ranks import coordinates
@@ -19,7 +20,7 @@ from planc.runtime.torch.checkpoint import background_saving
 from planc.runtime.torch.checkpoint import ops as checkpointing
 from planc.runtime.torch.dropout import attach as dropout
 from planc.runtime.torch.parallel import fsdp as sharding
-from planc.runtime.torch.parallel import gradients, heads, mesh, replicas, tensor_parallel
+from planc.runtime.torch.parallel import gradients, heads, mesh, pipeline, replicas, tensor_parallel
 from planc.runtime.torch.reporting import log as reporting_log
 from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.reporting import profile as reporting_profile
@@ -33,6 +34,7 @@ from planc.runtime.torch.training import (
     evaluation,
     guarding,
     optimizer,
+    pipeline_messages,
     preemption,
     recompute,
 )
@@ -48,6 +50,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.BuildModel: agreed(build.build_model),
     ops.AttachAttention: build.attach_attention,
     ops.AttachDropout: dropout.attach_dropout,
+    ops.SplitPipeline: pipeline.split_pipeline,
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
     ops.ShareHeads: heads.share_heads,
     ops.CheckpointActivations: recompute.checkpoint_activations,
@@ -66,7 +69,9 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.StartProfile: reporting_profile.start_profile,
     ops.NextBatch: batches.next_batch,
     ops.ShardContext: batches.shard_context,
+    ops.ReceiveHidden: pipeline_messages.receive_hidden,
     ops.Forward: steps.forward,
+    ops.SendHidden: pipeline_messages.send_hidden,
     ops.ComputeLoss: steps.compute_loss,
     ops.Backward: steps.backward,
     ops.SyncGradients: gradients.sync_gradients,
@@ -125,6 +130,12 @@ class TorchBackend:
             HANDLERS[type(op)](self.session, op, position)
         if isinstance(op, ops.StepOptimizer):
             first_step.compare(self.session, position)
+
+    def order_of(self, op: ops.Accumulate) -> Sequence[Action]:
+        return pipeline.order_of(self.session, op)
+
+    def finish_order(self) -> None:
+        pipeline_messages.finish_sends(self.session)
 
     def completed_steps(self) -> int:
         return self.session.completed_steps

@@ -28,9 +28,10 @@ from planc.runtime.stopping.notice import Notice
 from planc.runtime.stopping.stop_points import StopPoints
 from planc.runtime.throughput import Work
 from planc.runtime.torch.attention.documents import Documents
-from planc.runtime.torch.checkpoint import BackgroundSaves, SavePlan
+from planc.runtime.torch.checkpoint import BackgroundSaves, SavePlan, TrainingState
 from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.dropout.masking import Masking
+from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.phase_times import PhaseClock
 from planc.runtime.torch.training.guard_state import GuardState
@@ -139,6 +140,8 @@ class Session:
     _schedule: BuildSchedule | None = None
     _loader: BatchLoader | None = None
     _data_op: OpenData | None = None
+    pipeline: Pipeline | None = None
+    """This rank's stages; None without a pipeline."""
     documents: Documents | None = None
     """The documents of the current micro-batch, if documents are isolated."""
     masking: Masking | None = None
@@ -190,6 +193,12 @@ class Session:
         return _made(self._optimizer)
 
     @property
+    def training_state(self) -> TrainingState:
+        """What checkpoints save and fill."""
+        stages = self.pipeline.activations if self.pipeline is not None else None
+        return TrainingState(self.model, self.optimizer, stages)
+
+    @property
     def schedule(self) -> BuildSchedule:
         return _made(self._schedule)
 
@@ -224,6 +233,10 @@ class Session:
     def coordinate(self, mesh_dim: MeshDim) -> int:
         """This rank's place along a mesh dim."""
         return self.submesh(mesh_dim).get_local_rank()
+
+    def held(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of some modules or parameters that are on this rank: all of them, without a pipeline."""
+        return tuple(name for name in names if self.pipeline is None or self.pipeline.has(name))
 
     @property
     def dp_rank(self) -> int:

@@ -6,7 +6,16 @@ import time
 
 import torch
 
-from planc.graph.ops import ComputeLoss, Evaluate, Forward, OpenEvaluation, ShardContext
+from planc.graph.ops import (
+    ComputeLoss,
+    Evaluate,
+    Forward,
+    OpenEvaluation,
+    ReceiveHidden,
+    SendHidden,
+    ShardContext,
+)
+from planc.graph.ops.evaluate import EvaluationOp
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.ops import data_spec, source_of
 from planc.runtime.errors import RunError
@@ -15,6 +24,7 @@ from planc.runtime.observer import Evaluation
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.batches import opened, shard_context
 from planc.runtime.torch.training.forward_backward import compute_loss, forward
+from planc.runtime.torch.training.pipeline_messages import finish_sends, receive_hidden, send_hidden
 from planc.runtime.torch.training.preemption import report_undone, reshard, stops_here, stretch
 from planc.tables import plural
 
@@ -80,9 +90,13 @@ def _mean_loss(session: Session, op: Evaluate, position: Position) -> float | No
                 break
             session.batch = [batch]
             with stretch(session, "a micro-batch of an evaluation"):
-                for inner in op.body:
-                    _run(session, inner, Position(position.step))
+                for stage in session.pipeline.own if session.pipeline is not None else (0,):
+                    for inner in op.body:
+                        _run(session, inner, Position(position.step, stage=stage))
     session.model.train()
+    if session.pipeline is not None:
+        finish_sends(session)
+        session.pipeline.in_flight.clear()
     if not is_stopped:
         session.sum_over(total, op.over)
     session.batch, session.num_labels, session.step_loss = step
@@ -91,8 +105,12 @@ def _mean_loss(session: Session, op: Evaluate, position: Position) -> float | No
     return None if is_stopped else total.item()
 
 
-def _run(session: Session, op: ShardContext | Forward | ComputeLoss, position: Position) -> None:
+def _run(session: Session, op: EvaluationOp, position: Position) -> None:
     match op:
+        case ReceiveHidden():
+            receive_hidden(session, op, position)
+        case SendHidden():
+            send_hidden(session, op, position)
         case ShardContext():
             shard_context(session, op, position)
         case Forward():

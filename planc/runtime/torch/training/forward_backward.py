@@ -17,7 +17,9 @@ from planc.modeling.initialization import derived_seed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dropout.attach import begin_dropout
+from planc.runtime.torch.parallel.fsdp import set_sync_of_stage
 from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 
@@ -80,6 +82,11 @@ def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
     Zero if no token of the step is a label, and so are its gradients.
     """
     assert session.logits is not None and session.local_batch is not None
+    pipeline = session.pipeline
+    if pipeline is not None and not pipeline.is_last(position.stage):
+        pipeline.finish_forward(position)
+        session.logits = None
+        return
     if op.chunks > 1:
         session.loss = session.logits
     else:
@@ -91,6 +98,8 @@ def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
     assert session.step_loss is not None
     session.step_loss += local.detach()
     session.guard.micro_losses.append(local.detach())
+    if pipeline is not None:
+        pipeline.finish_forward(position, loss=session.loss)
 
 
 def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor) -> Tensor:
@@ -114,12 +123,27 @@ def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor
 
 def backward(session: Session, op: Backward, position: Position) -> None:
     """Compute gradients; sharded units reduce them once, on the last micro step."""
+    if session.pipeline is not None:
+        _backward_of_stage(session, session.pipeline, position)
+        return
     if isinstance(session.model, FSDPModule):
         session.model.set_requires_gradient_sync(position.is_last_micro_step)
     assert session.loss is not None
     with _loss_context(_loss_op(session)):
         session.loss.backward()  # type: ignore[no-untyped-call]
     session.loss = None
+
+
+def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position) -> None:
+    """From the loss, or from the gradient of what the stage has sent."""
+    set_sync_of_stage(session.model, pipeline, position)
+    loss = pipeline.begin_backward(position)
+    if loss is None:
+        assert pipeline.now.sent is not None, "the stage's forward came before"
+        pipeline.now.sent.backward(pipeline.gradient)  # type: ignore[no-untyped-call]
+        return
+    with _loss_context(_loss_op(session)):
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 def _loss_op(session: Session) -> ComputeLoss:

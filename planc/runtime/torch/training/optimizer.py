@@ -22,7 +22,7 @@ def build_optimizer(session: Session, op: BuildOptimizer, position: Position) ->
     groups = [
         {"params": members, "weight_decay": group.weight_decay, "lr": group.lr, "peak_lr": group.lr}
         for group in op.groups
-        for members in by_mesh(parameters[name] for name in group.parameters)
+        for members in by_mesh(parameters[name] for name in session.held(group.parameters))
     ]
     session._optimizer = _optimizer(op, groups, device=session.weights_device)
 

@@ -1,0 +1,36 @@
+"""FSDP units in a pipeline that are gathered twice for each micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.plan.facts import gradient_accumulation
+from planc.vocab import MeshDim
+
+CODE = Code(
+    "P329",
+    "gathered-each-micro-batch",
+    "units are gathered in forward and in backward of every micro-batch",
+    Severity.NOTE,
+)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One note at the first unit that is resharded after forward."""
+    plan = subject.plan
+    if plan.fsdp is None or plan.pipeline is None or all(plan.mesh.size(dim) == 1 for dim in plan.fsdp.on):
+        return
+    resharded = [unit for unit in subject.bound.units if unit.unit.reshard_after_forward]
+    if resharded:
+        times = gradient_accumulation(plan)
+        yield CODE.at(
+            resharded[0].span,
+            f"this unit is gathered {2 * times} times in a step",
+            help=f"`unit(reshard_after_forward = false)` gathers {times} times, "
+            "and keeps parameters gathered between forward and backward",
+        )
+
+
+RULE = Rule((CODE,), check, over=MeshDim.PP)

@@ -1,0 +1,36 @@
+"""More stages than layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+from planc.plan.stages import layers, num_stages
+from planc.vocab import MeshDim
+
+CODE = Code("P321", "more-stages-than-layers", "there are more stages than layers")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One error at `mesh.pp`."""
+    pipeline = subject.plan.pipeline
+    if pipeline is None:
+        return
+    wanted, found, each = (
+        num_stages(subject.bound, pipeline),
+        len(layers(subject.inventory)),
+        pipeline.stages_per_rank,
+    )
+    if wanted > found > 0:
+        most = max(1, found // each)
+        ranks = f"{subject.plan.mesh.pp} ranks with {each} stages each" if each > 1 else f"{wanted} stages"
+        yield CODE.at(
+            subject.plan.span("mesh.pp"),
+            f"{ranks} for {found} layers",
+            notes=("every stage needs a layer",),
+            help=f"set `pp` to {f'at most {most}' if most > 1 else '1'}",
+        )
+
+
+RULE = Rule((CODE,), check, over=MeshDim.PP)

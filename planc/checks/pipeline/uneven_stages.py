@@ -1,0 +1,40 @@
+"""Stages that the plan's rules make more unequal than they need to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.pipeline.layers_without_stages import CODE as WITHOUT_STAGES
+from planc.checks.pipeline.stages_out_of_order import CODE as OUT_OF_ORDER
+from planc.checks.pipeline.support import balanced_help, split_pipeline
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.plan.stages import balanced_stages, stage_costs, stages
+from planc.vocab import MeshDim
+
+CODE = Code(
+    "P328", "uneven-stages", "a stage computes much more than balanced stages would", Severity.WARNING
+)
+
+_LIMIT = 1.1
+"""Stages may cost this much more than balanced ones."""
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning at `pipeline` if its rules cost a tenth more than balanced stages."""
+    pipeline, bound = split_pipeline(subject), subject.bound
+    if pipeline is None or not pipeline.rules:
+        return
+    found = stage_costs(bound, stages(bound, pipeline))
+    least = max(stage_costs(bound, balanced_stages(bound, pipeline)))
+    if max(found) > _LIMIT * least:
+        yield CODE.at(
+            subject.plan.span("pipeline"),
+            f"stage {found.index(max(found))} computes {max(found) / least:.2f} times as much "
+            "as the largest of balanced stages",
+            notes=("every micro-batch waits for the slowest stage",),
+            help=balanced_help(subject, pipeline),
+        )
+
+
+RULE = Rule((CODE,), check, over=MeshDim.PP, unless=(WITHOUT_STAGES, OUT_OF_ORDER))

@@ -1,0 +1,34 @@
+"""`pipeline.split`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.record import record
+from planc.vocab import DType, MeshDim
+
+
+@record(kw_only=True)
+class SplitPipeline(Op):
+    op: Literal["pipeline.split"] = "pipeline.split"
+    stage: ClassVar[Stage] = Stage.PIPELINE
+    summary: ClassVar[str] = "Keeps the modules of a rank's stages; the others pass on what they get."
+    stages: tuple[tuple[str, ...], ...]
+    """The modules of each stage. Stage s is on the pp rank s % the number of ranks."""
+    blocks: str
+    """The module list whose members are the layers."""
+    head: str
+    """The linear layer that computes the logits."""
+    shape: tuple[int, int, int]
+    """Of the hidden states that one stage sends to the next: [micro batch, local sequence, hidden]."""
+    dtype: DType
+    """Of those hidden states, and of their gradients."""
+    over: tuple[MeshDim, ...]
+
+    @property
+    def unstable(self) -> str:
+        return ""
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))

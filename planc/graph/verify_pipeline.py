@@ -1,0 +1,119 @@
+"""The invariants of a graph's pipeline: its stages, its orders, and what stages send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from planc.graph.graph import Graph
+from planc.graph.op import Op
+from planc.graph.ops import (
+    Accumulate,
+    Backward,
+    BuildOptimizer,
+    Evaluate,
+    Forward,
+    FullyShard,
+    ReceiveHidden,
+    SendHidden,
+    SplitPipeline,
+)
+from planc.graph.violation import Violation
+from planc.pipelining.order_text import parse_order
+from planc.pipelining.simulate import ScheduleError, simulate
+from planc.vocab import MeshDim
+
+
+def pipeline_violations(graph: Graph) -> Iterator[Violation]:
+    """All violations of the pipeline. A graph without pp has none of its ops."""
+    splits = [op for op in graph.setup if isinstance(op, SplitPipeline)]
+    wanted = int(graph.size(MeshDim.PP) > 1)
+    if len(splits) != wanted:
+        yield Violation("graph", f"needs pipeline.split {wanted} times and has it {len(splits)} times")
+    for op in graph.step:
+        if isinstance(op, Accumulate | Evaluate):
+            yield from _messages(op, is_split=bool(wanted))
+        if isinstance(op, Accumulate) and not wanted and op.orders:
+            yield Violation(op.name, "has orders, but the mesh has one rank of pp")
+        if isinstance(op, Accumulate) and wanted and len(splits) == 1:
+            stages = tuple(_stages(graph, splits[0]))
+            yield from stages or _orders(graph, splits[0], op)
+
+
+def _messages(op: Accumulate | Evaluate, *, is_split: bool) -> Iterator[Violation]:
+    """A stage receives right before it runs and sends right after: otherwise it would send another's."""
+    body: Sequence[Op] = op.body
+    wanted = {
+        (ReceiveHidden, Forward): "activations",
+        (Forward, SendHidden): "activations",
+        (ReceiveHidden, Backward): "gradients",
+        (Backward, SendHidden): "gradients",
+    }
+    found = 0
+    for before, after in pairwise(body):
+        what = wanted.get((type(before), type(after)))
+        message = before if isinstance(before, ReceiveHidden) else after
+        if what is not None and isinstance(message, ReceiveHidden | SendHidden):
+            found += message.what == what and message.over == (MeshDim.PP,)
+    num_messages = sum(isinstance(one, ReceiveHidden | SendHidden) for one in body)
+    runs = sum(isinstance(one, Forward | Backward) for one in body)
+    if found != num_messages or found != (2 * runs if is_split else 0):
+        text = "needs a receive right before each forward and backward of a pipeline, and a send right after"
+        yield Violation(op.name, text)
+
+
+def _stages(graph: Graph, op: SplitPipeline) -> Iterator[Violation]:
+    """Every parameter is in one stage, stages follow the layers, and ranks have equally many."""
+    ranks = graph.size(MeshDim.PP)
+    if not op.stages or len(op.stages) % ranks:
+        yield Violation(op.name, f"{len(op.stages)} stages are not a multiple of {ranks} ranks")
+        return
+    if op.over != (MeshDim.PP,) or min(op.shape) < 1:
+        yield Violation(op.name, "splits over pp, and sends hidden states of a positive size")
+    layers = [[name for name in stage if name.startswith(f"{op.blocks}.")] for stage in op.stages]
+    if not all(layers):
+        yield Violation(op.name, f"a stage has no member of {op.blocks}")
+    numbers = [name.removeprefix(f"{op.blocks}.") for names in layers for name in names]
+    if numbers != [str(number) for number in range(len(numbers))]:
+        yield Violation(op.name, f"stages do not follow the members of {op.blocks}")
+    if op.head not in op.stages[-1]:
+        yield Violation(op.name, f"the last stage does not have {op.head}")
+    stages_of: dict[str, list[int]] = {}
+    for index, stage in enumerate(op.stages):
+        for name in stage:
+            stages_of.setdefault(name, []).append(index)
+    for other in graph.setup:
+        if isinstance(other, BuildOptimizer):
+            for name in (name for group in other.groups for name in group.parameters):
+                if (number := len(_holders(stages_of, name))) != 1:
+                    yield Violation(op.name, f"`{name}` is in {number} stages, not in one")
+        if isinstance(other, FullyShard):
+            for group in other.groups:
+                if len({stage for name in group for stage in _holders(stages_of, name)}) > 1:
+                    yield Violation(other.name, f"`{group[0]}` is in a unit with modules of other stages")
+
+
+def _holders(stages_of: Mapping[str, Sequence[int]], name: str) -> list[int]:
+    """The stages that have a parameter or module, by itself or in a module around it."""
+    parts = name.split(".")
+    prefixes = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return [stage for prefix in prefixes for stage in stages_of.get(prefix, ())]
+
+
+def _orders(graph: Graph, split: SplitPipeline, op: Accumulate) -> Iterator[Violation]:
+    """Each rank runs every forward and backward of its stages once, in an order that ends."""
+    if len(op.orders) != graph.size(MeshDim.PP):
+        yield Violation(op.name, f"has {len(op.orders)} orders for {graph.size(MeshDim.PP)} ranks of pp")
+        return
+    stages = len(split.stages)
+    try:
+        orders = [parse_order(text) for text in op.orders]
+        simulate(orders, num_stages=stages, forward=[1] * stages, backward=[2] * stages)
+    except ScheduleError as error:
+        yield Violation(op.name, f"its orders can't run: {error}")
+    except ValueError as error:
+        yield Violation(op.name, f"an order can't be read: {error}")
+    else:
+        number = len(orders[0]) * len(orders) // (2 * stages)
+        if number != op.times:
+            yield Violation(op.name, f"its orders are for {number} micro-batches, not for {op.times}")

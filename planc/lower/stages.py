@@ -1,0 +1,80 @@
+"""A pipeline as ops: its split, the order of its micro-batches, and what stages send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeVar
+
+from planc.graph.ops import Backward, Forward, ReceiveHidden, SendHidden, SplitPipeline
+from planc.pipelining.order_text import order_text
+from planc.plan import spec
+from planc.plan.bind import BoundPlan
+from planc.plan.facts import gradient_accumulation
+from planc.plan.stages import layers, orders, stages
+from planc.plan.unit_dtypes import compute_dtypes
+from planc.styles.edges import SEQUENCE
+from planc.vocab import DType
+
+Run = TypeVar("Run", Forward, Backward)
+
+
+def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
+    """The modules of each stage, if there are several."""
+    plan, inventory, pipeline = bound.plan, bound.inventory, _pipeline(bound)
+    found = stages(bound, pipeline) if pipeline is not None else ()
+    if pipeline is None or inventory.head is None or not found:
+        return  # A draft of a plan that checks refuse may have no stages.
+    yield SplitPipeline(
+        stages=found,
+        blocks=inventory.blocks[0],
+        head=inventory.head.fqn,
+        shape=(plan.data.micro_batch, _local_length(bound), inventory.hidden_size),
+        dtype=_dtype(bound),
+        over=pipeline.on,
+        span=pipeline.span,
+    )
+
+
+def micro_orders(bound: BoundPlan) -> tuple[str, ...]:
+    """What each pp rank runs in a step, in order; empty without a pipeline."""
+    pipeline, times = _pipeline(bound), gradient_accumulation(bound.plan)
+    if pipeline is None or times == 0:
+        return ()
+    found = orders(pipeline, num_ranks=bound.plan.mesh.pp, num_micro_batches=times)
+    return tuple(map(order_text, found))
+
+
+def passed(
+    bound: BoundPlan, op: Run, what: Literal["activations", "gradients"]
+) -> Iterator[ReceiveHidden | Run | SendHidden]:
+    """A forward or backward, between what its stage receives and what it sends."""
+    pipeline = _pipeline(bound)
+    if pipeline is None:
+        yield op
+        return
+    yield ReceiveHidden(what=what, over=pipeline.on, span=pipeline.span)
+    yield op
+    yield SendHidden(what=what, over=pipeline.on, span=pipeline.span)
+
+
+def _pipeline(bound: BoundPlan) -> spec.PipelineSpec | None:
+    return bound.plan.pipeline if bound.plan.mesh.pp > 1 else None
+
+
+def _local_length(bound: BoundPlan) -> int:
+    """Positions of a sequence that a rank holds between two layers."""
+    mesh = bound.plan.mesh
+    is_sequence_parallel = any(
+        assignment.use.computes_on == SEQUENCE and not assignment.style.prepares
+        for assignment in bound.styles.values()
+    )
+    return bound.plan.data.sequence_length // (mesh.cp * (mesh.tp if is_sequence_parallel else 1))
+
+
+def _dtype(bound: BoundPlan) -> DType:
+    """The dtype that the layers compute in."""
+    if bound.plan.fsdp is None:
+        return bound.plan.model.dtype
+    members = layers(bound.inventory)
+    wanted = [found for unit, found in compute_dtypes(bound).items() if unit[0] in members]
+    return next((dtype for dtype in wanted if dtype is not None), bound.plan.model.dtype)

@@ -1,0 +1,41 @@
+"""The schedules of a pipeline, and the stage that a rule gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planc.plan.scalars import Int
+from planc.plan.types import key
+from planc.record import record
+
+
+@record
+class GPipe:
+    """All forwards of a step, then all backwards: every micro-batch is in flight at once."""
+
+
+@record
+class OneFOneB:
+    """A backward as soon as there is one, so a stage has at most as many micro-batches in flight as stages
+    follow it."""
+
+
+@record
+class Interleaved:
+    """Several stages a rank, in turns: less idle time, more messages."""
+
+    stages_per_rank: int = key(Int(2), default=2, doc="stages of each rank")
+
+
+@record
+class StageOf:
+    """The module belongs to this stage; stages count from 0."""
+
+    index: int = key(Int(0), doc="the stage", positional=True)
+
+
+SCHEDULES: Mapping[str, type[GPipe | OneFOneB | Interleaved]] = {
+    "gpipe": GPipe,
+    "one_f_one_b": OneFOneB,
+    "interleaved": Interleaved,
+}

@@ -1,0 +1,243 @@
+"""A rank's stages of a pipeline: the modules that it lacks pass on what they get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from planc.graph.ops import Accumulate, SplitPipeline
+from planc.pipelining.order_text import parse_order
+from planc.pipelining.orders import Action, rank_of
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
+from planc.vocab import MeshDim
+
+if TYPE_CHECKING:
+    from planc.runtime.torch.session import Session
+
+
+@dataclass(slots=True)
+class Hidden:
+    """One micro-batch's hidden states at a stage; None where it has no neighbor."""
+
+    stage: int
+    received: Tensor | None = None
+    sent: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """The state of a rank's stages. Activations and gradients have channels apart: NCCL has no tags."""
+
+    op: SplitPipeline
+    num_ranks: int
+    rank: int
+    activations: ProcessGroup
+    gradients: ProcessGroup
+    now: Hidden = field(default_factory=lambda: Hidden(0))
+    """Of the forward or backward under way."""
+    in_flight: dict[tuple[int, int], tuple[Hidden, Tensor | None]] = field(default_factory=dict)
+    """By stage and micro-batch: its hidden states, and its loss if it has one."""
+    gradient: Tensor | None = None
+    """Of what the backward under way has sent."""
+    sends: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
+    """Under way: a tensor must outlive its send."""
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.op.stages)
+
+    @property
+    def own(self) -> range:
+        """The stages of this rank."""
+        return range(self.rank, self.num_stages, self.num_ranks)
+
+    def stage_of(self, name: str) -> int | None:
+        """The stage that has a module or parameter; None for what every stage has, as the whole model."""
+        for stage, modules in enumerate(self.op.stages):
+            if any(f"{name}.".startswith(f"{module}.") for module in modules):
+                return stage
+        return None
+
+    def has(self, name: str) -> bool:
+        """Whether a module or parameter is on this rank."""
+        stage = self.stage_of(name)
+        return stage is None or stage in self.own
+
+    def rank_of(self, name: str) -> int | None:
+        """The pp rank that has a module or parameter; None for what every one has."""
+        stage = self.stage_of(name)
+        return None if stage is None else owner(self, stage)
+
+    def is_last(self, stage: int) -> bool:
+        return stage == self.num_stages - 1
+
+    def finish_forward(self, position: Position, *, loss: Tensor | None = None) -> None:
+        """Keep what the backward of this micro-batch needs."""
+        self.in_flight[position.stage, position.micro_step] = self.now, loss
+
+    def begin_backward(self, position: Position) -> Tensor | None:
+        """Take it back; the loss, at the last stage."""
+        self.now, loss = self.in_flight.pop((position.stage, position.micro_step))
+        return loss
+
+    def new_hidden(self, device: torch.device) -> Tensor:
+        """For a message: [micro batch, local sequence, hidden]."""
+        return torch.empty(self.op.shape, dtype=TORCH_DTYPES[self.op.dtype], device=device)
+
+
+class PassOn(nn.Module):
+    """In the place of a module of another stage: its output is its first input."""
+
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+        return hidden
+
+
+class NoLogits(nn.Module):
+    """In the place of another stage's head: logits of no vocabulary."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden[..., :0]
+
+
+class NoEmbedding(nn.Module):
+    """In the place of another stage's embedding: zeros, which the stage's first layer never sees."""
+
+    def __init__(self, op: SplitPipeline) -> None:
+        super().__init__()
+        self.op = op
+
+    def forward(self, ids: Tensor, *_: Any, **__: Any) -> Tensor:
+        zero = torch.zeros((), dtype=TORCH_DTYPES[self.op.dtype], device=ids.device)
+        return zero.expand(self.op.shape)
+
+
+class Entrance(nn.Module):
+    """In the place of the layer before a stage's first: gives what that layer's rank has sent."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+        received = self.pipeline.now.received
+        assert received is not None, "pipeline.receive precedes forward"
+        return received
+
+
+class Exit(nn.Module):
+    """In the place of the layer after a stage's last: keeps what that layer's rank will get."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+        self.pipeline.now.sent = hidden
+        return hidden
+
+
+def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> None:
+    """Replace the modules of other ranks' stages, so their parameters never exist on this rank."""
+    (pp,) = op.over
+    mesh = session.submesh(pp)
+    pipeline = session.pipeline = Pipeline(
+        op=op,
+        num_ranks=session.graph.size(pp),
+        rank=mesh.get_local_rank(),
+        activations=mesh.get_group(),
+        gradients=_second_group(session, pp),
+    )
+    _Stages(session.model, pipeline)
+
+
+def _second_group(session: Session, pp: MeshDim) -> ProcessGroup:
+    """Another group of this rank's pp neighbors; every rank makes those of all."""
+    columns = session.mesh.mesh.movedim(list(session.mesh.mesh_dim_names or ()).index(pp.value), -1)
+    ranks: list[list[int]] = columns.reshape(-1, columns.shape[-1]).tolist()
+    found, _ = dist.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
+    assert isinstance(found, ProcessGroup), "every rank is in one of them"
+    return found
+
+
+class _Stages:
+    """Shows the model's forward the modules of one stage.
+
+    Between forwards all modules of the rank are in their places: names, FSDP's units and checkpoints do not
+    know of stages. FSDP's own hooks of the model run outside of these.
+    """
+
+    def __init__(self, model: nn.Module, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        names = [*chain(*pipeline.op.stages)]
+        self._places = {name: _place(model, name) for name in names}
+        pass_on = _stand_ins(pipeline, names)
+        for name in names:
+            if not pipeline.has(name):
+                self._put(name, pass_on[name])
+        at_rest = {name: parent[child] for name, (parent, child) in self._places.items()}
+        layers = [name for name in names if name.startswith(f"{pipeline.op.blocks}.")]
+        shown = {stage: {**pass_on, **dict(_edges(pipeline, stage, layers))} for stage in pipeline.own}
+        self._changes = {
+            stage: {
+                name: (at_rest[name], module)
+                for name, module in modules.items()
+                if name not in pipeline.op.stages[stage] and module is not at_rest[name]
+            }
+            for stage, modules in shown.items()
+        }
+        model.register_forward_pre_hook(self._show)
+        model.register_forward_hook(self._restore, always_call=True)
+
+    def _show(self, model: nn.Module, arguments: object) -> None:
+        for name, (_, module) in self._changes[self._pipeline.now.stage].items():
+            self._put(name, module)
+
+    def _restore(self, model: nn.Module, arguments: object, output: object) -> None:
+        for name, (module, _) in self._changes[self._pipeline.now.stage].items():
+            self._put(name, module)
+
+    def _put(self, name: str, module: nn.Module | None) -> None:
+        parent, child = self._places[name]
+        parent[child] = module
+
+
+def _place(model: nn.Module, name: str) -> tuple[dict[str, nn.Module | None], str]:
+    """Where a module's parent keeps it."""
+    parent, _, child = name.rpartition(".")
+    return model.get_submodule(parent)._modules, child
+
+
+def _stand_ins(pipeline: Pipeline, names: Sequence[str]) -> Mapping[str, nn.Module]:
+    """By module: what takes its place in the other stages."""
+    op = pipeline.op
+    pass_on = PassOn()
+    outside = [name for name in op.stages[0] if not name.startswith(f"{op.blocks}.")]
+    embeddings = dict.fromkeys(outside, NoEmbedding(op))
+    return {**dict.fromkeys(names, pass_on), **embeddings, op.head: NoLogits()}
+
+
+def _edges(pipeline: Pipeline, stage: int, layers: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
+    """What takes the places of the layers before and after a stage's own."""
+    held = [index for index, name in enumerate(layers) if name in pipeline.op.stages[stage]]
+    if stage > 0:
+        yield layers[held[0] - 1], Entrance(pipeline)
+    if not pipeline.is_last(stage):
+        yield layers[held[-1] + 1], Exit(pipeline)
+
+
+def order_of(session: Session, op: Accumulate) -> Sequence[Action]:
+    """What this rank runs in a step of a pipeline; empty without one."""
+    return parse_order(op.orders[session.coordinate(MeshDim.PP)]) if op.orders else ()
+
+
+def owner(pipeline: Pipeline, stage: int) -> int:
+    """The pp rank of a stage."""
+    return rank_of(stage, num_ranks=pipeline.num_ranks)

@@ -1,0 +1,70 @@
+"""What a stage of a pipeline receives and sends."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import Tensor
+
+from planc.graph.ops import ReceiveHidden, SendHidden
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline, owner
+from planc.runtime.torch.session import Session
+
+
+def receive_hidden(session: Session, op: ReceiveHidden, position: Position) -> None:
+    """Wait for the stage before (activations) or after (gradients); nothing where there is none."""
+    pipeline, stage = _pipeline(session), position.stage
+    if op.what == "activations":
+        pipeline.now = Hidden(stage)
+        if stage > 0:
+            received = _received(session, pipeline, op.what, source=stage - 1, position=position)
+            pipeline.now.received = received.requires_grad_()
+    elif not pipeline.is_last(stage):
+        pipeline.gradient = _received(session, pipeline, op.what, source=stage + 1, position=position)
+
+
+def send_hidden(session: Session, op: SendHidden, position: Position) -> None:
+    """Start to send to the stage after (activations) or before (gradients); nothing where there is none."""
+    pipeline, stage = _pipeline(session), position.stage
+    if op.what == "activations":
+        if not pipeline.is_last(stage):
+            assert pipeline.now.sent is not None, "the layers of the stage ran"
+            _send(pipeline, op.what, pipeline.now.sent.detach(), to=stage + 1, position=position)
+    elif stage > 0:
+        received = pipeline.now.received
+        assert received is not None and received.grad is not None, "the layers of the stage have gradients"
+        _send(pipeline, op.what, received.grad, to=stage - 1, position=position)
+
+
+def finish_sends(session: Session) -> None:
+    """Wait until every message has left."""
+    pipeline = _pipeline(session)
+    for work, _ in pipeline.sends:
+        work.wait()
+    pipeline.sends.clear()
+
+
+def _pipeline(session: Session) -> Pipeline:
+    assert session.pipeline is not None, "pipeline.split precedes all messages"
+    return session.pipeline
+
+
+def _received(session: Session, pipeline: Pipeline, what: str, *, source: int, position: Position) -> Tensor:
+    hidden = pipeline.new_hidden(session.device)
+    group = getattr(pipeline, what)
+    dist.recv(hidden, group=group, group_src=owner(pipeline, source), tag=_tag(pipeline, source, position))
+    return hidden
+
+
+def _send(pipeline: Pipeline, what: str, hidden: Tensor, *, to: int, position: Position) -> None:
+    hidden = hidden.contiguous()
+    tag = _tag(pipeline, position.stage, position)
+    group = getattr(pipeline, what)
+    work = dist.isend(hidden, group=group, group_dst=owner(pipeline, to), tag=tag)
+    assert work is not None, "this rank is in the group"
+    pipeline.sends.append((work, hidden))
+
+
+def _tag(pipeline: Pipeline, stage: int, position: Position) -> int:
+    """Of a message by a stage about a micro-batch; channels are apart."""
+    return position.micro_step * pipeline.num_stages + stage

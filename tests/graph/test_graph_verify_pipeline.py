@@ -1,0 +1,149 @@
+"""The verifier finds what is planted in a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planc.graph import ops
+from planc.graph.graph import Graph
+from planc.graph.op import Op
+from planc.graph.verify import verify
+from tests.plans import PLANS, checked
+
+Change = Callable[[Any], Any]
+
+
+def _sound() -> Graph:
+    graph = checked(PLANS / "launch-pp2-dp2.plan").graph
+    assert graph is not None and verify(graph) == ()
+    return graph
+
+
+def _edit(kind: type[Op], change: Change) -> Callable[[Graph], Graph]:
+    """A graph with its ops of a kind changed; None drops them."""
+
+    def edit(graph: Graph) -> Graph:
+        def changed(found: tuple[Any, ...]) -> Any:
+            new = (change(op) if isinstance(op, kind) else op for op in found)
+            return tuple(op for op in new if op is not None)
+
+        return replace(graph, setup=changed(graph.setup), step=changed(graph.step))
+
+    return edit
+
+
+def _order(number: int, change: Callable[[str], str]) -> Callable[[Graph], Graph]:
+    """A graph with one rank's order changed."""
+
+    def edit(op: ops.Accumulate) -> ops.Accumulate:
+        orders = [change(text) if index == number else text for index, text in enumerate(op.orders)]
+        assert tuple(orders) != op.orders
+        return replace(op, orders=tuple(orders))
+
+    return _edit(ops.Accumulate, edit)
+
+
+def _stages(*stages: tuple[str, ...]) -> Callable[[Graph], Graph]:
+    return _edit(ops.SplitPipeline, lambda op: replace(op, stages=stages))
+
+
+def _layers(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"model.layers.{number}" for number in numbers)
+
+
+def _body(change: Callable[[list[Any]], list[Any]]) -> Callable[[Graph], Graph]:
+    return _edit(ops.Accumulate, lambda op: replace(op, body=tuple(change(list(op.body)))))
+
+
+EMBEDDING, HEAD = ("model.embed_tokens",), ("model.norm", "lm_head")
+MESSAGES = "needs a receive right before each forward and backward"
+
+PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
+    "no split": (
+        _edit(ops.SplitPipeline, lambda op: None),
+        "needs pipeline.split 1 times and has it 0 times",
+    ),
+    "a parameter in no stage": (
+        _stages(_layers(0, 1), (*_layers(2, 3), *HEAD)),
+        "`model.embed_tokens.weight` is in 0 stages",
+    ),
+    "a parameter in two stages": (
+        _stages((*EMBEDDING, *_layers(0, 1)), (*EMBEDDING, *_layers(2, 3), *HEAD)),
+        "`model.embed_tokens.weight` is in 2 stages",
+    ),
+    "a unit in two stages": (
+        _stages((*EMBEDDING, *_layers(0, 1), "model.norm"), (*_layers(2, 3), "lm_head")),
+        "`model.norm` is in a unit with modules of other stages",
+    ),
+    "layers in another order": (
+        _stages((*EMBEDDING, *_layers(2, 3)), (*_layers(0, 1), *HEAD)),
+        "stages do not follow the members of model.layers",
+    ),
+    "a stage without a layer": (_stages((*EMBEDDING, *_layers(0, 1, 2, 3)), HEAD), "a stage has no member"),
+    "a head in the first stage": (
+        _stages(("lm_head", *EMBEDDING, *_layers(0, 1)), (*_layers(2, 3), "model.norm")),
+        "the last stage does not have lm_head",
+    ),
+    "three stages on two ranks": (
+        _stages((*EMBEDDING, *_layers(0)), _layers(1), (*_layers(2, 3), *HEAD)),
+        "3 stages are not a multiple of 2 ranks",
+    ),
+    "no size": (_edit(ops.SplitPipeline, lambda op: replace(op, shape=(0, 8, 8))), "of a positive size"),
+    "one order": (
+        _edit(ops.Accumulate, lambda op: replace(op, orders=op.orders[:1])),
+        "has 1 orders for 2 ranks of pp",
+    ),
+    "no text of an order": (_order(0, lambda text: f"{text} x"), "an order can't be read: `x`"),
+    "an empty order": (_order(1, lambda text: ""), "its orders can't run: rank 1 has no actions"),
+    "an action left out": (_order(0, lambda text: text.removesuffix(" 0B3")), "rank 0 lacks 0B3"),
+    "a deadlock": (
+        _order(1, lambda text: " ".join(["1F3", *(one for one in text.split() if one != "1F3")])),
+        "its orders can't run",
+    ),
+    "fewer micro-batches": (
+        _edit(ops.Accumulate, lambda op: replace(op, times=3)),
+        "for 4 micro-batches, not for 3",
+    ),
+    "no receive": (
+        _body(lambda body: [op for op in body if not isinstance(op, ops.ReceiveHidden)]),
+        MESSAGES,
+    ),
+    "activations sent as gradients": (
+        _body(
+            lambda body: [
+                replace(op, what="gradients") if isinstance(op, ops.SendHidden) else op for op in body
+            ]
+        ),
+        MESSAGES,
+    ),
+    "sent before they are there": (
+        _body(lambda body: sorted(body, key=lambda op: not isinstance(op, ops.SendHidden))),
+        MESSAGES,
+    ),
+}
+
+
+@pytest.mark.parametrize(("plant", "text"), PLANTED.values(), ids=PLANTED)
+def test_planted_violation_is_found(plant: Callable[[Graph], Graph], text: str) -> None:
+    violations = verify(plant(_sound()))
+    assert any(text in str(violation) for violation in violations), violations
+
+
+def test_a_graph_without_pp_has_no_pipeline() -> None:
+    graph = checked(PLANS / "launch-fsdp4.plan").graph
+    assert graph is not None
+    (split,) = (op for op in _sound().setup if isinstance(op, ops.SplitPipeline))
+    place = [isinstance(op, ops.AttachAttention) for op in graph.setup].index(True) + 1
+    planted = replace(graph, setup=(*graph.setup[:place], split, *graph.setup[place:]))
+    assert "graph: needs pipeline.split 0 times and has it 1 times" in map(str, verify(planted))
+    (loop,) = (op for op in _sound().step if isinstance(op, ops.Accumulate))
+    planted = _edit(ops.Accumulate, lambda op: replace(op, orders=loop.orders))(graph)
+    assert "accumulate: has orders, but the mesh has one rank of pp" in map(str, verify(planted))
+    assert any(
+        MESSAGES in str(one)
+        for one in verify(_edit(ops.Accumulate, lambda op: replace(op, body=loop.body))(graph))
+    )
