@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
-from itertools import accumulate, pairwise, zip_longest
+from itertools import zip_longest
 
 from planc.record import record
 
@@ -59,13 +58,13 @@ def make_orders(
     """The order of every pp rank.
 
     Any number of micro batches has a legal order, also one smaller than `num_ranks`, or not a multiple of it.
-    Raises ValueError for a number below 1, and for several stages a rank where the schedule is not
-    interleaved.
+    Raises ValueError for a number below 1, and for `stages_per_rank` unless it is at least 2 for the
+    interleaved schedule, and 1 for the others.
     """
     if min(num_ranks, stages_per_rank, num_micro_batches) < 1:
         raise ValueError("a pipeline has at least one rank, one stage a rank and one micro batch")
-    if stages_per_rank > 1 and schedule is not Schedule.INTERLEAVED:
-        raise ValueError(f"{schedule} has one stage a rank, not {stages_per_rank}")
+    if (stages_per_rank > 1) != (schedule is Schedule.INTERLEAVED):
+        raise ValueError(f"{schedule} can't have {stages_per_rank} stages a rank")
     match schedule:
         case Schedule.GPIPE:
             rounds = [num_micro_batches]
@@ -99,22 +98,16 @@ def _rounds(num_micro_batches: int, *, num_ranks: int) -> list[int]:
     return [size + 1] * num_larger + [size] * (num_rounds - num_larger)
 
 
-def _order(stages: list[int], *, warmup: int, rounds: Iterable[int]) -> Order:
-    """`warmup` forwards, then a backward and a forward in turn; as many backwards end it."""
-    bounds = pairwise(accumulate(rounds, initial=0))
-    micro_batches = [range(start, end) for start, end in bounds]
-    forwards = [
-        Action(stage, Direction.FORWARD, i) for part in micro_batches for stage in stages for i in part
-    ]
-    backwards = [
-        Action(stage, Direction.BACKWARD, i)
-        for part in micro_batches
-        for stage in reversed(stages)
-        for i in part
-    ]
+def _order(stages: list[int], *, warmup: int, rounds: list[int]) -> Order:
+    """`warmup` forwards, then a backward and a forward in turn, then the backwards that are left."""
+    forwards: list[Action] = []
+    backwards: list[Action] = []
+    start = 0
+    for size in rounds:
+        part = range(start, start := start + size)
+        forwards += [Action(stage, Direction.FORWARD, i) for stage in stages for i in part]
+        backwards += [Action(stage, Direction.BACKWARD, i) for stage in reversed(stages) for i in part]
     order = forwards[:warmup]
-    for backward, forward in zip_longest(backwards, forwards[warmup:]):
-        order.append(backward)
-        if forward is not None:
-            order.append(forward)
+    for pair in zip_longest(backwards, forwards[warmup:]):
+        order += [action for action in pair if action is not None]
     return tuple(order)

@@ -1,37 +1,37 @@
 """A step of a pipeline, timed: when each action runs, how long ranks wait, what is in flight.
 
-It also is what makes orders legal: `simulate` refuses those that would hang or compute something else.
+`simulate` also decides which orders are legal: it refuses all that would hang or compute something else.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 
 from planc.pipelining.orders import Action, Direction, Order, rank_of
 from planc.record import record
 
 
 class ScheduleError(ValueError):
-    """Orders that can't be executed; the message names the actions and their ranks."""
+    """Orders that can't be executed. The message names the actions and their ranks."""
 
 
 @record
 class Simulation:
-    """A step of a pipeline; times in the unit that the stages' times have, from the step's start."""
+    """A step of a pipeline. Times count from the step's start, in the unit of the stages' times."""
 
     starts: tuple[tuple[float, ...], ...]
-    """Of every rank's actions, in its order."""
+    """When each action of each rank starts, in the rank's order."""
     ends: tuple[tuple[float, ...], ...]
+    """When each action of each rank ends, in the rank's order."""
     seconds: float
-    """Until the last rank is done."""
+    """When the last rank is done."""
     bubble: tuple[float, ...]
-    """For each rank, the share of the step in which it computes nothing, from 0 to 1."""
+    """For each rank, the share of the step in which it computes nothing: 0 to 1."""
     in_flight: tuple[int, ...]
     """For each stage, the most micro batches whose forward is done and whose backward is not."""
     rank_in_flight: tuple[int, ...]
-    """The same for each rank, in sum over its stages at any one time."""
+    """For each rank, the most that its stages have in flight together."""
 
 
 def simulate(
@@ -44,29 +44,174 @@ def simulate(
 ) -> Simulation:
     """The step that the orders of all pp ranks make.
 
-    `forward` and `backward` are each stage's time for one micro batch, `message` is the time from a send to
-    its arrival on another rank. A rank waits for what it receives, and never for what it sends.
+    `forward` and `backward` are the times of each stage for one micro batch. `message` is the time from a
+    send to its arrival on another rank. A rank waits for what it receives, never for what it sends.
 
-    Raises ScheduleError for an action that is missing, is there twice or is on a wrong rank, a backward
-    before its forward, a deadlock, and messages of one kind between two ranks (activations, or gradients)
-    that are received in another order than they are sent: NCCL has no tags to tell them apart.
+    Raises ScheduleError for an action that is missing, comes twice or is on a wrong rank; for a backward
+    before its forward; for a deadlock; and for messages of one kind, activations or gradients, that one rank
+    receives from another in a different order than they are sent: NCCL has no tags to tell them apart.
     """
-    steps = _Steps(orders, num_stages=num_stages)
-    _check_messages(steps)
-    ends = _run(steps, forward=forward, backward=backward, message=message)
+    step = _Step(
+        num_ranks=len(orders),
+        num_stages=num_stages,
+        num_micro_batches=max((action.micro_batch + 1 for order in orders for action in order), default=0),
+    )
+    codes = _codes(step, orders)
+    _check_messages(step, codes)
+    durations = (*forward, *backward)
+    starts, ends = _run(step, codes, durations=durations, message=message)
     seconds = max(end[-1] for end in ends)
-    durations = [[*forward, *backward][code // steps.num_micro_batches] for code in range(steps.num_codes)]
-    starts = [
-        tuple(end - durations[code] for code, end in zip(codes, rank_ends, strict=True))
-        for codes, rank_ends in zip(steps.codes, ends, strict=True)
-    ]
-    busy = [sum(durations[code] for code in codes) for codes in steps.codes]
-    in_flight, rank_in_flight = _in_flight(steps)
+    busy = [sum(durations[code // step.num_micro_batches] for code in own) for own in codes]
+    in_flight, rank_in_flight = _in_flight(step, codes)
     return Simulation(
-        starts=tuple(starts),
-        ends=tuple(map(tuple, ends)),
+        starts=starts,
+        ends=ends,
         seconds=seconds,
         bubble=tuple(1 - own / seconds if seconds else 0.0 for own in busy),
         in_flight=in_flight,
         rank_in_flight=rank_in_flight,
     )
+
+
+@record
+class _Step:
+    """Numbers the actions of a step from 0: the forwards, then the backwards, each stage by stage."""
+
+    num_ranks: int
+    num_stages: int
+    num_micro_batches: int
+
+    def code(self, action: Action) -> int:
+        row = action.stage + (self.num_stages if action.direction is Direction.BACKWARD else 0)
+        return row * self.num_micro_batches + action.micro_batch
+
+    def name(self, code: int) -> str:
+        row, micro_batch = divmod(code, self.num_micro_batches)
+        backward, stage = divmod(row, self.num_stages)
+        return str(Action(stage, Direction.BACKWARD if backward else Direction.FORWARD, micro_batch))
+
+    def rank(self, code: int) -> int:
+        return rank_of(code // self.num_micro_batches % self.num_stages, num_ranks=self.num_ranks)
+
+    def senders(self) -> list[int | None]:
+        """For each action, the one whose output it receives: of the stage before, or after."""
+        size, num_forwards = self.num_micro_batches, self.num_stages * self.num_micro_batches
+        forwards, backwards = range(num_forwards - size), range(num_forwards + size, 2 * num_forwards)
+        return [*[None] * size, *forwards, *backwards, *[None] * size]
+
+
+def _codes(step: _Step, orders: Sequence[Order]) -> list[list[int]]:
+    """The orders as numbers; raises ScheduleError unless every action is there once, on its stage's rank."""
+    num_forwards = step.num_stages * step.num_micro_batches
+    found = bytearray(2 * num_forwards)
+    codes = []
+    for rank, order in enumerate(orders):
+        if not order:
+            raise ScheduleError(f"rank {rank} has no actions")
+        own = []
+        for action in order:
+            if not (0 <= action.stage < step.num_stages and action.micro_batch >= 0):
+                raise ScheduleError(f"rank {rank} has {action}, but stages are 0 to {step.num_stages - 1}")
+            owner = rank_of(action.stage, num_ranks=step.num_ranks)
+            if owner != rank:
+                raise ScheduleError(f"rank {rank} has {action}, but stage {action.stage} is on rank {owner}")
+            code = step.code(action)
+            if found[code]:
+                raise ScheduleError(f"rank {rank} has {action} twice")
+            if code >= num_forwards and not found[code - num_forwards]:
+                raise ScheduleError(f"rank {rank} has {action} before {step.name(code - num_forwards)}")
+            found[code] = True
+            own.append(code)
+        codes.append(own)
+    missing = found.find(0)
+    if missing >= 0:
+        raise ScheduleError(f"rank {step.rank(missing)} lacks {step.name(missing)}")
+    return codes
+
+
+def _check_messages(step: _Step, codes: list[list[int]]) -> None:
+    """Raises ScheduleError where a rank receives in another order than its neighbor sends."""
+    if step.num_ranks == 1:
+        return
+    num_forwards = step.num_stages * step.num_micro_batches
+    senders = step.senders()
+    for rank, own in enumerate(codes):
+        received = [sender for code in own if (sender := senders[code]) is not None]
+        activations = [sender for sender in received if sender < num_forwards]
+        gradients = [sender for sender in received if sender >= num_forwards]
+        for what, toward, receives in (("activations", -1, activations), ("gradients", 1, gradients)):
+            peer = rank_of(rank + toward, num_ranks=step.num_ranks)
+            messages = frozenset(receives)
+            sends = [code for code in codes[peer] if code in messages]
+            for send, receive in zip(sends, receives, strict=True):
+                if send != receive:
+                    raise ScheduleError(
+                        f"rank {peer} sends the {what} of {step.name(send)} to rank {rank}, "
+                        f"which receives those of {step.name(receive)} first"
+                    )
+
+
+def _run(
+    step: _Step, codes: list[list[int]], *, durations: Sequence[float], message: float
+) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
+    """When every action starts and ends; raises ScheduleError for a deadlock."""
+    senders = step.senders()
+    # Stages of one rank pass on tensors, not messages.
+    delay = message if step.num_ranks > 1 else 0.0
+    end_of: list[float | None] = [None] * len(senders)
+    starts: list[list[float]] = [[] for _ in codes]
+    ends: list[list[float]] = [[] for _ in codes]
+    waiting: dict[int, int] = {}
+    """The rank that waits for an action."""
+    ready = deque(range(step.num_ranks))
+    while ready:
+        rank = ready.popleft()
+        now = ends[rank][-1] if ends[rank] else 0.0
+        for code in codes[rank][len(ends[rank]) :]:
+            sender = senders[code]
+            if sender is not None:
+                sent = end_of[sender]
+                if sent is None:
+                    waiting[sender] = rank
+                    break
+                now = max(now, sent + delay)
+            starts[rank].append(now)
+            now += durations[code // step.num_micro_batches]
+            ends[rank].append(now)
+            end_of[code] = now
+            if code in waiting:
+                ready.append(waiting.pop(code))
+    if waiting:
+        blocked = {rank: (codes[rank][len(ends[rank])], sender) for sender, rank in waiting.items()}
+        raise ScheduleError(_deadlock(step, blocked))
+    return tuple(map(tuple, starts)), tuple(map(tuple, ends))
+
+
+def _deadlock(step: _Step, blocked: dict[int, tuple[int, int]]) -> str:
+    """Names the ranks that wait for each other, given each rank's next action and what it waits for."""
+    rank = min(blocked)
+    circle: list[int] = []
+    while rank not in circle:
+        circle.append(rank)
+        rank = step.rank(blocked[rank][1])
+    waits = [
+        "rank {} waits at {} for {}".format(waiter, *map(step.name, blocked[waiter]))
+        for waiter in circle[circle.index(rank) :]
+    ]
+    return f"deadlock: {', '.join(waits)}"
+
+
+def _in_flight(step: _Step, codes: list[list[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The most micro batches in flight: of each stage, and of each rank."""
+    now = [0] * step.num_stages
+    stages, ranks = [0] * step.num_stages, [0] * step.num_ranks
+    for rank, own in enumerate(codes):
+        held = 0
+        for code in own:
+            backward, stage = divmod(code // step.num_micro_batches, step.num_stages)
+            change = -1 if backward else 1
+            held += change
+            now[stage] += change
+            ranks[rank] = max(ranks[rank], held)
+            stages[stage] = max(stages[stage], now[stage])
+    return tuple(stages), tuple(ranks)

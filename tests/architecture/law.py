@@ -25,6 +25,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "styles": ("vocab", "inventory.schema"),
     "optimizers": (),
     "data_sources": (),
+    "pipelining": (),
     "plan": (
         *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
         *("inventory.schema", "optimizers", "data_sources"),
