@@ -22,6 +22,7 @@ class Unit(StrEnum):
     PHASE = ""
     RANKS = "rank"
     SECONDS = "s"
+    SHARE = "%"
     STEPS = "step"
     TOKENS = "token"
     TOKENS_PER_SECOND = "tokens/s"
@@ -58,7 +59,7 @@ class Figure:
 
     @property
     def number(self) -> str:
-        """Without its unit, for places that name it; bytes and seconds always have their unit."""
+        """Without its unit, for places that name it; bytes, seconds and shares always have their unit."""
         return self.written(with_unit=False)
 
     @property
@@ -75,6 +76,8 @@ class Figure:
             return format_bytes(round(value))
         if self.unit is Unit.SECONDS:
             return format_seconds(value)
+        if self.unit is Unit.SHARE:
+            return f"{100 * value:.1f} %"
         if self.unit in _COUNTS:
             return plural(round(value), self.unit) if with_unit else format_number(round(value))
         text = f"{value:.4g}" if self.unit is Unit.FLOP else _rate(value)

@@ -12,6 +12,7 @@ from planc.graph.ops import (
     OpenData,
     ShardTensorParallel,
 )
+from planc.graph.pipeline import Pipeline
 from planc.vocab import is_sharded
 
 
@@ -78,6 +79,12 @@ def gradient_accumulation(graph: Graph) -> Figure:
     """Micro steps of a step."""
     times = next((op.times for op in graph.ops() if isinstance(op, Accumulate)), 1)
     return Figure("gradient_accumulation", times, Unit.MICRO_STEPS)
+
+
+def bubble(pipeline: Pipeline) -> Figure:
+    """The share of a step in which pp ranks compute nothing, on average, if stages take equal time."""
+    idle = pipeline.equal_step().bubble
+    return Figure("bubble", sum(idle) / len(idle), Unit.SHARE)
 
 
 def num_steps(graph: Graph) -> Figure:

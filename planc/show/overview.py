@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from planc.figures import plan as of_plan
 from planc.graph.graph import Graph
+from planc.graph.pipeline import pipeline_of
 from planc.plan.bind import BoundPlan
 from planc.plan.elastic import ElasticSpec
 from planc.plan.elastic_meshes import smaller_plans
@@ -29,6 +30,10 @@ def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
     parameters = of_plan.parameters(bound.inventory.num_parameters)
     own = needs.parameters_per_rank(estimated)
     yield "parameters", f"{parameters.number}, of which rank 0 holds {own.number}"
+    if (pipeline := pipeline_of(graph)) is not None and bound.plan.pipeline is not None:
+        schedule = _written(bound.plan.pipeline, ("schedule",))
+        idle = of_plan.bubble(pipeline).text
+        yield "pipeline", f"{pipeline.num_stages} stages, {schedule}, bubble {idle} if stages take equal time"
     modules, units = of_plan.sharded_modules(graph), of_plan.fsdp_units(graph)
     yield "modules", f"{modules.number} sharded over tp, {units.text}"
     accumulation = of_plan.gradient_accumulation(graph)

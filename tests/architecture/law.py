@@ -28,15 +28,15 @@ LAW: dict[str, tuple[str, ...]] = {
     "pipelining": (),
     "plan": (
         *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
-        *("inventory.schema", "optimizers", "data_sources"),
+        *("inventory.schema", "optimizers", "data_sources", "pipelining"),
     ),
     "layouts": ("vocab", "styles", "inventory.schema", "plan.bind", "plan.divided_heads"),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
         *("inventory.schema", "data_sources"),
     ),
-    "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources"),
-    "lower": ("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
+    "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources", "pipelining"),
+    "lower": ("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema", "pipelining"),
     "plain_pytorch": ("vocab", "hub", "styles", "graph", "modeling.placed_draws"),
     "estimate": ("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
     "solve": (
@@ -47,7 +47,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "figures": ("vocab", "tables", "graph", "estimate"),
     "runtime": (
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "modeling", "styles"),
-        *("graph", "data_sources", "figures.plan"),
+        *("graph", "data_sources", "figures.plan", "pipelining"),
     ),
     "deep_check": ("source", "vocab", "tables", "diagnostics", "graph", "estimate", "figures", "runtime"),
     "verify": ("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.small_config"),
@@ -57,7 +57,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "show": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "fmt", "styles", "plan"),
-        *("graph", "estimate", "figures", "inventory.schema", "solve"),
+        *("graph", "estimate", "figures", "inventory.schema", "solve", "pipelining"),
     ),
     "api": (
         *("source", "devices", "hub", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),

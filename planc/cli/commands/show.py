@@ -21,6 +21,7 @@ from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import BuildModel
+from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.text import to_mermaid, to_text
 from planc.plan.bind import BoundPlan, is_solved
 from planc.show.auto import auto_data, auto_text
@@ -29,6 +30,7 @@ from planc.show.layout import layout_data, layout_text, other_dtypes_text
 from planc.show.mesh import mesh_data, mesh_text
 from planc.show.origin import origin_data, origin_text
 from planc.show.overview import overview
+from planc.show.pipeline import pipeline_data, pipeline_text
 from planc.show.resolved import resolved_text
 from planc.solve.solution import Solution
 from planc.solve.solve import solve
@@ -56,6 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("memory", "memory per rank by purpose, and its peak"),
         ("collectives", "collectives per rank and step, with bytes"),
         ("mesh", "mesh coordinates of every rank"),
+        ("pipeline", "stages with their modules, and the schedule of a step as a drawing"),
         ("auto", "why `auto` has the rules that planc found for it, with the next best"),
         ("origin", "the file and line that each value comes from"),
     ):
@@ -107,6 +110,12 @@ def _solution(bound: BoundPlan) -> Solution:
     return solve(bound.plan, bound.inventory, with_runner_up=True)
 
 
+def _pipeline(graph: Graph) -> Pipeline:
+    if (found := pipeline_of(graph)) is None:
+        raise UsageError("--pipeline draws a pipeline; this plan has none, because its mesh has pp = 1")
+    return found
+
+
 def _build(graph: Graph) -> BuildModel:
     return next(op for op in graph.setup if isinstance(op, BuildModel))
 
@@ -122,6 +131,8 @@ def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
             return f"{convention_text()}\n{collectives_text(estimate(graph, bound.inventory))}"
         case "mesh":
             return mesh_text([size for _, size in graph.mesh])
+        case "pipeline":
+            return pipeline_text(_pipeline(graph))
         case "origin":
             return origin_text(bound.plan)
         case "auto":
@@ -144,6 +155,8 @@ def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
             document["collectives"] = collectives_data(estimate(graph, bound.inventory))
         case "mesh":
             document |= mesh_data([size for _, size in graph.mesh])
+        case "pipeline":
+            document["pipeline"] = pipeline_data(_pipeline(graph))
         case "origin":
             document["settings"] = origin_data(bound.plan)
         case "auto":

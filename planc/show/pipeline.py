@@ -1,0 +1,115 @@
+"""A pipeline: its stages, and the step that its orders make, drawn with stages of equal time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from planc.figures import plan as of_plan
+from planc.graph.pipeline import SLOTS, Pipeline
+from planc.graph.text import summarise
+from planc.pipelining.orders import Action, Direction, rank_of
+from planc.pipelining.simulate import Simulation
+from planc.tables import render_table
+
+MAX_CELLS = 80
+
+
+def pipeline_text(pipeline: Pipeline) -> str:
+    """The stages with their modules, then a row for each pp rank with a column for each slot.
+
+    A step that is wider than MAX_CELLS is cut in the middle.
+    """
+    step = pipeline.equal_step()
+    rows = [_stage_row(pipeline, step, stage) for stage in range(pipeline.num_stages)]
+    stages = render_table(rows, header=("stage", "pp rank", "in flight", "modules"), right=(0, 1, 2))
+    bubble = of_plan.bubble(pipeline)
+    text = f"{pipeline.num_stages} stages on {pipeline.num_ranks} pp ranks, "
+    text += f"{pipeline.num_micro_batches} micro batches, bubble {bubble.text}"
+    return f"{text}\n\n{stages}\n{chr(10).join(_drawn(pipeline, step))}\n"
+
+
+def _stage_row(pipeline: Pipeline, step: Simulation, stage: int) -> tuple[str, ...]:
+    rank = rank_of(stage, num_ranks=pipeline.num_ranks)
+    modules = ", ".join(summarise(pipeline.split.stages[stage]))
+    return str(stage), str(rank), str(step.in_flight[stage]), modules
+
+
+def _drawn(pipeline: Pipeline, step: Simulation) -> Iterator[str]:
+    """A line for each rank, and the key."""
+    names = [[_name(pipeline, action) for action in order] for order in pipeline.orders]
+    width = 1 + max(len(name) for own in names for name in own)
+    num_slots = round(step.seconds)
+    labels = [f"rank {rank}" for rank in range(pipeline.num_ranks)]
+    margin = max(map(len, labels)) + 2
+    room = (MAX_CELLS - margin) // width
+    # The cut takes the room of two slots.
+    kept = num_slots if num_slots <= room else room - 2
+    for label, order, own, starts in zip(labels, pipeline.orders, names, step.starts, strict=True):
+        slots = ["."] * num_slots
+        for action, name, start in zip(order, own, starts, strict=True):
+            at = round(start)
+            slots[at : at + SLOTS[action.direction]] = _cells(action, name, width)
+        if kept < num_slots:
+            _cut(slots, kept)
+        yield f"{label.ljust(margin)}{''.join(slot.ljust(width) for slot in slots)}".rstrip()
+    yield ""
+    if kept < num_slots:
+        yield f"{num_slots - kept} of {num_slots} slots are left out in the middle"
+    name = names[0][0]
+    numbers = "micro batches" if pipeline.num_stages == pipeline.num_ranks else "stage.micro batch"
+    yield f"{name} is a forward, [{name}] a backward of two slots, . an idle slot; numbers are {numbers}"
+
+
+def _cut(slots: list[str], kept: int) -> None:
+    """Leave `kept` slots, half of them at either end, and what marks the cut; a halved backward is blank."""
+    left, right = kept // 2, len(slots) - (kept - kept // 2)
+    for halved, at in ((left - 1, left - 1), (right - 1, right)):
+        if slots[halved].startswith("["):
+            slots[at] = ""
+    slots[left:right] = ["...", ""]
+
+
+def _name(pipeline: Pipeline, action: Action) -> str:
+    """The micro batch, and its stage where a rank has several."""
+    if pipeline.num_stages == pipeline.num_ranks:
+        return str(action.micro_batch)
+    return f"{action.stage}.{action.micro_batch}"
+
+
+def _cells(action: Action, name: str, width: int) -> Sequence[str]:
+    """An action's slots."""
+    if action.direction is Direction.FORWARD:
+        return [name]
+    drawn = f"[{name}]"
+    return [drawn[:width], drawn[width:]]
+
+
+def pipeline_data(pipeline: Pipeline) -> dict[str, Any]:
+    """Stages and ranks as plain data, with the slots in which each rank's actions start."""
+    step = pipeline.equal_step()
+    return {
+        "num_micro_batches": pipeline.num_micro_batches,
+        "bubble": of_plan.bubble(pipeline).value,
+        "message_shape": list(pipeline.split.shape),
+        "message_dtype": str(pipeline.split.dtype),
+        "stages": [
+            {
+                "stage": stage,
+                "pp_rank": rank_of(stage, num_ranks=pipeline.num_ranks),
+                "modules": list(modules),
+                "in_flight": step.in_flight[stage],
+            }
+            for stage, modules in enumerate(pipeline.split.stages)
+        ],
+        "ranks": [
+            {
+                "pp_rank": rank,
+                "order": list(map(str, order)),
+                "start_slots": [round(start) for start in step.starts[rank]],
+                "in_flight": step.rank_in_flight[rank],
+                "bubble": step.bubble[rank],
+            }
+            for rank, order in enumerate(pipeline.orders)
+        ],
+    }
