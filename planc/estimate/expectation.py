@@ -194,7 +194,7 @@ def _expected(step: StepWork, machine: _Machine) -> StepExpectation:
 
 
 def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, tuple[float, float]]:
-    """The expectation of a rank that waits for no other, and the seconds of its forwards and backwards."""
+    """The expectation of a rank that never waits for others, and the seconds of its forwards and backwards."""
     device, values = machine.device, machine.values
     assert device.peak_flops and device.memory_bandwidth, "both are known"
     peak = device.peak_flops * _SHARE.get(step.dtype, 1)

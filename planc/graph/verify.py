@@ -28,10 +28,12 @@ from planc.graph.ops import (
     SaveCheckpoint,
     SettleSave,
     ShardContext,
+    SplitPipeline,
     StepOptimizer,
     StepSchedule,
     SyncGradients,
 )
+from planc.graph.pipeline import pipeline_of
 from planc.record import record
 from planc.vocab import TOKEN_DIMS, MeshDim
 
@@ -86,7 +88,24 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     batch = () if mesh else tuple(_batch(graph))
     saves = (*_saves(graph), *_agreement(graph))
     found = (*_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *_sums(graph))
-    return (*mesh, *found, *saves, *batch)
+    return (*mesh, *found, *saves, *batch, *_orders(graph))
+
+
+def _orders(graph: Graph) -> Iterator[Violation]:
+    """Ranks of a pipeline run orders that neither hang nor mix up micro batches."""
+    loop = next((op for op in graph.step if isinstance(op, Accumulate)), None)
+    if loop is None or not (loop.orders or any(isinstance(op, SplitPipeline) for op in graph.setup)):
+        return
+    try:
+        pipeline = pipeline_of(graph)
+        if pipeline is None or pipeline.num_ranks != graph.size(MeshDim.PP):
+            yield Violation(loop.name, "needs an order for each pp rank of a model that is split")
+        elif (
+            len(pipeline.equal_step().starts[0]) * pipeline.num_ranks != 2 * loop.times * pipeline.num_stages
+        ):
+            yield Violation(loop.name, f"its orders have more or fewer than {loop.times} micro batches")
+    except ValueError as error:
+        yield Violation(loop.name, str(error))
 
 
 def _once(graph: Graph) -> Iterator[Violation]:
