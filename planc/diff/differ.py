@@ -26,6 +26,7 @@ from planc.diff.modules import (
     compare_styles,
     compare_units,
 )
+from planc.diff.pipelines import compare_pipelines
 from planc.diff.reductions import compare_reduction_order, reduction_note
 from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
@@ -78,6 +79,7 @@ def _essence(finding: Diagnostic) -> tuple[str, str]:
 def _compare(old: Side, new: Side) -> Iterator[Change]:
     batch = list(compare(BATCH_FACTS, old, new))
     yield from compare(LAYOUT_FACTS, old, new)
+    yield from compare_pipelines(old, new)
     yield from compare_styles(old, new)
     yield from compare_units(old, new)
     yield from compare_recomputation(old, new)

@@ -3,7 +3,8 @@
 Every part of the machine works at its peak, and all at the same time: compute, the links inside a node and
 the network, of which the slowest counts. Collectives move the least bytes of any algorithm. Attention
 computes the pairs of tokens that see each other, and no more. What follows overlaps with nothing: replicas
-without FSDP sum their gradients, and then the optimizer moves its bytes through memory.
+without FSDP sum their gradients, and then the optimizer moves its bytes through memory. The stages of a
+pipeline wait for each other as their orders have it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterable
 from planc.devices.hardware import Device
 from planc.estimate.result import Collective
 from planc.estimate.routes import members_in_node, route
-from planc.estimate.step_work import StepWork
+from planc.estimate.step_work import PipelineWork, StepWork
+from planc.pipelining.simulate import simulate
 from planc.record import record
 from planc.vocab import DType
 
@@ -63,24 +65,60 @@ def knows_peaks(step: StepWork, device: Device, *, node: int | None) -> bool:
 
 
 def step_bound(step: StepWork, device: Device, *, devices_per_node: int | None = None) -> StepBound | None:
-    """The bound on a device; None if a peak of the device is unknown.
+    """The bound on a device; None if a peak of the device is unknown. Of a pipeline, its slowest rank's.
 
     `devices_per_node` is the plan's, or the device's own.
     """
     node = devices_per_node or device.devices_per_node
     if not knows_peaks(step, device, node=node):
         return None
-    assert device.peak_flops and device.memory_bandwidth, "both are known"
-    flops = sum(one.flops * (one.num_forward + one.num_backward) for one in step.matmuls)
+    if step.pipeline is None:
+        seconds = (step.matmul_flops + step.attention.least) / _flops_per_second(step, device)
+        return _bound(step, device, node, compute_seconds=seconds)
+    ends = _least_ends(step.pipeline, device, node)
+    bounds = (
+        _bound(rank, device, node, compute_seconds=end)
+        for rank, end in zip(step.pipeline.ranks, ends, strict=True)
+    )
+    return max(bounds, key=lambda bound: bound.step_seconds)
+
+
+def _bound(step: StepWork, device: Device, node: int | None, *, compute_seconds: float) -> StepBound:
+    """The bound of one rank, whose forwards and backwards end after `compute_seconds` at the earliest."""
     inside, outside = _least_seconds(step.collectives, step, device, node)
+    assert device.memory_bandwidth, "it is known"
     return StepBound(
-        compute_seconds=(flops + step.attention.least) / device.peak_flops / _LEAST_SHARE.get(step.dtype, 1),
+        compute_seconds=compute_seconds,
         link_seconds=inside,
         network_seconds=outside,
         replicas_seconds=max(_least_seconds(step.behind, step, device, node)),
         optimizer_seconds=step.optimizer_bytes * step.optimizer_elements / device.memory_bandwidth,
         optimizer_bytes=step.optimizer_bytes,
     )
+
+
+def _flops_per_second(step: StepWork, device: Device) -> float:
+    assert device.peak_flops, "it is known"
+    return device.peak_flops * _LEAST_SHARE.get(step.dtype, 1)
+
+
+def _least_ends(pipeline: PipelineWork, device: Device, node: int | None) -> tuple[float, ...]:
+    """When each pp rank's last action ends, if all compute at the peak: any delay of one delays no other
+    less."""
+    forward, backward = [], []
+    for stage in pipeline.stages:
+        scale = 1 / _flops_per_second(stage, device) / pipeline.num_micro_batches
+        ahead = sum(one.flops * one.num_forward for one in stage.matmuls) + stage.attention.least_forward
+        forward.append(ahead * scale)
+        backward.append((stage.matmul_flops + stage.attention.least - ahead) * scale)
+    found = simulate(
+        pipeline.orders,
+        num_stages=len(pipeline.stages),
+        forward=forward,
+        backward=backward,
+        message=max(_least_seconds((pipeline.message,), pipeline.stages[0], device, node)),
+    )
+    return tuple(ends[-1] for ends in found.ends)
 
 
 def _least_seconds(

@@ -40,11 +40,12 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
 def as_called(collectives: Iterable[Collective]) -> Counter[tuple[str, tuple[MeshDim, ...], int]]:
     """How many a rank calls, by (PyTorch's name, mesh dims, bytes of the input).
 
-    A ring sends with all-to-alls to one partner each way.
+    A ring sends with all-to-alls to one partner each way; a pipeline's messages are sends.
     """
     found: Counter[tuple[str, tuple[MeshDim, ...], int]] = Counter()
     for one in collectives:
-        kind = Kind.ALL_TO_ALL if one.kind is Kind.SEND else one.kind
+        is_ring = one.kind is Kind.SEND and one.over != (MeshDim.PP,)
+        kind = Kind.ALL_TO_ALL if is_ring else one.kind
         found[kind.value, one.over, one.input_bytes] += one.count
     return found
 
@@ -140,7 +141,8 @@ def _scalars(work: RankWork) -> Iterator[Collective]:
             case GuardStep():
                 yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.over)
             case ClipGradients():
-                yield from (_scalar(work, over, op.name) for over in _norms(work))
+                stages = ((MeshDim.PP,),) if MeshDim.PP in op.over else ()
+                yield from (_scalar(work, over, op.name) for over in (*_norms(work), *stages))
 
 
 def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from planc.devices.hardware import FITS, Device
@@ -10,8 +11,9 @@ from planc.estimate.activations import activations, context_bytes, document_bias
 from planc.estimate.backward import fullest_moment
 from planc.estimate.checkpoint import staging
 from planc.estimate.collectives import collectives, replicated_message
-from planc.estimate.flops import flops
+from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
+from planc.estimate.parts import Part, parts
 from planc.estimate.peak import (
     GAPS,
     Pieces,
@@ -24,11 +26,10 @@ from planc.estimate.peak import (
 )
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.replicas import comparison
-from planc.estimate.result import Amount, Collective, Estimate, Memory
+from planc.estimate.result import Amount, Collective, Estimate, Memory, Place
 from planc.estimate.states import num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, units
 from planc.graph.graph import Graph
-from planc.graph.ops import CompileModules
 from planc.inventory.schema import Inventory
 from planc.vocab import MeshDim
 
@@ -36,17 +37,40 @@ from planc.vocab import MeshDim
 def estimate(graph: Graph, inventory: Inventory) -> Estimate:
     """Memory and communication of the graph's rank 0, and the work of all ranks.
 
-    The inventory must be of the graph's model.
+    Of a pipeline each figure is that of the pp rank with the most of it, and `ranks` has them all. The
+    inventory must be of the graph's model.
     """
-    work = rank_work(graph, inventory)
+    whole = rank_work(graph, inventory)
+    shared = flops(whole), staging(graph, inventory)
+    found = tuple(_of_part(one, *shared) for one in parts(graph, inventory))
+    if not found:
+        return _of_rank(whole, *shared)
+    fullest = max(found, key=lambda one: one.memory.peak.num_bytes)
+    return replace(
+        fullest,
+        collectives=max(found, key=Estimate.sent_bytes).collectives,
+        num_local_parameters=max(one.num_local_parameters for one in found),
+        ranks=found,
+    )
+
+
+def _of_part(part: Part, counted: Flops, staged: Amount) -> Estimate:
+    """The estimate of one pp rank."""
+    found = _of_rank(part.work, counted, staged, part)
+    place = Place(part.rank, part.stages, part.in_flight)
+    return replace(found, collectives=(*found.collectives, part.sends), place=place)
+
+
+def _of_rank(work: RankWork, counted: Flops, staged: Amount, part: Part | None = None) -> Estimate:
+    """The estimate of a rank, with the FLOPs of the whole model and a rank's part of a checkpoint."""
     gathered = units(work)
     return Estimate(
-        memory=_memory(work, gathered),
+        memory=_memory(work, gathered, staged, part),
         collectives=collectives(work, units=gathered),
         num_local_parameters=num_local_parameters(work),
-        flops=flops(work),
+        flops=counted,
         comparison=comparison(work),
-        not_modeled=("compile",) if any(isinstance(op, CompileModules) for op in graph.setup) else (),
+        not_modeled=("compile",) if work.is_compiled else (),
     )
 
 
@@ -56,29 +80,36 @@ def estimated_facts(found: Estimate, *, device: Device | None = None) -> Mapping
     Includes `fits` if a device is given.
     """
     peak = found.memory.peak.num_bytes
-    over_tp = (one for one in found.collectives if one.over == (MeshDim.TP,))
+    ranks = found.ranks or (found,)
     fits = {} if device is None else {"fits": peak <= FITS * device.memory_bytes}
     return {
         "peak_memory": peak,
         "parameters_per_rank": found.num_local_parameters,
-        "tp_bytes_per_step": found.sent_bytes(over_tp),
-        "fsdp_bytes_per_step": found.sent_bytes(_caused(found, "fsdp.shard")),
-        "cp_bytes_per_step": found.sent_bytes(_caused(found, "attention")),
+        "tp_bytes_per_step": max(one.sent_bytes(_over_tp(one)) for one in ranks),
+        "fsdp_bytes_per_step": max(one.sent_bytes(_caused(one, "fsdp.shard")) for one in ranks),
+        "cp_bytes_per_step": max(one.sent_bytes(_caused(one, "attention")) for one in ranks),
         "sent_bytes_per_step": found.sent_bytes(),
         "flops_per_token": found.flops.per_token,
         **fits,
     }
 
 
+def _over_tp(found: Estimate) -> tuple[Collective, ...]:
+    return tuple(one for one in found.collectives if one.over == (MeshDim.TP,))
+
+
 def _caused(found: Estimate, cause: str) -> tuple[Collective, ...]:
     return tuple(one for one in found.collectives if one.cause == cause)
 
 
-def pieces_of(work: RankWork, gathered: tuple[Unit, ...]) -> Pieces:
-    """The parts of the peak."""
+def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = None) -> Pieces:
+    """The parts of the peak; `part` if the work is that of a pp rank."""
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
     kept_bytes = kept.kept + document_bias_bytes(work)
+    if part is not None:
+        # A tensor outlives its send, which ends with the step.
+        kept_bytes = part.kept_bytes + part.sends.sent_bytes
     here = 0 if work.offloads else 1
     return Pieces(
         states=here * (parameters.num_bytes + optimizer.num_bytes),
@@ -116,12 +147,13 @@ def _gathered_at_loss(work: RankWork, gathered: tuple[Unit, ...]) -> int:
     return work.compute_dtype.size_bytes * sum(unit.num_gathered for unit in kept)
 
 
-def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
-    pieces = pieces_of(work, gathered)
+def _memory(work: RankWork, gathered: tuple[Unit, ...], staged: Amount, part: Part | None) -> Memory:
+    pieces = pieces_of(work, gathered, part)
     rules = "planc/estimate/activations.py"
+    in_flight = "" if part is None else f": {part.in_flight} micro batches in flight, and messages"
     parts = (
         *states(work),
-        _closed("activations", pieces.activations, "kept by all modules for backward", rules),
+        _closed("activations", pieces.activations, f"kept by all modules for backward{in_flight}", rules),
         _closed("recomputed", pieces.recomputed, "recomputed by one checkpointed module", rules),
         _closed("loss", pieces.loss, "tensors [tokens, vocabulary] in cross entropy's backward", rules),
         _closed(
@@ -150,7 +182,7 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...]) -> Memory:
             "reduce-scatter outputs: this rank's gradient shards",
             "FSDP2: reduce stream",
         ),
-        (staged := staging(work.graph, work.inventory)),
+        staged,
     )
     peak = _closed(
         "peak",

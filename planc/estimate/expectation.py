@@ -22,9 +22,12 @@ from planc.devices.hardware import Device
 from planc.estimate.bound import knows_peaks, step_bound
 from planc.estimate.calibration import Calibration
 from planc.estimate.efficiency import Efficiencies, Efficiency, efficiencies_of
+from planc.estimate.parts import SENDS
 from planc.estimate.result import Collective, Kind
 from planc.estimate.routes import members_in_node, route
-from planc.estimate.step_work import StepWork
+from planc.estimate.step_work import PipelineWork, StepWork
+from planc.pipelining.orders import rank_of
+from planc.pipelining.simulate import simulate
 from planc.record import record
 from planc.vocab import DType
 
@@ -58,6 +61,8 @@ class StepExpectation:
     fast_seconds: float
     slow_seconds: float
     source: str
+    bubble_seconds: float = 0.0
+    """The time in which the rank of a pipeline with the most work waits for others."""
 
     @property
     def compute_seconds(self) -> float:
@@ -65,7 +70,8 @@ class StepExpectation:
 
     @property
     def step_seconds(self) -> float:
-        return self.compute_seconds + self.exposed_seconds + self.replicas_seconds + self.optimizer_seconds
+        alone = self.exposed_seconds + self.replicas_seconds + self.optimizer_seconds
+        return self.compute_seconds + alone + self.bubble_seconds
 
     @property
     def limit(self) -> str:
@@ -77,6 +83,7 @@ class StepExpectation:
             (self.host_seconds, "the host"),
             (self.exposed_seconds + self.replicas_seconds, "communication"),
             (self.optimizer_seconds, "the optimizer"),
+            (self.bubble_seconds, "the bubble"),
         )
         return max(parts)[1]
 
@@ -180,6 +187,14 @@ def _ends(
 
 
 def _expected(step: StepWork, machine: _Machine) -> StepExpectation:
+    if step.pipeline is not None:
+        return _expected_pipeline(step.pipeline, machine)
+    found, _ = _expected_rank(step, machine)
+    return found
+
+
+def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, tuple[float, float]]:
+    """The expectation of a rank that never waits for others, and the seconds of its forwards and backwards."""
     device, values = machine.device, machine.values
     assert device.peak_flops and device.memory_bandwidth, "both are known"
     peak = device.peak_flops * _SHARE.get(step.dtype, 1)
@@ -192,22 +207,44 @@ def _expected(step: StepWork, machine: _Machine) -> StepExpectation:
     total = sum(phases) or 1.0
     phases = [one + waiting * one / total for one in phases]
     hidden, alone = _communication(step, machine)
-    exposed = alone
-    for compute, sent in zip(phases, hidden, strict=True):
-        exposed += max(0.0, sent - compute) + values["exposed"] * min(sent, compute)
-    return StepExpectation(
+    exposed = [
+        alone / 2 + max(0.0, sent - compute) + values["exposed"] * min(sent, compute)
+        for compute, sent in zip(phases, hidden, strict=True)
+    ]
+    found = StepExpectation(
         matmul_seconds=sum(matmuls),
         attention_seconds=sum(attention),
         elementwise_seconds=sum(elementwise),
         host_seconds=waiting,
-        exposed_seconds=exposed,
-        hidden_seconds=sum(hidden) + alone - exposed,
+        exposed_seconds=sum(exposed),
+        hidden_seconds=sum(hidden) + alone - sum(exposed),
         replicas_seconds=sum(machine.seconds_of(one, step) for one in step.behind),
         optimizer_seconds=step.optimizer_bytes * step.optimizer_elements / memory,
         fast_seconds=0.0,
         slow_seconds=0.0,
         source="",
     )
+    return found, (phases[0] + exposed[0], phases[1] + exposed[1])
+
+
+def _expected_pipeline(pipeline: PipelineWork, machine: _Machine) -> StepExpectation:
+    """That of the rank with the most work, and the bubble in which it waits for others."""
+    times = [_expected_rank(stage, machine)[1] for stage in pipeline.stages]
+    step = simulate(
+        pipeline.orders,
+        num_stages=len(times),
+        forward=[forward / pipeline.num_micro_batches for forward, _ in times],
+        backward=[backward / pipeline.num_micro_batches for _, backward in times],
+        message=machine.seconds_of(pipeline.message, pipeline.stages[0]),
+    )
+    ranks = [_expected_rank(rank, machine)[0] for rank in pipeline.ranks]
+    busy = [0.0] * len(ranks)
+    for stage, seconds in enumerate(times):
+        busy[rank_of(stage, num_ranks=len(ranks))] += sum(seconds)
+    # Counts and norms are agreed on, gradients reduced and parameters updated outside of all orders.
+    outside = max(rank.step_seconds - own for rank, own in zip(ranks, busy, strict=True))
+    most = max(ranks, key=lambda rank: rank.step_seconds)
+    return replace(most, bubble_seconds=max(0.0, step.seconds + outside - most.step_seconds))
 
 
 def _matmul_seconds(step: StepWork, machine: _Machine, peak: float, memory: float) -> tuple[float, float]:
@@ -229,6 +266,9 @@ def _communication(step: StepWork, machine: _Machine) -> tuple[tuple[float, floa
         seconds = machine.seconds_of(one, step)
         if one.cause == "fsdp.shard":
             early = step.gathered_in_forward if one.kind is Kind.ALL_GATHER else 0.0
+        elif one.cause == SENDS:
+            # Their time is the simulation's.
+            continue
         elif one.kind is Kind.SEND:
             # A ring's backward sends keys and values, and their gradients.
             early = 1 / 3

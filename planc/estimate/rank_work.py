@@ -132,14 +132,14 @@ class RankWork:
 
 
 def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
-    """The work of a graph's rank 0. The inventory must be of the graph's model."""
+    """The work of a graph's rank 0. The inventory must be of the graph's model, or of a part of it."""
     ops = tuple(graph.ops())
     build, data = _first(ops, BuildModel), _first(ops, OpenData)
     attention, loop, loss = _first(ops, AttachAttention), _first(ops, Accumulate), _first(ops, ComputeLoss)
     # The root's dtype, which comes last: a unit of parameters kept in float32 is not cast.
     unit = next((op for op in reversed(ops) if isinstance(op, FullyShard)), None)
     compute = unit.param_dtype if unit and unit.param_dtype else build.dtype
-    sharding = _sharding(ops)
+    sharding = {fqn: op for fqn, op in _sharding(ops).items() if inventory.get(fqn) is not None}
     styles = {fqn: op.use for fqn, op in sharding.items()}
     recomputed = [op for op in ops if isinstance(op, CheckpointActivations)]
     checkpointed = frozenset(fqn for op in recomputed for fqn in op.modules)
@@ -169,8 +169,8 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         offloads=unit is not None and unit.cpu_offload,
         attention=attention,
         optimizer=_first(ops, BuildOptimizer),
-        vocab_over=loss.vocab_over,
-        loss_chunks=loss.chunks,
+        vocab_over=loss.vocab_over if inventory.vocab_size else (),
+        loss_chunks=loss.chunks if inventory.vocab_size else 1,
         is_compiled=any(isinstance(op, CompileModules) for op in ops),
         tp=graph.size(MeshDim.TP),
         cp=graph.size(MeshDim.CP),

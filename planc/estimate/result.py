@@ -1,7 +1,7 @@
 """An estimate as data.
 
 Everything is per rank, and for rank 0 if ranks differ: chunks shrink towards the last rank, so rank 0
-holds and sends the most. Sizes are bytes.
+holds and sends the most. The pp ranks of a pipeline differ by more, and each has its own. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Kind(StrEnum):
     ALL_REDUCE = "all_reduce"
     ALL_TO_ALL = "all_to_all"
     SEND = "send"
-    """To the next rank of a ring, with as many bytes received from the previous one."""
+    """To a neighbor: in a ring, with as many bytes received from the other one; or between two stages."""
 
 
 @record
@@ -144,6 +144,15 @@ class Comparison:
 
 
 @record
+class Place:
+    """The place of a rank in a pipeline, and the most micro batches that it has in flight."""
+
+    pp_rank: int
+    stages: tuple[int, ...]
+    in_flight: int
+
+
+@record
 class Estimate:
     """A plan's memory, communication and work, and the elements of its parameters on one rank."""
 
@@ -154,6 +163,10 @@ class Estimate:
     comparison: Comparison | None = None
     not_modeled: tuple[str, ...] = ()
     """The parts of the plan that the estimate does not model."""
+    place: Place | None = None
+    """Where in a pipeline `memory` is reached."""
+    ranks: tuple[Estimate, ...] = ()
+    """Those of all pp ranks, in a pipeline's own."""
 
     def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
         """Bytes sent in a step: by all collectives, or by the given ones."""

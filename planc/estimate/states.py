@@ -51,5 +51,6 @@ def update_bytes(work: RankWork) -> int:
     sizes = {fqn: layout.local_bytes for fqn, layout in work.layouts.items()}
     at_once = max if op.implementation_on("cuda") == "for_loop" else sum
     return max(
-        op.num_copies(group) * at_once(map(sizes.__getitem__, group.parameters)) for group in op.groups
+        op.num_copies(group) * at_once([sizes[fqn] for fqn in group.parameters if fqn in sizes] or [0])
+        for group in op.groups
     )

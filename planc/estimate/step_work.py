@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
+from planc.estimate.collectives import collectives
+from planc.estimate.parts import message, parts, stage_works
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Estimate
 from planc.estimate.selective import kept_results
@@ -17,8 +20,10 @@ from planc.estimate.traffic import Traffic, traffic
 from planc.estimate.units import units
 from planc.graph.graph import Graph
 from planc.graph.ops import AllReduceGradients
+from planc.graph.pipeline import pipeline_of
 from planc.inventory.schema import Attention, Inventory, Module
 from planc.inventory.schema import Kind as ModuleKind
+from planc.pipelining.orders import Order
 from planc.record import record
 from planc.vocab import DType, MeshDim
 
@@ -61,6 +66,8 @@ class AttentionWork:
     """
 
     least: float
+    least_forward: float
+    """The part of `least` that is in forwards."""
     executed: tuple[float, float]
     """In forwards, and in backwards."""
 
@@ -91,27 +98,74 @@ class StepWork:
     world_size: int
     not_modeled: tuple[str, ...]
     """What takes time and is not in here."""
+    pipeline: PipelineWork | None = None
+    """The work of all pp ranks; the rest is then that of the rank with the most."""
+
+    @property
+    def matmul_flops(self) -> int:
+        return sum(one.flops * (one.num_forward + one.num_backward) for one in self.matmuls)
+
+
+@record
+class PipelineWork:
+    """The work of a pipeline's stages and ranks in a step."""
+
+    orders: tuple[Order, ...]
+    num_micro_batches: int
+    stages: tuple[StepWork, ...]
+    """Forwards and backwards of each stage, without what precedes and follows all of them."""
+    ranks: tuple[StepWork, ...]
+    """All of each pp rank's work."""
+    message: Collective
+    """One micro batch's, from a stage to the next."""
 
 
 def step_work(graph: Graph, inventory: Inventory, found: Estimate) -> StepWork:
     """The work of rank 0; `found` is the estimate of the same graph."""
-    work = rank_work(graph, inventory)
-    after = {op.name for op in graph.step if isinstance(op, AllReduceGradients)}
+    whole = rank_work(graph, inventory)
+    pipeline = pipeline_of(graph)
+    if pipeline is None:
+        return _step_work(whole, found.collectives, num_elements=found.num_local_parameters)
+    ranks = tuple(
+        _step_work(part.work, one.collectives, num_elements=one.num_local_parameters)
+        for part, one in zip(parts(graph, inventory), found.ranks, strict=True)
+    )
+    work = PipelineWork(
+        orders=pipeline.orders,
+        num_micro_batches=pipeline.num_micro_batches,
+        stages=tuple(_of_stage(work) for work in stage_works(graph, inventory)),
+        ranks=ranks,
+        message=message(pipeline, 1),
+    )
+    most = max(ranks, key=lambda one: one.matmul_flops)
+    return replace(most, not_modeled=tuple(_not_modeled(whole)), pipeline=work)
+
+
+def _of_stage(work: RankWork) -> StepWork:
+    """The forwards and backwards of one stage."""
+    around = {op.name for op in work.graph.step}
+    sent = (one for one in collectives(work, units=units(work)) if one.cause not in around)
+    return _step_work(work, tuple(sent), num_elements=0)
+
+
+def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: int) -> StepWork:
+    """The work of a rank with this many elements of parameters."""
+    after = {op.name for op in work.graph.step if isinstance(op, AllReduceGradients)}
     moved = traffic(work)
     return StepWork(
         dtype=work.compute_dtype,
         matmuls=_matmuls(work),
         attention=_attentions(work),
         traffic=moved,
-        collectives=tuple(one for one in found.collectives if one.cause not in after),
-        behind=tuple(one for one in found.collectives if one.cause in after),
+        collectives=tuple(one for one in sent if one.cause not in after),
+        behind=tuple(one for one in sent if one.cause in after),
         gathered_in_forward=_gathered_in_forward(work),
-        mesh=graph.mesh,
-        optimizer_elements=0 if work.offloads else found.num_local_parameters,
+        mesh=work.graph.mesh,
+        optimizer_elements=0 if work.offloads else num_elements,
         optimizer_bytes=_ELEMENT_BYTES * (1 + 2 * (1 + len(work.optimizer.state_names))),
         kernels=moved.kernels,
         tokens=work.tokens_per_step,
-        world_size=graph.world_size,
+        world_size=work.graph.world_size,
         not_modeled=tuple(_not_modeled(work)),
     )
 
@@ -172,7 +226,7 @@ def _products(work: RankWork, module: Module) -> Iterator[tuple[int, int, int]]:
 
 def _attentions(work: RankWork) -> AttentionWork:
     kept = kept_results(work)
-    least = forward = backward = 0.0
+    least = least_forward = forward = backward = 0.0
     for attention in work.inventory.attentions:
         seen, computed = _pairs(work, attention)
         width = attention.head_dim + (attention.value_dim or attention.head_dim)
@@ -180,10 +234,11 @@ def _attentions(work: RankWork) -> AttentionWork:
         each = 2.0 * width * heads * work.times
         is_again = work.region(attention.fqn) is not None and attention.fqn not in kept
         least += each * seen * (3 + is_again)
+        least_forward += each * seen
         forward += each * computed
         factor = 2.0 if work.attention.kind == "eager" else 2.5
         backward += each * computed * (factor + is_again)
-    return AttentionWork(least, (forward, backward))
+    return AttentionWork(least, least_forward, (forward, backward))
 
 
 def _pairs(work: RankWork, attention: Attention) -> tuple[float, float]:

@@ -66,7 +66,9 @@ def units(work: RankWork) -> tuple[Unit, ...]:
 def _groups(work: RankWork) -> Iterator[tuple[FullyShard, tuple[str, ...]]]:
     for op in work.graph.setup:
         if isinstance(op, FullyShard):
-            yield from ((op, group) for group in op.groups)
+            for group in op.groups:
+                if own := tuple(name for name in group if work.inventory.get(name) is not None):
+                    yield op, own
 
 
 def _compute_dtype(op: FullyShard, held: list[ParameterLayout]) -> DType:

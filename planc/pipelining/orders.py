@@ -87,6 +87,23 @@ def make_orders(
     )
 
 
+def schedule_of(orders: tuple[Order, ...], *, num_stages: int) -> Schedule | None:
+    """The schedule that makes these orders, the first of several; None if none does."""
+    stages_per_rank = num_stages // len(orders)
+    num_micro_batches = 1 + max(action.micro_batch for action in orders[0])
+    fitting = [Schedule.INTERLEAVED] if stages_per_rank > 1 else [Schedule.ONE_F_ONE_B, Schedule.GPIPE]
+    for schedule in fitting:
+        made = make_orders(
+            schedule,
+            num_ranks=len(orders),
+            stages_per_rank=stages_per_rank,
+            num_micro_batches=num_micro_batches,
+        )
+        if made == orders:
+            return schedule
+    return None
+
+
 def _rounds(num_micro_batches: int, *, num_ranks: int) -> list[int]:
     """Micro batches that pass one stage of a rank before its next: as even as possible, and few.
 

@@ -18,6 +18,8 @@ from planc.vocab import MeshDim
 def estimate_text(found: Estimate, *, device: Device | None = None, times: Times | None = None) -> str:
     """The convention, memory by part, communication by mesh dim, work, and time if a device is known."""
     sections = [convention_text(), memory_text(found, device=device), collectives_text(found)]
+    if found.ranks:
+        sections.insert(1, ranks_text(found))
     sections.append(f"WORK PER STEP\n{render_table([*_work_rows(found)], indent='  ')}")
     if times is not None:
         sections.append(times_text(times))
@@ -29,12 +31,33 @@ def convention_text() -> str:
     return "".join(f"{line}\n" for line in CONVENTION)
 
 
+def ranks_text(found: Estimate) -> str:
+    """A row for each pp rank. The other sections have, of each figure, that of the rank with the most."""
+    header = ("pp rank", "stages", "in flight", "parameters", "peak", "sent")
+    rows = [_rank_row(one) for one in found.ranks]
+    table = render_table(rows, header=header, right=(0, 2, 3, 4, 5), indent="  ")
+    return f"PIPELINE\n{table}  below, each figure is that of the pp rank with the most of it\n"
+
+
+def _rank_row(found: Estimate) -> tuple[str, ...]:
+    assert found.place is not None, "it is of a pipeline"
+    return (
+        str(found.place.pp_rank),
+        ", ".join(map(str, found.place.stages)),
+        str(found.place.in_flight),
+        needs.parameters_per_rank(found).number,
+        needs.peak_memory(found).text,
+        needs.sent_bytes(found).text,
+    )
+
+
 def memory_text(found: Estimate, *, device: Device | None = None) -> str:
     """Memory by part, the peak, its phase and, for a device, whether it fits."""
     rows = [_peak_row(found, name) for name, _ in found.memory.peak_parts]
     peak = found.memory.peak
     rows.append((peak.name, needs.peak_memory(found).text, _size(peak), peak.formula))
-    text = f"MEMORY PER RANK, at the peak, in {needs.peak_phase(found).text}\n"
+    whose = "PER RANK" if found.place is None else f"OF PP RANK {found.place.pp_rank}"
+    text = f"MEMORY {whose}, at the peak, in {needs.peak_phase(found).text}\n"
     text += render_table(rows, right=(1,), indent="  ")
     if elsewhere := [*_elsewhere(found)]:
         text += "  not in the peak (other phases, or host memory), each at its own maximum:\n"
@@ -138,6 +161,16 @@ def _listed(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
     return [{**asdict(one), "over": list(one.over), "sent_bytes": one.sent_bytes} for one in collectives]
 
 
+def _rank_data(found: Estimate) -> dict[str, Any]:
+    assert found.place is not None, "it is of a pipeline"
+    return {
+        **asdict(found.place),
+        "num_parameters": found.num_local_parameters,
+        "memory": memory_data(found),
+        "collectives": collectives_data(found),
+    }
+
+
 def estimate_data(
     found: Estimate, *, device: Device | None = None, times: Times | None = None
 ) -> dict[str, Any]:
@@ -154,6 +187,8 @@ def estimate_data(
             "executed_per_rank": found.flops.executed_per_rank,
         },
     }
+    if found.ranks:
+        document["ranks"] = [_rank_data(one) for one in found.ranks]
     if found.comparison is not None:
         document["comparison"] = {
             "every_steps": found.comparison.every_steps,

@@ -71,6 +71,8 @@ def _expected_rows(step: StepWork, found: StepExpectation) -> Iterator[tuple[str
     if found.replicas_seconds:
         yield "replicas", format_seconds(found.replicas_seconds), "gradients sent after backward"
     yield "optimizer", format_seconds(found.optimizer_seconds), _optimizer(step)
+    if step.pipeline is not None:
+        yield "bubble", format_seconds(found.bubble_seconds), "the busiest pp rank waits for others"
     interval = f"{format_seconds(found.fast_seconds)} to {format_seconds(found.slow_seconds)}"
     yield "step", times.expected_step_seconds(found).text, f"{interval}; the largest part is {found.limit}"
     slow, fast = times.slow_tokens_per_second(step, found), times.fast_tokens_per_second(step, found)
@@ -80,7 +82,8 @@ def _expected_rows(step: StepWork, found: StepExpectation) -> Iterator[tuple[str
 
 
 def _bound_rows(step: StepWork, bound: StepBound) -> Iterator[tuple[str, str, str]]:
-    yield "compute", format_seconds(bound.compute_seconds), "FLOPs over the peak"
+    waits = ", and waits for other stages" if step.pipeline is not None else ""
+    yield "compute", format_seconds(bound.compute_seconds), f"FLOPs over the peak{waits}"
     yield "links", format_seconds(bound.link_seconds), "sent within a node"
     yield "network", format_seconds(bound.network_seconds), "sent between nodes, by all adapters of the group"
     if bound.replicas_seconds:

@@ -38,7 +38,10 @@ LAW: dict[str, tuple[str, ...]] = {
     "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources", "pipelining"),
     "lower": ("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema", "pipelining"),
     "plain_pytorch": ("vocab", "hub", "styles", "graph", "modeling.placed_draws"),
-    "estimate": ("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
+    "estimate": (
+        *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
+        "pipelining",
+    ),
     "solve": (
         *("source", "vocab", "diagnostics", "styles", "plan", "layouts", "checks", "estimate.result"),
         "inventory.schema",
@@ -68,7 +71,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
-        *("api", "inventory.schema"),
+        *("api", "inventory.schema", "pipelining"),
     ),
     "tune": (
         *(

@@ -6,7 +6,7 @@ import pytest
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import _Action
 
-from planc.pipelining.orders import Order, Schedule, make_orders
+from planc.pipelining.orders import Order, Schedule, make_orders, schedule_of
 from planc.pipelining.simulate import Simulation, simulate
 
 SIZES = (1, 2, 3, 4, 8)
@@ -117,6 +117,19 @@ def test_interleaved_is_that_of_torch(pp: int, v: int, m: int) -> None:
             assert [str(action) for action in order] == computations(
                 theirs._calculate_single_rank_operations(rank)
             )
+
+
+@pytest.mark.parametrize(("schedule", "pp", "v", "m"), SHAPES)
+def test_a_schedule_is_known_by_its_orders(schedule: Schedule, pp: int, v: int, m: int) -> None:
+    orders = orders_of(schedule, pp, v, m)
+    found = schedule_of(orders, num_stages=pp * v)
+    # On one rank, and for one micro batch, GPipe orders nothing differently.
+    assert found is schedule or orders == orders_of(Schedule.ONE_F_ONE_B, pp, v, m)
+
+
+def test_other_orders_are_of_no_schedule() -> None:
+    first, *others = orders_of(Schedule.ONE_F_ONE_B, 2, 1, 4)
+    assert schedule_of((first[::-1], *others), num_stages=2) is None
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,8 @@ import pytest
 from planc.cli.main import main
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.show.pipeline import MAX_CELLS, pipeline_data, pipeline_text
-from tests.plans import TINY, checked, write_plan
-
-
-def pipelined(folder: Path, *, pp: int, schedule: str, micro_batches: int) -> Path:
-    """The tiny model's four layers over `pp` ranks."""
-    edits = [
-        ("  dp_shard = size\n  tp = 2\n", f"  pp = {pp}\n"),
-        ("tensor_parallel on tp {\n  auto\n}", f"pipeline on pp {{\n  schedule = {schedule}\n}}"),
-        ('fsdp on dp_shard {\n  "model.layers.*" -> unit\n}\n', ""),
-        ("  steps = 10", f"  steps = 10\n  tokens_per_step = {64 * micro_batches}"),
-    ]
-    return write_plan(folder, text=TINY.replace("param size: int = 2\n", ""), edits=edits)
+from tests.pipelining.tiny import pipelined
+from tests.plans import checked
 
 
 def pipeline_in(path: Path) -> Pipeline:

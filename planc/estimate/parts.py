@@ -1,0 +1,124 @@
+"""The parts of a model that the pp ranks of a pipeline have, and what micro batches in flight keep.
+
+A part is a model by itself: the modules of a rank's stages, with those around them that own no parameters.
+All formulas read it as they read a whole one. The last stage alone has logits, and so a vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from planc.estimate.activations import activations, document_bias_bytes, loss
+from planc.estimate.rank_work import RankWork, rank_work
+from planc.estimate.result import Collective, Kind
+from planc.graph.graph import Graph
+from planc.graph.pipeline import Pipeline, pipeline_of
+from planc.inventory.schema import Inventory, Module
+from planc.pipelining.orders import Direction, Order, rank_of
+from planc.record import record
+
+SENDS = "pipeline.send"
+"""The cause of messages between stages."""
+
+
+@record
+class Part:
+    """What one pp rank has and does in a step."""
+
+    rank: int
+    stages: tuple[int, ...]
+    work: RankWork
+    """Of all of its stages."""
+    in_flight: int
+    """The most micro batches whose forward is done and whose backward is not, of all of its stages."""
+    kept_bytes: int
+    """The most that they keep for their backwards, together, without the loss of one of them."""
+    sends: Collective
+    """Hidden states to the stages after its own, and gradients to those before."""
+
+
+def parts(graph: Graph, inventory: Inventory) -> tuple[Part, ...]:
+    """The parts of all pp ranks; none without a pipeline."""
+    pipeline = pipeline_of(graph)
+    if pipeline is None:
+        return ()
+    works = stage_works(graph, inventory)
+    return tuple(_part(graph, inventory, pipeline, works, rank) for rank in range(pipeline.num_ranks))
+
+
+def stage_works(graph: Graph, inventory: Inventory) -> tuple[RankWork, ...]:
+    """The work of each stage by itself; none without a pipeline."""
+    pipeline = pipeline_of(graph)
+    if pipeline is None:
+        return ()
+    return tuple(
+        rank_work(graph, _restricted(inventory, pipeline, {stage})) for stage in range(pipeline.num_stages)
+    )
+
+
+def message(pipeline: Pipeline, count: int) -> Collective:
+    """Micro batches' hidden states, or their gradients, between two stages."""
+    split = pipeline.split
+    num_bytes = prod(split.shape) * split.dtype.size_bytes
+    return Collective(split.over, pipeline.num_ranks, Kind.SEND, SENDS, count, num_bytes)
+
+
+def _part(
+    graph: Graph, inventory: Inventory, pipeline: Pipeline, works: tuple[RankWork, ...], rank: int
+) -> Part:
+    last = pipeline.num_stages - 1
+    own = tuple(stage for stage in range(last + 1) if rank_of(stage, num_ranks=pipeline.num_ranks) == rank)
+    of_loss = {stage: _loss_bytes(works[stage]) for stage in own}
+    kept = {
+        stage: activations(works[stage]).kept + document_bias_bytes(works[stage]) + of_loss[stage]
+        for stage in own
+    }
+    order = pipeline.orders[rank]
+    num_neighbors = sum((stage > 0) + (stage < last) for stage in own)
+    return Part(
+        rank=rank,
+        stages=own,
+        work=works[rank] if own == (rank,) else rank_work(graph, _restricted(inventory, pipeline, set(own))),
+        in_flight=_most(order, dict.fromkeys(own, 1)),
+        kept_bytes=_most(order, kept) - max(of_loss.values()),
+        sends=message(pipeline, num_neighbors * pipeline.num_micro_batches),
+    )
+
+
+def _loss_bytes(work: RankWork) -> int:
+    """What a loss keeps for its backward: log-probabilities, or the gradients of its chunks."""
+    found = loss(work)
+    return found.gradients if work.loss_chunks > 1 else found.wide
+
+
+def _most(order: Order, sizes: Mapping[int, int]) -> int:
+    """The largest sum over the stages' micro batches in flight."""
+    now = most = 0
+    for action in order:
+        now += sizes[action.stage] * (1 if action.direction is Direction.FORWARD else -1)
+        most = max(most, now)
+    return most
+
+
+def _restricted(inventory: Inventory, pipeline: Pipeline, own: set[int]) -> Inventory:
+    """The modules that ranks with these stages have."""
+    others = tuple(
+        f"{name}." for stage, names in enumerate(pipeline.split.stages) if stage not in own for name in names
+    )
+    names = {module.fqn for module in inventory.modules if not f"{module.fqn}.".startswith(others)}
+    ties = (tuple(fqn for fqn in tie if fqn.rpartition(".")[0] in names) for tie in inventory.ties)
+    return replace(
+        inventory,
+        modules=tuple(_among(module, names) for module in inventory.modules if module.fqn in names),
+        attentions=tuple(one for one in inventory.attentions if one.fqn in names),
+        ties=tuple(tie for tie in ties if len(tie) > 1),
+        vocab_size=inventory.vocab_size if pipeline.split.head in names else 0,
+    )
+
+
+def _among(module: Module, names: set[str]) -> Module:
+    """The module, reading only from others of its part."""
+    sources = tuple(name for name in module.sources if name in names)
+    return module if sources == module.sources else replace(module, sources=sources)

@@ -1,0 +1,152 @@
+"""The estimate of a pipeline: every pp rank's part, its micro batches in flight, and the simulated step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.api import Checked
+from planc.cli.main import main
+from planc.devices.hardware import DEVICES
+from planc.estimate.activations import activations, loss
+from planc.estimate.bound import step_bound
+from planc.estimate.estimate import estimate, estimated_facts
+from planc.estimate.expectation import step_expectation
+from planc.estimate.parts import Part, parts
+from planc.estimate.rank_work import rank_work
+from planc.estimate.result import Estimate, Kind
+from planc.estimate.step_work import StepWork, step_work
+from tests.pipelining.tiny import pipelined
+from tests.plans import checked
+
+H100 = DEVICES["h100"]
+SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)")
+HIDDEN_BYTES = 64 * 128 * 4
+"""One micro batch between two stages: tokens, features, float32."""
+
+
+def plan(folder: Path, **pipeline: Any) -> Checked:
+    return checked(pipelined(folder, **pipeline))
+
+
+def parts_of(found: Checked) -> tuple[Part, ...]:
+    assert found.graph is not None and found.inventory is not None
+    return parts(found.graph, found.inventory)
+
+
+def estimate_of(found: Checked) -> Estimate:
+    assert found.graph is not None and found.inventory is not None
+    return estimate(found.graph, found.inventory)
+
+
+def work_of(found: Checked) -> StepWork:
+    assert found.graph is not None and found.inventory is not None
+    return step_work(found.graph, found.inventory, estimate_of(found))
+
+
+@pytest.mark.parametrize(("pp", "schedule"), [(2, "gpipe"), (4, "gpipe"), (2, SCHEDULES[2])])
+def test_ranks_have_the_model_together(tmp_path: Path, pp: int, schedule: str) -> None:
+    whole = estimate_of(plan(tmp_path, pp=1))
+    split = estimate_of(plan(tmp_path, pp=pp, schedule=schedule))
+    assert len(split.ranks) == pp
+    assert sum(one.num_local_parameters for one in split.ranks) == whole.num_local_parameters
+    for name in ("parameters", "gradients", "optimizer"):
+        own = [one.memory.part(name).num_bytes for one in split.ranks]
+        assert sum(own) == whole.memory.part(name).num_bytes
+    assert split.flops == replace(whole.flops, world_size=pp)
+
+
+@pytest.mark.parametrize("more", ["", 'activation_checkpoint {\n  "model.layers.*" -> full\n}\n'])
+def test_stages_keep_what_the_whole_model_keeps(tmp_path: Path, more: str) -> None:
+    found = plan(tmp_path, pp=1, more=more)
+    assert found.graph is not None and found.inventory is not None
+    whole = activations(rank_work(found.graph, found.inventory)).kept
+    alone = parts_of(plan(tmp_path, pp=4, micro_batches=1, more=more))
+    assert sum(part.kept_bytes for part in alone) == whole
+
+
+def test_ranks_keep_as_much_as_they_have_in_flight(tmp_path: Path) -> None:
+    """A loss in flight keeps its log-probabilities, [tokens, vocabulary] in float32."""
+    one = [part.kept_bytes for part in parts_of(plan(tmp_path, pp=4, micro_batches=1))]
+    gpipe = parts_of(plan(tmp_path, pp=4, schedule="gpipe", micro_batches=8))
+    assert [part.kept_bytes for part in gpipe[:3]] == [8 * kept for kept in one[:3]]
+    assert gpipe[3].kept_bytes == 8 * one[3] + 7 * 64 * 260 * 4
+    eager = parts_of(plan(tmp_path, pp=4, micro_batches=8))
+    assert [part.kept_bytes for part in eager] == [4 * one[0], 3 * one[1], 2 * one[2], one[3]]
+    interleaved = parts_of(plan(tmp_path, pp=2, schedule=SCHEDULES[2], micro_batches=8))
+    # The first rank has stages 0 and 2. It holds three micro batches of its first stage, two of its other.
+    assert interleaved[0].in_flight == 5
+    assert interleaved[0].kept_bytes == max(3 * one[0] + 2 * one[2], 4 * one[0] + one[2])
+
+
+def test_only_the_last_stage_has_a_loss(tmp_path: Path) -> None:
+    found = [loss(part.work).tensors for part in parts_of(plan(tmp_path, pp=4))]
+    assert found[:3] == [0, 0, 0]
+    assert found[3] == 3 * 64 * 260 * 4
+
+
+def test_expectations_are_of_the_worst_rank(tmp_path: Path) -> None:
+    found = estimate_of(plan(tmp_path, pp=4, micro_batches=8))
+    peaks = [one.memory.peak.num_bytes for one in found.ranks]
+    assert found.memory.peak.num_bytes == max(peaks) == peaks[0] > peaks[3]
+    facts = estimated_facts(found)
+    assert facts["peak_memory"] == max(peaks)
+    assert facts["parameters_per_rank"] == max(one.num_local_parameters for one in found.ranks)
+    assert facts["sent_bytes_per_step"] == max(one.sent_bytes() for one in found.ranks)
+
+
+@pytest.mark.parametrize(
+    ("pp", "schedule", "neighbors"), [(4, "gpipe", [1, 2, 2, 1]), (2, SCHEDULES[2], [3, 3])]
+)
+def test_stages_send_to_their_neighbors(tmp_path: Path, pp: int, schedule: str, neighbors: list[int]) -> None:
+    found = estimate_of(plan(tmp_path, pp=pp, schedule=schedule, micro_batches=8))
+    for one, number in zip(found.ranks, neighbors, strict=True):
+        (sent,) = (each for each in one.collectives if each.kind is Kind.SEND)
+        assert (sent.count, sent.input_bytes) == (8 * number, HIDDEN_BYTES)
+
+
+@pytest.mark.parametrize(("schedule", "micro_batches"), [*product(SCHEDULES, (2, 8))])
+def test_the_bound_is_below_the_expectation(tmp_path: Path, schedule: str, micro_batches: int) -> None:
+    work = work_of(plan(tmp_path, schedule=schedule, micro_batches=micro_batches))
+    bound, expected = step_bound(work, H100), step_expectation(work, H100)
+    assert bound is not None and expected is not None and work.pipeline is not None
+    assert bound.step_seconds < expected.fast_seconds < expected.step_seconds < expected.slow_seconds
+    # Every rank computes its own part at the peak, and the first waits at least for that of the others.
+    flops = [rank.matmul_flops + rank.attention.least for rank in work.pipeline.ranks]
+    assert bound.compute_seconds >= max(flops) / (H100.peak_flops or 1) * 2
+    parts = expected.compute_seconds + expected.exposed_seconds + expected.optimizer_seconds
+    assert expected.step_seconds == pytest.approx(parts + expected.bubble_seconds)
+
+
+def test_one_micro_batch_takes_the_time_of_all_stages(tmp_path: Path) -> None:
+    """Nothing overlaps: the bound is the sum over stages, with a message each way between two of them."""
+    work = work_of(plan(tmp_path, pp=4, micro_batches=1))
+    assert work.pipeline is not None
+    flops = sum(rank.matmul_flops + rank.attention.least for rank in work.pipeline.ranks)
+    found = step_bound(work, H100, devices_per_node=8)
+    assert found is not None and H100.peak_flops and H100.link_bandwidth
+    # float32 computes at half the peak, as TensorFloat-32; the first rank ends last.
+    expected = 2 * flops / H100.peak_flops + 6 * HIDDEN_BYTES / H100.link_bandwidth
+    assert found.compute_seconds == pytest.approx(expected)
+
+
+def test_the_command_prints_every_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(pipelined(tmp_path, pp=4, micro_batches=8))
+    assert main(["estimate", path, "--gpu", "h100"]) == 0
+    text = capsys.readouterr().out
+    assert "MEMORY OF PP RANK 0, at the peak" in text
+    assert "  below, each figure is that of the pp rank with the most of it\n" in text
+    assert "the busiest pp rank waits for others" in text
+    assert main(["estimate", path, "--output-format", "json"]) == 0
+    ranks = json.loads(capsys.readouterr().out)["ranks"]
+    assert [(rank["pp_rank"], rank["stages"], rank["in_flight"]) for rank in ranks] == [
+        (0, [0], 4),
+        (1, [1], 3),
+        (2, [2], 2),
+        (3, [3], 1),
+    ]
