@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import (
+    Accumulate,
     ClipGradients,
     Evaluate,
     InitWeights,
@@ -25,6 +27,7 @@ from planc.graph.ops import (
     SaveCheckpoint,
     StepOptimizer,
 )
+from planc.pipelining.orders import Action
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Evaluation, Observer, SaveTimes, StepMetrics
@@ -37,6 +40,8 @@ from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.session import Paths, Session
 
+K = TypeVar("K")
+T = TypeVar("T")
 Digests = dict[str, str]
 BeforeOp = Callable[[Session, Op, Position], None]
 
@@ -88,27 +93,33 @@ class Recorder:
         if self.before_op is not None:
             self.before_op(self.session, op, position)
         if isinstance(op, StepOptimizer):
-            rates = {float(group["lr"]) for group in self.session.optimizer.param_groups}
-            self.record.learning_rates.append(tuple(sorted(rates)))
+            rates = {float(group["lr"]): None for group in self.session.optimizer.param_groups}
+            self.record.learning_rates.append(tuple(sorted(of_all_stages(self.session, rates))))
         if isinstance(op, ClipGradients) and position.step == 1:
             parameters = dict(self.session.model.named_parameters())
             found = {name: p.grad for name, p in parameters.items() if p.grad is not None}
             packings = packings_of(self.session.model)
             self.record.blocks |= local_digests(found, prefix="gradient of ")
-            self.record.gradients = whole_tensors(found, packings)
+            self.record.gradients = of_all_stages(self.session, whole_tensors(found, packings))
         self.backend.execute(op, position)
         if isinstance(op, InitWeights | LoadWeights):
             whole = whole_tensors(
                 dict(self.session.model.named_parameters()), packings_of(self.session.model)
             )
-            self.record.initial = {name: digest(tensor) for name, tensor in whole.items()}
+            self.record.initial = of_all_stages(self.session, digests(whole))
             buffers = whole_tensors(dict(self.session.model.named_buffers()), {})
-            self.record.buffers = {name: digest(tensor) for name, tensor in buffers.items()}
+            self.record.buffers = of_all_stages(self.session, digests(buffers))
         step = self.completed_steps() if isinstance(op, ResumeCheckpoint) else position.step
         if isinstance(op, ResumeCheckpoint | SaveCheckpoint) and step:
             state = TrainingState(self.session.model, self.session.optimizer)
             whole = whole_tensors(named_tensors(state), named_packings(state))
-            self.record.states[step] = {name: digest(tensor) for name, tensor in whole.items()}
+            self.record.states[step] = of_all_stages(self.session, digests(whole))
+
+    def order_of(self, op: Accumulate) -> Sequence[Action]:
+        return self.backend.order_of(op)
+
+    def finish_order(self) -> None:
+        self.backend.finish_order()
 
     def completed_steps(self) -> int:
         return self.backend.completed_steps()
@@ -179,7 +190,7 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
     record.metrics = metrics.steps
     parameters = dict(session.model.named_parameters())
     record.blocks |= local_digests(parameters, prefix="final ")
-    record.final = whole_tensors(parameters, packings_of(session.model))
+    record.final = of_all_stages(session, whole_tensors(parameters, packings_of(session.model)))
     if rank != 0:
         record.gradients, record.final = {}, {}
     dist.destroy_process_group()
@@ -203,6 +214,15 @@ def whole_tensors(
     return {name: tensor.clone() if tensor.is_cpu else tensor.cpu() for name, tensor in whole.items()}
 
 
+def of_all_stages(session: Session, found: Mapping[K, T]) -> dict[K, T]:
+    """What the stages of a pipeline have, together: without one, what is found. All ranks must call it."""
+    if session.pipeline is None:
+        return dict(found)
+    parts: list[Any] = [None] * session.pipeline.num_ranks
+    dist.all_gather_object(parts, dict(found), group=session.pipeline.activations)
+    return {name: one for part in parts for name, one in part.items()}
+
+
 def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefix: str) -> Digests:
     """Digests of local blocks, by name and by this rank's place along the mesh dims that shard them.
 
@@ -221,6 +241,10 @@ def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefi
             place, tensor = " ".join(sharded), tensor.to_local()
         found[f"{prefix}{name} [{place}]"] = digest(tensor)
     return found
+
+
+def digests(tensors: Mapping[str, Tensor]) -> Digests:
+    return {name: digest(tensor) for name, tensor in tensors.items()}
 
 
 def digest(tensor: Tensor) -> str:

@@ -49,11 +49,17 @@ _STARCODER: Mapping[str, Any] = {
     "embedding_dropout": 0.0,
     "attention_dropout": 0.0,
 }
+_DEEP: Mapping[str, Any] = {**_STARCODER, "num_hidden_layers": 8, "hidden_size": 64, "intermediate_size": 88}
 _LLAMA: Mapping[str, Any] = {**_SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-MODELS: Mapping[str, Mapping[str, Any]] = {"float64": _STARCODER, "float32": _LLAMA, "bfloat16": _LLAMA}
-"""The model that is run in each dtype. A Llama's norms square in float32 whatever the dtype; Starcoder 2 has
-PyTorch's layer norms, and nothing of it but rotary tables is computed in less than float64. Its linear layers
-have biases."""
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "float64": _STARCODER,
+    "float64-deep": _DEEP,
+    "float32": _LLAMA,
+    "bfloat16": _LLAMA,
+}
+"""The model that is run in each dtype, and in pipelines. A Llama's norms square in float32 whatever the
+dtype; Starcoder 2 has PyTorch's layer norms, and nothing of it but rotary tables is computed in less than
+float64. Its linear layers have biases."""
 _LINEAR: Mapping[str, tuple[str, str]] = {
     "starcoder2": ("c_fc", "c_proj"),
     "llama": ("{gate,up}_proj", "down_proj"),
@@ -62,6 +68,7 @@ _LINEAR: Mapping[str, tuple[str, str]] = {
 
 CONTEXTS = ("ring headtail", "ring none", "allgather headtail", "allgather none", "ulysses none")
 RECOMPUTATIONS = ("none", "selective", "full")
+SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,7 @@ class Mesh:
     dp_shard: int
     cp: int
     tp: int
+    pp: int = 1
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -103,6 +111,8 @@ class Cell:
     num_micro_steps: int = 1
     recomputation: str = "none"
     dtype: str = "float64"
+    schedule: str = ""
+    """Of a pipeline: each of its micro-batches is one sequence a rank of dp."""
 
     @property
     def name(self) -> str:
@@ -114,6 +124,7 @@ class Cell:
             self.context,
             f"{self.num_micro_steps} micro steps" if self.num_micro_steps > 1 else "",
             f"recompute {self.recomputation}" if self.recomputation != "none" else "",
+            self.schedule,
             self.dtype,
         )
         return ", ".join(part for part in parts if part)
@@ -124,13 +135,19 @@ class Cell:
 
     @property
     def global_batch(self) -> int:
-        return max(MIN_GLOBAL_BATCH, self.dp_size * self.num_micro_steps)
+        sequences = self.dp_size * self.num_micro_steps
+        return sequences if self.schedule else max(MIN_GLOBAL_BATCH, sequences)
+
+    @property
+    def model(self) -> str:
+        """The folder of its config."""
+        return "float64-deep" if self.schedule else self.dtype
 
 
 def meshes(world_size: int) -> Iterator[Mesh]:
-    """Every factorisation of a number of ranks, a power of two, over the mesh dims."""
+    """Every factorisation of a number of ranks, a power of two, over the mesh dims but pp."""
     powers = [2**power for power in range(world_size.bit_length())]
-    for sizes in product(powers, repeat=len(fields(Mesh))):
+    for sizes in product(powers, repeat=len(fields(Mesh)) - 1):
         if prod(sizes) == world_size:
             yield Mesh(*sizes)
 
@@ -142,6 +159,30 @@ def full_product(mesh: Mesh) -> Iterator[Cell]:
     contexts = CONTEXTS if mesh.cp > 1 else ("",)
     for axes in product(whole, over_tp, over_tp, contexts, (1, 4), RECOMPUTATIONS):
         yield Cell(mesh, *axes)
+
+
+def pipelines(mesh: Mesh) -> Iterator[Cell]:
+    """Every way to run a mesh with pp: fewer micro-batches than ranks, as many, and no multiple of them."""
+    over_tp = (True, False) if mesh.tp > 1 else (False,)
+    numbers = (mesh.pp // 2, mesh.pp, mesh.pp + mesh.pp // 2)
+    for is_sharded, times, recomputation, schedule in product(over_tp, numbers, RECOMPUTATIONS, SCHEDULES):
+        yield Cell(
+            mesh,
+            whole_replicas=mesh.may_be_whole,
+            sequence_parallel=is_sharded,
+            loss_parallel=is_sharded,
+            num_micro_steps=times,
+            recomputation=recomputation,
+            schedule=schedule,
+        )
+
+
+@cache
+def pipeline_cells(pp: int) -> tuple[Cell, ...]:
+    """All float64 cells with pp 2; with pp 4, enough that every two values meet on some mesh."""
+    beside = ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2))
+    every = tuple(cell for sizes in beside for cell in pipelines(Mesh(*sizes, pp=pp)))
+    return every if pp == 2 else _covering(every)
 
 
 @cache
@@ -181,7 +222,7 @@ def plan_text(cell: Cell) -> str:
     mesh = "\n".join(f"  {mesh_dim} = {size}" for mesh_dim, size in cell.mesh.sizes.items())
     micro_batch = cell.global_batch // cell.dp_size // cell.num_micro_steps
     blocks = [
-        f'model {{\n  hf = "{cell.dtype}"\n  seed = {SEED}\n  dtype = {cell.dtype}\n}}',
+        f'model {{\n  hf = "{cell.model}"\n  seed = {SEED}\n  dtype = {cell.dtype}\n}}',
         f"mesh {{\n{mesh}\n}}",
         f'data {{\n  source = text("{CORPUS}")\n  sequence_length = {SEQUENCE_LENGTH}\n'
         f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n}}",
@@ -192,6 +233,8 @@ def plan_text(cell: Cell) -> str:
     ]
     if not cell.whole_replicas:
         blocks.append('fsdp on dp_shard, cp {\n  replicate_on = dp_replicate\n  "model.layers.*" -> unit\n}')
+    if cell.schedule:
+        blocks.append(f"pipeline on pp {{\n  schedule = {cell.schedule}\n}}")
     if cell.mesh.tp > 1:
         blocks.append(f"tensor_parallel on tp {{\n{_tensor_parallel_rules(cell)}}}")
     if cell.context:
@@ -205,7 +248,7 @@ def plan_text(cell: Cell) -> str:
 
 def _tensor_parallel_rules(cell: Cell) -> str:
     head_output = "Shard(-1)" if cell.loss_parallel else "Replicate()"
-    enters, leaves = _LINEAR[MODELS[cell.dtype]["model_type"]]
+    enters, leaves = _LINEAR[MODELS[cell.model]["model_type"]]
     sums = f'["model.layers.*.self_attn.o_proj", "model.layers.*.mlp.{leaves}"]'
     rules = [
         '"model.layers.*.self_attn.{q,k,v}_proj" -> colwise',

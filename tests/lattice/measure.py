@@ -100,7 +100,7 @@ def measure(group: Sequence[Cell], *, workspace: Path, before_op: BeforeOp | Non
         return
     for cell, records in by_cell:
         plan, _ = compile_cell(cell, workspace=workspace)
-        training = _training(cell.dtype, cell.global_batch, plan.optimizer, workspace=workspace)
+        training = _training(cell.model, cell.dtype, cell.global_batch, plan.optimizer, workspace=workspace)
         yield compare(cell, records, training)
 
 
@@ -130,12 +130,14 @@ def _free_ports(count: int) -> list[int]:
 
 
 @cache
-def _training(dtype: str, global_batch: int, optimizer: OptimizerSpec, *, workspace: Path) -> Training:
-    """The training in one process that every cell of a dtype and a global batch must repeat."""
+def _training(
+    model: str, dtype: str, global_batch: int, optimizer: OptimizerSpec, *, workspace: Path
+) -> Training:
+    """The training in one process that every cell of a model and a global batch must repeat."""
     data = DataSpec(TextSource((cells.CORPUS,)), "bytes", cells.SEQUENCE_LENGTH, cells.SHUFFLE_SEED)
     recipe = Recipe(
         base=workspace,
-        model=dtype,
+        model=model,
         seed=cells.SEED,
         dtype=dtype,
         data=data,

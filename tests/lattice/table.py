@@ -24,6 +24,8 @@ from tests.lattice.cells import (
     full_product,
     make_workspace,
     narrow_cells,
+    pipeline_cells,
+    pipelines,
 )
 from tests.lattice.measure import LIMITS, Row, measure_all
 
@@ -40,6 +42,10 @@ and loss parallelism on and off (over tp), ring and all-gather attention with he
 (over cp), 1 and 4 micro steps, recomputation none, selective and full. On 4 ranks their full product is run;
 on 1 and 2 ranks as many cells of each mesh as it takes for every two values of two axes to meet, and on 8
 ranks as many as that takes with the mesh as one more axis. cells.py has the models.
+
+Pipelines have 8 layers, and stages next to each of FSDP, whole replicas, tensor and sequence parallelism. The
+axes are the schedule, recomputation, and the number of micro-batches: half the ranks of pp, as many, and half
+more.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
@@ -47,7 +53,8 @@ _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", ""
 def parts() -> Mapping[str, tuple[Cell, ...]]:
     """Every cell that is run, by the part of the lattice that it belongs to."""
     narrow = {f"{dtype}, a sample": narrow_cells(dtype) for dtype in ("float32", "bfloat16")}
-    return {_title(world_size): cells(world_size) for world_size in WORLD_SIZES} | narrow
+    pipelined = {f"float64, pipelines of {pp} ranks": pipeline_cells(pp) for pp in (2, 4)}
+    return {_title(world_size): cells(world_size) for world_size in WORLD_SIZES} | pipelined | narrow
 
 
 def _title(world_size: int) -> str:
@@ -105,7 +112,7 @@ def _heading(name: str, found: Sequence[Cell]) -> Iterator[str]:
 
 
 def _num_cells(mesh: Mesh) -> int:
-    return sum(1 for _ in full_product(mesh))
+    return sum(1 for _ in (full_product(mesh) if mesh.pp == 1 else pipelines(mesh)))
 
 
 def _line(mesh: Mesh, rows: Sequence[Row]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lattice.cells import (
+    SCHEDULES,
     WORLD_SIZES,
     Cell,
     Mesh,
@@ -32,6 +33,16 @@ QUICK = (
     Cell(CP_TP, sequence_parallel=True, context="allgather none", recomputation="selective"),
     Cell(Mesh(1, 2, 2, 2), sequence_parallel=True, loss_parallel=True, context="ring headtail"),
     Cell(CP_TP, sequence_parallel=True, context="ring none", recomputation="selective", dtype="float32"),
+    Cell(Mesh(2, 1, 1, 1, pp=2), whole_replicas=True, num_micro_steps=1, schedule="gpipe"),
+    Cell(Mesh(1, 1, 1, 1, pp=4), num_micro_steps=6, schedule="one_f_one_b", recomputation="full"),
+    Cell(Mesh(1, 2, 1, 1, pp=2), num_micro_steps=3, schedule=SCHEDULES[2], recomputation="selective"),
+    Cell(
+        Mesh(1, 1, 1, 2, pp=2),
+        sequence_parallel=True,
+        loss_parallel=True,
+        num_micro_steps=3,
+        schedule=SCHEDULES[2],
+    ),
 )
 
 

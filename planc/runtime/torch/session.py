@@ -228,6 +228,10 @@ class Session:
         """This rank's place along a mesh dim."""
         return self.submesh(mesh_dim).get_local_rank()
 
+    def held(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of some modules or parameters that are on this rank: all of them, without a pipeline."""
+        return tuple(name for name in names if self.pipeline is None or self.pipeline.has(name))
+
     @property
     def dp_rank(self) -> int:
         """This rank's place among the ranks that see different samples."""

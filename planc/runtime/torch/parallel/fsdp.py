@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+from torch import nn
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import (
 from planc.graph.ops import FullyShard
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.mesh import fsdp_mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 
@@ -35,7 +37,7 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
     offload = CPUOffloadPolicy(pin_memory=is_pinned) if op.cpu_offload else OffloadPolicy()
     # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    for group in op.groups:
+    for group in filter(None, map(session.held, op.groups)):
         modules = [session.model.get_submodule(fqn) for fqn in group]
         target = modules if len(modules) > 1 else modules[0]
         fully_shard(
@@ -49,3 +51,20 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def set_sync_of_stage(model: nn.Module, pipeline: Pipeline, position: Position) -> None:
+    """Let a backward reduce the gradients of its stage's units, if it is the stage's last of a step.
+
+    What no stage's modules contain belongs to the first or the last stage: the root has embeddings or head.
+    """
+    if not isinstance(model, FSDPModule):
+        return
+    # A rank's first stage is the last one that a micro-batch's gradients reach.
+    model.set_is_last_backward(position.is_last_micro_step and position.stage == pipeline.own[0])
+    has_rest = position.stage == 0 or pipeline.is_last(position.stage)
+    for name, module in model.named_modules():
+        if isinstance(module, FSDPModule):
+            stage = pipeline.stage_of(name)
+            if stage == position.stage or (stage is None and has_rest):
+                module.set_requires_gradient_sync(position.is_last_micro_step, recurse=False)

@@ -14,7 +14,7 @@ def share_heads(session: Session, op: ShareHeads, position: Position) -> None:
     """Divide the attributes by which the code of attentions counts its heads, and cut arguments by head."""
     (mesh_dim,) = op.over
     mesh = session.submesh(mesh_dim)
-    for fqn in op.modules:
+    for fqn in session.held(op.modules):
         attention = session.model.get_submodule(fqn)
         for paths, number in _divisors(op, num_ranks=mesh.size()):
             for path in paths:

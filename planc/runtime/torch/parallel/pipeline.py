@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class Hidden:
     """One micro-batch's hidden states at a stage; None where it has no neighbor."""
 
+    stage: int
     received: Tensor | None = None
     sent: Tensor | None = None
 
@@ -40,8 +41,8 @@ class Pipeline:
     rank: int
     activations: ProcessGroup
     gradients: ProcessGroup
-    now: Hidden = field(default_factory=Hidden)
-    """Of the forward under way."""
+    now: Hidden = field(default_factory=lambda: Hidden(0))
+    """Of the forward or backward under way."""
     in_flight: dict[tuple[int, int], tuple[Hidden, Tensor | None]] = field(default_factory=dict)
     """By stage and micro-batch: its hidden states, and its loss if it has one."""
     gradient: Tensor | None = None
@@ -54,14 +55,21 @@ class Pipeline:
         return len(self.op.stages)
 
     @property
-    def own(self) -> Sequence[int]:
+    def own(self) -> range:
         """The stages of this rank."""
         return range(self.rank, self.num_stages, self.num_ranks)
 
-    def owns(self, name: str) -> bool:
-        """Whether a parameter belongs to this rank's stages."""
-        own = (module for stage in self.own for module in self.op.stages[stage])
-        return any(name.startswith(f"{module}.") for module in own)
+    def stage_of(self, name: str) -> int | None:
+        """The stage that has a module or parameter; None for what every stage has, as the whole model."""
+        for stage, modules in enumerate(self.op.stages):
+            if any(f"{name}.".startswith(f"{module}.") for module in modules):
+                return stage
+        return None
+
+    def has(self, name: str) -> bool:
+        """Whether a module or parameter is on this rank."""
+        stage = self.stage_of(name)
+        return stage is None or stage in self.own
 
     def is_last(self, stage: int) -> bool:
         return stage == self.num_stages - 1
@@ -132,57 +140,92 @@ class Exit(nn.Module):
 
 
 def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> None:
-    """Replace the modules of other stages, so their parameters never exist on this rank."""
+    """Replace the modules of other ranks' stages, so their parameters never exist on this rank."""
     (pp,) = op.over
     mesh = session.submesh(pp)
-    pipeline = Pipeline(
+    pipeline = session.pipeline = Pipeline(
         op=op,
         num_ranks=session.graph.size(pp),
         rank=mesh.get_local_rank(),
         activations=mesh.get_group(),
         gradients=_second_group(session, pp),
     )
-    session.pipeline = pipeline
-    own = {name for stage in pipeline.own for name in op.stages[stage]}
-    replacements = _replacements(pipeline, own)
-    for name, module in replacements.items():
-        parent, _, child = name.rpartition(".")
-        setattr(session.model.get_submodule(parent), child, module)
+    _Stages(session.model, pipeline)
 
 
 def _second_group(session: Session, pp: MeshDim) -> ProcessGroup:
     """Another group of this rank's pp neighbors; every rank makes those of all."""
     columns = session.mesh.mesh.movedim(list(session.mesh.mesh_dim_names or ()).index(pp.value), -1)
-    found, _ = dist.new_subgroups_by_enumeration(columns.reshape(-1, columns.shape[-1]).tolist())
+    ranks: list[list[int]] = columns.reshape(-1, columns.shape[-1]).tolist()
+    found, _ = dist.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
+    assert isinstance(found, ProcessGroup), "every rank is in one of them"
     return found
 
 
-def _replacements(pipeline: Pipeline, own: set[str]) -> Mapping[str, nn.Module]:
-    """By module: what takes its place."""
+class _Stages:
+    """Shows the model's forward the modules of one stage.
+
+    Between forwards all modules of the rank are in their places: names, FSDP's units and checkpoints do not
+    know of stages. FSDP's own hooks of the model run outside of these.
+    """
+
+    def __init__(self, model: nn.Module, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        names = [*chain(*pipeline.op.stages)]
+        self._places = {name: _place(model, name) for name in names}
+        pass_on = _stand_ins(pipeline, names)
+        for name in names:
+            if not pipeline.has(name):
+                self._put(name, pass_on[name])
+        at_rest = {name: parent[child] for name, (parent, child) in self._places.items()}
+        layers = [name for name in names if name.startswith(f"{pipeline.op.blocks}.")]
+        shown = {stage: {**pass_on, **dict(_edges(pipeline, stage, layers))} for stage in pipeline.own}
+        self._changes = {
+            stage: {
+                name: (at_rest[name], module)
+                for name, module in modules.items()
+                if name not in pipeline.op.stages[stage] and module is not at_rest[name]
+            }
+            for stage, modules in shown.items()
+        }
+        model.register_forward_pre_hook(self._show)
+        model.register_forward_hook(self._restore, always_call=True)
+
+    def _show(self, model: nn.Module, arguments: object) -> None:
+        for name, (_, module) in self._changes[self._pipeline.now.stage].items():
+            self._put(name, module)
+
+    def _restore(self, model: nn.Module, arguments: object, output: object) -> None:
+        for name, (module, _) in self._changes[self._pipeline.now.stage].items():
+            self._put(name, module)
+
+    def _put(self, name: str, module: nn.Module | None) -> None:
+        parent, child = self._places[name]
+        parent[child] = module
+
+
+def _place(model: nn.Module, name: str) -> tuple[dict[str, nn.Module | None], str]:
+    """Where a module's parent keeps it."""
+    parent, _, child = name.rpartition(".")
+    return model.get_submodule(parent)._modules, child
+
+
+def _stand_ins(pipeline: Pipeline, names: Sequence[str]) -> Mapping[str, nn.Module]:
+    """By module: what takes its place in the other stages."""
     op = pipeline.op
-    layers = [name for name in chain(*op.stages) if name.startswith(f"{op.blocks}.")]
-    return dict(_replaced(pipeline, own, layers))
+    pass_on = PassOn()
+    outside = [name for name in op.stages[0] if not name.startswith(f"{op.blocks}.")]
+    embeddings = dict.fromkeys(outside, NoEmbedding(op))
+    return {**dict.fromkeys(names, pass_on), **embeddings, op.head: NoLogits()}
 
 
-def _replaced(pipeline: Pipeline, own: set[str], layers: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
-    op = pipeline.op
-    held = [index for index, name in enumerate(layers) if name in own]
-    for index, name in enumerate(layers):
-        if index + 1 == held[0]:
-            yield name, Entrance(pipeline)
-        elif index - 1 == held[-1]:
-            yield name, Exit(pipeline)
-        elif name not in own:
-            yield name, PassOn()
-    first, last = set(op.stages[0]) - set(layers), set(op.stages[-1]) - set(layers)
-    for name in sorted((first | last) - own):
-        yield name, _stand_in(name, op, is_first=name in first)
-
-
-def _stand_in(name: str, op: SplitPipeline, *, is_first: bool) -> nn.Module:
-    if name == op.head:
-        return NoLogits()
-    return NoEmbedding(op) if is_first else PassOn()
+def _edges(pipeline: Pipeline, stage: int, layers: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
+    """What takes the places of the layers before and after a stage's own."""
+    held = [index for index, name in enumerate(layers) if name in pipeline.op.stages[stage]]
+    if stage > 0:
+        yield layers[held[0] - 1], Entrance(pipeline)
+    if not pipeline.is_last(stage):
+        yield layers[held[-1] + 1], Exit(pipeline)
 
 
 def order_of(session: Session, op: Accumulate) -> Sequence[Action]:

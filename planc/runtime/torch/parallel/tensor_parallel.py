@@ -24,7 +24,7 @@ def shard_tensor_parallel(session: Session, op: ShardTensorParallel, position: P
     (mesh_dim,) = op.over
     ties = tied_parameters(session.model)
     mesh = session.submesh(mesh_dim)
-    for fqn in op.modules:
+    for fqn in session.held(op.modules):
         shard_module(session.model.get_submodule(fqn), op, mesh, rotary_width=_rotary_width(session))
     # Each module gets parameters of its own, which unties tied ones.
     tie(session.model, ties)

@@ -27,9 +27,9 @@ def compile_modules(session: Session, op: CompileModules, position: Position) ->
     if op.backend == "inductor" and (missing := missing_compiler(session.device.type, os.environ)):
         text, help = missing
         raise RunError(text, help=help, is_shared=False)
-    for fqn in op.modules:
+    for fqn in session.held(op.modules):
         _compile(session.model.get_submodule(fqn), op, drops=session.masking is not None)
-    many = len(op.modules)
+    many = len(session.held(op.modules))
     text = "1 module will be compiled when it first runs"
     session.observer.noted(text if many == 1 else f"{many} modules will be compiled when they first run")
 

@@ -17,6 +17,7 @@ from planc.modeling.initialization import derived_seed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dropout.attach import begin_dropout
+from planc.runtime.torch.parallel.fsdp import set_sync_of_stage
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.session import Session
@@ -122,11 +123,11 @@ def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor
 
 def backward(session: Session, op: Backward, position: Position) -> None:
     """Compute gradients; sharded units reduce them once, on the last micro step."""
-    if isinstance(session.model, FSDPModule):
-        session.model.set_requires_gradient_sync(position.is_last_micro_step)
     if session.pipeline is not None:
         _backward_of_stage(session, session.pipeline, position)
         return
+    if isinstance(session.model, FSDPModule):
+        session.model.set_requires_gradient_sync(position.is_last_micro_step)
     assert session.loss is not None
     with _loss_context(_loss_op(session)):
         session.loss.backward()  # type: ignore[no-untyped-call]
@@ -135,8 +136,7 @@ def backward(session: Session, op: Backward, position: Position) -> None:
 
 def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position) -> None:
     """From the loss, or from the gradient of what the stage has sent."""
-    if isinstance(session.model, FSDPModule):
-        session.model.set_is_last_backward(position.is_last_micro_step)
+    set_sync_of_stage(session.model, pipeline, position)
     loss = pipeline.begin_backward(position)
     if loss is None:
         assert pipeline.now.sent is not None, "the stage's forward came before"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,15 +22,9 @@ def build_optimizer(session: Session, op: BuildOptimizer, position: Position) ->
     groups = [
         {"params": members, "weight_decay": group.weight_decay, "lr": group.lr, "peak_lr": group.lr}
         for group in op.groups
-        for members in by_mesh(parameters[name] for name in _own(session, group.parameters))
+        for members in by_mesh(parameters[name] for name in session.held(group.parameters))
     ]
     session._optimizer = _optimizer(op, groups, device=session.weights_device)
-
-
-def _own(session: Session, names: Sequence[str]) -> Iterator[str]:
-    """The parameters of this rank's stages; all of them without a pipeline."""
-    pipeline = session.pipeline
-    return (name for name in names if pipeline is None or pipeline.owns(name))
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -15,7 +15,7 @@ def receive_hidden(session: Session, op: ReceiveHidden, position: Position) -> N
     """Wait for the stage before (activations) or after (gradients); nothing where there is none."""
     pipeline, stage = _pipeline(session), position.stage
     if op.what == "activations":
-        pipeline.now = Hidden()
+        pipeline.now = Hidden(stage)
         if stage > 0:
             received = _received(session, pipeline, op.what, source=stage - 1, position=position)
             pipeline.now.received = received.requires_grad_()

@@ -38,7 +38,7 @@ KEPT = frozenset(
 
 def checkpoint_activations(session: Session, op: CheckpointActivations, position: Position) -> None:
     """Make each module recompute its forward in backward. Names of modules do not change."""
-    for fqn in op.modules:
+    for fqn in session.held(op.modules):
         recompute(session.model.get_submodule(fqn), mode=op.mode)
 
 
