@@ -35,7 +35,7 @@ from planc.runtime.process import read_launch
 from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.statements import Statements
 from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
+from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
 from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.session import Paths, Session
@@ -111,7 +111,7 @@ class Recorder:
             self.record.buffers = of_all_stages(self.session, digests(buffers))
         step = self.completed_steps() if isinstance(op, ResumeCheckpoint) else position.step
         if isinstance(op, ResumeCheckpoint | SaveCheckpoint) and step:
-            state = TrainingState(self.session.model, self.session.optimizer)
+            state = self.session.training_state
             whole = whole_tensors(named_tensors(state), named_packings(state))
             self.record.states[step] = of_all_stages(self.session, digests(whole))
 

@@ -33,7 +33,7 @@ from planc.runtime.checkpoint_format.part import Part, chunks_of, header_of, par
 from planc.runtime.checkpoint_format.part_files import read_part, shares, write_synced
 from planc.runtime.checkpoint_format.records import seal
 from planc.runtime.checkpoint_format.verify import read_manifest
-from planc.runtime.torch.checkpoint.planning import Blocks, contents_of, holdings_of
+from planc.runtime.torch.checkpoint.planning import Blocks, contents_of, holdings_of, outline_of
 
 PAGE = Path(__file__).parent / "MANIFEST.md"
 HIDDEN, INTERMEDIATE, VOCABULARY, KEY_VALUE, NUM_LAYERS = 16384, 53248, 128256, 1024, 126
@@ -197,7 +197,7 @@ def measure(mesh: Mesh, folder: Path) -> list[Cost]:
     every = reports(own, mesh, tensors)
     text = meter.measure(
         "first save, rank 0: plan for all ranks",
-        lambda: contents_of(tensors, packings={}, holdings=every).model_dump_json(),
+        lambda: contents_of([outline_of(tensors, {})], holdings=every).model_dump_json(),
         size=len,
     )
     contents = meter.measure(

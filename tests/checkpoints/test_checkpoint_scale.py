@@ -11,7 +11,7 @@ from math import prod
 import pytest
 
 from planc.runtime.checkpoint_format.grid import Box, Grid, GridError, grid_of
-from planc.runtime.torch.checkpoint.planning import contents_of, holdings_of
+from planc.runtime.torch.checkpoint.planning import contents_of, holdings_of, outline_of
 from tests.bench.manifest import Mesh, reports, state
 
 SEED = 20261123
@@ -90,7 +90,7 @@ def planned(mesh: Mesh) -> tuple[int, Mapping[int, int]]:
     """The length of the plan that rank 0 sends, and the number of elements that each rank writes."""
     tensors = state(mesh)
     holdings = reports(holdings_of(tensors, {}), mesh, tensors)
-    contents = contents_of(tensors, packings={}, holdings=holdings)
+    contents = contents_of([outline_of(tensors, {})], holdings=holdings)
     used = Counter(tensor.grid for tensor in contents.tensors.values())
     written = {
         rank: sum(

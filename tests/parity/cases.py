@@ -45,6 +45,7 @@ _LLAMA: Mapping[str, Any] = {
 }
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "llama": _LLAMA,
+    "llama-deep": {**_LLAMA, "num_hidden_layers": 4},
     "llama-tied": {**_LLAMA, "tie_word_embeddings": True},
     "llama-uneven": {**_LLAMA, "vocab_size": 257},
     "qwen3": {**_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
@@ -90,6 +91,8 @@ class Case:
     """None takes the whole global batch at once."""
     replicas: Literal["fsdp", "whole"] = "fsdp"
     """What keeps ranks of dp_replicate equal: FSDP, or sums of whole replicas' gradients."""
+    schedule: str = "one_f_one_b"
+    """Of a pipeline."""
     settings: tuple[str, ...] = ()
     """Overrides, as `--set` takes them."""
     weights: Literal["random", "pretrained"] = "random"
@@ -128,6 +131,20 @@ CP2_DP2: Mapping[str, int] = {"dp_shard": 2, "cp": 2}
 CP2_TP2: Mapping[str, int] = {"cp": 2, "tp": 2}
 ALL_8: Mapping[str, int] = {"dp_shard": 2, "cp": 2, "tp": 2}
 
+PP2_DP2: Mapping[str, int] = {"pp": 2, "dp_shard": 2}
+PIPELINES: tuple[Case, ...] = (
+    Case("PP4", "", {"pp": 4}, model="llama-deep", micro_batch=1),
+    Case(
+        "PP2·DP2",
+        "interleaved",
+        PP2_DP2,
+        model="llama-deep",
+        micro_batch=1,
+        schedule="interleaved(stages_per_rank = 2)",
+    ),
+    Case("PP2·TP2", "", {"pp": 2, "tp": 2}, model="llama-deep", micro_batch=2),
+)
+
 CASES: tuple[Case, ...] = (
     Case("1"),
     Case("1", "recompute", recomputes=True),
@@ -155,6 +172,7 @@ CASES: tuple[Case, ...] = (
     Case("DP4", "whole replicas", {"dp_replicate": 4}, replicas="whole"),
     Case("TP2·DP2", "whole replicas, qwen3", TP2_REPLICATE2, model="qwen3", replicas="whole"),
     Case("TP2·DP2", "whole replicas, tied", TP2_REPLICATE2, model="llama-tied", replicas="whole"),
+    *PIPELINES,
 )
 """Every row of the table."""
 
@@ -177,6 +195,8 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
     ]
     if case.replicas == "fsdp":
         blocks.append('fsdp on dp_shard, cp {\n  replicate_on = dp_replicate\n  "model.layers.*" -> unit\n}')
+    if "pp" in case.mesh:
+        blocks.append(f"pipeline on pp {{\n  schedule = {case.schedule}\n}}")
     if "tp" in case.mesh:
         blocks.append(f"tensor_parallel on tp {{\n{_tensor_parallel_rules(case)}}}")
     if "cp" in case.mesh:

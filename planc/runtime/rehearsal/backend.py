@@ -27,7 +27,7 @@ from planc.runtime.torch.attention import allgather
 from planc.runtime.torch.backend import HANDLERS as TORCH_HANDLERS
 from planc.runtime.torch.backend import Handler, TorchBackend
 from planc.runtime.torch.checkpoint.planning import holdings_of
-from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
+from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.parallel.gradients import messages_of_replicas, scale, squared_norm, sum_together
 from planc.runtime.torch.parallel.local_parts import local_of
@@ -325,7 +325,7 @@ def resume_checkpoint(session: Session, op: ops.ResumeCheckpoint, position: Posi
 
 def save_checkpoint(session: Session, op: ops.SaveCheckpoint, position: Position) -> None:
     """Find the boxes that this rank would write, and would read back."""
-    state = TrainingState(session.model, session.optimizer)
+    state = session.training_state
     holdings_of(named_tensors(state), named_packings(state))
 
 

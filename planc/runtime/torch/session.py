@@ -28,7 +28,7 @@ from planc.runtime.stopping.notice import Notice
 from planc.runtime.stopping.stop_points import StopPoints
 from planc.runtime.throughput import Work
 from planc.runtime.torch.attention.documents import Documents
-from planc.runtime.torch.checkpoint import BackgroundSaves, SavePlan
+from planc.runtime.torch.checkpoint import BackgroundSaves, SavePlan, TrainingState
 from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.parallel.pipeline import Pipeline
@@ -191,6 +191,12 @@ class Session:
     @property
     def optimizer(self) -> Optimizer:
         return _made(self._optimizer)
+
+    @property
+    def training_state(self) -> TrainingState:
+        """What checkpoints save and fill."""
+        stages = self.pipeline.activations if self.pipeline is not None else None
+        return TrainingState(self.model, self.optimizer, stages)
 
     @property
     def schedule(self) -> BuildSchedule:

@@ -34,16 +34,16 @@ def broadcast(text: str | None, *, source: int = 0, group: dist.ProcessGroup | N
     return _decode(data)
 
 
-def gather(text: str) -> list[str]:
-    """Every rank's text, by rank, on every rank."""
+def gather(text: str, *, group: dist.ProcessGroup | None = None) -> list[str]:
+    """Every rank's text, by rank in the group, on every rank."""
     if world_size() == 1:
         return [text]
-    data = _encode(text, device=_device())
-    lengths = _gather_equal(torch.tensor([data.numel()], device=data.device))
+    data = _encode(text, device=_device(group))
+    lengths = _gather_equal(torch.tensor([data.numel()], device=data.device), group=group)
     # All tensors of a collective must have one length.
     padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=data.device)
     padded[: data.numel()] = data
-    rows = _gather_equal(padded)
+    rows = _gather_equal(padded, group=group)
     return [_decode(row[: int(length)]) for row, length in zip(rows, lengths, strict=True)]
 
 
@@ -61,7 +61,7 @@ def gather_on_first(text: str, *, group: dist.ProcessGroup | None = None) -> lis
 
 
 def _gather_equal(tensor: torch.Tensor, *, group: dist.ProcessGroup | None = None) -> list[torch.Tensor]:
-    gathered = [torch.empty_like(tensor) for _ in range(world_size())]
+    gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     dist.all_gather(gathered, tensor, group=group)
     return gathered
 

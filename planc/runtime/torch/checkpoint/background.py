@@ -81,7 +81,9 @@ class BackgroundSaves:
         began = time.perf_counter()
         tensors = named_tensors(state)
         if self._stage is None:
-            plan = plan or plan_save(tensors, packings=named_packings(state), group=self._group)
+            plan = plan or plan_save(
+                tensors, packings=named_packings(state), group=self._group, stages=state.stages
+            )
             self._stage = Stage(plan, device=self._device)
         self._stage.copy(tensors)
         self._under_way = _UnderWay(began, Future())

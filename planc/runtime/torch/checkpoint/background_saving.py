@@ -6,7 +6,7 @@ from planc.graph.ops import SaveCheckpoint, SettleSave
 from planc.runtime.checkpoint_format.layout import step_of
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import SaveTimes
-from planc.runtime.torch.checkpoint import BackgroundSaves, Destination, SavePlan, TrainingState, plan_save
+from planc.runtime.torch.checkpoint import BackgroundSaves, Destination, SavePlan, plan_save
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
 from planc.runtime.torch.session import Session
@@ -29,14 +29,16 @@ def start_save(session: Session, op: SaveCheckpoint, *, to: Destination) -> None
         timeout_seconds = session.graph.init_mesh.timeout_seconds
         saves = session.saves = BackgroundSaves(device=session.device, timeout_seconds=timeout_seconds)
     with run_errors():
-        saves.start(TrainingState(session.model, session.optimizer), to=to, plan=kept_plan(session))
+        saves.start(session.training_state, to=to, plan=kept_plan(session))
 
 
 def kept_plan(session: Session) -> SavePlan:
     """Which rank writes what: made at the first save, for all of them. Every rank must call it."""
     if session.save_plan is None:
-        state = TrainingState(session.model, session.optimizer)
-        session.save_plan = plan_save(named_tensors(state), packings=named_packings(state))
+        state = session.training_state
+        session.save_plan = plan_save(
+            named_tensors(state), packings=named_packings(state), stages=state.stages
+        )
     return session.save_plan
 
 

@@ -23,6 +23,7 @@ from planc.runtime.torch.checkpoint.tensors import (
     TrainingState,
     named_packings,
     named_tensors,
+    outline_of_all_stages,
     refuse_misfit,
 )
 
@@ -52,10 +53,11 @@ def load(state: TrainingState, *, directory: Path, in_place: bool = False) -> Ma
     text = from_coordinator(partial(read_manifest_text, directory))
     manifest = parse_manifest(text, directory=directory)
     tensors = named_tensors(state)
+    wanted = outline_of_all_stages(tensors, stages=state.stages)
     filling = Filling(tensors, packings=named_packings(state))
 
     def check() -> None:
-        refuse_misfit(manifest, tensors=tensors)
+        refuse_misfit(manifest, wanted=wanted)
         refuse_damage(directory, manifest=manifest, taker=filling if in_place else None)
 
     require_on_all(check)

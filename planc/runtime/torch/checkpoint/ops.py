@@ -10,7 +10,7 @@ from planc.runtime.checkpoint_format.manifest import Batch, Manifest, Progress
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.loss_window import Memory
-from planc.runtime.torch.checkpoint import Destination, TrainingState, latest_step, load, save
+from planc.runtime.torch.checkpoint import Destination, latest_step, load, save
 from planc.runtime.torch.checkpoint.background_saving import join_save, kept_plan, start_save
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.session import Session
@@ -52,7 +52,7 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
         return
     began = time.perf_counter()
     with run_errors():
-        state = TrainingState(session.model, session.optimizer)
+        state = session.training_state
         directory = save(state, to=to, plan=kept_plan(session))
     session.saved_step = position.step
     session.observer.saved(directory)
@@ -67,7 +67,7 @@ def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position
             return
         directory = step_directory(session.paths.checkpoints, step=step)
         # Its errors end the run, so nothing uses values that are not verified.
-        state = TrainingState(session.model, session.optimizer)
+        state = session.training_state
         manifest = load(state, directory=directory, in_place=True)
     _refuse_other_data(session, manifest)
     session.loader.load_state(manifest.progress.samples_consumed)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from math import prod
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import torch.distributed as dist
 from torch import Tensor
@@ -23,7 +23,7 @@ from planc.runtime.checkpoint_format.grid import Box, Grid, GridError, grid_of
 from planc.runtime.checkpoint_format.manifest import Contents, TensorEntry
 from planc.runtime.checkpoint_format.part import Chunk, chunks_of
 from planc.runtime.checkpoint_format.records import ElementType
-from planc.runtime.torch.agreement.texts import rank
+from planc.runtime.torch.agreement.texts import gather, rank
 from planc.runtime.torch.checkpoint.agreement import through_coordinator
 from planc.runtime.torch.checkpoint.tensors import element_type
 from planc.runtime.torch.parallel.blocks import Slices, blocks
@@ -63,17 +63,23 @@ def plan_save(
     *,
     packings: Mapping[str, Packing],
     group: dist.ProcessGroup | None = None,
+    stages: dist.ProcessGroup | None = None,
 ) -> SavePlan:
     """Decide which rank writes what. Every rank must call it; nothing is written.
 
-    All ranks raise the CheckpointError of any tensor that can't be saved.
+    `stages` are the ranks in this one's place in each stage of a pipeline, each with tensors of its own. All
+    ranks raise the CheckpointError of any tensor that can't be saved.
     """
 
     def part() -> str:
         return holdings_of(tensors, packings)
 
     def whole(holdings: list[str]) -> str:
-        return contents_of(tensors, packings=packings, holdings=holdings).model_dump_json()
+        return contents_of(outlines, holdings=holdings).model_dump_json()
+
+    outlines = [outline_of(tensors, packings)]
+    if stages is not None:
+        outlines = [parse_outline(text) for text in gather(dump_outline(outlines[0]), group=stages)]
 
     contents = Contents.model_validate_json(through_coordinator(part, whole, group=group))
     chunks = chunks_of(contents, rank=rank())
@@ -111,36 +117,82 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def contents_of(
-    tensors: Mapping[str, Tensor], *, packings: Mapping[str, Packing], holdings: list[str]
-) -> Contents:
-    """The grids that cover what ranks hold. CheckpointError if some part of a tensor is held by none."""
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A tensor's dtype, whole shape, bytes, and its number among `_kinds`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    kind: int
+
+
+Outlines = Mapping[str, Outline]
+"""By name, the tensors that some ranks hold."""
+
+
+def outline_of(tensors: Mapping[str, Tensor], packings: Mapping[str, Packing]) -> Outlines:
+    """The outlines of tensors, sorted by name."""
+    return {
+        name: Outline(
+            element_type(tensors[name].dtype), tuple(tensors[name].shape), tensors[name].nbytes, kind
+        )
+        for name, kind in _kinds(tensors, packings).items()
+    }
+
+
+def dump_outline(outlines: Outlines) -> str:
+    return json.dumps({name: astuple(one) for name, one in outlines.items()})
+
+
+def parse_outline(text: str) -> Outlines:
+    found = json.loads(text).items()
+    return {name: Outline(dtype, tuple(shape), size, kind) for name, (dtype, shape, size, kind) in found}
+
+
+def contents_of(stages: Sequence[Outlines], *, holdings: list[str]) -> Contents:
+    """The grids that cover what ranks hold. CheckpointError if some part of a tensor is held by none.
+
+    Each stage's tensors are on as many ranks, those of the first stage first; one that several stages have is
+    written by the first of them.
+    """
     reports = [json.loads(one) for one in holdings]
-    for other, report in enumerate(reports):
-        if report["state"] != reports[0]["state"]:
+    num_ranks = len(reports) // len(stages)
+    grids: dict[Grid, int] = {}
+    entries: dict[str, TensorEntry] = {}
+    for stage, outlines in enumerate(stages):
+        ranks = range(stage * num_ranks, (stage + 1) * num_ranks)
+        left = {name: one for name, one in outlines.items() if name not in entries}
+        entries |= _entries(left, {rank: reports[rank] for rank in ranks}, grids)
+    return Contents(grids=tuple(grids), tensors=dict(sorted(entries.items())))
+
+
+def _entries(
+    outlines: Outlines, reports: Mapping[int, Mapping[str, Any]], grids: dict[Grid, int]
+) -> dict[str, TensorEntry]:
+    """The entries of tensors that all of some ranks hold; new grids are added to `grids`."""
+    first = min(reports)
+    for other, report in reports.items():
+        if report["state"] != reports[first]["state"]:
             raise CheckpointError(
-                f"rank {other} holds other tensors than rank 0",
+                f"rank {other} holds other tensors than rank {first}",
                 help="report this as a bug: all ranks of a run have one model",
             )
-    kinds = _kinds(tensors, packings)
+    num_kinds = len(reports[first]["boxes"])
     holders = [
-        _holders([report["boxes"][kind] for report in reports]) for kind in range(len(set(kinds.values())))
+        _holders({rank: report["boxes"][kind] for rank, report in reports.items()})
+        for kind in range(num_kinds)
     ]
-    turns = _turns(tensors, kinds, holders)
-    grids: dict[Grid, int] = {}
+    turns = _turns(outlines, holders)
     indices: dict[tuple[int, int], int] = {}
     entries = {}
-    for name, tensor in sorted(tensors.items()):
-        kind, turn = kinds[name], turns[name]
-        if (kind, turn) not in indices:
-            writers = {box: ranks[turn % len(ranks)] for box, ranks in holders[kind].items()}
-            indices[kind, turn] = grids.setdefault(_grid(name, tensor, writers), len(grids))
-        entries[name] = TensorEntry(
-            dtype=cast(ElementType, element_type(tensor.dtype)),
-            shape=tuple(tensor.shape),
-            grid=indices[kind, turn],
-        )
-    return Contents(grids=tuple(grids), tensors=entries)
+    for name, one in outlines.items():
+        key = (one.kind, turns[name])
+        if key not in indices:
+            writers = {box: ranks[key[1] % len(ranks)] for box, ranks in holders[one.kind].items()}
+            indices[key] = grids.setdefault(_grid(name, one.shape, writers), len(grids))
+        entries[name] = TensorEntry(dtype=cast(ElementType, one.dtype), shape=one.shape, grid=indices[key])
+    return entries
 
 
 def whole_tensors(shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> Contents:
@@ -191,17 +243,15 @@ def _kind(tensor: Tensor, packing: Packing | None) -> object:
     return shape, tuple(mesh.shape), mesh.mesh_dim_names, str(tensor.placements), packing
 
 
-def _holders(boxes_by_rank: list[list[list[list[int]]]]) -> dict[Box, list[int]]:
+def _holders(boxes_by_rank: Mapping[int, list[list[list[int]]]]) -> dict[Box, list[int]]:
     found: dict[Box, list[int]] = {}
-    for holder, boxes in enumerate(boxes_by_rank):
+    for holder, boxes in boxes_by_rank.items():
         for offsets, sizes in boxes:
             found.setdefault(Box(tuple(offsets), tuple(sizes)), []).append(holder)
     return found
 
 
-def _turns(
-    tensors: Mapping[str, Tensor], kinds: Mapping[str, int], holders: list[dict[Box, list[int]]]
-) -> dict[str, int]:
+def _turns(outlines: Outlines, holders: list[dict[Box, list[int]]]) -> dict[str, int]:
     """For each tensor, which of the ranks that hold a box writes it: each about as many bytes.
 
     Ranks write neighbors by name, so a rank that loads finds what it needs in few files.
@@ -209,9 +259,8 @@ def _turns(
     numbers: dict[object, int] = {}
     groups = [numbers.setdefault(tuple(sorted(map(tuple, one.values()))), len(numbers)) for one in holders]
     num_replicas = [max(map(len, one.values()), default=1) for one in holders]
-    sizes = {
-        name: tensor.nbytes / max(1, len(holders[kinds[name]])) for name, tensor in sorted(tensors.items())
-    }
+    sizes = {name: one.size_bytes / max(1, len(holders[one.kind])) for name, one in outlines.items()}
+    kinds = {name: one.kind for name, one in outlines.items()}
     totals = dict.fromkeys(groups, 0.0)
     for name, size in sizes.items():
         totals[groups[kinds[name]]] += size
@@ -225,9 +274,9 @@ def _turns(
     return turns
 
 
-def _grid(name: str, tensor: Tensor, writers: Mapping[Box, int]) -> Grid:
+def _grid(name: str, shape: tuple[int, ...], writers: Mapping[Box, int]) -> Grid:
     try:
-        return grid_of(tuple(tensor.shape), writers)
+        return grid_of(shape, writers)
     except GridError as error:
         raise CheckpointError(
             f"{name} would not be saved completely: {error}",

@@ -66,7 +66,7 @@ def save(state: TrainingState, *, to: Destination, plan: SavePlan | None = None)
     rank raises the same CheckpointError, and what was written of the step is removed.
     """
     tensors = named_tensors(state)
-    plan = plan or plan_save(tensors, packings=named_packings(state))
+    plan = plan or plan_save(tensors, packings=named_packings(state), stages=state.stages)
     return write(plan.sources(tensors), plan=plan, to=to)
 
 

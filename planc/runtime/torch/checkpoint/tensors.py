@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.optim import SGD, Optimizer
 
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.torch.agreement.texts import gather
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 
 _MAX_LISTED = 20
@@ -22,6 +25,8 @@ class TrainingState:
 
     model: nn.Module
     optimizer: Optimizer
+    stages: ProcessGroup | None = None
+    """In a pipeline, this rank and those in its place in the other stages, which hold other tensors."""
 
 
 def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
@@ -64,10 +69,20 @@ def element_type(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def refuse_misfit(manifest: Manifest, *, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises CheckpointError that lists every name, shape and dtype that differs."""
+def outline_of_all_stages(
+    tensors: Mapping[str, torch.Tensor], *, stages: ProcessGroup | None
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The dtype and the whole shape of each tensor, of every stage. All ranks of the group must call it."""
+    own = {name: (element_type(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
+    if stages is None:
+        return own
+    found = (json.loads(text) for text in gather(json.dumps(own), group=stages))
+    return {name: (dtype, tuple(shape)) for part in found for name, (dtype, shape) in part.items()}
+
+
+def refuse_misfit(manifest: Manifest, *, wanted: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    """Raises CheckpointError that lists every name, shape and dtype that differs from the run's."""
     saved = {name: (entry.dtype, entry.shape) for name, entry in manifest.tensors.items()}
-    wanted = {name: (element_type(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
     problems = [
         *(f"{name} is not in the checkpoint" for name in sorted(wanted.keys() - saved.keys())),
         *(f"{name} is not in this run" for name in sorted(saved.keys() - wanted.keys())),

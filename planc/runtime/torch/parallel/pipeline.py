@@ -71,6 +71,11 @@ class Pipeline:
         stage = self.stage_of(name)
         return stage is None or stage in self.own
 
+    def rank_of(self, name: str) -> int | None:
+        """The pp rank that has a module or parameter; None for what every one has."""
+        stage = self.stage_of(name)
+        return None if stage is None else owner(self, stage)
+
     def is_last(self, stage: int) -> bool:
         return stage == self.num_stages - 1
 

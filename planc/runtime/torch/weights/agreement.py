@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from planc.graph.ops import BuildModel
 from planc.hub.names import model_folder
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
@@ -27,6 +28,7 @@ from planc.runtime.torch.parallel.blocks import Slices, blocks
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.replicas import digest
 from planc.runtime.torch.session import Session
+from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.views import View
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -45,20 +47,30 @@ def compare_copies(session: Session, op: Any, position: Position) -> None:
     own = [
         (place, block, int(digest(values)))
         for place, name in enumerate(names)
+        if name in tensors
         for block, values in local_blocks(tensors[name], packings.get(tensors[name]))
     ]
     shift = _shift(session)
+    dtypes = {name: _dtype(session, name, tensors.get(name)) for name in names}
     known = {(place, _flat(block)): value for place, block, value in own}
     differing: dict[str, None] = {}
     for place, block, value in _exchanged(own, shift=shift):
         name = names[place]
         found = known.get((place, _flat(block)))
         if found is None:
-            found = _read_digest(views[name], block, like=tensors[name])
+            found = _read_digest(views[name], block, dtype=dtypes[name])
         if found != value:
             differing[name] = None
     if differing:
         raise _failure(session, list(differing), other=_partner(-shift))
+
+
+def _dtype(session: Session, name: str, held: Tensor | None) -> torch.dtype:
+    """A tensor's dtype, though another stage of a pipeline may have it."""
+    if held is not None:
+        return held.dtype
+    build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
+    return TORCH_DTYPES[build.other_dtypes.get(name, build.dtype)]
 
 
 def local_blocks(tensor: Tensor, packing: Packing | None) -> Iterator[tuple[Slices, Tensor]]:
@@ -119,9 +131,9 @@ def _flat(block: Slices) -> tuple[int, ...]:
     return tuple(end for one in block for end in (one.start, one.stop))
 
 
-def _read_digest(view: View, block: Slices, *, like: Tensor) -> int:
+def _read_digest(view: View, block: Slices, *, dtype: torch.dtype) -> int:
     shape = [one.stop - one.start for one in block]
-    values = torch.empty(shape, dtype=like.dtype, device=like.device)
+    values = torch.empty(shape, dtype=dtype)
     view.fill(values, block)
     return int(digest(values))
 

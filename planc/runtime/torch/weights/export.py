@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -28,7 +29,7 @@ from planc.runtime.run_directory import export_folder
 from planc.runtime.torch.agreement.texts import rank
 from planc.runtime.torch.checkpoint.agreement import from_coordinator
 from planc.runtime.torch.checkpoint.errors import run_errors
-from planc.runtime.torch.checkpoint.tensors import tensor_names
+from planc.runtime.torch.checkpoint.tensors import outline_of_all_stages, tensor_names
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.session import Session
@@ -47,7 +48,7 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     tensors again.
     """
     pristine = fresh_copy(session.model)
-    gathering = Gathering(_exported(session, op, pristine))
+    gathering = Gathering(session, _exported(session, op, pristine))
     views = to_checkpoint(pristine, gathering.views)
     entries = export_format.entries_of(views, dtype_of=gathering.dtype)
     files = export_folder.plan_files(entries, max_bytes=export_format.MAX_SHARD_BYTES)
@@ -93,8 +94,11 @@ class Exported:
     """A tensor, the dtype that it is written in, and how ranks hold it if it packs several."""
 
     tensor: Tensor
+    """On meta if another stage of a pipeline has it."""
     dtype: torch.dtype
     packing: Packing | None
+    source: int | None
+    """In a pipeline, the pp rank that has it; None if every one has."""
 
 
 def _exported(session: Session, op: ExportHf, pristine: PreTrainedModel) -> Mapping[str, Exported]:
@@ -106,11 +110,29 @@ def _exported(session: Session, op: ExportHf, pristine: PreTrainedModel) -> Mapp
     build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
     ignored = tuple(getattr(session.model, "_keys_to_ignore_on_save", None) or ())
     dtypes = export_format.written_dtypes(pristine, op.dtype) if op.dtype is not build.dtype else {}
-    names, packings = tensor_names(session.model), packed_parameters(session.model)
+    packings = packed_parameters(session.model)
+    held = {name: tensor.detach() for tensor, name in tensor_names(session.model).items()}
+    packed = {name: packings.get(tensor) for tensor, name in tensor_names(session.model).items()}
+    tensors = {**_elsewhere(session, held), **held}
+    # Every rank gathers in the model's order.
+    names = [name for name in tensor_names(pristine).values() if name in tensors and name not in ignored]
     return {
-        name: Exported(tensor.detach(), dtypes.get(name, tensor.dtype), packings.get(tensor))
-        for tensor, name in names.items()
-        if name not in ignored
+        name: Exported(
+            tensors[name],
+            dtypes.get(name, tensors[name].dtype),
+            packed.get(name),
+            session.pipeline.rank_of(name) if session.pipeline is not None else None,
+        )
+        for name in names
+    }
+
+
+def _elsewhere(session: Session, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The tensors of all stages of a pipeline, on meta."""
+    outline = outline_of_all_stages(held, stages=session.training_state.stages)
+    return {
+        name: torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        for name, (dtype, shape) in outline.items()
     }
 
 
@@ -120,7 +142,8 @@ class Gathering:
     All ranks request the same in turn.
     """
 
-    def __init__(self, tensors: Mapping[str, Exported]) -> None:
+    def __init__(self, session: Session, tensors: Mapping[str, Exported]) -> None:
+        self._session = session
         self._tensors = tensors
         self._whole: dict[str, Tensor] = {}
         self.views = {
@@ -136,7 +159,9 @@ class Gathering:
         """Gather the tensors of a view on every rank, and free all others."""
         if not self._whole.keys() >= set(view.sources):
             self._whole.clear()
-            self._whole.update({name: _gathered(name, self._tensors[name]) for name in view.sources})
+            self._whole.update(
+                {name: _gathered(self._session, name, self._tensors[name]) for name in view.sources}
+            )
 
     def values(self, view: View) -> Tensor:
         """A view's values, once it has been gathered."""
@@ -193,14 +218,20 @@ def _gathered_in_turn(
         yield view
 
 
-def _gathered(name: str, exported: Exported) -> Tensor:
+def _gathered(session: Session, name: str, exported: Exported) -> Tensor:
     """A tensor whole, on every rank.
 
     Raises the same RunError on each where a cast leaves the range of the dtype.
     """
-    # Cast first: a narrower dtype is less to gather, and each element is rounded on its own.
-    whole = gathered(exported.tensor.to(exported.dtype), exported.packing)
-    if exported.dtype != exported.tensor.dtype:
+    tensor = exported.tensor
+    if tensor.is_meta:
+        whole = torch.empty_like(tensor, dtype=exported.dtype, device=session.weights_device)
+    else:
+        # Cast first: a narrower dtype is less to gather, and each element is rounded on its own.
+        whole = gathered(tensor.to(exported.dtype), exported.packing)
+    if session.pipeline is not None and exported.source is not None:
+        dist.broadcast(whole, group=session.pipeline.activations, group_src=exported.source)
+    if exported.dtype != tensor.dtype:
         refuse_overflow(name, whole)
     return whole
 

@@ -147,13 +147,15 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     packings = packed_parameters(session.model)
     for name, view in conversion.views.items():
         owner = aliases.get(name, name)
+        session.loaded_views.setdefault(owner, view)
+        if not session.held((owner,)):
+            continue
         if owner in filled:
             _refuse_untied(parameters[owner], view, names=(filled[owner], name), packings=packings)
             continue
         tensor = parameters[owner] if owner in parameters else buffers[owner]
         copy_block(tensor, view.fill, packing=packings.get(tensor))
         filled[owner] = name
-        session.loaded_views[owner] = view
     if conversion.ignored:
         names = listed(conversion.ignored, most=3)
         session.observer.noted(f"transformers does not use {names} in {folder}: skipped")
