@@ -21,6 +21,7 @@ from planc.runtime.torch.parallel.fsdp import set_sync_of_stage
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.session import Session
+from planc.runtime.torch.training.batches import begin_documents
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 
 _WIDE = (torch.float32, torch.float64)
@@ -38,7 +39,7 @@ def forward(session: Session, op: Forward, position: Position) -> None:
         device=session.device,
     )
     begin_dropout(session, position)
-    with _loss_in_chunks(session):
+    with _loss_in_chunks(session, position):
         session.logits = session.model(
             input_ids=session.local_batch.input_ids,
             position_ids=session.local_batch.position_ids,
@@ -57,10 +58,11 @@ def _seed(seed: int, *, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def _loss_in_chunks(session: Session) -> contextlib.AbstractContextManager[None]:
+def _loss_in_chunks(session: Session, position: Position) -> contextlib.AbstractContextManager[None]:
     """Inside, the model returns the loss in the place of logits, if the plan wants it in chunks."""
     op = _loss_op(session)
-    if op.chunks == 1:
+    is_elsewhere = session.pipeline is not None and not session.pipeline.is_last(position.stage)
+    if op.chunks == 1 or is_elsewhere:
         return contextlib.nullcontext()
     assert session.local_batch is not None
 
@@ -137,6 +139,9 @@ def backward(session: Session, op: Backward, position: Position) -> None:
 def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position) -> None:
     """From the loss, or from the gradient of what the stage has sent."""
     set_sync_of_stage(session.model, pipeline, position)
+    # Other forwards have begun since: what backward recomputes sees its own micro-batch again.
+    begin_documents(session, position)
+    begin_dropout(session, position)
     loss = pipeline.begin_backward(position)
     if loss is None:
         assert pipeline.now.sent is not None, "the stage's forward came before"
