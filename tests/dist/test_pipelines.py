@@ -29,7 +29,7 @@ INTERLEAVED = "interleaved(stages_per_rank = 2)"
 FEATURES = {
     "isolated documents": (
         'documents.jsonl")\n  packing = isolate',
-        'activation_checkpoint {\n  "model.layers.*" -> full\n}\n',
+        'activation_checkpoint {\n  "model.layers.*" -> selective\n}\n',
     ),
     "loss in chunks": ('documents.jsonl")', ""),
     "compiled layers": (

@@ -118,7 +118,9 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
         "labels": torch.from_numpy(batch.labels),
         "position_ids": torch.from_numpy(batch.position_ids),
     }
-    begin_documents(session, position)
+    if session.documents is not None:
+        # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
+        session.documents.begin(batch.position_ids, on_device=session.to_device(tensors["position_ids"]))
     if op.first_position is not None or op.uncounted_token is not None:
         tensors["position_ids"] = model_positions(
             tensors["input_ids"],
@@ -136,17 +138,6 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
                 balance=op.balance,  # type: ignore[arg-type]
             )
     session.local_batch = LocalBatch(**{name: session.to_device(tensor) for name, tensor in tensors.items()})
-
-
-def begin_documents(session: Session, position: Position) -> None:
-    """Let attention see a micro-batch's documents, if they are isolated.
-
-    Every rank of a sequence keeps all starts: its queries may see keys on another rank.
-    """
-    if session.documents is None:
-        return
-    position_ids = session.batch[position.micro_step].position_ids
-    session.documents.begin(position_ids, on_device=session.to_device(torch.from_numpy(position_ids)))
 
 
 def model_positions(input_ids: Tensor, *, places: Tensor, first: int, uncounted_token: int | None) -> Tensor:

@@ -19,9 +19,8 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.dropout.attach import begin_dropout
 from planc.runtime.torch.parallel.fsdp import set_sync_of_stage
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.batches import begin_documents
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 
 _WIDE = (torch.float32, torch.float64)
@@ -39,12 +38,22 @@ def forward(session: Session, op: Forward, position: Position) -> None:
         device=session.device,
     )
     begin_dropout(session, position)
+    if session.pipeline is not None:
+        _note_micro_batch(session, session.pipeline.now)
     with _loss_in_chunks(session, position):
         session.logits = session.model(
             input_ids=session.local_batch.input_ids,
             position_ids=session.local_batch.position_ids,
             use_cache=False,
         ).logits
+
+
+def _note_micro_batch(session: Session, hidden: Hidden) -> None:
+    """Note what a recomputation in backward must see again."""
+    if session.documents is not None:
+        hidden.documents = session.documents.batch
+    if session.masking is not None:
+        hidden.dropout = session.masking.tokens, session.masking.seen
 
 
 def _seed(seed: int, *, device: torch.device) -> None:
@@ -139,10 +148,11 @@ def backward(session: Session, op: Backward, position: Position) -> None:
 def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position) -> None:
     """From the loss, or from the gradient of what the stage has sent."""
     set_sync_of_stage(session.model, pipeline, position)
-    # Other forwards have begun since: what backward recomputes sees its own micro-batch again.
-    begin_documents(session, position)
-    begin_dropout(session, position)
     loss = pipeline.begin_backward(position)
+    if session.documents is not None:
+        session.documents.batch = pipeline.now.documents
+    if session.masking is not None and pipeline.now.dropout is not None:
+        session.masking.tokens, session.masking.seen = pipeline.now.dropout
     if loss is None:
         assert pipeline.now.sent is not None, "the stage's forward came before"
         pipeline.now.sent.backward(pipeline.gradient)  # type: ignore[no-untyped-call]
