@@ -53,6 +53,6 @@ def compare_replicas(plan: Plan) -> Iterator[CompareReplicas]:
     if plan.guard is not None and plan.guard.replicas_every is not None:
         yield CompareReplicas(
             every_steps=plan.guard.replicas_every,
-            over=tuple(MeshDim),
+            over=tuple(mesh_dim for mesh_dim in MeshDim if mesh_dim is not MeshDim.PP),
             span=plan.span("guard.replicas_every"),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +12,41 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from planc.api import check_source
 from planc.runtime.checkpoint_format.layout import step_directory
+from planc.runtime.errors import ExitCode
+from planc.source import SourceFile
+from tests.dist.faulty_steps import Fault, run_faulty
 from tests.dist.pool import run_ranks
-from tests.parity.cases import NUM_STEPS, PIPELINES, SAVE_STEP, Case, compile_case, make_workspace
+from tests.parity.cases import NUM_STEPS, PIPELINES, SAVE_STEP, Case, compile_case, make_workspace, plan_text
 from tests.parity.compare import parity
 from tests.parity.ranks import Record, Task, train_rank
 from tests.parity.reference import train_reference
 
 PP4, PP2_DP2, PP2_TP2 = PIPELINES
 ONE = Case("1", model="llama-deep")
+INTERLEAVED = "interleaved(stages_per_rank = 2)"
+FEATURES = {
+    "isolated documents": (
+        'documents.jsonl")\n  packing = isolate',
+        'activation_checkpoint {\n  "model.layers.*" -> selective\n}\n',
+    ),
+    "loss in chunks": ('documents.jsonl")', ""),
+    "compiled layers": (
+        'documents.jsonl")',
+        'compile {\n  backend = aot_eager\n  "model.layers.*" -> region\n}\n',
+    ),
+}
+"""What follows the data's source, and more blocks."""
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("pipelines") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("pipelines") / "workspace")
+    texts = ["stages pass on what they get " * (1 + 5 * number % 7) for number in range(60)]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
+    return folder
 
 
 def train(case: Case, *, workspace: Path, run_folder: Path) -> list[Record]:
@@ -68,3 +91,80 @@ def test_an_export_of_a_pipeline_has_every_stage(workspace: Path, tmp_path: Path
     exported = dict(model.named_parameters())
     assert exported.keys() == final.keys()
     assert [name for name in final if not torch.equal(exported[name], final[name])] == []
+
+
+def trained(case: Case, feature: str, *, workspace: Path, run_folder: Path) -> Record:
+    """Rank 0's record of a plan with a feature, in float64."""
+    source, blocks = FEATURES[feature]
+    text = (
+        plan_text(case)
+        .replace('text("corpus.txt")', f'jsonl("{source}')
+        .replace("seed =", "dtype = float64\n  seed =", 1)
+    )
+    if feature == "loss in chunks":
+        text = text.replace("train {", "train {\n  loss_chunks = 4")
+    checked = check_source(SourceFile("x.plan", text + blocks), base=workspace)
+    assert checked.graph is not None, checked.diagnostics
+    return run_ranks(train_rank, case.world_size, Task(checked.graph, workspace, run_folder), init=False)[0]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b", INTERLEAVED])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_computes_in_stages_what_it_does_in_one_process_bit_for_bit(
+    feature: str, schedule: str, workspace: Path, tmp_path: Path
+) -> None:
+    """The same micro-batches in the same order are the same sums; only the norm is summed by stage."""
+    case = Case("PP2", "", {"pp": 2}, model="llama-deep", micro_batch=2, schedule=schedule)
+    alone = trained(replace(case, mesh={}), feature, workspace=workspace, run_folder=tmp_path)
+    staged = trained(case, feature, workspace=workspace, run_folder=tmp_path)
+    assert staged.gradients.keys() == alone.gradients.keys()
+    different = [
+        name for name, one in alone.gradients.items() if not torch.equal(staged.gradients[name], one)
+    ]
+    assert different == []
+    losses = [[step.loss for step in record.metrics] for record in (staged, alone)]
+    assert losses[0][0] == losses[1][0]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+def test_a_loss_that_is_no_number_stops_all_stages_and_names_its_sequences(workspace: Path) -> None:
+    case = Case("PP2", "", {"pp": 2}, model="llama-deep", micro_batch=2)
+    for told in run_faulty(workspace, case, Fault("grads.clip", (2,), "step loss", math.nan)):
+        assert told.code is ExitCode.NUMERICS
+        assert told.states[-1] == told.states[1]
+
+
+def test_a_skipped_step_is_skipped_on_all_stages(workspace: Path) -> None:
+    case = Case("PP2", "", {"pp": 2}, model="llama-deep", micro_batch=2)
+    settings = (
+        "guard.loss_spike=skip(window = 5 steps)",
+        "guard.nonfinite=skip(at_most = 2)",
+        "guard.replicas_every=1 step",
+    )
+    for told in run_faulty(workspace, case, Fault("grads.clip", (3,), "step loss", math.nan), *settings):
+        assert told.code is None
+        assert told.states[3] == told.states[2] != told.states[1]
+        assert [step.step for step in told.steps if step.is_skipped] == [3]
+
+
+def test_an_evaluation_in_stages_has_the_loss_of_one_process(workspace: Path, tmp_path: Path) -> None:
+    found = []
+    for number, mesh in enumerate(({}, {"pp": 2}, {"pp": 2})):
+        schedule = INTERLEAVED if number == 2 else "one_f_one_b"
+        case = Case("", "", mesh, model="llama-deep", micro_batch=2, schedule=schedule)
+        block = (
+            '  eval "held_out" {\n    source = text("corpus.txt")\n    every = 2 steps\n  }\n  shuffle_seed'
+        )
+        checked = check_source(
+            SourceFile("x.plan", plan_text(case).replace("  shuffle_seed", block)), base=workspace
+        )
+        assert checked.graph is not None, checked.diagnostics
+        task = Task(checked.graph, workspace, tmp_path / str(number))
+        records = run_ranks(train_rank, case.world_size, task, init=False)
+        found.append([one.loss for step in records[0].metrics for one in step.evaluations])
+        assert all(
+            [s.evaluations for s in r.metrics] == [s.evaluations for s in records[0].metrics] for r in records
+        )
+    assert len(found[0]) == NUM_STEPS // 2
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    assert found[2] == pytest.approx(found[0], rel=1e-6)

@@ -52,6 +52,7 @@ SIZES = {
     },
 }
 SIZES["gpt2"] |= RATES["gpt2"]
+SIZES["gpt2-untied"] = SIZES["gpt2"] | {"tie_word_embeddings": False, "n_layer": 4}
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ def context(rotate: str, balance: str, on: str = "cp") -> str:
     ) + fsdp(on)
 
 
+def staged(schedule: str) -> str:
+    return f"pipeline on pp {{\n  schedule = {schedule}\n}}\n"
+
+
 COMPILED = f'compile {{\n  backend = aot_eager\n  "{LAYERS}.*" -> region\n}}\n'
 ONE = Case("one process")
 QUICK = (
@@ -50,8 +54,17 @@ QUICK = (
     Case("sequence parallel", {"tp": 2}, SEQUENCE, attention="sdpa", without=WEIGHTS),
     Case("cp headtail", {"cp": 2}, context("ring", "headtail"), attention="sdpa", without=WEIGHTS),
     Case("replicas", {"dp_replicate": 2}, micro_batch=3),
+    Case(
+        "interleaved stages, recomputed",
+        {"pp": 2},
+        staged("interleaved(stages_per_rank = 2)") + recomputed("full"),
+        model="gpt2-untied",
+        micro_batch=1,
+    ),
 )
 SLOW = (
+    Case("stages", {"pp": 2}, staged("gpipe") + recomputed("selective"), model="gpt2-untied", micro_batch=1),
+    Case("stages and tp", {"pp": 2, "tp": 2}, staged("one_f_one_b") + TP, model="gpt2-untied"),
     Case("tp 4", {"tp": 4}, TP),
     Case("tp, recomputed", {"tp": 2}, TP + recomputed("full")),
     Case("tp, selectively recomputed", {"tp": 2}, TP + recomputed("selective")),

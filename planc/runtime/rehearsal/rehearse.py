@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel
+from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel, SplitPipeline
 from planc.runtime.errors import RunError
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.runtime.rehearsal.measure import measure, rehearse_rank
@@ -21,9 +21,15 @@ def rehearse(graph: Graph, *, base: Path, report: Callable[[str], None] = lambda
     """What would fail, and what rank 0 sends and holds. Relative paths are resolved against `base`.
 
     Runs in a process without a process group, and reports progress to `report`. Failures of the graph's ops
-    are returned; RunError only if the model itself cannot be built.
+    are returned; RunError only if the model itself cannot be built, or is in stages.
     """
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
+    for split in (op for op in graph.setup if isinstance(op, SplitPipeline)):
+        raise RunError(
+            "the stages of a pipeline can't be rehearsed yet",
+            help="check the plan without `--deep`; `planc verify` runs its stages on a small model",
+            span=split.span,
+        )
     report("building the model")
     model = meta_model(build, base=base)
     stack = stack_of(model, graph)

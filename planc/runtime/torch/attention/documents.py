@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,15 @@ log-sum-exp: in the sum over blocks its share is then exactly 0."""
 Places = npt.NDArray[np.int64]
 
 
+@dataclass(slots=True)
+class Batch:
+    """One micro-batch's documents, and the masks that were computed for it."""
+
+    places: Places
+    starts: Tensor
+    biases: dict[Hashable, Tensor] = field(default_factory=dict)
+
+
 class Documents:
     """The documents of the current micro-batch, and their masks, each computed once.
 
@@ -23,22 +33,20 @@ class Documents:
     """
 
     def __init__(self) -> None:
-        self._places: Places | None = None
-        self._starts: Tensor | None = None
-        self._biases: dict[Hashable, Tensor] = {}
+        self.batch: Batch | None = None
+        """A pipeline's backward sets it to what it was in the micro-batch's forward."""
 
     def begin(self, position_ids: Places, *, on_device: Tensor) -> None:
         """Start a new micro-batch, of positions [B, S] in the order of the sequence, which restart with every
         document. `on_device` are the same positions."""
-        self._places = position_ids
-        self._starts = document_starts(on_device)
-        self._biases.clear()
+        self.batch = Batch(position_ids, document_starts(on_device))
 
     def spans(self) -> list[list[tuple[int, int]]]:
         """(start, end) of the documents of each sample, in their order."""
-        assert self._places is not None, "sharding the context comes before the forward"
-        length = self._places.shape[1]
-        starts = [[int(start) for start in np.flatnonzero(row == 0)] for row in self._places]
+        assert self.batch is not None, "sharding the context comes before the forward"
+        places = self.batch.places
+        length = places.shape[1]
+        starts = [[int(start) for start in np.flatnonzero(row == 0)] for row in places]
         # A sequence may begin inside of a document.
         starts = [row if row[:1] == [0] else [0, *row] for row in starts]
         return [list(zip(row, [*row[1:], length], strict=True)) for row in starts]
@@ -58,14 +66,15 @@ class Documents:
         tokens of its own document up to itself; with a `window`, itself and the window - 1 before it. The
         bias is kept under `key`: all layers share it, and what they save for backward is one tensor.
         """
-        assert self._starts is not None, "sharding the context comes before the forward"
+        assert self.batch is not None, "sharding the context comes before the forward"
+        starts, biases = self.batch.starts, self.batch.biases
         if torch.compiler.is_compiling():
             # Compiled code that runs again in backward can't cache: each module computes its own.
-            return _bias(self._starts, queries, keys, dtype=dtype, window=window)
+            return _bias(starts, queries, keys, dtype=dtype, window=window)
         name = (key, dtype, window)
-        if name not in self._biases:
-            self._biases[name] = _bias(self._starts, queries, keys, dtype=dtype, window=window)
-        return self._biases[name]
+        if name not in biases:
+            biases[name] = _bias(starts, queries, keys, dtype=dtype, window=window)
+        return biases[name]
 
 
 def _bias(starts: Tensor, queries: Tensor, keys: Tensor, *, dtype: torch.dtype, window: int | None) -> Tensor:

@@ -32,10 +32,11 @@ class Masking:
     """Whether the device works later than it is asked to."""
     draws: list[AttachedDraw] = field(default_factory=list)
     tokens: Tokens | None = None
+    """Of the current micro-batch, as `seen`. A pipeline's backward sets both as they were in the forward."""
+    seen: dict[object, Places] = field(default_factory=dict)
+    """Most draws have the same."""
     _keys: Tensor | None = None
     _step: int = -1
-    _places: dict[object, Places] = field(default_factory=dict)
-    """Of the current micro-batch: most draws have the same."""
 
     def begin(self, *, step: int, samples: range) -> None:
         """Start a forward on these samples of a step, which are numbered within it."""
@@ -51,7 +52,7 @@ class Masking:
             self._step = step
         numbers = torch.arange(samples.start, samples.stop, device=device)
         self.tokens = Tokens(numbers, self.positions, self.sequence_length)
-        self._places.clear()
+        self.seen = {}
 
     def places(self, shape: torch.Size, draw: Draw, ranks: Ranks) -> Places:
         """Where the elements of a tensor are that has this shape here."""
@@ -60,9 +61,9 @@ class Masking:
             # Compiled code that runs again in backward can't cache.
             return places_of(shape, draw, tokens=self.tokens, ranks=ranks)
         key = (shape, draw.dims, draw.layout)
-        if key not in self._places:
-            self._places[key] = places_of(shape, draw, tokens=self.tokens, ranks=ranks)
-        return self._places[key]
+        if key not in self.seen:
+            self.seen[key] = places_of(shape, draw, tokens=self.tokens, ranks=ranks)
+        return self.seen[key]
 
 
 @dataclass(slots=True, eq=False)

@@ -29,12 +29,21 @@ KINDS: Mapping[str, str] = {
     "alltoall_base_": "all_to_all",
     "broadcast_": "broadcast",
     "gather_": "gather",
+    "send": "send",
 }
 """Ops of `_NAMESPACES`, by what they do."""
 
 _NAMESPACES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "_dtensor")
 _OUTPUT_FIRST = ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "allgather_", "gather_")
-_FREE = ("mesh_get_process_group", "wait_tensor", "_wrap_tensor_autograd", "monitored_barrier_", "barrier")
+# A message is counted where it is sent.
+_FREE = (
+    "mesh_get_process_group",
+    "wait_tensor",
+    "_wrap_tensor_autograd",
+    "monitored_barrier_",
+    "barrier",
+    "recv_",
+)
 
 
 class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -70,7 +79,7 @@ class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if name in ("allreduce_", "broadcast_"):
+        if name in ("allreduce_", "broadcast_", "send"):
             tensors = arguments[0]  # c10d takes a list
         elif name in ("allgather_", "gather_"):
             tensors = [arguments[0], *arguments[1]]

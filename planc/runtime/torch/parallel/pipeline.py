@@ -16,6 +16,8 @@ from planc.graph.ops import Accumulate, SplitPipeline
 from planc.pipelining.order_text import parse_order
 from planc.pipelining.orders import Action, rank_of
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.attention.documents import Batch
+from planc.runtime.torch.dropout.positions import Places, Tokens
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.vocab import MeshDim
 
@@ -30,6 +32,10 @@ class Hidden:
     stage: int
     received: Tensor | None = None
     sent: Tensor | None = None
+    documents: Batch | None = None
+    """What attention knew in the forward: backward may compute it again, after other forwards."""
+    dropout: tuple[Tokens | None, dict[object, Places]] | None = None
+    """What dropout knew."""
 
 
 @dataclass(slots=True)

@@ -81,12 +81,15 @@ def nonfinite(session: Session) -> Statement:
 
 def highest(session: Session) -> Statement:
     """This rank's micro-batch with the highest loss."""
-    worst = max(_micro_batches(session), key=lambda one: one.loss)
-    return Statement(session.launch.rank, (worst,), ())
+    found = sorted(_micro_batches(session), key=lambda one: one.loss)
+    return Statement(session.launch.rank, tuple(found[-1:]), ())
 
 
 def _micro_batches(session: Session) -> Iterator[MicroBatch]:
-    for micro_step, (loss, batch) in enumerate(zip(session.guard.micro_losses, session.batch, strict=True)):
+    """None on ranks without the last stage of a pipeline, which alone has losses."""
+    losses = session.guard.micro_losses
+    batches = session.batch if losses else ()
+    for micro_step, (loss, batch) in enumerate(zip(losses, batches, strict=True)):
         yield MicroBatch(micro_step, loss.item(), tuple(map(int, batch.sample_ids)))
 
 

@@ -93,10 +93,9 @@ def _mean_loss(session: Session, op: Evaluate, position: Position) -> float | No
                 for stage in session.pipeline.own if session.pipeline is not None else (0,):
                     for inner in op.body:
                         _run(session, inner, Position(position.step, stage=stage))
+                if session.pipeline is not None:
+                    finish_sends(session)
     session.model.train()
-    if session.pipeline is not None:
-        finish_sends(session)
-        session.pipeline.in_flight.clear()
     if not is_stopped:
         session.sum_over(total, op.over)
     session.batch, session.num_labels, session.step_loss = step

@@ -19,7 +19,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.dropout.attach import begin_dropout
 from planc.runtime.torch.parallel.fsdp import set_sync_of_stage
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 
@@ -38,12 +38,22 @@ def forward(session: Session, op: Forward, position: Position) -> None:
         device=session.device,
     )
     begin_dropout(session, position)
-    with _loss_in_chunks(session):
+    if session.pipeline is not None:
+        _note_micro_batch(session, session.pipeline.now)
+    with _loss_in_chunks(session, position):
         session.logits = session.model(
             input_ids=session.local_batch.input_ids,
             position_ids=session.local_batch.position_ids,
             use_cache=False,
         ).logits
+
+
+def _note_micro_batch(session: Session, hidden: Hidden) -> None:
+    """Note what a recomputation in backward must see again."""
+    if session.documents is not None:
+        hidden.documents = session.documents.batch
+    if session.masking is not None:
+        hidden.dropout = session.masking.tokens, session.masking.seen
 
 
 def _seed(seed: int, *, device: torch.device) -> None:
@@ -57,10 +67,11 @@ def _seed(seed: int, *, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def _loss_in_chunks(session: Session) -> contextlib.AbstractContextManager[None]:
+def _loss_in_chunks(session: Session, position: Position) -> contextlib.AbstractContextManager[None]:
     """Inside, the model returns the loss in the place of logits, if the plan wants it in chunks."""
     op = _loss_op(session)
-    if op.chunks == 1:
+    is_elsewhere = session.pipeline is not None and not session.pipeline.is_last(position.stage)
+    if op.chunks == 1 or is_elsewhere:
         return contextlib.nullcontext()
     assert session.local_batch is not None
 
@@ -138,6 +149,10 @@ def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position)
     """From the loss, or from the gradient of what the stage has sent."""
     set_sync_of_stage(session.model, pipeline, position)
     loss = pipeline.begin_backward(position)
+    if session.documents is not None:
+        session.documents.batch = pipeline.now.documents
+    if session.masking is not None and pipeline.now.dropout is not None:
+        session.masking.tokens, session.masking.seen = pipeline.now.dropout
     if loss is None:
         assert pipeline.now.sent is not None, "the stage's forward came before"
         pipeline.now.sent.backward(pipeline.gradient)  # type: ignore[no-untyped-call]

@@ -6,9 +6,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from planc.graph.ops import ReceiveHidden, SendHidden
+from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline, owner
 from planc.runtime.torch.session import Session
+from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 
 
 def receive_hidden(session: Session, op: ReceiveHidden, position: Position) -> None:
@@ -29,6 +31,7 @@ def send_hidden(session: Session, op: SendHidden, position: Position) -> None:
     if op.what == "activations":
         if not pipeline.is_last(stage):
             assert pipeline.now.sent is not None, "the layers of the stage ran"
+            _refuse_other(pipeline, pipeline.now.sent)
             _send(pipeline, op.what, pipeline.now.sent.detach(), to=stage + 1, position=position)
     elif stage > 0:
         received = pipeline.now.received
@@ -36,12 +39,26 @@ def send_hidden(session: Session, op: SendHidden, position: Position) -> None:
         _send(pipeline, op.what, received.grad, to=stage - 1, position=position)
 
 
+def _refuse_other(pipeline: Pipeline, hidden: Tensor) -> None:
+    """RunError if a stage's output is not the message that the next stage expects."""
+    expected, dtype = pipeline.op.shape, TORCH_DTYPES[pipeline.op.dtype]
+    if (*hidden.shape,) == expected and hidden.dtype is dtype:
+        return
+    raise RunError(
+        f"stage {pipeline.now.stage} puts out {hidden.dtype} {[*hidden.shape]}, "
+        f"but the next stage expects {dtype} {[*expected]}",
+        help="this model's layers do not pass on one tensor of hidden states: train it without a pipeline",
+        span=pipeline.op.span,
+    )
+
+
 def finish_sends(session: Session) -> None:
-    """Wait until every message has left."""
+    """Wait until every message has left, and forget micro-batches that have no backward."""
     pipeline = _pipeline(session)
     for work, _ in pipeline.sends:
         work.wait()
     pipeline.sends.clear()
+    pipeline.in_flight.clear()
 
 
 def _pipeline(session: Session) -> Pipeline:
@@ -60,6 +77,8 @@ def _send(pipeline: Pipeline, what: str, hidden: Tensor, *, to: int, position: P
     hidden = hidden.contiguous()
     tag = _tag(pipeline, position.stage, position)
     group = getattr(pipeline, what)
+    # Others are still under way, or on a backend that can't tell.
+    pipeline.sends = [(work, sent) for work, sent in pipeline.sends if not work.is_completed()]
     work = dist.isend(hidden, group=group, group_dst=owner(pipeline, to), tag=tag)
     assert work is not None, "this rank is in the group"
     pipeline.sends.append((work, hidden))
