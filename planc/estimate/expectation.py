@@ -229,6 +229,8 @@ def _communication(step: StepWork, machine: _Machine) -> tuple[tuple[float, floa
         seconds = machine.seconds_of(one, step)
         if one.cause == "fsdp.shard":
             early = step.gathered_in_forward if one.kind is Kind.ALL_GATHER else 0.0
+        elif one.cause == "grads.all_reduce":
+            early = 0.0
         elif one.kind is Kind.SEND:
             # A ring's backward sends keys and values, and their gradients.
             early = 1 / 3

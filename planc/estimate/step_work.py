@@ -7,16 +7,17 @@ recomputation belongs to backward. Everything is for a whole step, all of its mi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import prod
 
+from planc.estimate.collectives import last_sums
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Estimate
 from planc.estimate.selective import kept_results
 from planc.estimate.traffic import Traffic, traffic
 from planc.estimate.units import units
 from planc.graph.graph import Graph
-from planc.graph.ops import AllReduceGradients
 from planc.inventory.schema import Attention, Inventory, Module
 from planc.inventory.schema import Kind as ModuleKind
 from planc.record import record
@@ -75,9 +76,9 @@ class StepWork:
     attention: AttentionWork
     traffic: Traffic
     collectives: tuple[Collective, ...]
-    """Those during forward and backward."""
+    """All others."""
     behind: tuple[Collective, ...]
-    """Sums of gradients that come after backward, and overlap with nothing."""
+    """Sums of gradients over replicas that start when backward ends, and overlap with nothing."""
     gathered_in_forward: float
     """The share of FSDP's gathered bytes that forward gathers."""
     mesh: tuple[tuple[MeshDim, int], ...]
@@ -96,15 +97,15 @@ class StepWork:
 def step_work(graph: Graph, inventory: Inventory, found: Estimate) -> StepWork:
     """The work of rank 0; `found` is the estimate of the same graph."""
     work = rank_work(graph, inventory)
-    after = {op.name for op in graph.step if isinstance(op, AllReduceGradients)}
+    behind = last_sums(work)
     moved = traffic(work)
     return StepWork(
         dtype=work.compute_dtype,
         matmuls=_matmuls(work),
         attention=_attentions(work),
         traffic=moved,
-        collectives=tuple(one for one in found.collectives if one.cause not in after),
-        behind=tuple(one for one in found.collectives if one.cause in after),
+        collectives=tuple(_without(found.collectives, behind)),
+        behind=behind,
         gathered_in_forward=_gathered_in_forward(work),
         mesh=graph.mesh,
         optimizer_elements=0 if work.offloads else found.num_local_parameters,
@@ -114,6 +115,14 @@ def step_work(graph: Graph, inventory: Inventory, found: Estimate) -> StepWork:
         world_size=graph.world_size,
         not_modeled=tuple(_not_modeled(work)),
     )
+
+
+def _without(collectives: Iterable[Collective], behind: Sequence[Collective]) -> Iterator[Collective]:
+    """Without one each of those behind."""
+    for one in collectives:
+        count = one.count - sum(replace(other, count=one.count) == one for other in behind)
+        if count:
+            yield replace(one, count=count)
 
 
 def _not_modeled(work: RankWork) -> Iterator[str]:

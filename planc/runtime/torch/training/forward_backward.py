@@ -18,6 +18,7 @@ from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dropout.attach import begin_dropout
 from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.parallel.replica_sums import begin_sums
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 
@@ -113,10 +114,12 @@ def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor
 
 
 def backward(session: Session, op: Backward, position: Position) -> None:
-    """Compute gradients; sharded units reduce them once, on the last micro step."""
+    """Compute gradients, which sharded units and replicas reduce once, on the last micro step."""
     if isinstance(session.model, FSDPModule):
         session.model.set_requires_gradient_sync(position.is_last_micro_step)
     assert session.loss is not None
+    if position.is_last_micro_step:
+        begin_sums(session)
     with _loss_context(_loss_op(session)):
         session.loss.backward()  # type: ignore[no-untyped-call]
     session.loss = None
