@@ -3,8 +3,8 @@
 Every part of the machine works at its peak, and all at the same time: compute, the links inside a node and
 the network, of which the slowest counts. Collectives move the least bytes of any algorithm. Attention
 computes the pairs of tokens that see each other, and no more. What follows overlaps with nothing: replicas
-without FSDP sum their gradients, and then the optimizer moves its bytes through memory. The stages of a
-pipeline wait for each other as their orders have it.
+without FSDP sum their last gradients, and then the optimizer moves its bytes through memory. The stages
+of a pipeline wait for each other as their orders have it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StepBound:
     link_seconds: float
     network_seconds: float
     replicas_seconds: float
-    """The time of gradients that are reduced after backward."""
+    """The time of the last gradients' sum over replicas, which starts when backward ends."""
     optimizer_seconds: float
     optimizer_bytes: int
     """The bytes that the optimizer moves for each element."""
@@ -44,7 +44,7 @@ class StepBound:
 
     @property
     def limit(self) -> str:
-        """What takes the most time, before gradients are reduced over replicas."""
+        """What takes the most time until backward ends."""
         parts = (
             (self.compute_seconds, "compute"),
             (self.link_seconds, "links of a node"),

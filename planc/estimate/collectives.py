@@ -76,6 +76,16 @@ def _replicated(work: RankWork) -> Iterator[Collective]:
                 yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, op.name, 1, num_bytes)
 
 
+def last_sums(work: RankWork) -> tuple[Collective, ...]:
+    """The sums over replicas of the last gradients: they start when backward ends."""
+    return tuple(
+        Collective((mesh_dim,), work.graph.size(mesh_dim), Kind.ALL_REDUCE, op.name, 1, sizes[-1])
+        for op in _sums_of_replicas(work)
+        if (sizes := tuple(_message_bytes(work, op)))
+        for mesh_dim in op.over
+    )
+
+
 def replicated_message(work: RankWork) -> int:
     """Bytes of the largest message in which replicas without FSDP sum gradients; 0 if they do not."""
     return max((size for op in _sums_of_replicas(work) for size in _message_bytes(work, op)), default=0)
@@ -86,8 +96,9 @@ def _sums_of_replicas(work: RankWork) -> Iterator[AllReduceGradients]:
 
 
 def _message_bytes(work: RankWork, op: AllReduceGradients) -> Iterator[int]:
-    """The collectives of one message per layer, and one for the rest."""
-    for names in op.messages(work.layouts):
+    """This rank's bytes of each message, in the order of sending."""
+    parameters = ((name, one.dtype, one.total_bytes) for name, one in work.layouts.items())
+    for names in op.messages(parameters):
         yield sum(work.layouts[name].local_bytes for name in names)
 
 

@@ -194,7 +194,7 @@ def _expected(step: StepWork, machine: _Machine) -> StepExpectation:
 
 
 def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, tuple[float, float]]:
-    """The expectation of a rank that never waits for others, and the seconds of its forwards and backwards."""
+    """What to expect of a rank that never waits for others; the seconds of its forwards and backwards."""
     device, values = machine.device, machine.values
     assert device.peak_flops and device.memory_bandwidth, "both are known"
     peak = device.peak_flops * _SHARE.get(step.dtype, 1)
@@ -269,6 +269,8 @@ def _communication(step: StepWork, machine: _Machine) -> tuple[tuple[float, floa
         elif one.cause == SENDS:
             # Their time is the simulation's.
             continue
+        elif one.cause == "grads.all_reduce":
+            early = 0.0
         elif one.kind is Kind.SEND:
             # A ring's backward sends keys and values, and their gradients.
             early = 1 / 3

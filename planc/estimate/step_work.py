@@ -7,11 +7,11 @@ recomputation belongs to backward. Everything is for a whole step, all of its mi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from planc.estimate.collectives import collectives
+from planc.estimate.collectives import collectives, last_sums
 from planc.estimate.parts import message, parts, stage_works
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Estimate
@@ -19,7 +19,6 @@ from planc.estimate.selective import kept_results
 from planc.estimate.traffic import Traffic, traffic
 from planc.estimate.units import units
 from planc.graph.graph import Graph
-from planc.graph.ops import AllReduceGradients
 from planc.graph.pipeline import pipeline_of
 from planc.inventory.schema import Attention, Inventory, Module
 from planc.inventory.schema import Kind as ModuleKind
@@ -82,9 +81,9 @@ class StepWork:
     attention: AttentionWork
     traffic: Traffic
     collectives: tuple[Collective, ...]
-    """Those during forward and backward."""
+    """All others."""
     behind: tuple[Collective, ...]
-    """Sums of gradients that come after backward, and overlap with nothing."""
+    """Sums of gradients over replicas that start when backward ends, and overlap with nothing."""
     gathered_in_forward: float
     """The share of FSDP's gathered bytes that forward gathers."""
     mesh: tuple[tuple[MeshDim, int], ...]
@@ -150,15 +149,15 @@ def _of_stage(work: RankWork) -> StepWork:
 
 def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: int) -> StepWork:
     """The work of a rank with this many elements of parameters."""
-    after = {op.name for op in work.graph.step if isinstance(op, AllReduceGradients)}
+    behind = last_sums(work)
     moved = traffic(work)
     return StepWork(
         dtype=work.compute_dtype,
         matmuls=_matmuls(work),
         attention=_attentions(work),
         traffic=moved,
-        collectives=tuple(one for one in sent if one.cause not in after),
-        behind=tuple(one for one in sent if one.cause in after),
+        collectives=tuple(_without(sent, behind)),
+        behind=behind,
         gathered_in_forward=_gathered_in_forward(work),
         mesh=work.graph.mesh,
         optimizer_elements=0 if work.offloads else num_elements,
@@ -168,6 +167,14 @@ def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: in
         world_size=work.graph.world_size,
         not_modeled=tuple(_not_modeled(work)),
     )
+
+
+def _without(collectives: Iterable[Collective], behind: Sequence[Collective]) -> Iterator[Collective]:
+    """Without one each of those behind."""
+    for one in collectives:
+        count = one.count - sum(replace(other, count=one.count) == one for other in behind)
+        if count:
+            yield replace(one, count=count)
 
 
 def _not_modeled(work: RankWork) -> Iterator[str]:

@@ -160,11 +160,13 @@ def _sums(graph: Graph) -> Iterator[Violation]:
         by_units = has_root and all(dim in (*op.replicate_over, *op.shard_over) for op in units)
         if by_units + sum(dim in op.over for op in sums) != 1:
             yield Violation("graph", f"does not sum gradients over {dim} once")
-    is_clipped = False
+    if len(sums) > 1:
+        yield Violation("graph", f"has grads.all_reduce {len(sums)} times")
+    is_read = False
     for op in graph.step:
-        is_clipped |= isinstance(op, ClipGradients)
-        if is_clipped and isinstance(op, AllReduceGradients):
-            yield Violation(op.name, "sums gradients after clipping")
+        is_read |= isinstance(op, SyncGradients)
+        if is_read and isinstance(op, AllReduceGradients):
+            yield Violation(op.name, "waits for sums that grads.sync has read")
 
 
 def _body(op: Accumulate, outside: set[Resource]) -> Iterator[Violation]:

@@ -54,6 +54,11 @@ from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, DType, MeshDim
 
+_WHOLE_REPLICAS = (MeshDim.DP_REPLICATE,)
+"""The dims over which gradients are summed without FSDP."""
+_BUCKET_BYTES = 25 * 2**20
+"""As in DistributedDataParallel. Smaller messages take as long as a message's latency."""
+
 
 def lower(bound: BoundPlan) -> Graph:
     """The plan's graph before any pass."""
@@ -192,11 +197,14 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
         orders=micro_orders(bound),
         span=plan.span("train"),
     )
-    yield SyncGradients(over=tp, span=plan.span("optimizer"))
     if plan.fsdp is None:
-        over = (MeshDim.DP_REPLICATE,)
-        blocks, span = bound.inventory.blocks, plan.span("mesh.dp_replicate")
-        yield AllReduceGradients(over=over, blocks=blocks, span=span)
+        yield AllReduceGradients(
+            over=_WHOLE_REPLICAS,
+            blocks=bound.inventory.blocks,
+            bucket_bytes=_BUCKET_BYTES,
+            span=plan.span("mesh.dp_replicate"),
+        )
+    yield SyncGradients(over=tp, span=plan.span("optimizer"))
     clip = plan.optimizer.clip_grad_norm
     yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
     # Before the optimizer, so a NaN or inf loss changes no weight.
@@ -229,7 +237,9 @@ def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:
 
 def _micro_step(bound: BoundPlan) -> Iterator[MicroOp]:
     yield from _forward_step(bound)
-    backward = Backward(over=_model_dims(bound.plan), span=bound.plan.span("model"))
+    sums = () if bound.plan.fsdp else _WHOLE_REPLICAS
+    over = tuple(dim for dim in MeshDim if dim in (*sums, *_model_dims(bound.plan)))
+    backward = Backward(over=over, span=bound.plan.span("model"))
     yield from passed(bound, backward, "gradients")
 
 

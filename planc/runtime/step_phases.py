@@ -18,7 +18,7 @@ _PHASES: Mapping[type[Op], str] = {
     ops.ComputeLoss: FORWARD,
     ops.Backward: BACKWARD,
     ops.SyncGradients: OPTIMIZER,
-    ops.AllReduceGradients: OPTIMIZER,
+    ops.AllReduceGradients: BACKWARD,
     ops.ClipGradients: OPTIMIZER,
     ops.StepOptimizer: OPTIMIZER,
     ops.StepSchedule: OPTIMIZER,
@@ -29,5 +29,5 @@ _PHASES: Mapping[type[Op], str] = {
 
 
 def phase_of(op: Op) -> str:
-    """The phase that an op's time counts toward. Reductions by FSDP count toward backward, others do not."""
+    """The phase that an op's time counts toward: of reductions by FSDP and over replicas, backward."""
     return _PHASES.get(type(op), OTHER)

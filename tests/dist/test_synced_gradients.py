@@ -1,4 +1,4 @@
-"""Gradients made whole together: those that are partial sums over tp, and those of whole replicas."""
+"""Gradients that are partial sums over tp, made whole together."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from planc.graph.ops import AllReduceGradients, SyncGradients
+from planc.graph.ops import SyncGradients
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.parallel.gradients import all_reduce_gradients, squared_norm, sync_gradients
-from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.parallel.gradients import squared_norm, sync_gradients
 from planc.source import Span
 from planc.verify.pool import run_ranks
 from planc.vocab import MeshDim
@@ -67,37 +66,3 @@ def test_partial_gradients_of_two_dtypes_are_summed_in_two_messages() -> None:
     for values, num_messages, _ in run_ranks(synced, 4, dtypes):
         assert values == {"whole_0": [6.0], "whole_1": [10.0], "whole_2": [14.0], "divided": [1.0]}
         assert num_messages == 2
-
-
-def summed_over_replicas(rank: int, world_size: int) -> tuple[dict[str, list[float]], int]:
-    """(values of each gradient on this rank, messages)."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "tp"))
-    replica = mesh["dp_replicate"].get_local_rank()
-    layers = nn.ModuleList(nn.Module() for _ in range(2))
-    for layer, dtype in zip(layers, (torch.float32, torch.bfloat16), strict=True):
-        for name, kind in (("one", dtype), ("other", torch.float32)):
-            layer.register_parameter(name, nn.Parameter(torch.zeros(4, 6, dtype=kind)))
-            layer.get_parameter(name).grad = torch.full((4, 6), 1.0 + replica, dtype=kind)
-    model = nn.Module()
-    model.add_module("layers", layers)
-    model.register_parameter("unused", nn.Parameter(torch.zeros(3)))
-    divided = nn.Parameter(distribute_tensor(torch.zeros(8), mesh["tp"], [Shard(0)]))
-    divided.grad = DTensor.from_local(torch.full((4,), 10.0 + rank), mesh["tp"], [Shard(0)], run_check=False)
-    model.register_parameter("divided", divided)
-    op = AllReduceGradients(over=(MeshDim.DP_REPLICATE,), blocks=("layers",), span=None)
-    session = SimpleNamespace(model=model, submesh=lambda mesh_dim: mesh[mesh_dim.value])
-    with CommDebugMode() as messages:
-        all_reduce_gradients(cast(Any, session), op, Position(step=1))
-    assert isinstance(divided.grad, DTensor) and divided.grad.placements == (Shard(0),)
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {name: local_of(one).unique().tolist() for name, one in found.items()}, messages.get_total_counts()
-
-
-def test_gradients_of_whole_replicas_are_summed_layer_by_layer() -> None:
-    """A message for the first layer, two for the second, whose dtypes are two, and one for the rest, of which
-    one has no gradient."""
-    same = {f"layers.{layer}.{name}": [3.0] for layer in range(2) for name in ("one", "other")}
-    for rank, (values, num_messages) in enumerate(run_ranks(summed_over_replicas, 4)):
-        # Ranks 0 and 2 hold the first half of the sharded dimension, 1 and 3 the second.
-        assert values == same | {"divided": [22.0] if rank % 2 == 0 else [24.0]}
-        assert num_messages == 4

@@ -70,8 +70,8 @@ def _each(sequence: str, kind: type[Op], **fields: Any) -> Callable[[Graph], Gra
 
 def _summed_again(found: list[Op]) -> list[Op]:
     """After FSDP, once more over its ranks."""
-    place = [isinstance(op, ops.SyncGradients) for op in found].index(True) + 1
-    again = ops.AllReduceGradients(over=(MeshDim.DP_SHARD,), blocks=(), span=None)
+    place = [isinstance(op, ops.SyncGradients) for op in found].index(True)
+    again = ops.AllReduceGradients(over=(MeshDim.DP_SHARD,), blocks=(), bucket_bytes=1, span=None)
     return [*found[:place], again, *found[place:]]
 
 
@@ -167,15 +167,28 @@ def test_planted_violation_is_found(plant: Callable[[Graph], Graph], text: str) 
     assert any(text in str(violation) for violation in violations), violations
 
 
-@pytest.mark.parametrize("behind", [ops.ClipGradients, ops.StepOptimizer])
-def test_gradients_are_summed_before_they_are_used(behind: type[Op]) -> None:
-    graph = checked(PLANS / "launch-dp4.plan").graph
-    assert graph is not None and verify(graph) == ()
+@pytest.mark.parametrize("behind", [ops.SyncGradients, ops.ClipGradients])
+def test_gradients_are_summed_over_replicas_before_they_are_read(behind: type[Op]) -> None:
+    graph = _of_replicas()
     (summing,) = (op for op in graph.step if isinstance(op, ops.AllReduceGradients))
     rest = [op for op in graph.step if op is not summing]
     place = [isinstance(op, behind) for op in rest].index(True) + 1
     violations = verify(_edit("step", lambda _: [*rest[:place], summing, *rest[place:]])(graph))
-    assert [str(one) for one in violations] == ["grads.all_reduce: sums gradients after clipping"]
+    assert [str(one) for one in violations] == ["grads.all_reduce: waits for sums that grads.sync has read"]
+
+
+def test_all_replicas_are_summed_by_one_op() -> None:
+    graph = _of_replicas()
+    (summing,) = (op for op in graph.step if isinstance(op, ops.AllReduceGradients))
+    other = replace(summing, over=(MeshDim.TP,))
+    violations = verify(_edit("step", lambda step: [*step[:2], other, *step[2:]])(graph))
+    assert [str(one) for one in violations] == ["graph: has grads.all_reduce 2 times"]
+
+
+def _of_replicas() -> Graph:
+    graph = checked(PLANS / "launch-dp4.plan").graph
+    assert graph is not None and verify(graph) == ()
+    return graph
 
 
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)

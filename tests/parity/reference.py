@@ -30,10 +30,10 @@ NOISE = 0.02
 END_OF_DOCUMENT = 256
 
 
-def train_reference(model_name: str, *, workspace: Path) -> Training:
+def train_reference(model_name: str, *, workspace: Path, dtype: torch.dtype = torch.float32) -> Training:
     """The training that every case with this model, and with its pretrained weights, must repeat."""
     write_weights(workspace / model_name)
-    model = _loaded(workspace / model_name)
+    model = _loaded(workspace / model_name, dtype=dtype)
     initial, windows = snapshot(model), _windows(workspace)
     optimizer = torch.optim.AdamW(_groups(model), lr=cases.LEARNING_RATE, betas=cases.BETAS, eps=1e-8)
     losses, norms, rates, ids, gradients = [], [], [], [], {}
@@ -45,7 +45,7 @@ def train_reference(model_name: str, *, workspace: Path) -> Training:
         sample_ids = [next(order) for _ in range(cases.GLOBAL_BATCH)]
         tokens = windows[sample_ids]
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-        loss = cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = gradients or gradients_of(model)
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), cases.MAX_NORM)))
@@ -78,13 +78,11 @@ def write_weights(folder: Path) -> None:
 
 def initial_digests(model_name: str, *, workspace: Path) -> dict[str, str]:
     """Of every parameter and buffer, as transformers loads them."""
-    return digests_of(_loaded(workspace / model_name))
+    return digests_of(_loaded(workspace / model_name, dtype=torch.float32))
 
 
-def _loaded(folder: Path) -> nn.Module:
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True
-    )
+def _loaded(folder: Path, *, dtype: torch.dtype) -> nn.Module:
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
     return model.train()
 
 

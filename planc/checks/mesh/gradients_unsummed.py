@@ -30,7 +30,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 def _is_covered(plan: Plan, mesh_dim: MeshDim) -> bool:
     fsdp = plan.fsdp
     if fsdp is None:
-        # Whole replicas: their gradients are summed after backward.
+        # Whole replicas: `grads.all_reduce` sums their gradients.
         return mesh_dim is MeshDim.DP_REPLICATE
     # Any other value of replicate_on has a rule of its own.
     return mesh_dim in fsdp.on or (mesh_dim is MeshDim.DP_REPLICATE and fsdp.replicate_on is not None)

@@ -29,7 +29,7 @@ from planc.runtime.torch.backend import Handler, TorchBackend
 from planc.runtime.torch.checkpoint.planning import holdings_of
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
-from planc.runtime.torch.parallel.gradients import messages_of_replicas, scale, squared_norm, sum_together
+from planc.runtime.torch.parallel.gradients import scale, squared_norm
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.reporting import metrics as reporting
@@ -102,8 +102,6 @@ class RehearsalBackend(TorchBackend):
                 drop_layers(self.session.model, self.dropped)
             case ops.InitWeights() | ops.LoadWeights():
                 self._draw(op, position)
-            case ops.AllReduceGradients():
-                self._all_reduce_gradients(op, position)
             case ops.StepOptimizer():
                 self._step_optimizer(op, position)
             case _:
@@ -180,13 +178,6 @@ class RehearsalBackend(TorchBackend):
         pristine: nn.Module = fresh_copy(self.session.model)
         drop_layers(pristine, self.dropped)
         return pristine
-
-    def _all_reduce_gradients(self, op: ops.AllReduceGradients, position: Position) -> None:
-        """A run's reductions. A layer's message is a visit to it, so a longer stack sends them in turn."""
-        with self._modes(op, position):
-            for name, parameters, group in messages_of_replicas(self.session, op):
-                self.memory.enter_visit(self._layer_of(name))
-                sum_together(parameters, group=group)
 
     def _step_optimizer(self, op: ops.StepOptimizer, position: Position) -> None:
         """A run's step. Counts the extra memory that the op declares, not what a CPU takes."""

@@ -12,7 +12,7 @@ from planc.runtime.errors import RunError
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.runtime.rehearsal.measure import measure, rehearse_rank
 from planc.runtime.rehearsal.ranks import rehearsed_ranks
-from planc.runtime.rehearsal.stack import stack_of
+from planc.runtime.rehearsal.stack import rehearsed_stack
 from planc.runtime.torch.weights.build import meta_model
 from planc.vocab import MeshDim, sharded_lengths
 
@@ -32,7 +32,7 @@ def rehearse(graph: Graph, *, base: Path, report: Callable[[str], None] = lambda
         )
     report("building the model")
     model = meta_model(build, base=base)
-    stack = stack_of(model, graph)
+    stack = rehearsed_stack(model, graph)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     ranks = rehearsed_ranks(graph, _divided(graph, shapes))
     failures: list[Failure] = []

@@ -15,6 +15,7 @@ from torch import nn
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
+    AllReduceGradients,
     AttachDropout,
     BuildOptimizer,
     CheckpointActivations,
@@ -94,6 +95,20 @@ def stack_of(model: nn.Module, graph: Graph) -> Stack:
             by_nature[nature(child), _within(treatment, layer)].append(layer)
         kinds.extend(Kind(tuple(layers)) for layers in by_nature.values())
     return Stack(tuple(kinds))
+
+
+def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
+    """The kinds of which a few layers need to run: not those with layers that share a message over replicas,
+    whose length is not linear in the number of layers."""
+    stack = stack_of(model, graph)
+    every = [layer for kind in stack.kinds for layer in kind.layers]
+    sizes = [(name, one.dtype, one.nbytes) for name, one in model.named_parameters()]
+    sums = (op for op in graph.step if isinstance(op, AllReduceGradients))
+    together: set[str] = set()
+    for names in (names for op in sums for names in op.messages(sizes)):
+        layers = [layer for layer in every if any(name.startswith(f"{layer}.") for name in names)]
+        together.update(layers if len(layers) > 1 else ())
+    return Stack(tuple(kind for kind in stack.kinds if together.isdisjoint(kind.layers)))
 
 
 def _holds_several(op: AnyOp, fqn: str) -> bool:

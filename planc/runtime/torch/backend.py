@@ -20,7 +20,15 @@ from planc.runtime.torch.checkpoint import background_saving
 from planc.runtime.torch.checkpoint import ops as checkpointing
 from planc.runtime.torch.dropout import attach as dropout
 from planc.runtime.torch.parallel import fsdp as sharding
-from planc.runtime.torch.parallel import gradients, heads, mesh, pipeline, replicas, tensor_parallel
+from planc.runtime.torch.parallel import (
+    gradients,
+    heads,
+    mesh,
+    pipeline,
+    replica_sums,
+    replicas,
+    tensor_parallel,
+)
 from planc.runtime.torch.reporting import log as reporting_log
 from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.reporting import profile as reporting_profile
@@ -75,7 +83,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.ComputeLoss: steps.compute_loss,
     ops.Backward: steps.backward,
     ops.SyncGradients: gradients.sync_gradients,
-    ops.AllReduceGradients: gradients.all_reduce_gradients,
+    ops.AllReduceGradients: replica_sums.all_reduce_gradients,
     ops.ClipGradients: gradients.clip_gradients,
     ops.GuardStep: guarding.guard_step,
     ops.StepOptimizer: optimizer.step_optimizer,

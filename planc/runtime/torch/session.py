@@ -42,6 +42,7 @@ from planc.vocab import MeshDim
 if TYPE_CHECKING:
     # Lazy: they import this module.
     from planc.runtime.torch.agreement.first_step import FirstStep
+    from planc.runtime.torch.parallel.replica_sums import ReplicaSums
     from planc.runtime.torch.reporting.line import Line
     from planc.runtime.torch.reporting.profile import Trace
 
@@ -169,6 +170,8 @@ class Session:
     """This rank's share of the step's loss, summed over micro steps."""
     mean_loss: float = 0.0
     """The step's loss over all ranks, once the step is read."""
+    replica_sums: ReplicaSums | None = None
+    """None until the first step, and without replicas of whole parameters."""
     squared_norm: Tensor | None = None
     """The square of the gradient norm."""
     grad_norm: float = 0.0

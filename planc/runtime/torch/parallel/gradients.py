@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from planc.graph.ops import AllReduceGradients, ClipGradients, SyncGradients
+from planc.graph.ops import ClipGradients, SyncGradients
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.local_parts import layout_of, local_of
 from planc.runtime.torch.session import Session
@@ -21,36 +21,13 @@ _ROW = 4096
 
 
 @torch.no_grad()
-def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Position) -> None:
-    """Sum every gradient over the replicas of its parameter, in one message per layer and dtype.
-
-    The parameters with gradients must be the same on every replica. They are, because all run the same layers
-    and experts are stacked in one parameter; parameters without a gradient are not part of any message.
-    """
-    for _, members, group in messages_of_replicas(session, op):
-        sum_together(members, group=group)
-
-
-def messages_of_replicas(
-    session: Session, op: AllReduceGradients
-) -> Iterator[tuple[str, Sequence[nn.Parameter], ProcessGroup]]:
-    """(the first parameter's name, the parameters whose gradients are sent together, the replicas)."""
-    parameters = {name: p for name, p in session.model.named_parameters() if p.grad is not None}
-    for mesh_dim in op.over:
-        group = session.submesh(mesh_dim).get_group()
-        for names in op.messages(parameters):
-            alike: dict[torch.dtype, list[nn.Parameter]] = {}
-            for name in names:
-                alike.setdefault(parameters[name].dtype, []).append(parameters[name])
-            yield from ((names[0], members, group) for members in alike.values())
-
-
-@torch.no_grad()
 def sync_gradients(session: Session, op: SyncGradients, position: Position) -> None:
     """Sum gradients that are still partial over the ranks that hold summands, and redistribute the rest.
 
     FSDP does so for the parameters it shards; this is for those under tensor parallelism only.
     """
+    if not op.over:
+        return
     partial: dict[tuple[str, torch.dtype], tuple[ProcessGroup, list[nn.Parameter]]] = {}
     for parameter in session.model.parameters():
         gradient = parameter.grad
@@ -85,12 +62,18 @@ def sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> 
 
     A norm's gradient is small, and a message of its own costs more than its bytes.
     """
-    gradients = [local_of(parameter.grad) for parameter in parameters if parameter.grad is not None]
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    flat, parts = flattened([parameter.grad for parameter in parameters if parameter.grad is not None])
     dist.all_reduce(flat, group=group)
-    summed = torch.split(flat, [gradient.numel() for gradient in gradients])
-    for parameter, own, gradient in zip(parameters, summed, gradients, strict=True):
-        parameter.grad = layout_of(parameter)(own.view(gradient.shape))
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.grad = layout_of(parameter)(part)
+
+
+def flattened(gradients: Iterable[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """This rank's parts of all gradients, copied into one flat tensor, and each part as a view of it."""
+    local = [local_of(gradient) for gradient in gradients]
+    flat = torch.cat([gradient.reshape(-1) for gradient in local])
+    parts = torch.split(flat, [gradient.numel() for gradient in local])
+    return flat, [part.view(gradient.shape) for part, gradient in zip(parts, local, strict=True)]
 
 
 @torch.no_grad()

@@ -55,6 +55,11 @@ class Pipeline:
     """Of what the backward under way has sent."""
     sends: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
     """Under way: a tensor must outlive its send."""
+    _stages: dict[str, int] = field(init=False)
+    """By module."""
+
+    def __post_init__(self) -> None:
+        self._stages = {name: stage for stage, names in enumerate(self.op.stages) for name in names}
 
     @property
     def num_stages(self) -> int:
@@ -67,10 +72,9 @@ class Pipeline:
 
     def stage_of(self, name: str) -> int | None:
         """The stage that has a module or parameter; None for what every stage has, as the whole model."""
-        for stage, modules in enumerate(self.op.stages):
-            if any(f"{name}.".startswith(f"{module}.") for module in modules):
-                return stage
-        return None
+        while name and name not in self._stages:
+            name = name.rpartition(".")[0]
+        return self._stages.get(name)
 
     def has(self, name: str) -> bool:
         """Whether a module or parameter is on this rank."""

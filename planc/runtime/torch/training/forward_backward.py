@@ -20,6 +20,7 @@ from planc.runtime.torch.dropout.attach import begin_dropout
 from planc.runtime.torch.parallel.fsdp import set_sync_of_stage
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
+from planc.runtime.torch.parallel.replica_sums import begin_sums
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 
@@ -133,13 +134,15 @@ def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor
 
 
 def backward(session: Session, op: Backward, position: Position) -> None:
-    """Compute gradients; sharded units reduce them once, on the last micro step."""
+    """Compute gradients, which sharded units and replicas reduce once, on the last micro step."""
     if session.pipeline is not None:
         _backward_of_stage(session, session.pipeline, position)
         return
     if isinstance(session.model, FSDPModule):
         session.model.set_requires_gradient_sync(position.is_last_micro_step)
     assert session.loss is not None
+    if position.is_last_micro_step:
+        begin_sums(session)
     with _loss_context(_loss_op(session)):
         session.loss.backward()  # type: ignore[no-untyped-call]
     session.loss = None
@@ -148,6 +151,8 @@ def backward(session: Session, op: Backward, position: Position) -> None:
 def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position) -> None:
     """From the loss, or from the gradient of what the stage has sent."""
     set_sync_of_stage(session.model, pipeline, position)
+    if position.is_last_micro_step:
+        begin_sums(session, stage=position.stage)
     loss = pipeline.begin_backward(position)
     if session.documents is not None:
         session.documents.batch = pipeline.now.documents

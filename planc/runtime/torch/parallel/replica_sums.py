@@ -1,0 +1,127 @@
+"""Sums of gradients over whole replicas, which run while backward computes the gradients of other layers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup, Work
+
+from planc.graph.ops import AllReduceGradients
+from planc.runtime.errors import RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.parallel.gradients import flattened
+from planc.runtime.torch.parallel.local_parts import layout_of
+from planc.runtime.torch.session import Session
+
+
+@dataclass(slots=True)
+class _Message:
+    """Parameters by name, whose gradients are summed together."""
+
+    parameters: Mapping[str, nn.Parameter]
+    missing: set[str] = field(default_factory=set)
+    """Those whose gradient is not there yet."""
+    works: list[Work] = field(default_factory=list)
+    """The sums under way; empty if the message is not sent."""
+
+
+class ReplicaSums:
+    """The sums of a step, in messages that every replica sends in the same order.
+
+    Each message waits for those before it. A parameter without a gradient is left out of its message, which
+    is sent once backward has ended. The same parameters must be unused on every replica. They are, because
+    all run the same layers, and experts are stacked in one parameter.
+    """
+
+    def __init__(
+        self, messages: Iterable[Mapping[str, nn.Parameter]], *, groups: Sequence[ProcessGroup]
+    ) -> None:
+        self._messages = tuple(_Message(parameters) for parameters in messages)
+        self._groups = groups
+        self._unsent: deque[_Message] = deque()
+        self._awaited: set[str] = set()
+        """The parameters whose last backward of the step has begun."""
+        for message in self._messages:
+            for name, parameter in message.parameters.items():
+                arrived = partial(self._arrived, message, name)
+                parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Let the next backward, the last one of these parameters, send each message once it is complete."""
+        if not self._awaited:
+            for message in self._messages:
+                message.missing.update(message.parameters)
+            self._unsent.extend(self._messages)
+        self._awaited.update(names)
+
+    def finish(self) -> None:
+        """Send what is left, and wait for all sums."""
+        while self._unsent:
+            self._send()
+        for message in self._messages:
+            for work in message.works:
+                work.wait()
+            message.works.clear()
+        self._awaited.clear()
+
+    def _arrived(self, message: _Message, name: str, _: Tensor) -> None:
+        if message.works:
+            raise RunError(
+                f"backward adds to the gradient of {name} after its sum over replicas has started",
+                help="the model's code runs a backward of its own inside backward, as reentrant activation "
+                "checkpointing does: turn that off, or shard the model with an fsdp block",
+            )
+        if name in self._awaited:
+            message.missing.discard(name)
+        while self._unsent and not self._unsent[0].missing:
+            self._send()
+
+    @torch.no_grad()
+    def _send(self) -> None:
+        message = self._unsent.popleft()
+        found = [(one, one.grad) for one in message.parameters.values() if one.grad is not None]
+        if not found:
+            return
+        flat, parts = flattened([gradient for _, gradient in found])
+        for (parameter, gradient), part in zip(found, parts, strict=True):
+            parameter.grad = layout_of(gradient)(part)
+        for group in self._groups:
+            for work in message.works:
+                work.wait()
+            work = dist.all_reduce(flat, group=group, async_op=True)
+            assert work is not None, "this rank is one of the group"
+            message.works.append(work)
+
+
+def begin_sums(session: Session, *, stage: int | None = None) -> None:
+    """Let the next backward start the sums that `grads.all_reduce` waits for, if the graph has it.
+
+    In a pipeline it is the last backward of one `stage`.
+    """
+    op = next((op for op in session.graph.step if isinstance(op, AllReduceGradients)), None)
+    if op is None:
+        return
+    if session.replica_sums is None:
+        parameters = {name: one for name, one in session.model.named_parameters() if one.requires_grad}
+        sizes = ((name, one.dtype, one.nbytes) for name, one in parameters.items())
+        session.replica_sums = ReplicaSums(
+            ({name: parameters[name] for name in names} for names in op.messages(sizes)),
+            groups=[session.submesh(mesh_dim).get_group() for mesh_dim in op.over],
+        )
+    session.replica_sums.begin(
+        name
+        for name, _ in session.model.named_parameters()
+        if session.pipeline is None or session.pipeline.stage_of(name) == stage
+    )
+
+
+def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Position) -> None:
+    """Wait until every gradient is the sum over the replicas of its parameter."""
+    assert session.replica_sums is not None, "the last backward has begun the sums"
+    session.replica_sums.finish()
