@@ -1,0 +1,104 @@
+"""The pages: of a plan, of a run, and of differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planc.deep_check.check import Deep
+from planc.diff.difference import PlanDiff
+from planc.diff.side import Side
+from planc.estimate.step_work import step_work
+from planc.figures import plan as of_plan
+from planc.graph.graph import plan_hash
+from planc.record import record
+from planc.report.difference import difference_section
+from planc.report.html import Html, figure, markup, paragraph, table
+from planc.report.layers import layers_section
+from planc.report.mesh import mesh_picture
+from planc.report.needs import communication_section, memory_section, rehearsal_section, times_section
+from planc.report.page import Section, page
+from planc.report.run import curves_section, status_section
+from planc.report.run_record import RunRecord
+from planc.report.schedule import schedule_section
+from planc.show.overview import overview
+from planc.show.times import times_of
+
+_NO_MODEL = "Layout, memory and communication are not shown: the model is not here."
+
+
+@record
+class Compared:
+    """A difference, and its two sides."""
+
+    found: PlanDiff
+    old: Side
+    new: Side
+
+
+def plan_page(side: Side, *, deep: Deep | None = None, against: Compared | None = None) -> str:
+    """The page of a plan."""
+    sections = [*_plan_sections(side, deep=deep)]
+    return page(side.graph.name, heading=_heading(side), sections=[*sections, *_differences(against)])
+
+
+def run_page(
+    side: Side, found: RunRecord, *, deep: Deep | None = None, against: Compared | None = None
+) -> str:
+    """The page of a run, with its plan below."""
+    sections = [
+        Section("status", "Status", status_section(found, side)),
+        Section("training", "Training", curves_section(found)),
+        *_plan_sections(side, deep=deep),
+    ]
+    title = f"{side.graph.name}, a run"
+    return page(title, heading=_heading(side), sections=[*sections, *_differences(against)])
+
+
+def difference_page(compared: Sequence[Compared], *, title: str, notes: Sequence[str] = ()) -> str:
+    """The page of one or more differences."""
+    sections = [
+        Section(f"plan-{index}", one.found.new.name, difference_section(one.found, one.old, one.new))
+        for index, one in enumerate(compared)
+    ]
+    return page(title, heading=markup(*map(paragraph, notes)), sections=sections)
+
+
+def _differences(against: Compared | None) -> list[Section]:
+    if against is None:
+        return []
+    title = f"Compared with {against.found.old.name}"
+    return [Section("difference", title, difference_section(against.found, against.old, against.new))]
+
+
+def _heading(side: Side) -> Html:
+    graph = side.graph
+    sizes = of_plan.world_size(graph), of_plan.tokens_per_step(graph), of_plan.num_steps(graph)
+    shown = [part for one in sizes for part in (", ", figure(one))]
+    note = f", {side.note}" if side.note else ""
+    return paragraph(f"{side.name}{note}, plan_hash {plan_hash(graph)[:12]}", *shown)
+
+
+def _plan_sections(side: Side, *, deep: Deep | None) -> Iterator[Section]:
+    """The sections of a plan; an artifact without its model has only what its graph holds."""
+    if side.bound is not None:
+        yield Section("overview", "Overview", table([*overview(side.bound, side.graph)], caption="The plan"))
+    hardware = side.plan.hardware if side.plan else None
+    device = hardware.gpu if hardware else None
+    node = (side.plan.mesh.devices_per_node if side.plan else None) or (
+        device.devices_per_node if device else None
+    )
+    sizes = [size for _, size in side.graph.mesh]
+    yield Section("mesh", "Mesh", mesh_picture(sizes, devices_per_node=node))
+    estimated = side.estimate()
+    if estimated is None or side.inventory is None:
+        yield Section("layers", "Layers", paragraph(_NO_MODEL))
+    else:
+        yield Section("layers", "Layers", layers_section(side, estimated))
+        yield Section("memory", "Memory", memory_section(estimated, device=device))
+        if deep is not None:
+            yield Section("rehearsal", "Memory over a step", rehearsal_section(deep, graph=side.graph))
+        yield Section("communication", "Communication", communication_section(estimated))
+        if device is not None:
+            times = times_of(step_work(side.graph, side.inventory, estimated), device, devices_per_node=node)
+            yield Section("time", "Time of a step", times_section(times))
+    yield Section("schedule", "Schedule", schedule_section(side))
