@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from planc.diagnostics import Diagnostic
 from planc.diff.difference import Action, Change, Group, PlanDiff
 from planc.diff.side import Side
 from planc.diff.text import consequence, count, finding_line, heading, middle, remaining, resume_lines
@@ -23,11 +24,13 @@ def difference_section(found: PlanDiff, old: Side, new: Side) -> Html:
     groups = [] if found.same_meaning else [*_groups(found)]
     pictures = [] if found.same_meaning else [_memory(old, new), _layout(old, new)]
     nothing = [paragraph("no semantic change")] if found.same_meaning else []
-    others = (
-        markup(element("h3", title), element("ul", *(element("li", finding_line(one)) for one in findings)))
-        for title, findings in remaining(found)
-    )
+    others = (markup(element("h3", title), finding_list(findings)) for title, findings in remaining(found))
     return markup(*lines, *nothing, *pictures, *groups, *others, paragraph(count(found)))
+
+
+def finding_list(findings: Sequence[Diagnostic]) -> Html:
+    """Findings, each in one line."""
+    return element("ul", *(element("li", finding_line(one)) for one in findings))
 
 
 def _groups(found: PlanDiff) -> Iterator[Html]:

@@ -19,6 +19,7 @@ from planc.tables import format_shape, plural
 from planc.vocab import MeshDim
 
 _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
+_NUMBER = re.compile(r"(?<=\.)\d+")
 
 
 @record
@@ -51,7 +52,7 @@ def layer_kinds(side: Side) -> tuple[LayerKind, ...]:
         found.setdefault(layer, []).append(ModuleLayout(local, module.op, module.parameters))
     kinds: dict[object, list[str]] = {}
     for layer, modules in found.items():
-        kinds.setdefault((layer == "", *map(_meaning, modules)), []).append(layer)
+        kinds.setdefault((bool(layer), *map(_meaning, modules)), []).append(layer)
     ordered = sorted(kinds.values(), key=lambda layers: layers == [""])
     return tuple(
         LayerKind(tuple(filter(None, layers)), tuple(_folded(found[layers[0]]))) for layers in ordered
@@ -78,7 +79,7 @@ def _modules(side: Side) -> Iterator[ModuleLayout]:
             yield ModuleLayout(module.fqn, ops.get(module.fqn), tuple(parameters.get(module.fqn, ())))
 
 
-def _meaning(module: ModuleLayout) -> object:
+def _meaning(module: ModuleLayout) -> tuple[str, object, object]:
     """What makes two layers of one kind: all but the names of layers."""
     op = module.op and (module.op.use, module.op.edges, module.op.rows)
     return module.name, op, tuple(map(_parameter_meaning, module.parameters))
@@ -98,9 +99,8 @@ def _folded(modules: list[ModuleLayout]) -> Iterator[ModuleLayout]:
     """Modules of one layer with equal ones, such as its experts, as one."""
     groups: dict[object, list[ModuleLayout]] = {}
     for module in modules:
-        family = re.sub(r"(?<=\.)\d+", "", module.name)
-        _, *meaning = _meaning(module)  # type: ignore[misc]
-        groups.setdefault((family, *meaning), []).append(module)
+        family = _NUMBER.sub("", module.name)
+        groups.setdefault((family, *_meaning(module)[1:]), []).append(module)
     for members in groups.values():
         names = ", ".join(summarise([one.name for one in members]))
         yield ModuleLayout(names, members[0].op, members[0].parameters)
@@ -113,8 +113,8 @@ def layers_section(side: Side, estimated: Estimate) -> Html:
     header, rows = layout_rows(tuple((side.layouts() or {}).values()))
     return markup(
         paragraph(
-            "Each box is a parameter: dark is what rank 0 holds, hatched is the shard of its tp rank, which "
-            "FSDP shards further. Collectives are at the edges where values enter and leave a module.",
+            "Each box is a parameter. The strong color is what rank 0 holds, the pale one the rest of its "
+            "shard over tp. Frames are the collectives where values enter and leave a module."
         ),
         *figures,
         details("All parameters as a table", table(rows, header=header, caption="Parameters")),

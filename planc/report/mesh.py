@@ -10,7 +10,7 @@ from planc.report.html import Html, details, element, markup, paragraph, table
 from planc.show.mesh import DIM_COLUMNS, coordinates, dim_row, stride
 from planc.vocab import MESH_DIMS, MeshDim
 
-_LIMITS = (8, 16, 4, 4)
+_LIMITS = (8, 8, 3, 3)
 """The most places that are drawn along each mesh dim, innermost first: across, down, and of such blocks."""
 _WIDTH, _HEIGHT, _GAP = 46, 22, 12
 
@@ -94,21 +94,30 @@ def _grid(axes: list[_Axis], sizes: Sequence[int], node: int | None) -> Html:
     width = max(cell.left for cell in cells) + _WIDTH
     height = max(cell.top for cell in cells) + _HEIGHT
     drawn = [*(_drawn_cell(cell, sizes) for cell in cells), element("path", d=lines, class_="node")]
-    shape = {"viewBox": f"-2 -2 {width + 4} {height + 4}", "width": width + 4, "height": height + 4}
-    return element("svg", *drawn, class_="mesh", aria_hidden="true", **shape)
+    width, height = width + 4, height + 4
+    box = f"-2 -2 {width} {height}"
+    return element("svg", *drawn, viewBox=box, width=width, height=height, class_="mesh", aria_hidden="true")
 
 
 def _blocks(axes: list[_Axis]) -> Iterator[dict[tuple[int, int], _Cell]]:
-    """Blocks of the two innermost mesh dims: their cells by column and row."""
+    """Blocks of the two innermost mesh dims: their cells by column and row. A gap has one cell."""
     drawn = [*(axis.drawn for axis in axes), *[(0,)] * (4 - len(axes))]
-    columns, rows = len(drawn[0]), len(drawn[1])
-    for (down, outermost), (across, outer) in product(enumerate(drawn[3]), enumerate(drawn[2])):
-        block = {}
-        for (y, inner), (x, innermost) in product(enumerate(drawn[1]), enumerate(drawn[0])):
-            left = across * (columns * _WIDTH + _GAP) + x * _WIDTH
-            top = down * (rows * _HEIGHT + _GAP) + y * _HEIGHT
-            block[x, y] = _cell(axes, (innermost, inner, outer, outermost), left=left, top=top)
-        yield block
+    width, height = len(drawn[0]) * _WIDTH + _GAP, len(drawn[1]) * _HEIGHT + _GAP
+    top = 0
+    for outermost in drawn[3]:
+        left = 0
+        for outer in drawn[2]:
+            if outer is None or outermost is None:
+                yield {(0, 0): _Cell(left, top, None, ())}
+            else:
+                yield {
+                    (x, y): _cell(
+                        axes, (zero, one, outer, outermost), left=left + x * _WIDTH, top=top + y * _HEIGHT
+                    )
+                    for (y, one), (x, zero) in product(enumerate(drawn[1]), enumerate(drawn[0]))
+                }
+            left += _WIDTH if outer is None else width
+        top += _HEIGHT + _GAP if outermost is None else height
 
 
 def _cell(axes: list[_Axis], place: tuple[int | None, ...], *, left: int, top: int) -> _Cell:
@@ -148,7 +157,7 @@ def _outline(block: dict[tuple[int, int], _Cell], node: int) -> str:
         cell = block.get(place)
         return None if cell is None or cell.rank is None else cell.rank // node
 
-    path = []
+    path: list[str] = []
     for (x, y), cell in block.items():
         own = node_at((x, y))
         if own is None:

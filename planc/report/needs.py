@@ -17,8 +17,6 @@ from planc.show.estimate import caveats, elsewhere_rows, peak_rows, traffic, tra
 from planc.show.times import Times, bound_parts, bound_rows, expected_parts, expected_rows, no_time
 from planc.tables import plural
 
-Rows = list[tuple[str, ...]]
-
 
 def memory_section(found: Estimate, *, device: Device | None) -> Html:
     """The parts of the peak, the peak itself, and whether it fits."""
@@ -55,7 +53,8 @@ def rehearsal_section(deep: Deep, *, graph: Graph) -> Html:
     measured = deep.rehearsal.measured
     if measured is None:
         return words
-    drawn, rows = [], []
+    drawn: list[Bar] = []
+    rows: list[tuple[str, ...]] = []
     for one in measured.segments:
         text = num_bytes(f"rehearsed_segment.{one.segment}", one.num_bytes).text
         drawn.append(Bar(one.segment, text, (one.num_bytes,), is_total=one is measured.peak))

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from planc.deep_check.check import Deep
 from planc.diff.difference import PlanDiff
+from planc.diff.review import COLUMNS, Reviewed, is_listed, listed_findings, summary
 from planc.diff.side import Side
 from planc.estimate.step_work import step_work
 from planc.figures import plan as of_plan
 from planc.graph.graph import plan_hash
 from planc.record import record
-from planc.report.difference import difference_section
-from planc.report.html import Html, figure, markup, paragraph, table
+from planc.report.difference import difference_section, finding_list
+from planc.report.html import Html, figure, paragraph, table
 from planc.report.layers import layers_section
 from planc.report.mesh import mesh_picture
 from planc.report.needs import communication_section, memory_section, rehearsal_section, times_section
@@ -23,6 +24,7 @@ from planc.report.schedule import schedule_section
 from planc.show.overview import overview
 from planc.show.times import times_of
 
+_NOT_REHEARSED = "Not rehearsed: run planc check --deep, or this report with --deep."
 _NO_MODEL = "Layout, memory and communication are not shown: the model is not here."
 
 
@@ -54,13 +56,23 @@ def run_page(
     return page(title, heading=_heading(side), sections=[*sections, *_differences(against)])
 
 
-def difference_page(compared: Sequence[Compared], *, title: str, notes: Sequence[str] = ()) -> str:
-    """The page of one or more differences."""
-    sections = [
-        Section(f"plan-{index}", one.found.new.name, difference_section(one.found, one.old, one.new))
-        for index, one in enumerate(compared)
-    ]
-    return page(title, heading=markup(*map(paragraph, notes)), sections=sections)
+def difference_page(found: PlanDiff, old: Side, new: Side) -> str:
+    """The page of one difference."""
+    section = Section("difference", "What changes", difference_section(found, old, new))
+    return page(found.new.name, heading=Html(""), sections=[section])
+
+
+def review_page(reviewed: Sequence[Reviewed], *, revision: str) -> str:
+    """The page of a branch's changes: a table of all plans, then each semantic difference."""
+    sections = []
+    for index, plan in enumerate(reviewed):
+        if plan.found is not None and plan.sides is not None and is_listed(plan):
+            sections.append(Section(f"plan-{index}", plan.path, difference_section(plan.found, *plan.sides)))
+        elif plan.found is None and (findings := listed_findings(plan)):
+            sections.append(Section(f"plan-{index}", f"{plan.path} {plan.what}", finding_list(findings)))
+    rows = [summary(plan) for plan in reviewed]
+    heading = table([*rows], header=COLUMNS, caption="Plans") if rows else paragraph("No plan changed.")
+    return page(f"Plans compared with {revision}", heading=heading, sections=sections)
 
 
 def _differences(against: Compared | None) -> list[Section]:
@@ -72,10 +84,13 @@ def _differences(against: Compared | None) -> list[Section]:
 
 def _heading(side: Side) -> Html:
     graph = side.graph
-    sizes = of_plan.world_size(graph), of_plan.tokens_per_step(graph), of_plan.num_steps(graph)
-    shown = [part for one in sizes for part in (", ", figure(one))]
-    note = f", {side.note}" if side.note else ""
-    return paragraph(f"{side.name}{note}, plan_hash {plan_hash(graph)[:12]}", *shown)
+    world_size, tokens, steps = (
+        of_plan.world_size(graph),
+        of_plan.tokens_per_step(graph),
+        of_plan.num_steps(graph),
+    )
+    named = f"{side.name}{f', {side.note}' if side.note else ''}, plan_hash {plan_hash(graph)[:12]}"
+    return paragraph(named, ", ", figure(world_size), ", ", figure(tokens), " per step, ", figure(steps))
 
 
 def _plan_sections(side: Side, *, deep: Deep | None) -> Iterator[Section]:
@@ -95,8 +110,8 @@ def _plan_sections(side: Side, *, deep: Deep | None) -> Iterator[Section]:
     else:
         yield Section("layers", "Layers", layers_section(side, estimated))
         yield Section("memory", "Memory", memory_section(estimated, device=device))
-        if deep is not None:
-            yield Section("rehearsal", "Memory over a step", rehearsal_section(deep, graph=side.graph))
+        measured = paragraph(_NOT_REHEARSED) if deep is None else rehearsal_section(deep, graph=side.graph)
+        yield Section("rehearsal", "Memory over a step", measured)
         yield Section("communication", "Communication", communication_section(estimated))
         if device is not None:
             times = times_of(step_work(side.graph, side.inventory, estimated), device, devices_per_node=node)

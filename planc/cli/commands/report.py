@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
-from planc.api import Checked
 from planc.cli.support import plans
 from planc.cli.support.arguments import (
     add_gpu_argument,
@@ -15,18 +13,21 @@ from planc.cli.support.arguments import (
     add_plan_argument,
     add_set_argument,
 )
-from planc.cli.support.deep import rehearse
+from planc.cli.support.deep import rehearsal, with_findings
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.pages import page_path, write_page
+from planc.cli.support.settings import settings_from
 from planc.cli.versions.revisions import read_side
 from planc.deep_check.check import Deep, cached_deep
 from planc.diff.differ import diff
 from planc.diff.side import Side, side_of
 from planc.report.report import Compared, plan_page, run_page
-from planc.report.run_record import read_run
+from planc.report.run_record import RunRecord, read_run
 from planc.runtime.checkpoint_format.layout import step_of
 from planc.source import SourceFile
 from planc.user_dirs import cache_dir
+
+_COMPILED = ".json"
 
 DESCRIPTION = """\
 Write one HTML file about a plan or a run, with pictures: the mesh, a layer of each kind with its shards and
@@ -66,51 +67,51 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """As `check`; 2 if a file can't be read or written. A page is written for what `planc estimate` shows."""
     page_path(arguments.output)
-    settings = plans.settings(arguments)
     path = Path(arguments.plan)
-    if path.suffix == ".plan":
-        return _plan(arguments, settings)
-    if not path.exists():
-        raise UsageError(f"{path} does not exist")
+    if path.is_dir() or path.suffix == _COMPILED:
+        return _compiled(path, arguments)
+    checked = plans.check(arguments.plan, settings=plans.settings(arguments))
+    failure = plans.require_figures(checked)
+    if failure is not None:
+        return failure
+    side = side_of(checked, name=arguments.plan)
+    assert side is not None, "a plan with figures has a graph"
+    deep = rehearsal(arguments.plan, checked, stream=sys.stderr) if arguments.deep else _cached(side)
+    if arguments.deep and deep is not None:
+        checked = with_findings(checked, deep)
+    _write(plan_page(side, deep=deep, against=_against(side, arguments)), arguments.output)
+    return plans.finish(checked)
+
+
+def _compiled(path: Path, arguments: Namespace) -> int:
+    """The page of a compiled plan, or of a run, which keeps its compiled plan."""
     if arguments.deep:
-        raise UsageError("--deep needs a .plan file")
-    if step_of(path.resolve()) is not None:
+        raise UsageError(f"{path} is compiled: --deep needs its plan")
+    if path.is_dir() and step_of(path.resolve()) is not None:
         raise UsageError(f"{path} is a checkpoint: pass its run directory")
+    settings, _ = settings_from(arguments.set, {})
     side, checked = read_side(arguments.plan, settings=settings, world_size=None)
     if side is None:
         return plans.finish(checked)
     deep, against = _cached(side), _against(side, arguments)
     if path.is_dir():
-        try:
-            text = run_page(side, read_run(path), deep=deep, against=against)
-        except OSError as error:
-            raise UsageError(f"{error.filename or path}: {error.strerror}") from error
+        text = run_page(side, _record(path), deep=deep, against=against)
     else:
         text = plan_page(side, deep=deep, against=against)
-    return _write(arguments.output, text)
+    _write(text, arguments.output)
+    return CLEAN
 
 
-def _plan(arguments: Namespace, settings: Sequence[SourceFile]) -> int:
-    checked = plans.check(arguments.plan, settings=settings)
-    failure = plans.require_figures(checked)
-    if failure is not None:
-        return failure
-    side = _side(checked, arguments.plan)
-    if arguments.deep:
-        checked, _ = rehearse(arguments.plan, checked, stream=sys.stderr)
-    text = plan_page(side, deep=_cached(side), against=_against(side, arguments))
-    _write(arguments.output, text)
-    return plans.finish(checked)
-
-
-def _side(checked: Checked, name: str) -> Side:
-    side = side_of(checked, name=name)
-    assert side is not None, "a plan with figures has a graph"
-    return side
+def _record(folder: Path) -> RunRecord:
+    """What a run has logged. UsageError for a file that can't be read."""
+    try:
+        return read_run(folder)
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder}: {error.strerror}") from error
 
 
 def _cached(side: Side) -> Deep | None:
-    """The rehearsal of an earlier deep check."""
+    """An earlier rehearsal; None without one, or without the model."""
     estimated = side.estimate()
     if estimated is None:
         return None
@@ -129,7 +130,6 @@ def _against(side: Side, arguments: Namespace) -> Compared | None:
     return Compared(diff(old, side), old, side)
 
 
-def _write(path: Path, text: str) -> int:
+def _write(text: str, path: Path) -> None:
     write_page(path, text)
     print(f"{path}: {len(text.encode()):_} bytes", file=sys.stderr)
-    return CLEAN

@@ -34,8 +34,9 @@
     return {
       width: host.clientWidth,
       height: HEIGHT,
+      padding: [null, 40, null, null],
       scales: { x: { time: false } },
-      axes: [axis({ label: "step", labelSize: 20 }), axis({ size: 70 })],
+      axes: [axis({ label: "step", labelSize: 20, space: 70 }), axis({ size: 70 })],
       series: [{ label: "step", value: (chart, value) => written(value) }, ...spec.series.map(series)],
       cursor: { sync: { key: "steps", scales: ["x", null] } },
     };
