@@ -93,12 +93,9 @@ def _layout(old: Side, new: Side) -> Html:
         for members in groups.values()
         for name, fqns in fold(members).items()
     ]
-    caption = f"{plural(len(pairs), 'parameter')} with another shard on rank 0: before, and after"
-    return element(
-        "figure",
-        element("figcaption", caption),
-        details("Before and after", element("ul", *rows, class_="layer")),
-    )
+    caption = f"{plural(len(pairs), 'parameter')} with another shard on rank 0"
+    body = details("Before and after", element("ul", *rows, class_="layer pairs"), is_open=True)
+    return element("figure", element("figcaption", caption), body)
 
 
 def _held(parameter: ParameterLayout) -> object:
@@ -107,5 +104,6 @@ def _held(parameter: ParameterLayout) -> object:
 
 
 def _pair(name: str, was: ParameterLayout, now: ParameterLayout, *, sizes: tuple[int, int]) -> Html:
-    pictures = (parameter_layout(one, tp=tp) for one, tp in zip((was, now), sizes, strict=True))
+    sides = ("before", was, sizes[0]), ("after", now, sizes[1])
+    pictures = (parameter_layout(one, tp=tp, label=label) for label, one, tp in sides)
     return element("li", element("div", element("b", name)), *pictures)

@@ -56,9 +56,9 @@ def table(rows: list[tuple[str, ...]], *, header: tuple[str, ...] = (), caption:
     return element("div", found, class_="scroll", tabindex="0", role="group", aria_label=caption or "table")
 
 
-def details(summary: str, *children: str) -> Html:
-    """What opens on request: the table behind a picture."""
-    return element("details", element("summary", summary), *children)
+def details(summary: str, *children: str, is_open: bool = False) -> Html:
+    """What opens and closes on request, such as the table behind a picture."""
+    return element("details", element("summary", summary), *children, open="" if is_open else None)
 
 
 def paragraph(*children: str, kind: str | None = None) -> Html:

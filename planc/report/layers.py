@@ -124,13 +124,8 @@ def layers_section(side: Side, estimated: Estimate) -> Html:
 def _layer(kind: LayerKind, side: Side, estimated: Estimate, *, is_open: bool) -> Html:
     many = f", {plural(len(kind.fqns), 'layer')}" if kind.fqns else ""
     rows = (_module(module, side.graph.size(MeshDim.TP)) for module in kind.modules)
-    return element(
-        "details",
-        element("summary", f"{kind.name}{many}"),
-        *(paragraph(text, kind="treatment") for text in _treatments(kind, side, estimated)),
-        element("ul", *rows, class_="layer"),
-        open="" if is_open else None,
-    )
+    treatments = map(paragraph, _treatments(kind, side, estimated))
+    return details(f"{kind.name}{many}", *treatments, element("ul", *rows, class_="layer"), is_open=is_open)
 
 
 def _module(module: ModuleLayout, tp: int) -> Html:
@@ -149,15 +144,20 @@ def _module(module: ModuleLayout, tp: int) -> Html:
     )
 
 
-def parameter_layout(parameter: ParameterLayout, *, tp: int) -> Html:
-    """The picture of a parameter, with its shape, placements, and rank 0's shard and bytes."""
+def parameter_layout(parameter: ParameterLayout, *, tp: int, label: str = "") -> Html:
+    """The picture of a parameter, with its shape, placements, and rank 0's shard and bytes.
+
+    `label` is what to call it, instead of its name.
+    """
     placed = "; ".join(f"{', '.join(dims)}: {placement}" for dims, placement in parameter.placements)
     shapes = f"{format_shape(parameter.shape)} → {format_shape(parameter.local_shape)}"
     size = num_bytes(f"local_bytes.{parameter.fqn}", parameter.local_bytes)
     return element(
         "div",
         shard_picture(parameter, tp=tp),
-        element("div", f"{local_name(parameter)} {shapes}, ", figure(size), element("small", placed)),
+        element(
+            "div", f"{label or local_name(parameter)} {shapes}, ", figure(size), element("small", placed)
+        ),
         class_="parameter",
     )
 

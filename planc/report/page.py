@@ -43,7 +43,7 @@ def page(title: str, *, heading: Html, sections: list[Section]) -> str:
         "body",
         element("a", "Skip to the content", href="#content", class_="skip"),
         element("header", element("h1", title), heading),
-        element("nav", element("ul", *links), aria_label="Sections"),
+        element("nav", element("ul", *links), aria_label="Sections") if len(sections) > 1 else "",
         element("main", body, id="content", tabindex="-1"),
         element("script", Html(script)) if script else "",
     )
