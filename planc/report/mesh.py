@@ -137,7 +137,7 @@ def _drawn_cell(cell: _Cell, sizes: Sequence[int]) -> Html:
     where = ", ".join(f"{mesh_dim} {at}" for mesh_dim, at, size in places if size > 1)
     return element(
         "g",
-        element("title", f"rank {cell.rank}: {where}"),
+        element("title", f"rank {cell.rank}{f': {where}' if where else ''}"),
         element(
             "rect",
             x=cell.left + 2,

@@ -16,6 +16,10 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SECONDS = 60.0
+_COMPLAINTS = (
+    *("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"),
+    "Page.javascriptDialogOpening",
+)
 
 
 def find() -> str | None:
@@ -68,23 +72,17 @@ class Browser:
         os.close(self._write)
         self._profile.cleanup()
 
-    def open(self, path: Path, *, width: int = 1000, height: int = 900, scheme: str = "light") -> None:
-        """Load a file, at a size, in a color scheme."""
+    def open(self, path: Path, *, width: int = 1000, scheme: str = "light", media: str = "screen") -> None:
+        """Load a file at a width, in a color scheme, on a medium."""
         self.events.clear()
-        self.show(width=width, height=height)
-        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self._call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+        )
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._call("Emulation.setEmulatedMedia", media=media, features=features)
         self._call("Page.navigate", url=path.resolve().as_uri())
         self._wait("Page.loadEventFired")
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-    def show(self, *, width: int, height: int) -> None:
-        self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -92,9 +90,10 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def press(self, key: str, *, code: int = 0, shift: bool = False) -> None:
+    def press(self, key: str) -> None:
         text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
-        shared = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift}
+        codes = {"Tab": 9, "Enter": 13, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
+        shared = {"key": key, "code": key, "windowsVirtualKeyCode": codes.get(key, 0)}
         self._call("Input.dispatchKeyEvent", type="keyDown", **shared, **text)
         self._call("Input.dispatchKeyEvent", type="keyUp", **shared)
 
@@ -113,11 +112,11 @@ class Browser:
         return base64.b64decode(self._call("Page.printToPDF", printBackground=False)["data"])
 
     def complaints(self) -> list[str]:
-        """Errors and messages of the console, the page's policy included."""
+        """Errors, messages of the console, what the page's policy stopped, and dialogs."""
         self._drain()
         found = []
         for event in self.events:
-            if event["method"] in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"):
+            if event["method"] in _COMPLAINTS:
                 found.append(json.dumps(event["params"])[:400])
         return found
 

@@ -77,6 +77,8 @@
   for (const host of document.querySelectorAll(".chart")) {
     const spec = JSON.parse(host.querySelector("script").textContent);
     const chart = new uPlot(options(host, spec), spec.data, host);
+    // The output and the table below have the same for screen readers.
+    chart.root.setAttribute("aria-hidden", "true");
     host.addEventListener("keydown", keys(chart, host.parentElement.querySelector("output")));
     new ResizeObserver(() => chart.setSize({ width: host.clientWidth, height: HEIGHT })).observe(host);
     drawn.push(chart);
