@@ -28,8 +28,11 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run")
+
+
+def make_run(folder: Path) -> Path:
     """A run directory of the quickstart's plan: its files as a run writes them, with values of our own."""
-    folder = tmp_path / "run"
     folder.mkdir()
     assert main(["compile", str(QUICKSTART), "-o", str(folder / "plan.json"), "-q"]) == 0
     lines = []

@@ -13,6 +13,7 @@ import pytest
 from planc.cli.main import main
 from tests.plans import PLANS, QUICKSTART
 from tests.report.browser import Browser, find
+from tests.report.conftest import make_run
 
 EXECUTABLE = find()
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="needs Chromium: apt install chromium")
@@ -62,16 +63,17 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture
-def pages(tmp_path: Path, run_folder: Path) -> dict[str, Path]:
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One page of each sort."""
+    folder = tmp_path_factory.mktemp("pages")
     written = {
         "plan": ["report", str(QUICKSTART), "--gpu", "h100"],
         "large": ["report", str(PLANS / "llama-3.1-405b.plan"), "--gpu", "h100"],
-        "run": ["report", str(run_folder)],
+        "run": ["report", str(make_run(folder / "run"))],
         "diff": ["diff", str(PLANS / "launch-dp4.plan"), str(QUICKSTART), "--output-format", "html"],
     }
-    found = {name: tmp_path / f"{name}.html" for name in written}
+    found = {name: folder / f"{name}.html" for name in written}
     for name, arguments in written.items():
         assert main([*arguments, "-o", str(found[name])]) == 0
     return found

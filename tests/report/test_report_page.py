@@ -96,6 +96,7 @@ def test_text_never_becomes_markup() -> None:
     found = read(page(HOSTILE, heading=shown, sections=[Section("x", HOSTILE, shown)]))
     assert found.scripts == []
     assert not any(tag == "img" or name == "onerror" for tag, name, _ in found.attributes)
+    assert ("p", "title", HOSTILE.replace("\u202e", "\\u202e")) in found.attributes
     assert found.text.count("alert(1)") >= 5
     assert "\u202e" not in found.text and "\\u202e" in found.text
 
