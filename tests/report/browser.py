@@ -59,6 +59,7 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self._call(f"{domain}.enable")
+        self._call("Emulation.setScrollbarsHidden", hidden=True)
 
     def __enter__(self) -> Browser:
         return self

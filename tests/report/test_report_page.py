@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import planc
 from planc.api import check_plan
 from planc.diff.side import side_of
 from planc.report.charts import MAX_POINTS, Curve, thin
@@ -89,6 +90,14 @@ def test_a_page_without_curves_has_no_script(write: Write) -> None:
 def test_the_license_of_the_chart_library_goes_with_it(write: Write) -> None:
     (script,) = read(write("report", str(QUICKSTART))).scripts
     assert "The MIT License" in script and "Leon Sorokin" in script
+
+
+def test_the_chart_library_is_the_one_that_its_readme_names() -> None:
+    folder = Path(planc.__path__[0]) / "report" / "assets" / "uplot"
+    listed = re.findall(r"^\| (\S+) \| ([0-9a-f]{64}) \|$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert {name for name, _ in listed} == {path.name for path in folder.iterdir()} - {"README.md"}
+    for name, expected in listed:
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == expected
 
 
 def test_text_never_becomes_markup() -> None:

@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> int:
     deep = rehearsal(arguments.plan, checked, stream=sys.stderr) if arguments.deep else _cached(side)
     if arguments.deep and deep is not None:
         checked = with_findings(checked, deep)
-    _write(plan_page(side, deep=deep, against=_against(side, arguments)), arguments.output)
+    write_page(arguments.output, plan_page(side, deep=deep, against=_against(side, arguments)))
     return plans.finish(checked)
 
 
@@ -98,7 +98,7 @@ def _compiled(path: Path, arguments: Namespace) -> int:
         text = run_page(side, _record(path), deep=deep, against=against)
     else:
         text = plan_page(side, deep=deep, against=against)
-    _write(text, arguments.output)
+    write_page(arguments.output, text)
     return CLEAN
 
 
@@ -128,8 +128,3 @@ def _against(side: Side, arguments: Namespace) -> Compared | None:
         sys.stderr.write(plans.render_findings(checked, stream=sys.stderr))
         raise UsageError(f"{arguments.against} has errors that prevent a comparison")
     return Compared(diff(old, side), old, side)
-
-
-def _write(text: str, path: Path) -> None:
-    write_page(path, text)
-    print(f"{path}: {len(text.encode()):_} bytes", file=sys.stderr)

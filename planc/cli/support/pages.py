@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from planc.cli.support.exits import UsageError
@@ -35,3 +36,4 @@ def write_page(path: Path, text: str) -> None:
         write_atomically(page_path(path), text=redactor(os.environ)(text))
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    print(f"wrote {path}", file=sys.stderr)

@@ -2,6 +2,7 @@
 (() => {
   const HEIGHT = 240;
   const DASHES = [[], [6, 4], [2, 3]];
+  const STYLES = ["solid", "dashed", "dotted"];
   const drawn = [];
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -38,6 +39,7 @@
       scales: { x: { time: false } },
       axes: [axis({ label: "step", labelSize: 20, space: 70 }), axis({ size: 70 })],
       series: [{ label: "step", value: (chart, value) => written(value) }, ...spec.series.map(series)],
+      legend: { markers: { dash: (chart, index) => STYLES[(index - 1) % STYLES.length] } },
       cursor: { sync: { key: "steps", scales: ["x", null] } },
     };
   }
