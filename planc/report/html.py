@@ -14,7 +14,7 @@ class Html(str):
     __slots__ = ()
 
 
-_VOID = ("br", "col", "line", "meta", "path", "rect")
+_VOID = ("line", "meta", "path", "rect")
 
 
 def markup(*parts: str) -> Html:

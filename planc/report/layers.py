@@ -9,7 +9,13 @@ from planc.diff.side import Side
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.result import Estimate
 from planc.figures.figure import num_bytes
-from planc.graph.ops import CheckpointActivations, CompileModules, FullyShard, ShardTensorParallel
+from planc.graph.ops import (
+    AttachAttention,
+    CheckpointActivations,
+    CompileModules,
+    FullyShard,
+    ShardTensorParallel,
+)
 from planc.graph.text import summarise
 from planc.record import record
 from planc.report.html import Html, details, element, figure, markup, paragraph, table
@@ -163,7 +169,7 @@ def parameter_layout(parameter: ParameterLayout, *, tp: int, label: str = "") ->
 
 
 def _treatments(kind: LayerKind, side: Side, estimated: Estimate) -> Iterator[str]:
-    """What else the graph does with these layers: FSDP, recomputation, compilation."""
+    """What else the graph does with these layers: FSDP, context parallelism, recomputation, compilation."""
     layers = set(kind.fqns) or {""}
     for op in side.ops(FullyShard):
         names = summarise(
@@ -173,6 +179,9 @@ def _treatments(kind: LayerKind, side: Side, estimated: Estimate) -> Iterator[st
             again = str(op.reshard_after_forward).lower()
             units = f"FSDP unit {', '.join(names)}, reshard_after_forward {again}"
             yield f"{units}: {_sent(estimated, cause=op.op)}"
+    for attention in side.ops(AttachAttention):
+        if kind.fqns and attention.over:
+            yield f"attention {attention.kind}: {_sent(estimated, cause='attention')}"
     for how, modules in (
         *((f"recomputed in backward ({op.mode})", op.modules) for op in side.ops(CheckpointActivations)),
         *((f"compiled by {op.backend}", op.modules) for op in side.ops(CompileModules)),

@@ -25,6 +25,8 @@ from planc.show.overview import overview
 from planc.show.times import times_of
 
 _NOT_REHEARSED = "Not rehearsed: run planc check --deep, or this report with --deep."
+_NO_DEVICE = "Unknown: the plan names no device. Set hardware.gpu, or pass --gpu."
+_NO_DEVICE_COMPILED = "Unknown: a compiled plan names no device. See the report of its plan."
 _NO_MODEL = "Layout, memory and communication are not shown: the model is not here."
 
 
@@ -84,13 +86,11 @@ def _differences(against: Compared | None) -> list[Section]:
 
 def _heading(side: Side) -> Html:
     graph = side.graph
-    world_size, tokens, steps = (
-        of_plan.world_size(graph),
-        of_plan.tokens_per_step(graph),
-        of_plan.num_steps(graph),
+    note = f", {side.note}" if side.note else ""
+    return paragraph(
+        *(f"{side.name}{note}, plan_hash {plan_hash(graph)[:12]}, ", figure(of_plan.world_size(graph)), ", "),
+        *(figure(of_plan.tokens_per_step(graph)), " per step, ", figure(of_plan.num_steps(graph))),
     )
-    named = f"{side.name}{f', {side.note}' if side.note else ''}, plan_hash {plan_hash(graph)[:12]}"
-    return paragraph(named, ", ", figure(world_size), ", ", figure(tokens), " per step, ", figure(steps))
 
 
 def _plan_sections(side: Side, *, deep: Deep | None) -> Iterator[Section]:
@@ -113,7 +113,10 @@ def _plan_sections(side: Side, *, deep: Deep | None) -> Iterator[Section]:
         measured = paragraph(_NOT_REHEARSED) if deep is None else rehearsal_section(deep, graph=side.graph)
         yield Section("rehearsal", "Memory over a step", measured)
         yield Section("communication", "Communication", communication_section(estimated))
-        if device is not None:
-            times = times_of(step_work(side.graph, side.inventory, estimated), device, devices_per_node=node)
-            yield Section("time", "Time of a step", times_section(times))
+        if device is None:
+            times = paragraph(_NO_DEVICE if side.plan else _NO_DEVICE_COMPILED)
+        else:
+            step = step_work(side.graph, side.inventory, estimated)
+            times = times_section(times_of(step, device, devices_per_node=node))
+        yield Section("time", "Time of a step", times)
     yield Section("schedule", "Schedule", schedule_section(side))

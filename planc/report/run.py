@@ -15,6 +15,8 @@ from planc.runtime.run_directory.run_files import METRICS_NAME
 from planc.tables import plural
 
 _GIB = 2**30
+_MAX_RANKS = 64
+"""The most ranks whose memory is drawn."""
 
 
 def status_section(found: RunRecord, side: Side) -> Html:
@@ -67,8 +69,12 @@ def _by_rank(found: RunRecord) -> Html:
     if not found.rank_memory:
         text = "The run kept no logs by rank, so the memory of single ranks is not known: see "
         return paragraph(text, element("code", "logging { per_rank = true }"), ".", kind="note")
-    drawn = [Bar(f"rank {rank}", _bytes(size, found), (size,)) for rank, size in found.rank_memory.items()]
-    return element("figure", bars(drawn, caption=f"Peak memory by rank, {found.memory_kind}"))
+    most = sorted(found.rank_memory, key=lambda rank: -found.rank_memory[rank])[:_MAX_RANKS]
+    sizes = [(rank, found.rank_memory[rank]) for rank in sorted(most)]
+    drawn = [Bar(f"rank {rank}", _bytes(size, found), (size,)) for rank, size in sizes]
+    left_out = len(found.rank_memory) - len(drawn)
+    others = f"; the {plural(left_out, 'rank')} with less omitted" if left_out else ""
+    return element("figure", bars(drawn, caption=f"Peak memory by rank, {found.memory_kind}{others}"))
 
 
 def _one(found: RunRecord, name: str) -> Iterator[tuple[str, Points]]:

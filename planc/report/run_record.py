@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ Points = tuple[tuple[int, float], ...]
 
 LOGGED = ("loss", "grad_norm", "tokens_per_second", "learning_rate", "memory_bytes")
 """The keys of metrics.jsonl that are curves."""
+_FINITE = ("tokens_per_second", "learning_rate", "memory_bytes")
 
 
 @record
@@ -46,16 +48,21 @@ def read_run(folder: Path) -> RunRecord:
     evaluations: dict[str, dict[int, float]] = {}
     kind, num_damaged = "process", 0
     for line in read_lines(folder / METRICS_NAME):
+        try:
+            fields = {} if line is None else loads(line.text.decode())
+            values = {name: _value(name, fields[name]) for name in LOGGED if name in fields}
+            losses = {str(one["label"]): float(one["loss"]) for one in fields.get("evaluations", ())}
+        except (ValueError, TypeError, KeyError):
+            line = None
         if line is None:
             num_damaged += 1
             continue
-        fields = loads(line.text.decode())
-        kind = fields.get("memory_kind", kind)
-        for name in LOGGED:
-            if name in fields and (name != "loss" or line.has_labels):
-                logged[name][line.step] = float(fields[name])
-        for one in fields.get("evaluations", ()):
-            evaluations.setdefault(one["label"], {})[line.step] = float(one["loss"])
+        kind = str(fields.get("memory_kind", kind))
+        for name, value in values.items():
+            if name != "loss" or line.has_labels:
+                logged[name][line.step] = value
+        for label, loss in losses.items():
+            evaluations.setdefault(label, {})[line.step] = loss
     return RunRecord(
         status=_status(folder),
         logged={name: _points(values) for name, values in logged.items() if values},
@@ -64,6 +71,14 @@ def read_run(folder: Path) -> RunRecord:
         rank_memory=dict(sorted(_rank_memory(folder / LOGS))),
         num_damaged=num_damaged,
     )
+
+
+def _value(name: str, found: Any) -> float:
+    """A logged number. ValueError or TypeError for another value; losses and norms may be NaN, sizes not."""
+    value = float(found)
+    if name in _FINITE and not isfinite(value):
+        raise ValueError(name)
+    return value
 
 
 def _points(values: Mapping[int, float]) -> Points:

@@ -81,6 +81,18 @@ def test_nothing_is_loaded(write: Write, run_folder: Path) -> None:
         assert not any(name.startswith("on") for name in names)
 
 
+def test_what_is_not_known_is_said(write: Write, run_folder: Path) -> None:
+    assert (
+        "the plan names no device. Set hardware.gpu, or pass --gpu."
+        in read(write("report", str(QUICKSTART))).text
+    )
+    assert "a compiled plan names no device" in read(write("report", str(run_folder))).text
+
+
+def test_context_parallelism_is_in_the_layers(write: Write) -> None:
+    assert "attention ring: send over cp" in read(write("report", str(PLANS / "llama-3.1-8b-ring.plan"))).text
+
+
 def test_a_page_without_curves_has_no_script(write: Write) -> None:
     text = write("diff", str(PLANS / "launch-dp4.plan"), str(QUICKSTART), "--output-format", "html")
     assert read(text).scripts == []

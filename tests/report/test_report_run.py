@@ -38,6 +38,30 @@ def test_damaged_lines_are_counted(run_folder: Path, write: Write) -> None:
     assert grad_norm["data"][0][-1] == 62
 
 
+def test_lines_with_other_values_than_numbers_are_damaged(run_folder: Path) -> None:
+    with (run_folder / "metrics.jsonl").open("a") as file:
+        for extra in (
+            '"grad_norm": []',
+            '"evaluations": 5',
+            '"tokens_per_second": "Infinity"',
+            '"memory_bytes": "x"',
+        ):
+            file.write(f'{{"step": 61, "loss": 1.0, {extra}}}\n')
+    found = read_run(run_folder)
+    assert found.num_damaged == 4
+    assert found.logged["loss"][-1][0] == 60
+
+
+def test_of_many_ranks_those_with_the_most_memory_are_drawn(run_folder: Path, write: Write) -> None:
+    (run_folder / "logs").mkdir()
+    for rank in range(100):
+        line = {"event": "step", "memory_bytes": 2**20 * (rank * 37 % 100 + 1)}
+        (run_folder / "logs" / f"rank-{rank}.jsonl").write_text(json.dumps(line) + "\n")
+    table = read(write("report", str(run_folder))).table("Peak memory by rank")
+    assert table.caption.endswith("; the 36 ranks with less omitted")
+    assert [row[0] for row in table.rows] == [f"rank {rank}" for rank in range(100) if rank * 37 % 100 >= 36]
+
+
 def test_a_run_that_has_not_begun_has_a_page(run_folder: Path, write: Write) -> None:
     (run_folder / "metrics.jsonl").unlink()
     (run_folder / "status.json").unlink()
