@@ -7,13 +7,14 @@ GPU_PACKAGES ?= .gpu-packages
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-newest test-slow parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference docs clean
+.PHONY: help install quickstart test test-newest test-slow pages parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference docs clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
 	@echo "make test        lint, types and tests"
 	@echo "make test-newest quickstart, parity and tests with the newest releases of all libraries"
 	@echo "make test-slow   the long suites"
+	@echo "make pages       the tests of HTML pages, in Chromium"
 	@echo "make parity      every launch shape against one process, as a table"
 	@echo "make lattice     every mesh of up to 8 ranks, run every way, against one process, as LATTICE.md has it"
 	@echo "make catalogue   every known fault, and what catches it, as a table"
@@ -71,6 +72,10 @@ $(VENV_NEWEST)/.installed: pyproject.toml constraints.txt
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
+
+pages: install
+	@command -v chromium > /dev/null || echo "no Chromium here: tests that need it are skipped"
+	$(BIN)/python -m pytest -rs tests/report
 
 parity: install
 	$(BIN)/python tests/parity/run.py
@@ -144,7 +149,7 @@ lint: install
 
 goldens: install
 	$(BIN)/python -m pytest --update-goldens tests/ui tests/graph tests/diff tests/show tests/fmt \
-		tests/review tests/highlight tests/cli tests/docs \
+		tests/review tests/report tests/highlight tests/cli tests/docs \
 		tests/estimate/test_estimate_plans.py tests/plan/test_plan_canonical.py
 
 reference: install

@@ -41,6 +41,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("fmt", "format plans (one canonical style)"),
     Command("show", "show what a plan means: layout, mesh, origins, graph"),
     Command("estimate", "estimate memory per rank, communication and FLOPs"),
+    Command("report", "write an HTML page with pictures of a plan or a run"),
     Command("calibrate", "measure a machine's efficiency from a run, for step-time estimates"),
     Command("tune", "search the plans of a model for a number of devices"),
     Command("import", "write a config of another tool as a plan"),

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from dataclasses import asdict
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ _FORMAT = 2
 
 
 def load(graph: Graph, *, cache_dir: Path) -> Rehearsal | None:
-    """The cached rehearsal of this graph with the installed libraries; None if missing or unreadable."""
+    """The cached rehearsal of this graph with the installed libraries; None if missing or unreadable.
+
+    Without the libraries there is none: a rehearsal needs them.
+    """
     try:
         text = _path(graph, cache_dir).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError, PackageNotFoundError):
         return None
     try:
         return _rehearsal(json.loads(text))

@@ -58,6 +58,18 @@ def check_deep(
 
         rehearsal = rehearse(graph, base=base, report=said)
         save(rehearsal, graph=graph, cache_dir=cache_dir)
+    return _judged(rehearsal, estimate=estimate, nowhere=nowhere, is_cached=is_cached)
+
+
+def cached_deep(graph: Graph, *, estimate: Estimate, cache_dir: Path, nowhere: Span) -> Deep | None:
+    """An earlier rehearsal of this graph with the installed libraries; None without one. Imports no torch."""
+    rehearsal = load(graph, cache_dir=cache_dir)
+    if rehearsal is None:
+        return None
+    return _judged(rehearsal, estimate=estimate, nowhere=nowhere, is_cached=True)
+
+
+def _judged(rehearsal: Rehearsal, *, estimate: Estimate, nowhere: Span, is_cached: bool) -> Deep:
     diagnostics = [*_failures(rehearsal, nowhere)]
     if rehearsal.measured is not None:
         diagnostics.extend(_differences(rehearsal.measured, estimate, nowhere))

@@ -18,6 +18,8 @@ from planc.tables import plural
 MARKER = "<!-- planc review -->"
 """The first line, invisible to readers, by which a later run finds the comment to replace."""
 
+COLUMNS = ("plan", "what changes", "findings")
+
 MAX_CHARACTERS = 60_000
 """GitHub rejects comments of more than 65 536 characters."""
 
@@ -34,6 +36,8 @@ class Reviewed:
     what: str = ""
     because: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    sides: tuple[Side, Side] | None = None
+    """The old plan and the new one, of a difference."""
 
 
 def render_review(reviewed: Sequence[Reviewed], *, revision: str) -> str:
@@ -41,8 +45,8 @@ def render_review(reviewed: Sequence[Reviewed], *, revision: str) -> str:
     lines = [MARKER, f"## Plans compared with {escape(revision)}", ""]
     if not reviewed:
         return "\n".join([*lines, "No plan changed."]) + "\n"
-    lines.extend(["| plan | what changes | findings |", "|---|---|---|"])
-    lines.extend(_row(plan) for plan in reviewed)
+    lines.extend([f"| {' | '.join(COLUMNS)} |", "|---|---|---|"])
+    lines.extend(f"| {' | '.join(map(escape, summary(plan)))} |" for plan in reviewed)
     text = "\n".join(lines) + "\n"
     left_out = []
     for plan in reviewed:
@@ -71,9 +75,10 @@ def what_is_new(side: Side | None) -> str:
     return f"is new: {', '.join(figures)}"
 
 
-def _row(plan: Reviewed) -> str:
+def summary(plan: Reviewed) -> tuple[str, str, str]:
+    """A plan as COLUMNS name its cells."""
     because = f" (through {', '.join(plan.because)})" if plan.because else ""
-    return f"| {escape(plan.path)} | {escape(_what(plan) + because)} | {_findings(plan)} |"
+    return plan.path, _what(plan) + because, _findings(plan)
 
 
 def _what(plan: Reviewed) -> str:
@@ -94,16 +99,27 @@ def _findings(plan: Reviewed) -> str:
 def _section(plan: Reviewed) -> Iterator[str]:
     """The difference; for a plan without one, its errors and warnings."""
     if plan.found is not None:
-        is_listed = plan.found.new_warnings or any(map(_is_error, plan.diagnostics))
-        if not plan.found.same_meaning or is_listed:
+        if is_listed(plan):
             yield render_markdown(plan.found)
         return
-    findings = [finding for finding in plan.diagnostics if finding.severity is not Severity.NOTE]
-    if findings:
+    if findings := listed_findings(plan):
         yield f"### {escape(plan.path)} {escape(plan.what)}\n"
         for finding in findings:
             yield f"- {escape(finding_line(finding))}"
         yield ""
+
+
+def is_listed(plan: Reviewed) -> bool:
+    """Whether a plan's difference is shown: it has one in meaning, or new findings."""
+    if plan.found is None:
+        return False
+    has_findings = plan.found.new_warnings or any(map(_is_error, plan.diagnostics))
+    return not plan.found.same_meaning or bool(has_findings)
+
+
+def listed_findings(plan: Reviewed) -> list[Diagnostic]:
+    """The errors and warnings of a plan without a difference."""
+    return [finding for finding in plan.diagnostics if finding.severity is not Severity.NOTE]
 
 
 def _is_error(finding: Diagnostic) -> bool:

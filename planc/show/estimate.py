@@ -10,9 +10,23 @@ from planc.devices.hardware import FITS, RISKY, Device
 from planc.estimate.estimate import estimated_facts
 from planc.estimate.result import CONVENTION, Amount, Collective, Estimate
 from planc.figures import needs
+from planc.figures.figure import Figure
+from planc.record import record
 from planc.show.times import Times, times_data, times_text
 from planc.tables import format_bytes, plural, render_table
 from planc.vocab import MeshDim
+
+
+@record
+class Traffic:
+    """What a rank sends in a step over the same mesh dims, by one kind of collective, for one cause."""
+
+    over: str
+    kind: str
+    cause: str
+    group_size: int
+    count: Figure
+    sent: Figure
 
 
 def estimate_text(found: Estimate, *, device: Device | None = None, times: Times | None = None) -> str:
@@ -20,7 +34,7 @@ def estimate_text(found: Estimate, *, device: Device | None = None, times: Times
     sections = [convention_text(), memory_text(found, device=device), collectives_text(found)]
     if found.ranks:
         sections.insert(1, ranks_text(found))
-    sections.append(f"WORK PER STEP\n{render_table([*_work_rows(found)], indent='  ')}")
+    sections.append(f"WORK PER STEP\n{render_table([*work_rows(found)], indent='  ')}")
     if times is not None:
         sections.append(times_text(times))
     return "\n".join(sections)
@@ -53,19 +67,16 @@ def _rank_row(found: Estimate) -> tuple[str, ...]:
 
 def memory_text(found: Estimate, *, device: Device | None = None) -> str:
     """Memory by part, the peak, its phase and, for a device, whether it fits."""
-    rows = [_peak_row(found, name) for name, _ in found.memory.peak_parts]
-    peak = found.memory.peak
-    rows.append((peak.name, needs.peak_memory(found).text, _size(peak), peak.formula))
     whose = "PER RANK" if found.place is None else f"OF PP RANK {found.place.pp_rank}"
     text = f"MEMORY {whose}, at the peak, in {needs.peak_phase(found).text}\n"
-    text += render_table(rows, right=(1,), indent="  ")
-    if elsewhere := [*_elsewhere(found)]:
+    text += render_table([*peak_rows(found)], right=(1,), indent="  ")
+    if elsewhere := [*elsewhere_rows(found)]:
         text += "  not in the peak (other phases, or host memory), each at its own maximum:\n"
         text += render_table(elsewhere, right=(1,), indent="  ")
     if found.memory.host_bytes:
         text += f"  in host memory, in addition to the process: {needs.host_memory(found).text} per rank\n"
     text += "".join(f"  {line}\n" for line in caveats(found))
-    return text if device is None else f"{text}  on {device.name}: {_verdict(found, device)}\n"
+    return text if device is None else f"{text}  on {device.name}: {verdict(found, device)}\n"
 
 
 def caveats(found: Estimate) -> Iterator[str]:
@@ -74,12 +85,16 @@ def caveats(found: Estimate) -> Iterator[str]:
         yield "compile is not modeled: compiled modules keep other tensors, and their peak is often lower"
 
 
-def _peak_row(found: Estimate, name: str) -> tuple[str, ...]:
-    part = needs.peak_part(found, name)
-    return name, part.text, _size(found.memory.explained(name)), found.memory.explained(name).formula
+def peak_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
+    """The parts of the peak, then the peak: name, bytes, whether they are exact, and the formula."""
+    for name, _ in found.memory.peak_parts:
+        explained = found.memory.explained(name)
+        yield name, needs.peak_part(found, name).text, _size(explained), explained.formula
+    peak = found.memory.peak
+    yield peak.name, needs.peak_memory(found).text, _size(peak), peak.formula
 
 
-def _elsewhere(found: Estimate) -> Iterator[tuple[str, ...]]:
+def elsewhere_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
     """The parts that are larger at another time than at the peak."""
     at_peak = dict(found.memory.peak_parts)
     for part in found.memory.parts:
@@ -87,7 +102,8 @@ def _elsewhere(found: Estimate) -> Iterator[tuple[str, ...]]:
             yield part.name, needs.own_most(found, part.name).text, _size(part), part.formula
 
 
-def _verdict(found: Estimate, device: Device) -> str:
+def verdict(found: Estimate, device: Device) -> str:
+    """Whether the peak fits a device, and its share of the device's memory."""
     share = found.memory.peak.num_bytes / device.memory_bytes
     word = "fits" if share <= FITS else "may run out" if share <= RISKY else "does not fit"
     room = f"{100 * share:.0f} % of {format_bytes(device.memory_bytes)}"
@@ -101,7 +117,7 @@ def collectives_text(found: Estimate) -> str:
     if not found.collectives:
         return f"{text}  none\n{rarely}"
     sent, number = needs.sent_bytes(found), needs.num_collectives(found)
-    table = render_table([*_traffic_rows(found)], right=(2, 4), indent="  ")
+    table = render_table([*map(traffic_row, traffic(found))], right=(2, 4), indent="  ")
     return f"{text}{table}  {sent.text} in total, in {number.text}\n{rarely}"
 
 
@@ -117,19 +133,25 @@ def _size(amount: Amount) -> str:
     return "exact" if amount.is_exact else "estimated"
 
 
-def _traffic_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
-    """One row for each mesh dim, kind and cause of any size, including single numbers."""
+def traffic(found: Estimate) -> Iterator[Traffic]:
+    """The groups of a step's collectives of any size, including single numbers."""
     groups: dict[tuple[tuple[MeshDim, ...], str, str], list[Collective]] = {}
     for one in found.collectives:
         groups.setdefault((one.over, one.kind, one.cause), []).append(one)
     for (over, kind, cause), members in groups.items():
         count = needs.collectives_by(members, over=over, kind=kind, cause=cause)
         sent = needs.sent_by(members, over=over, kind=kind, cause=cause)
-        ranks = plural(members[0].group_size, "rank")
-        yield ", ".join(over), kind, count.number, f"over {ranks}", sent.text, cause
+        yield Traffic(", ".join(over), kind, cause, members[0].group_size, count, sent)
 
 
-def _work_rows(found: Estimate) -> Iterator[tuple[str, str, str]]:
+def traffic_row(one: Traffic) -> tuple[str, ...]:
+    """Mesh dims, kind, number, group, bytes and cause."""
+    ranks = plural(one.group_size, "rank")
+    return one.over, one.kind, one.count.number, f"over {ranks}", one.sent.text, one.cause
+
+
+def work_rows(found: Estimate) -> Iterator[tuple[str, str, str]]:
+    """FLOPs of the model per token, of a step, and of one rank."""
     work = found.flops
     formula = "6 x matmul weights + 6 x heads x (d_qk + d_v) x sequence; no causal halving"
     if work.counts_all_experts:

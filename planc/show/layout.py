@@ -14,6 +14,17 @@ from planc.vocab import DType
 
 def layout_text(parameters: tuple[ParameterLayout, ...]) -> str:
     """A table with repeated layers folded, and the bytes of rank 0 and of the whole model."""
+    header, rows = layout_rows(parameters)
+    table = render_table(rows, header=header, right=(len(header) - 2,))
+    local = num_bytes("memory.parameters", sum(parameter.local_bytes for parameter in parameters))
+    total = num_bytes("parameters_bytes", sum(parameter.total_bytes for parameter in parameters))
+    return f"{table}\nparameters: {local.text} on rank 0, {total.text} in total\n"
+
+
+def layout_rows(
+    parameters: tuple[ParameterLayout, ...],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The header and the rows of the table."""
     groups: dict[tuple[Any, ...], list[ParameterLayout]] = {}
     for parameter in parameters:
         shapes = (parameter.shape, parameter.local_shape, parameter.last_shape)
@@ -25,11 +36,7 @@ def layout_text(parameters: tuple[ParameterLayout, ...]) -> str:
             rows[names[0]] = _row(folded, members[0], count=len(names))
     columns = [",".join(mesh_dims) for mesh_dims, _ in parameters[0].placements] if parameters else []
     header = ("parameter", "shape", *columns, "local, rank 0", "dtype", "bytes per rank", "")
-    ordered = [rows[parameter.fqn] for parameter in parameters if parameter.fqn in rows]
-    table = render_table(ordered, header=header, right=(len(header) - 2,))
-    local = num_bytes("memory.parameters", sum(parameter.local_bytes for parameter in parameters))
-    total = num_bytes("parameters_bytes", sum(parameter.total_bytes for parameter in parameters))
-    return f"{table}\nparameters: {local.text} on rank 0, {total.text} in total\n"
+    return header, [rows[parameter.fqn] for parameter in parameters if parameter.fqn in rows]
 
 
 def other_dtypes_text(build: BuildModel) -> str:

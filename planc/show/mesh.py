@@ -14,6 +14,7 @@ from planc.vocab import MESH_DIMS, MeshDim
 
 MAX_ROWS = 32
 """The most rows that a reader can use."""
+DIM_COLUMNS = ("mesh dim", "size", "stride", "groups", "rank 0 is with")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,7 @@ def mesh_rows(sizes: Sequence[int]) -> tuple[MeshRow, ...]:
 def mesh_text(sizes: Sequence[int]) -> str:
     """The mesh dims with their strides and first group, then the table from ranks to coordinates."""
     dims = render_table(
-        [_dim_row(mesh_dim, sizes) for mesh_dim in MESH_DIMS],
-        header=("mesh dim", "size", "stride", "groups", "rank 0 is with"),
-        right=(1, 2, 3),
+        [dim_row(mesh_dim, sizes) for mesh_dim in MESH_DIMS], header=DIM_COLUMNS, right=(1, 2, 3)
     )
     rows = [_text_row(row) for row in mesh_rows(sizes)]
     if len(rows) > MAX_ROWS:
@@ -69,7 +68,8 @@ def mesh_text(sizes: Sequence[int]) -> str:
     return f"{num_ranks(prod(sizes)).text}, outermost mesh dim first\n\n{dims}\n{table}"
 
 
-def _dim_row(mesh_dim: MeshDim, sizes: Sequence[int]) -> tuple[str, ...]:
+def dim_row(mesh_dim: MeshDim, sizes: Sequence[int]) -> tuple[str, ...]:
+    """A mesh dim as DIM_COLUMNS name its cells."""
     size, step = sizes[MESH_DIMS.index(mesh_dim)], stride(mesh_dim, sizes)
     members = [str(index * step) for index in range(size)]
     if len(members) > 8:

@@ -50,29 +50,39 @@ def times_text(found: Times) -> str:
     """The expectation by part, and then the bound."""
     parts = []
     if found.expected is not None:
-        rows = render_table([*_expected_rows(found.step, found.expected)], right=(1,), indent="  ")
+        rows = render_table([*expected_rows(found.step, found.expected)], right=(1,), indent="  ")
         parts.append(f"TIME PER STEP, expected, by {found.expected.source}\n{rows}")
     else:
         parts.append(f"TIME PER STEP, expected\n  unknown: {no_time(found.step, found.device)}\n")
     if found.bound is not None:
-        rows = render_table([*_bound_rows(found.step, found.bound)], right=(1,), indent="  ")
+        rows = render_table([*bound_rows(found.step, found.bound)], right=(1,), indent="  ")
         parts.append(f"TIME PER STEP, at least: a bound, from {found.device.name}'s peaks\n{rows}")
     return "\n".join(parts)
 
 
-def _expected_rows(step: StepWork, found: StepExpectation) -> Iterator[tuple[str, str, str]]:
-    yield "matmuls", format_seconds(found.matmul_seconds), "forward, backward and recomputation"
-    yield "attention", format_seconds(found.attention_seconds), ""
-    yield "elementwise", format_seconds(found.elementwise_seconds), "norms, activations, loss, FSDP's copies"
+Part = tuple[str, float, str]
+"""A part of a step: its name, its seconds, and a note."""
+
+
+def expected_parts(step: StepWork, found: StepExpectation) -> Iterator[Part]:
+    """The parts of the expected time, which add up to it."""
+    yield "matmuls", found.matmul_seconds, "forward, backward and recomputation"
+    yield "attention", found.attention_seconds, ""
+    yield "elementwise", found.elementwise_seconds, "norms, activations, loss, FSDP's copies"
     if found.host_seconds:
-        yield "host", format_seconds(found.host_seconds), "launches of kernels, which the device waits for"
+        yield "host", found.host_seconds, "launches of kernels, which the device waits for"
     hidden = format_seconds(found.hidden_seconds)
-    yield "communication", format_seconds(found.exposed_seconds), f"not hidden by compute; {hidden} is"
+    yield "communication", found.exposed_seconds, f"not hidden by compute; {hidden} is"
     if found.replicas_seconds:
-        yield "replicas", format_seconds(found.replicas_seconds), "gradients sent after backward"
-    yield "optimizer", format_seconds(found.optimizer_seconds), _optimizer(step)
+        yield "replicas", found.replicas_seconds, "gradients sent after backward"
+    yield "optimizer", found.optimizer_seconds, _optimizer(step)
     if step.pipeline is not None:
-        yield "bubble", format_seconds(found.bubble_seconds), "the busiest pp rank waits for others"
+        yield "bubble", found.bubble_seconds, "the busiest pp rank waits for others"
+
+
+def expected_rows(step: StepWork, found: StepExpectation) -> Iterator[tuple[str, str, str]]:
+    """The expectation by part, then in total with its interval, then in tokens."""
+    yield from map(_row, expected_parts(step, found))
     interval = f"{format_seconds(found.fast_seconds)} to {format_seconds(found.slow_seconds)}"
     yield "step", times.expected_step_seconds(found).text, f"{interval}; the largest part is {found.limit}"
     slow, fast = times.slow_tokens_per_second(step, found), times.fast_tokens_per_second(step, found)
@@ -81,19 +91,30 @@ def _expected_rows(step: StepWork, found: StepExpectation) -> Iterator[tuple[str
     yield "tokens", rate, f"{slow.number} to {fast.number}; {each}"
 
 
-def _bound_rows(step: StepWork, bound: StepBound) -> Iterator[tuple[str, str, str]]:
+def bound_parts(step: StepWork, bound: StepBound) -> Iterator[Part]:
+    """The parts of the bound. The first three overlap, so only the slowest of them counts."""
     waits = ", and waits for other stages" if step.pipeline is not None else ""
-    yield "compute", format_seconds(bound.compute_seconds), f"FLOPs over the peak{waits}"
-    yield "links", format_seconds(bound.link_seconds), "sent within a node"
-    yield "network", format_seconds(bound.network_seconds), "sent between nodes, by all adapters of the group"
+    yield "compute", bound.compute_seconds, f"FLOPs over the peak{waits}"
+    yield "links", bound.link_seconds, "sent within a node"
+    yield "network", bound.network_seconds, "sent between nodes, by all adapters of the group"
     if bound.replicas_seconds:
-        yield "replicas", format_seconds(bound.replicas_seconds), "gradients sent after backward"
-    yield "optimizer", format_seconds(bound.optimizer_seconds), _optimizer(step)
+        yield "replicas", bound.replicas_seconds, "gradients sent after backward"
+    yield "optimizer", bound.optimizer_seconds, _optimizer(step)
+
+
+def bound_rows(step: StepWork, bound: StepBound) -> Iterator[tuple[str, str, str]]:
+    """The bound by part, then in total, then in tokens."""
+    yield from map(_row, bound_parts(step, bound))
     last = "replicas, then the optimizer" if bound.replicas_seconds else "the optimizer"
     least = times.least_step_seconds(bound).text
     yield "step", least, f"at least: the slowest ({bound.limit}), then {last}"
     each = times.most_tokens_per_second_per_device(step, bound).text
     yield "tokens", times.most_tokens_per_second(step, bound).text, f"at most, {each}"
+
+
+def _row(part: Part) -> tuple[str, str, str]:
+    name, seconds, note = part
+    return name, format_seconds(seconds), note
 
 
 def _optimizer(step: StepWork) -> str:

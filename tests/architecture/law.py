@@ -73,6 +73,10 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
         *("api", "inventory.schema", "pipelining"),
     ),
+    "report": (
+        *("vocab", "strict_json", "tables", "devices", "diagnostics", "graph", "estimate", "figures"),
+        *("runtime", "deep_check", "show", "diff"),
+    ),
     "tune": (
         *(
             "source",
@@ -101,7 +105,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),
         *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "figures", "launchers"),
         *("runtime", "deep_check", "verify", "doctor", "show", "api", "diff", "solve", "user_dirs"),
-        *("tune", "import_configs", "first_plan", "lsp"),
+        *("report", "tune", "import_configs", "first_plan", "lsp"),
     ),
     "run": ("cli",),
     "rendezvous": ("cli",),

@@ -87,6 +87,28 @@ def test_two_pushes_leave_one_comment_that_says_the_latest(plans: Path, comments
     assert (plans.parents[1] / "summary.md").read_text().endswith(ours["body"])
 
 
+def test_the_comment_links_to_the_report(plans: Path, comments: Path) -> None:
+    replace(plans / "batch.plan", "steps = 10", "steps = 20")
+    address = "https://example.org/artifacts/1"
+    assert run(plans, REPORT_URL=address).returncode == 0
+    assert stored(comments)[1]["body"].endswith(f"[Report with pictures]({address})\n")
+    assert (plans.parents[1] / "summary.md").read_text().count(address) == 1
+
+
+def test_the_action_writes_the_report_that_it_uploads(plans: Path, tools: Path, tmp_path: Path) -> None:
+    replace(plans / "batch.plan", "tp = 2", "tp = 3")
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    (upload,) = [step for step in action["runs"]["steps"] if "upload-artifact" in step.get("uses", "")]
+    (write,) = [step for step in action["runs"]["steps"] if "--output-format html" in step.get("run", "")]
+    (tmp_path / "planc").mkdir()
+    (tmp_path / "planc" / "bin").symlink_to(tools)
+    variables = {**os.environ, "RUNNER_TEMP": str(tmp_path), "BASE": "main"}
+    done = subprocess.run(["bash", "-ec", write["run"]], env=variables, timeout=60)
+    assert done.returncode == 0
+    page = Path(upload["with"]["path"].replace("${{ runner.temp }}", str(tmp_path)))
+    assert "plans/batch.plan" in page.read_text()
+
+
 def test_errors_are_annotated_and_fail_the_job(plans: Path, comments: Path) -> None:
     replace(plans / "batch.plan", "tp = 2", "tp = 3")
     result = run(plans)
@@ -125,7 +147,8 @@ def test_the_action_runs_the_script_with_every_input_through_the_environment() -
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     steps = [step for step in action["runs"]["steps"] if "run" in step]
     assert steps[-1]["run"].endswith('"$ACTION/.ci/review"')
-    assert {"BASE", "FAIL_ON", "PULL_REQUEST", "GH_TOKEN", "ACTION"} == set(steps[-1]["env"])
+    names = {"BASE", "FAIL_ON", "PULL_REQUEST", "GH_TOKEN", "REPORT_URL", "ACTION"}
+    assert names == set(steps[-1]["env"])
     assert not any("${{" in step["run"] for step in steps)
     used = " ".join(str(value) for step in steps for value in step["env"].values())
     assert all(f"inputs.{name}" in used for name in action["inputs"])

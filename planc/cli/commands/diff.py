@@ -6,11 +6,13 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from planc.checks.run.expectation_broken import CODE as BROKEN
 from planc.cli.support import plans
 from planc.cli.support.arguments import add_output_format_argument, add_set_argument, add_world_size_argument
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
+from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.settings import settings_from
 from planc.cli.support.terminal import wants_color
 from planc.cli.support.views import write_fitted
@@ -22,6 +24,7 @@ from planc.diff.difference import Action, Group, PlanDiff
 from planc.diff.machine import render_diff_json
 from planc.diff.markdown import render_markdown
 from planc.diff.resources import UNKNOWN
+from planc.diff.side import Side
 from planc.diff.text import render_text
 from planc.tables import printable
 
@@ -44,6 +47,7 @@ examples:
   planc diff llama.plan llama.plan --set mesh.tp=8     (what would this setting change?)
   planc diff runs/x/checkpoints/step-500 llama.plan    (would it resume?)
   planc diff old.plan new.plan --output-format markdown --fail-on checkpoint --fail-on expect
+  planc diff old.plan new.plan --output-format html -o diff.html    (with pictures of what moved)
 
 --set applies to NEW only. TP_SIZE, DP_SIZE and CP_SIZE are ignored: a diff compares plans as written."""
 
@@ -53,7 +57,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "new", metavar="NEW", nargs="?", help="as OLD; left out, OLD is a plan as committed, and NEW as it is"
     )
-    add_output_format_argument(parser, ("text", "markdown", "json"))
+    add_output_format_argument(parser, ("text", "markdown", "json", "html"), note="; html needs -o")
+    add_page_argument(parser)
     parser.add_argument("--exit-code", action="store_true", help="exit with 1 if the meaning differs")
     add_fail_on_argument(parser)
     parser.add_argument(
@@ -64,6 +69,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_set_argument(parser)
     add_world_size_argument(parser)
+
+
+def add_page_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="HTML file to write, for --output-format html"
+    )
+
+
+def require_page(arguments: Namespace) -> None:
+    """UsageError unless a file is named for HTML, and for nothing else."""
+    if (arguments.output_format == "html") != (arguments.output is not None):
+        raise UsageError("--output-format html and -o FILE need each other")
+    if arguments.output is not None:
+        page_path(arguments.output)
 
 
 def add_fail_on_argument(parser: ArgumentParser) -> None:
@@ -80,6 +99,7 @@ def add_fail_on_argument(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """0; 1 if NEW has errors, or differs under --exit-code or --fail-on; 2 if a side can't be read."""
+    require_page(arguments)
     if arguments.path is None:
         if arguments.new is None:
             arguments.old, arguments.new = committed(arguments.old), arguments.old
@@ -87,6 +107,8 @@ def run(arguments: Namespace) -> int:
         return _compare(Pair(old, new, partial(read_side, old), partial(read_side, new)), arguments)
     if arguments.new is None:
         raise UsageError("--path needs OLD and NEW")
+    if arguments.output is not None:
+        raise UsageError("--path can't be combined with -o")
     code = CLEAN
     for one in pairs(arguments.old, arguments.new, path=arguments.path):
         if isinstance(one, str):
@@ -111,9 +133,12 @@ def _compare(pair: Pair, arguments: Namespace) -> int:
         return plans.exit_code(new_checked.diagnostics)
     checkpoint = checkpoint_in(arguments.old) if arguments.path is None else None
     found = diff(old, new, resume=resuming(checkpoint, new) if checkpoint else None)
-    if pair.because and arguments.output_format != "json":
+    if pair.because and arguments.output_format not in ("json", "html"):
         print(f"{printable(pair.new_name)} includes {printable(pair.because)}, which changed:")
-    _write(found, arguments.output_format)
+    if arguments.output is None:
+        _write(found, arguments.output_format)
+    else:
+        _write_page(found, old, new, arguments.output)
     is_failure = has_errors(new.diagnostics) or (arguments.exit_code and not found.same_meaning)
     return FINDINGS if is_failure or fails(found, arguments.fail_on) else CLEAN
 
@@ -149,3 +174,9 @@ def _write(found: PlanDiff, output_format: str) -> None:
             sys.stdout.write(render_diff_json(found))
         case _:
             write_fitted(render_text(found, colour=wants_color(sys.stdout)), stream=sys.stdout)
+
+
+def _write_page(found: PlanDiff, old: Side, new: Side, path: Path) -> None:
+    from planc.report.report import difference_page  # text should not wait for the import
+
+    write_page(path, difference_page(found, old, new))

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planc.api import Checked
-from planc.cli.commands.diff import add_fail_on_argument, fails
+from planc.cli.commands.diff import add_fail_on_argument, add_page_argument, fails, require_page
 from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, FINDINGS
+from planc.cli.support.pages import write_page
 from planc.cli.versions.changes import ChangedPlan, changed_plans, fork_point, from_here
 from planc.cli.versions.git import top_folder
 from planc.cli.versions.revisions import GIT_PREFIX, read_side
@@ -26,12 +27,13 @@ DESCRIPTION = """\
 Summarize a branch's changes to every plan of the repository for code review: plans whose text differs from
 where the branch left BASE, and plans that include a changed file, or whose model's config.json or
 inventory.json changed. It reads the working tree. The markdown format is a comment for reviewers; the github
-format annotates lines of the plans."""
+format annotates lines of the plans; the html format is a page with pictures of what moved."""
 
 EPILOG = """\
 examples:
   planc review main
   planc review origin/main --output-format github
+  planc review main --output-format html -o review.html
   planc review main --fail-on checkpoint
 
 TP_SIZE, DP_SIZE and CP_SIZE are ignored: a review compares plans as written."""
@@ -45,16 +47,22 @@ class _Plan:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("base", metavar="BASE", help="the git branch or revision to merge into")
-    add_output_format_argument(parser, ("markdown", "github"))
+    add_output_format_argument(parser, ("markdown", "github", "html"), note="; html needs -o")
+    add_page_argument(parser)
     add_fail_on_argument(parser)
 
 
 def run(arguments: Namespace) -> int:
     """0; 1 if a plan has errors or differs under --fail-on; 2 if git or a file can't be read."""
+    require_page(arguments)
     revision = fork_point(arguments.base)
     plans = list(_review(revision))
     if arguments.output_format == "github":
         sys.stdout.write(render_github(_report(plans)))
+    elif arguments.output_format == "html":
+        from planc.report.report import review_page  # Markdown should not wait for the import
+
+        write_page(arguments.output, review_page([plan.reviewed for plan in plans], revision=revision))
     else:
         sys.stdout.write(render_review([plan.reviewed for plan in plans], revision=revision))
     is_failure = any(has_errors(plan.reviewed.diagnostics) for plan in plans)
@@ -88,7 +96,8 @@ def _compare(change: ChangedPlan, *, revision: str, top: Path) -> _Plan:
         return _Plan(replace(reviewed, what=f"had errors at {revision} that prevent a comparison"), checked)
     named = replace(old, name=from_here(change.old, top=top))
     found = diff(named, new)
-    return _Plan(replace(reviewed, found=found, diagnostics=found.diagnostics), checked)
+    sides = named, new
+    return _Plan(replace(reviewed, found=found, diagnostics=found.diagnostics, sides=sides), checked)
 
 
 def _report(plans: list[_Plan]) -> Report:

@@ -30,13 +30,21 @@ def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, t
     A terminal as `stream` shows progress. A plan with errors is returned unchanged, because it has no graph.
     UsageError if torch or transformers is missing, or the model can't be built.
     """
+    deep = rehearsal(path, checked, stream=stream)
+    if deep is None or checked.graph is None:
+        return checked, ()
+    return with_findings(checked, deep), tuple(rehearsed_rows(deep, graph=checked.graph))
+
+
+def rehearsal(path: str, checked: Checked, *, stream: TextIO) -> Deep | None:
+    """The rehearsal of a plan; None for a plan with errors. Otherwise, as `rehearse`."""
     require_libraries("--deep", "torch", "transformers")
     if checked.graph is None or checked.inventory is None:
-        return checked, ()
+        return None
     source = checked.sources[path]
     try:
         with progress(path, stream=stream) as show_progress:
-            deep = check_deep(
+            return check_deep(
                 checked.graph,
                 base=Path(path).parent,
                 estimate=estimate(checked.graph, checked.inventory),
@@ -46,10 +54,13 @@ def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, t
             )
     except RunError as error:
         raise UsageError(error.message) from error
+
+
+def with_findings(checked: Checked, deep: Deep) -> Checked:
+    """The plan with a rehearsal's findings added."""
     diagnostics = in_order((*checked.diagnostics, *deep.diagnostics, *_judged(checked, deep)))
     graph = None if has_errors(diagnostics) else checked.graph
-    rows = tuple(rehearsed_rows(deep, graph=checked.graph))
-    return replace(checked, diagnostics=diagnostics, graph=graph), rows
+    return replace(checked, diagnostics=diagnostics, graph=graph)
 
 
 def with_smaller(checked: Checked, smaller: Iterable[Checked]) -> Checked:

@@ -1,0 +1,130 @@
+"""`planc report`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from planc.cli.support import plans
+from planc.cli.support.arguments import (
+    add_gpu_argument,
+    add_output_argument,
+    add_plan_argument,
+    add_set_argument,
+)
+from planc.cli.support.deep import rehearsal, with_findings
+from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.pages import page_path, write_page
+from planc.cli.support.settings import settings_from
+from planc.cli.versions.revisions import read_side
+from planc.deep_check.check import Deep, cached_deep
+from planc.diff.differ import diff
+from planc.diff.side import Side, side_of
+from planc.report.report import Compared, plan_page, run_page
+from planc.report.run_record import RunRecord, read_run
+from planc.runtime.checkpoint_format.layout import step_of
+from planc.source import SourceFile
+from planc.user_dirs import cache_dir
+
+_COMPILED = ".json"
+
+DESCRIPTION = """\
+Write one HTML file about a plan or a run, with pictures: the mesh, a layer of each kind with its shards and
+collectives, memory and communication by part, the expected time of a step and its bound, and the schedule. A
+run's page starts with its status and its curves: loss, gradient norm, tokens/s, memory. The figures are those
+of `planc show`, `planc estimate` and `planc diff`.
+
+The file loads nothing from a network and works without one. If `planc check --deep` has rehearsed the plan,
+the page has its memory over a step; --deep rehearses first."""
+
+EPILOG = """\
+examples:
+  planc report llama.plan -o report.html
+  planc report llama.plan -o report.html --gpu h100 --deep
+  planc report llama.plan -o report.html --against git:main:llama.plan
+  planc report runs/llama -o report.html
+
+A plan that breaks its `expect` block, or does not fit its device, has a page; the errors follow, and the exit
+code is 1."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_plan_argument(parser, help="a .plan file, a compiled plan or a run directory")
+    add_output_argument(parser, help="HTML file to write")
+    parser.add_argument(
+        "--against",
+        metavar="OTHER",
+        help="also show the difference from this plan, named as OLD of `planc diff`",
+    )
+    parser.add_argument(
+        "--deep", action="store_true", help="rehearse the plan first, as `planc check --deep`"
+    )
+    add_set_argument(parser)
+    add_gpu_argument(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """As `check`; 2 if a file can't be read or written. A page is written for what `planc estimate` shows."""
+    page_path(arguments.output)
+    path = Path(arguments.plan)
+    if path.is_dir() or path.suffix == _COMPILED:
+        return _compiled(path, arguments)
+    checked = plans.check(arguments.plan, settings=plans.settings(arguments))
+    failure = plans.require_figures(checked)
+    if failure is not None:
+        return failure
+    side = side_of(checked, name=arguments.plan)
+    assert side is not None, "a plan with figures has a graph"
+    deep = rehearsal(arguments.plan, checked, stream=sys.stderr) if arguments.deep else _cached(side)
+    if arguments.deep and deep is not None:
+        checked = with_findings(checked, deep)
+    write_page(arguments.output, plan_page(side, deep=deep, against=_against(side, arguments)))
+    return plans.finish(checked)
+
+
+def _compiled(path: Path, arguments: Namespace) -> int:
+    """The page of a compiled plan, or of a run, which keeps its compiled plan."""
+    if arguments.deep:
+        raise UsageError(f"{path} is compiled: --deep needs its plan")
+    if path.is_dir() and step_of(path.resolve()) is not None:
+        raise UsageError(f"{path} is a checkpoint: pass its run directory")
+    settings, _ = settings_from(arguments.set, {})
+    side, checked = read_side(arguments.plan, settings=settings, world_size=None)
+    if side is None:
+        return plans.finish(checked)
+    deep, against = _cached(side), _against(side, arguments)
+    if path.is_dir():
+        text = run_page(side, _record(path), deep=deep, against=against)
+    else:
+        text = plan_page(side, deep=deep, against=against)
+    write_page(arguments.output, text)
+    return CLEAN
+
+
+def _record(folder: Path) -> RunRecord:
+    """What a run has logged. UsageError for a file that can't be read."""
+    try:
+        return read_run(folder)
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def _cached(side: Side) -> Deep | None:
+    """An earlier rehearsal; None without one, or without the model."""
+    estimated = side.estimate()
+    if estimated is None:
+        return None
+    nowhere = SourceFile(side.name, "").start()
+    return cached_deep(side.graph, estimate=estimated, cache_dir=cache_dir(), nowhere=nowhere)
+
+
+def _against(side: Side, arguments: Namespace) -> Compared | None:
+    """The difference from another plan. UsageError for one that can't be compared."""
+    if arguments.against is None:
+        return None
+    old, checked = read_side(arguments.against, settings=(), world_size=None)
+    if old is None:
+        sys.stderr.write(plans.render_findings(checked, stream=sys.stderr))
+        raise UsageError(f"{arguments.against} has errors that prevent a comparison")
+    return Compared(diff(old, side), old, side)

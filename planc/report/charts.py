@@ -1,0 +1,96 @@
+"""Curves over steps: data for the page's script, and the same values as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from math import isfinite
+
+from planc.record import record
+from planc.report.html import Html, details, element, table
+
+CHART_CLASS = "chart"
+MAX_POINTS = 2_000
+"""The most points of a curve, a few per pixel of a wide screen."""
+_MAX_ROWS = 50
+"""The most rows of the table behind a curve."""
+
+
+@record
+class Curve:
+    """Values at steps, in order. `is_line` is false for single points."""
+
+    label: str
+    points: tuple[tuple[int, float], ...]
+    is_line: bool = True
+
+
+def chart(
+    title: str, curves: Sequence[Curve], *, unit: str = "", written: Callable[[float], str], note: str = ""
+) -> Html:
+    """Curves with one axis; `written` formats a value of the table behind them."""
+    thinned = [thin(one) for one in curves]
+    steps = sorted({step for one in thinned for step, _ in one.points})
+    columns = [dict(one.points) for one in thinned]
+    data = {
+        "unit": unit,
+        "data": [steps, *([_number(column.get(step)) for step in steps] for column in columns)],
+        "series": [{"label": one.label, "line": one.is_line} for one in thinned],
+    }
+    left_out = sum(len(one.points) for one in curves) - sum(len(one.points) for one in thinned)
+    fewer = f"; of each few steps the lowest and the highest value, {left_out:_} others omitted"
+    keys = "Left and right arrow keys read values; + and - zoom."
+    host = element(
+        "div",
+        element("script", _json(data), type="application/json"),
+        class_=CHART_CLASS,
+        tabindex="0",
+        role="group",
+        aria_label=f"{title}, by step. {keys}",
+    )
+    caption = f"{title}{f', {unit}' if unit else ''}{note}{fewer if left_out else ''}"
+    chosen = _chosen(steps)
+    rows = [
+        (f"{step:_}", *(written(column[step]) if step in column else "" for column in columns))
+        for step in chosen
+    ]
+    some = f"{len(chosen)} of {len(steps):_} steps" if len(chosen) < len(steps) else f"{len(steps)} steps"
+    behind = table(rows, header=("step", *(one.label for one in thinned)), caption=f"{title}: {some}")
+    return element(
+        "figure", element("figcaption", caption), host, element("output"), details("As a table", behind)
+    )
+
+
+def thin(curve: Curve) -> Curve:
+    """The curve itself, or of each stretch of its steps the lowest and the highest value."""
+    if len(curve.points) <= MAX_POINTS:
+        return curve
+    length = -(-len(curve.points) // (MAX_POINTS // 2))
+    kept: list[tuple[int, float]] = []
+    for start in range(0, len(curve.points), length):
+        stretch = curve.points[start : start + length]
+        ends = min(stretch, key=_value), max(stretch, key=_value)
+        kept.extend(sorted(set(ends)))
+    return Curve(curve.label, tuple(kept), curve.is_line)
+
+
+def _value(point: tuple[int, float]) -> float:
+    """NaN counts as the highest: it must stay visible."""
+    return point[1] if isfinite(point[1]) else float("inf")
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
+
+def _chosen(steps: Sequence[int]) -> list[int]:
+    """The first, the last, and some between, evenly."""
+    if len(steps) <= _MAX_ROWS:
+        return list(steps)
+    last = _MAX_ROWS - 1
+    return [steps[index * (len(steps) - 1) // last] for index in range(_MAX_ROWS)]
+
+
+def _json(data: object) -> Html:
+    """JSON that can't end the element that it is in."""
+    return Html(json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))

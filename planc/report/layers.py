@@ -1,0 +1,197 @@
+"""One layer of each kind: its modules, their shards, and the collectives at their edges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from planc.diff.side import Side
+from planc.estimate.layout import ParameterLayout
+from planc.estimate.result import Estimate
+from planc.figures.figure import num_bytes
+from planc.graph.ops import (
+    AttachAttention,
+    CheckpointActivations,
+    CompileModules,
+    FullyShard,
+    ShardTensorParallel,
+)
+from planc.graph.text import summarise
+from planc.record import record
+from planc.report.html import Html, details, element, figure, markup, paragraph, table
+from planc.report.shards import shard_picture
+from planc.show.layout import layout_rows
+from planc.tables import format_shape, plural
+from planc.vocab import MeshDim
+
+_LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
+_NUMBER = re.compile(r"(?<=\.)\d+")
+
+
+@record
+class ModuleLayout:
+    """A module by its name in its layer: the op that shards it over tp, and its parameters."""
+
+    name: str
+    op: ShardTensorParallel | None
+    parameters: tuple[ParameterLayout, ...]
+
+
+@record
+class LayerKind:
+    """Layers that have the same modules with the same layout; `fqns` is empty for all modules outside."""
+
+    fqns: tuple[str, ...]
+    modules: tuple[ModuleLayout, ...]
+
+    @property
+    def name(self) -> str:
+        return ", ".join(summarise(self.fqns)) or "outside of layers"
+
+
+def layer_kinds(side: Side) -> tuple[LayerKind, ...]:
+    """Every kind of layer, in the model's order, and last the modules that are outside of layers."""
+    found: dict[str, list[ModuleLayout]] = {}
+    for module in _modules(side):
+        layer = _layer_of(module.name)
+        local = module.name.removeprefix(layer).removeprefix(".") or "(the layer itself)"
+        found.setdefault(layer, []).append(ModuleLayout(local, module.op, module.parameters))
+    kinds: dict[object, list[str]] = {}
+    for layer, modules in found.items():
+        kinds.setdefault((bool(layer), *map(_meaning, modules)), []).append(layer)
+    ordered = sorted(kinds.values(), key=lambda layers: layers == [""])
+    return tuple(
+        LayerKind(tuple(filter(None, layers)), tuple(_folded(found[layers[0]]))) for layers in ordered
+    )
+
+
+def _layer_of(fqn: str) -> str:
+    """The layer that a module is in, or is; empty outside of layers."""
+    match = _LAYER.match(fqn)
+    return match[1] if match else ""
+
+
+def _modules(side: Side) -> Iterator[ModuleLayout]:
+    """Every module that owns parameters, or that tensor parallelism prepares."""
+    layouts = side.layouts()
+    if layouts is None or side.inventory is None:
+        return
+    parameters: dict[str, list[ParameterLayout]] = {}
+    for parameter in layouts.values():
+        parameters.setdefault(parameter.module, []).append(parameter)
+    ops = {fqn: op for op in side.ops(ShardTensorParallel) for fqn in op.modules}
+    for module in side.inventory.modules:
+        if module.fqn in parameters or module.fqn in ops:
+            yield ModuleLayout(module.fqn, ops.get(module.fqn), tuple(parameters.get(module.fqn, ())))
+
+
+def _meaning(module: ModuleLayout) -> tuple[str, object, object]:
+    """What makes two layers of one kind: all but the names of layers."""
+    op = module.op and (module.op.use, module.op.edges, module.op.rows)
+    return module.name, op, tuple(map(_parameter_meaning, module.parameters))
+
+
+def _parameter_meaning(parameter: ParameterLayout) -> object:
+    shapes = parameter.shape, parameter.tp_shape, parameter.local_shape, parameter.last_shape
+    return local_name(parameter), *shapes, parameter.placements, parameter.dtype
+
+
+def local_name(parameter: ParameterLayout) -> str:
+    """`weight`."""
+    return parameter.fqn.removeprefix(parameter.module).removeprefix(".")
+
+
+def _folded(modules: list[ModuleLayout]) -> Iterator[ModuleLayout]:
+    """Modules of one layer with equal ones, such as its experts, as one."""
+    groups: dict[object, list[ModuleLayout]] = {}
+    for module in modules:
+        family = _NUMBER.sub("", module.name)
+        groups.setdefault((family, *_meaning(module)[1:]), []).append(module)
+    for members in groups.values():
+        names = ", ".join(summarise([one.name for one in members]))
+        yield ModuleLayout(names, members[0].op, members[0].parameters)
+
+
+def layers_section(side: Side, estimated: Estimate) -> Html:
+    """A figure for each kind of layer, and the table of all parameters."""
+    kinds = layer_kinds(side)
+    figures = (_layer(kind, side, estimated, is_open=index == 0) for index, kind in enumerate(kinds))
+    header, rows = layout_rows(tuple((side.layouts() or {}).values()))
+    return markup(
+        paragraph(
+            "Each box is a parameter. The strong color is what rank 0 holds, the pale one the rest of its "
+            "shard over tp. Frames are the collectives where values enter and leave a module."
+        ),
+        *figures,
+        details("All parameters as a table", table(rows, header=header, caption="Parameters")),
+    )
+
+
+def _layer(kind: LayerKind, side: Side, estimated: Estimate, *, is_open: bool) -> Html:
+    many = f", {plural(len(kind.fqns), 'layer')}" if kind.fqns else ""
+    rows = (_module(module, side.graph.size(MeshDim.TP)) for module in kind.modules)
+    treatments = map(paragraph, _treatments(kind, side, estimated))
+    return details(f"{kind.name}{many}", *treatments, element("ul", *rows, class_="layer"), is_open=is_open)
+
+
+def _module(module: ModuleLayout, tp: int) -> Html:
+    op = module.op
+    over = f" over {', '.join(op.over)}" if op else ""
+    edges = [element("span", f"{edge}{over}", class_="edge") for edge in (op.edges if op else ())]
+    return element(
+        "li",
+        element(
+            "div",
+            element("b", module.name),
+            element("span", op.use.style if op else "", class_="style"),
+            *edges,
+        ),
+        *(parameter_layout(parameter, tp=tp) for parameter in module.parameters),
+    )
+
+
+def parameter_layout(parameter: ParameterLayout, *, tp: int, label: str = "") -> Html:
+    """The picture of a parameter, with its shape, placements, and rank 0's shard and bytes.
+
+    `label` is what to call it, instead of its name.
+    """
+    placed = "; ".join(f"{', '.join(dims)}: {placement}" for dims, placement in parameter.placements)
+    shapes = f"{format_shape(parameter.shape)} → {format_shape(parameter.local_shape)}"
+    size = num_bytes(f"local_bytes.{parameter.fqn}", parameter.local_bytes)
+    return element(
+        "div",
+        shard_picture(parameter, tp=tp),
+        element(
+            "div", f"{label or local_name(parameter)} {shapes}, ", figure(size), element("small", placed)
+        ),
+        class_="parameter",
+    )
+
+
+def _treatments(kind: LayerKind, side: Side, estimated: Estimate) -> Iterator[str]:
+    """What else the graph does with these layers: FSDP, context parallelism, recomputation, compilation."""
+    layers = set(kind.fqns) or {""}
+    for op in side.ops(FullyShard):
+        names = summarise(
+            [fqn or "<root>" for group in op.groups for fqn in group if _layer_of(fqn) in layers]
+        )
+        if names:
+            again = str(op.reshard_after_forward).lower()
+            units = f"FSDP unit {', '.join(names)}, reshard_after_forward {again}"
+            yield f"{units}: {_sent(estimated, cause=op.op)}"
+    for attention in side.ops(AttachAttention):
+        if kind.fqns and attention.over:
+            yield f"attention {attention.kind}: {_sent(estimated, cause='attention')}"
+    for how, modules in (
+        *((f"recomputed in backward ({op.mode})", op.modules) for op in side.ops(CheckpointActivations)),
+        *((f"compiled by {op.backend}", op.modules) for op in side.ops(CompileModules)),
+    ):
+        if names := summarise([fqn for fqn in modules if _layer_of(fqn) in layers]):
+            yield f"{how}: {', '.join(names)}"
+
+
+def _sent(estimated: Estimate, *, cause: str) -> str:
+    found = (one for one in estimated.collectives if one.cause == cause)
+    return (
+        ", ".join(dict.fromkeys(f"{one.kind} over {', '.join(one.over)}" for one in found)) or "sends nothing"
+    )

@@ -1,0 +1,131 @@
+"""What a plan needs: memory by part, communication by cause, and a step's times, as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.deep_check.check import Deep
+from planc.deep_check.summary import rehearsed_rows
+from planc.devices.hardware import Device
+from planc.estimate.result import CONVENTION, Estimate
+from planc.figures import needs
+from planc.figures.figure import num_bytes
+from planc.graph.graph import Graph
+from planc.report.bars import Bar, bars
+from planc.report.html import Html, details, element, markup, paragraph, table
+from planc.show.estimate import caveats, elsewhere_rows, peak_rows, traffic, traffic_row, verdict, work_rows
+from planc.show.times import Times, bound_parts, bound_rows, expected_parts, expected_rows, no_time
+from planc.tables import plural
+
+
+def memory_section(found: Estimate, *, device: Device | None) -> Html:
+    """The parts of the peak, the peak itself, and whether it fits."""
+    peak = needs.peak_memory(found)
+    drawn = [_part(found, name) for name, _ in found.memory.peak_parts]
+    drawn.append(Bar("peak", peak.text, (peak.count,), is_total=True))
+    limit = device.memory_bytes if device else None
+    words = [f"on {device.name}: {verdict(found, device)}"] if device else []
+    rows = [*peak_rows(found), *elsewhere_rows(found)]
+    header = ("part", "bytes", "", "formula")
+    caption = f"Memory per rank at the peak, in {needs.peak_phase(found).text}"
+    if device:
+        caption += f"; the line is {device.name}'s memory"
+    return markup(
+        *map(paragraph, words),
+        element("figure", bars(drawn, caption=caption, mark=limit)),
+        *map(paragraph, caveats(found)),
+        details(
+            "How each part is computed, and parts outside of the peak",
+            table(rows, header=header, caption="Memory"),
+        ),
+        paragraph(" ".join(CONVENTION), kind="note"),
+    )
+
+
+def _part(found: Estimate, name: str) -> Bar:
+    part = needs.peak_part(found, name)
+    return Bar(name, part.text, (part.count,))
+
+
+def rehearsal_section(deep: Deep, *, graph: Graph) -> Html:
+    """The memory of rank 0 over a step, as the rehearsal measured it."""
+    words = table([*rehearsed_rows(deep, graph=graph)], caption="Rehearsal, as planc check --deep")
+    measured = deep.rehearsal.measured
+    if measured is None:
+        return words
+    drawn: list[Bar] = []
+    rows: list[tuple[str, ...]] = []
+    for one in measured.segments:
+        text = num_bytes(f"rehearsed_segment.{one.segment}", one.num_bytes).text
+        drawn.append(Bar(one.segment, text, (one.num_bytes,), is_total=one is measured.peak))
+        parts = sorted(one.parts, key=lambda part: -part[1])
+        rows.extend(
+            (one.segment, name, num_bytes(f"{one.segment}.{name}", size).text) for name, size in parts
+        )
+    caption = "The most memory allocated at once in each part of a step, in their order"
+    behind = table(rows, header=("part of the step", "memory", "bytes"), caption="Rehearsed memory")
+    return markup(
+        words, element("figure", bars(drawn, caption=caption)), details("By purpose, as a table", behind)
+    )
+
+
+def communication_section(found: Estimate) -> Html:
+    """The bytes that a rank sends in a step, by mesh dims, kind and cause."""
+    sent, number = needs.sent_bytes(found), needs.num_collectives(found)
+    if not found.collectives:
+        return paragraph("A step sends nothing.")
+    drawn = [
+        Bar(f"{one.over} {one.kind}, {one.cause}", one.sent.text, (one.sent.count,)) for one in traffic(found)
+    ]
+    drawn.append(Bar("total", sent.text, (sent.count,), is_total=True))
+    rows = [*map(traffic_row, traffic(found))]
+    header = ("over", "collective", "number", "group", "sent", "cause")
+    rarely = []
+    if found.comparison is not None:
+        every = plural(found.comparison.every_steps, "step")
+        rarely.append(f"And {needs.comparison_bytes(found).text} every {every}, to compare replicas.")
+    return markup(
+        element("figure", bars(drawn, caption=f"Sent per rank and step, in {number.text}")),
+        *map(paragraph, rarely),
+        details("As a table", table(rows, header=header, caption="Communication per step, per rank")),
+        details("Work per step", table([*work_rows(found)], caption="Work per step")),
+    )
+
+
+def times_section(found: Times) -> Html:
+    """The expected time by part, and the bound: two figures, drawn to one scale."""
+    step, expected, bound = found.step, found.expected, found.bound
+    scale = max(expected.step_seconds if expected else 0.0, bound.step_seconds if bound else 0.0)
+    parts = []
+    if expected is None:
+        parts.append(paragraph(f"The expected time is unknown: {no_time(step, found.device)}."))
+    else:
+        drawn = _bars(
+            [*expected_parts(step, expected)], [*expected_rows(step, expected)], expected.step_seconds
+        )
+        caption = f"Expected time of a step, by {expected.source}"
+        parts += _figure(drawn, [*expected_rows(step, expected)], caption=caption, scale=scale)
+    if bound is not None:
+        drawn = _bars([*bound_parts(step, bound)], [*bound_rows(step, bound)], bound.step_seconds)
+        caption = f"A bound, from {found.device.name}'s peaks: no run takes less. It is not an expectation"
+        parts += _figure(drawn, [*bound_rows(step, bound)], caption=caption, scale=scale)
+    return markup(*parts)
+
+
+def _bars(parts: list[tuple[str, float, str]], rows: list[tuple[str, str, str]], total: float) -> list[Bar]:
+    """The rows of the text view, with bars for those of seconds."""
+    seconds = {name: value for name, value, _ in parts} | {"step": total}
+    return [
+        Bar(name, text, (seconds[name],), is_total=name == "step")
+        for name, text, _ in rows
+        if name in seconds
+    ]
+
+
+def _figure(
+    drawn: list[Bar], rows: list[tuple[str, str, str]], *, caption: str, scale: float
+) -> Iterator[Html]:
+    tokens = [f"{text}, {note}" for name, text, note in rows if name == "tokens"]
+    yield element("figure", bars(drawn, caption=caption, scale=scale))
+    yield from map(paragraph, tokens)
+    yield details("Notes as a table", table([*rows], header=("part", "time", ""), caption=caption))

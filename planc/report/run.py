@@ -1,0 +1,100 @@
+"""A run's curves: loss, gradient norm, speed and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diff.side import Side
+from planc.figures import plan as of_plan
+from planc.figures import speed
+from planc.report.bars import Bar, bars
+from planc.report.charts import Curve, chart
+from planc.report.html import Html, element, markup, paragraph, table
+from planc.report.run_record import Points, RunRecord
+from planc.runtime.run_directory.run_files import METRICS_NAME
+from planc.tables import plural
+
+_GIB = 2**30
+_MAX_RANKS = 64
+"""The most ranks whose memory is drawn."""
+
+
+def status_section(found: RunRecord, side: Side) -> Html:
+    """How the run ended, or how far it is, with its last logged values."""
+    status = {name: value for name, value in found.status.items() if value not in (None, [], "")}
+    rows = [(name.replace("_", " "), str(value)) for name, value in status.items() if name != "plan_hash"]
+    num_steps = of_plan.num_steps(side.graph).number
+    for name, points in found.logged.items():
+        step, value = points[-1]
+        text = _written(name, value, found)
+        rows.append((name.replace("_", " "), f"{text} at step {step:_} of {num_steps}"))
+    damaged = []
+    if found.num_damaged:
+        lines = plural(found.num_damaged, "line")
+        damaged.append(f"{METRICS_NAME} has {lines} that can't be read; the curves leave them out.")
+    missing = [] if found.status else ["status.json is missing or invalid."]
+    return markup(table([*rows], caption="Status"), *map(paragraph, (*missing, *damaged)))
+
+
+def curves_section(found: RunRecord) -> Html:
+    """The curves of all logged steps."""
+    if not found.logged:
+        return paragraph(f"{METRICS_NAME} has no steps yet.")
+    return markup(*_charts(found), _by_rank(found))
+
+
+def _charts(found: RunRecord) -> Iterator[Html]:
+    losses = [Curve(name, points) for name, points in _one(found, "loss")]
+    losses += [
+        Curve(f"evaluation {name}", points, is_line=len(points) > 1)
+        for name, points in found.evaluations.items()
+    ]
+    if losses:
+        yield chart("Loss", losses, written=_short)
+    for name, title in (("grad_norm", "Gradient norm"), ("learning_rate", "Learning rate")):
+        if curves := [Curve(title.lower(), points) for _, points in _one(found, name)]:
+            yield chart(title, curves, written=_short)
+    if curves := [Curve("tokens/s", points) for _, points in _one(found, "tokens_per_second")]:
+        yield chart(
+            "Speed", curves, unit="tokens/s", written=lambda value: speed.tokens_per_second(value).number
+        )
+    if curves := [Curve("memory", _in_gib(points)) for _, points in _one(found, "memory_bytes")]:
+        note = f": the most that any rank held so far, {found.memory_kind}"
+        yield chart(
+            "Memory", curves, unit="GiB", note=note, written=lambda value: _bytes(value * _GIB, found)
+        )
+
+
+def _by_rank(found: RunRecord) -> Html:
+    if not found.rank_memory:
+        text = "The run kept no logs by rank, so the memory of single ranks is not known: see "
+        return paragraph(text, element("code", "logging { per_rank = true }"), ".", kind="note")
+    most = sorted(found.rank_memory, key=lambda rank: -found.rank_memory[rank])[:_MAX_RANKS]
+    sizes = [(rank, found.rank_memory[rank]) for rank in sorted(most)]
+    drawn = [Bar(f"rank {rank}", _bytes(size, found), (size,)) for rank, size in sizes]
+    left_out = len(found.rank_memory) - len(drawn)
+    others = f"; the {plural(left_out, 'rank')} with less omitted" if left_out else ""
+    return element("figure", bars(drawn, caption=f"Peak memory by rank, {found.memory_kind}{others}"))
+
+
+def _one(found: RunRecord, name: str) -> Iterator[tuple[str, Points]]:
+    if name in found.logged:
+        yield name, found.logged[name]
+
+
+def _in_gib(points: Points) -> Points:
+    return tuple((step, value / _GIB) for step, value in points)
+
+
+def _bytes(value: float, found: RunRecord) -> str:
+    return speed.measured_memory(round(value), kind=found.memory_kind).text
+
+
+def _written(name: str, value: float, found: RunRecord) -> str:
+    if name == "memory_bytes":
+        return _bytes(value, found)
+    return speed.tokens_per_second(value).number if name == "tokens_per_second" else _short(value)
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
