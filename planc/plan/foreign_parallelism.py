@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from planc.plan.foreign import NONE, Foreign, absent
 
 _SHARDED = 'fsdp on dp_shard { "model.layers.*" -> unit }'
-_DIMS = "mesh dims are `dp_replicate`, `dp_shard`, `cp` and `tp`"
+_DIMS = "mesh dims are `pp`, `dp_replicate`, `dp_shard`, `cp` and `tp`"
 _SELECTIVE = 'activation_checkpoint { "model.layers.*" -> selective }'
 _RECOMPUTED = Foreign("", 'activation_checkpoint { "model.layers.*" -> full }')
 
@@ -29,10 +29,16 @@ MESH: Mapping[str, Foreign] = {
     "dp_replicate_size dp_replicate_degree num_replicas replicas "
     " "
     "data_parallel_replicate_degree": Foreign("mesh", "dp_replicate = <2>", also=" to replicate the model"),
-    "pp pp_size pp_degree pipe "
-    "pipeline pipeline_parallel pipeline_parallel_size pipeline_parallel_degree "
-    "pipeline_model_parallel_size virtual_pipeline_model_parallel_size num_stages": absent(
-        f"planc does not have pipeline parallelism; {_DIMS}", off=("1", *NONE)
+    "pp_size pp_degree pipe pipe_parallel_size pipeline_parallel pipeline_parallel_size "
+    "pipeline_parallel_degree pipeline_model_parallel_size pipeline_dp_degree": Foreign(
+        "mesh", "pp = <2>", same=True
+    ),
+    "virtual_pipeline_model_parallel_size virtual_pipeline_parallel_size virtual_pipeline num_virtual_stages "
+    "interleave num_stages pipeline_parallel_schedule pp_schedule pp_engine": Foreign(
+        "pipeline",
+        "schedule = interleaved(stages_per_rank = 2)",
+        why="there are `pp` x `stages_per_rank` stages",
+        also="; `gpipe` and `one_f_one_b` have one stage a rank",
     ),
     "ep ep_size ep_degree expert expert_parallel expert_parallel_size expert_parallel_degree "
     "expert_model_parallel_size": absent(
@@ -40,7 +46,7 @@ MESH: Mapping[str, Foreign] = {
         off=("1", *NONE),
     ),
     "world_size nnodes num_nodes n_nodes num_gpus n_gpus gpus devices num_devices num_processes": absent(
-        "the world size is the product of the mesh dims: set `dp_replicate`, `dp_shard`, `cp` and `tp`"
+        "the world size is the product of the mesh dims: set `pp`, `dp_replicate`, `dp_shard`, `cp` and `tp`"
     ),
     "gpus_per_node num_gpus_per_node nproc_per_node": Foreign("mesh", "devices_per_node = <8>", same=True),
     "dist_backend distributed_backend process_group_backend ddp_backend": Foreign(

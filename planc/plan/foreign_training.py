@@ -85,7 +85,8 @@ TRAIN: Mapping[str, Foreign] = {
         "train", "steps = 1000", why="planc counts steps, not epochs", also=f"; {EPOCH}"
     ),
     "gradient_accumulation_steps gradient_accumulation grad_accum grad_accum_steps grad_acc_steps "
-    "accumulate_grad_batches accumulation_steps accumulate_steps": Foreign(
+    "accumulate_grad_batches accumulation_steps accumulate_steps "
+    "num_micro_batches num_microbatches n_microbatches micro_batches microbatches": Foreign(
         "train",
         "tokens_per_step = 8192",
         why="`{word}` is derived",

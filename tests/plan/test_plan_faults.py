@@ -537,11 +537,11 @@ FAULTS = [
     (LR, f"{LR}mseh {{ }}\n", "P201", "mseh", "no block `mseh`", "did you mean `mesh`?"),
     (
         LR,
-        f"{LR}pipeline {{ x = lr }}\n",
+        f"{LR}expert_parallel {{ x = lr }}\n",
         "P201",
-        "pipeline",
+        "expert_parallel",
         "no block",
-        "planc does not have pipeline parallelism; mesh d",
+        "planc does not have expert parallelism: `tensor_parallel` shards each e",
     ),
     (
         LR,

@@ -154,7 +154,12 @@ def test_every_word_can_be_a_name_and_is_in_lower_case() -> None:
             "planc has `sdpa` and `eager`, not flash_attention_2: write `attention = sdpa`",
         ),
         ("seed = 42", 'seed = 42\n  attn_implementation = "eager"', "write `attention = eager`"),
-        ("tp = 2", "tp = 2\n  pp = 2", "planc does not have pipeline parallelism"),
+        ("tp = 2", "tp = 2\n  pipeline_parallel_size = 2", "write `pp = 2`"),
+        (
+            "tp = 2",
+            "tp = 2\n  num_stages = 4",
+            "write `schedule = interleaved(stages_per_rank = 2)` in `pipeline`",
+        ),
         ("steps = 60", "steps = 60\n  save_steps = 50", "write `save_every = 50 steps` in `checkpoint`"),
         (
             "micro_batch = 4",

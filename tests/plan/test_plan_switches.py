@@ -82,9 +82,8 @@ def test_a_style_without_a_pattern_gets_one_that_it_is_for(style: Style) -> None
 @pytest.mark.parametrize(
     ("written", "help"),
     [
-        ("pipeline_model_parallel_size = 1", "remove it: planc does not have pipeline parallelism"),
-        ("pp = 1", "remove it: planc does not have pipeline parallelism"),
-        ("pp = 2", "planc does not have pipeline parallelism"),
+        ("pipeline_model_parallel_size = 1", "write `pp = 1`"),
+        ("ep = 2", "planc does not have expert parallelism"),
         ("expert_model_parallel_size = 1", "remove it: planc does not have expert parallelism"),
         ("sequence_parallel = false", "remove it: this is off by default"),
         ("gradient_checkpointing = false", "remove it: this is off by default"),
