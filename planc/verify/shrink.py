@@ -27,7 +27,7 @@ from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recip
 from planc.verify.resized import resized
 from planc.verify.rewrite import shrunk_graph
 from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin
-from planc.vocab import DType
+from planc.vocab import DType, MeshDim
 
 _CORPUS_BYTES = 100_000
 _MAX_DOCUMENT, _LENGTH_STEP = 90, 37
@@ -47,6 +47,8 @@ class Shrunk:
 
 def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: DType) -> Shrunk:
     """Shrink the plan, and write its model and text into `folder`. CannotShrink, or RunError."""
+    if graph.size(MeshDim.PP) > 1:
+        raise CannotShrink("a pipeline has no smaller one: verify the plan with pp = 1")
     build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
     model = meta_model(build, base=base)
     layers, kept = _layers(bound, model, stack_of(model, graph))
