@@ -35,8 +35,8 @@ MESH: Mapping[str, Foreign] = {
     ),
     "virtual_pipeline_model_parallel_size virtual_pipeline_parallel_size virtual_pipeline num_virtual_stages "
     "interleave num_stages pipeline_parallel_schedule pp_schedule pp_engine": Foreign(
-        "pipeline",
-        "schedule = interleaved(stages_per_rank = 2)",
+        "",
+        "pipeline on pp { schedule = interleaved(stages_per_rank = 2) }",
         why="there are `pp` x `stages_per_rank` stages",
         also="; `gpipe` and `one_f_one_b` have one stage a rank",
     ),

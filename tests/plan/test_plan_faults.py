@@ -502,7 +502,7 @@ FAULTS = [
         "P202",
         "tq",
         "`mesh` has no key `tq`",
-        "use `dp_replicate`, `dp_shard`, `cp`, `tp`, `dev",
+        "use `pp`, `dp_replicate`, `dp_shard`, `cp`, `tp`, `dev",
     ),
     (TP, "  dp_shrad = 2\n", "P202", "dp_shrad", "no key", "did you mean `dp_shard`?"),
     (TP, "  micro_batch = 2\n", "P202", "micro_batch", "no key", "move it to `data`"),
@@ -530,7 +530,7 @@ FAULTS = [
         "P210",
         '"a" -> b',
         "top level",
-        "move the rule to `tensor_parallel`, `fsdp`, `con",
+        "move the rule to `pipeline`, `tensor_parallel`, `fsdp`",
     ),
     (LR, f"{LR}world_size == 4\n", "P210", "world_size == 4", "top level", "`expect`"),
     # Blocks.

@@ -158,7 +158,7 @@ def test_every_word_can_be_a_name_and_is_in_lower_case() -> None:
         (
             "tp = 2",
             "tp = 2\n  num_stages = 4",
-            "write `schedule = interleaved(stages_per_rank = 2)` in `pipeline`",
+            "write `pipeline on pp { schedule = interleaved(stages_per_rank = 2) }`",
         ),
         ("steps = 60", "steps = 60\n  save_steps = 50", "write `save_every = 50 steps` in `checkpoint`"),
         (

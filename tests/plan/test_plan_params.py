@@ -170,7 +170,7 @@ def test_a_replaced_value_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("text", "help"),
     [
-        ("mesh.tpp=2", "did you mean `mesh.tp`?"),
+        ("mesh.ttp=2", "did you mean `mesh.tp`?"),
         ("mehs.tp=2", "did you mean `mesh.tp`?"),
         ("szie=2", "did you mean `size`?"),
         ("tp=2", "did you mean `mesh.tp`?"),
@@ -206,6 +206,7 @@ def test_overriding_a_broken_parameter_adds_no_finding() -> None:
 ABSENT = {
     "context_parallel": "context_parallel on cp { }",
     "elastic": "elastic on dp_shard { sizes = [1] }",
+    "pipeline": "pipeline on pp {}",
     "profile": "profile { first_step = 1, last_step = 1 }",
 }
 """Blocks that no override makes."""
