@@ -41,7 +41,7 @@ from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
 from planc.lower.saving import save_checkpoint, settle_save
-from planc.lower.stages import micro_orders, passed, split_pipeline
+from planc.lower.stages import micro_orders, passed, split_pipeline, units_of_ends
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
@@ -165,14 +165,17 @@ def _backend(compilation: spec.CompileSpec) -> tuple[CompileBackend, CompileMode
 
 
 def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
-    """Units of a wave with equal options in one op, then the root with all remaining parameters."""
+    """Units of a wave with equal options in one op, then the root with all remaining parameters.
+
+    In a pipeline these are units of their own.
+    """
     root = UnitGroup(("",), spec.Unit(reshard_after_forward=True), fsdp.span)
     dtypes = compute_dtypes(bound)
     alike: dict[tuple[spec.Unit, int, DType | None], list[UnitGroup]] = {}
     for group in bound.units:
         alike.setdefault((group.unit, group.wave, dtypes[group.fqns]), []).append(group)
     last = (root.unit, 0, dtypes[root.fqns])
-    for (unit, _, param_dtype), groups in (*alike.items(), (last, [root])):
+    for (unit, _, param_dtype), groups in (*alike.items(), (last, [*units_of_ends(bound, root), root])):
         yield FullyShard(
             groups=tuple(group.fqns for group in groups),
             shard_over=fsdp.on,

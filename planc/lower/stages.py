@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from planc.graph.ops import Backward, Forward, ReceiveHidden, SendHidden, SplitPipeline
@@ -12,6 +13,7 @@ from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
 from planc.plan.stages import layers, orders, stages
 from planc.plan.unit_dtypes import compute_dtypes
+from planc.plan.units import UnitGroup
 from planc.styles.edges import SEQUENCE
 from planc.vocab import DType
 
@@ -78,3 +80,24 @@ def _dtype(bound: BoundPlan) -> DType:
     members = layers(bound.inventory)
     wanted = [found for unit, found in compute_dtypes(bound).items() if unit[0] in members]
     return next((dtype for dtype in wanted if dtype is not None), bound.plan.model.dtype)
+
+
+def units_of_ends(bound: BoundPlan, root: UnitGroup) -> Iterator[UnitGroup]:
+    """What the root of FSDP would hold in a pipeline: units of the first and last stage.
+
+    The root is gathered in the forward of every stage of a rank; these are, in their own stage's.
+    """
+    pipeline = _pipeline(bound)
+    if pipeline is None:
+        return
+    others = (*layers(bound.inventory), *(fqn for group in bound.units for fqn in group.fqns))
+    found = stages(bound, pipeline)
+    for stage in (found[0], found[-1]):
+        rest = tuple(name for name in stage if not _is_within(name, others))
+        names = tuple(name for name in rest if not _is_within(name, (one for one in rest if one != name)))
+        if names:
+            yield replace(root, fqns=names)
+
+
+def _is_within(name: str, modules: Iterable[str]) -> bool:
+    return any(f"{name}.".startswith(f"{module}.") for module in modules)

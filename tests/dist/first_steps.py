@@ -71,11 +71,11 @@ class Faulty(TorchBackend):
 
 
 def compared_rank(
-    rank: int, world_size: int, task: Task, predicted: Collectives, fault: Fault | None, since: int
+    rank: int, world_size: int, task: Task, predicted: Sequence[Collectives], fault: Fault | None, since: int
 ) -> Compared:
     session = open_session(task, Silent())
     # Ranks can be started with different options.
-    session.first_step = FirstStep(None if fault == "skipped on rank 1" and rank == 1 else predicted)
+    session.first_step = FirstStep(None if fault == "skipped on rank 1" and rank == 1 else predicted[rank])
     backend = Faulty(session, fault, since=since)
     code, message = None, ""
     try:
@@ -88,10 +88,10 @@ def compared_rank(
     return Compared(code, message, tuple(backend.counted), saved)
 
 
-def predicted_of(graph: Graph, model: Path) -> Collectives:
-    """What a run command predicts for a graph."""
+def predicted_of(graph: Graph, model: Path, *, rank: int = 0) -> Collectives:
+    """What a run command predicts for a rank of a graph."""
     inventory = load_inventory(model, cache_dir=model.parent).inventory
-    found = collectives_of(Compiled(graph, model.parent, (), (), inventory))
+    found = collectives_of(Compiled(graph, model.parent, (), (), inventory), rank=rank)
     assert found is not None
     return found
 
@@ -101,7 +101,7 @@ def run_compared(
 ) -> Sequence[Compared]:
     """How the ranks of a run end that compares its first step."""
     task = {"stop_after": 2, **task}
-    predicted = predicted_of(graph, model)
+    predicted = [predicted_of(graph, model, rank=rank) for rank in range(graph.world_size)]
     return run_ranks(
         compared_rank,
         graph.world_size,

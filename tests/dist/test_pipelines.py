@@ -17,7 +17,10 @@ from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.errors import ExitCode
 from planc.source import SourceFile
 from tests.dist.faulty_steps import Fault, run_faulty
+from tests.dist.first_steps import run_compared
 from tests.dist.pool import run_ranks
+from tests.lattice import cells
+from tests.lattice.cells import Cell, Mesh, compile_cell
 from tests.parity.cases import NUM_STEPS, PIPELINES, SAVE_STEP, Case, compile_case, make_workspace, plan_text
 from tests.parity.compare import parity
 from tests.parity.ranks import Record, Task, train_rank
@@ -168,3 +171,27 @@ def test_an_evaluation_in_stages_has_the_loss_of_one_process(workspace: Path, tm
     assert len(found[0]) == NUM_STEPS // 2
     assert found[1] == pytest.approx(found[0], rel=1e-6)
     assert found[2] == pytest.approx(found[0], rel=1e-6)
+
+
+COUNTED = (
+    Cell(Mesh(1, 2, 1, 1, pp=2), num_micro_steps=3, recomputation="full", schedule="one_f_one_b"),
+    Cell(Mesh(1, 2, 1, 1, pp=2), num_micro_steps=3, schedule=INTERLEAVED),
+    Cell(Mesh(2, 1, 1, 1, pp=2), whole_replicas=True, num_micro_steps=3, schedule="gpipe"),
+    Cell(
+        Mesh(1, 1, 1, 2, pp=2),
+        sequence_parallel=True,
+        loss_parallel=True,
+        num_micro_steps=3,
+        schedule="one_f_one_b",
+    ),
+    Cell(Mesh(1, 1, 2, 1, pp=2), context="ring headtail", num_micro_steps=3, schedule="one_f_one_b"),
+)
+
+
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize("cell", COUNTED, ids=lambda cell: cell.name)
+def test_the_first_step_sends_what_the_estimate_has_for_each_pp_rank(cell: Cell, tmp_path: Path) -> None:
+    workspace = cells.make_workspace(tmp_path / "workspace")
+    _, graph = compile_cell(cell, workspace=workspace)
+    for compared in run_compared(graph, workspace / cell.model, tmp_path / "run"):
+        assert (compared.code, compared.message, compared.counted) == (None, "", (1,))

@@ -16,6 +16,7 @@ from planc.cli.running.run_errors import PlanRefused
 from planc.cli.running.starting import start_with
 from planc.estimate.collectives import as_called, collectives
 from planc.estimate.flops import flops
+from planc.estimate.parts import parts
 from planc.estimate.rank_work import rank_work
 from planc.estimate.units import units
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
@@ -123,12 +124,15 @@ def work_of(compiled: Compiled) -> Work | None:
     return Work(per_step, compiled.graph.world_size, compiled.peak_flops)
 
 
-def collectives_of(compiled: Compiled) -> Collectives | None:
-    """The collectives of a step; None for a compiled plan, which has no inventory of its model."""
-    if compiled.inventory is None:
+def collectives_of(compiled: Compiled, *, rank: int) -> Collectives | None:
+    """The collectives of a rank's step; None for a compiled plan, which has no inventory of its model."""
+    graph, inventory = compiled.graph, compiled.inventory
+    if inventory is None:
         return None
-    work = rank_work(compiled.graph, compiled.inventory)
-    called = as_called(collectives(work, units=units(work)))
+    stages = parts(graph, inventory)
+    part = stages[rank // (graph.world_size // len(stages))] if stages else None
+    work = part.work if part is not None else rank_work(graph, inventory)
+    called = as_called((*collectives(work, units=units(work)), *((part.sends,) if part is not None else ())))
     return {(kind, (*over,), num_bytes): count for (kind, over, num_bytes), count in called.items()}
 
 

@@ -16,7 +16,7 @@ def count_first_step(session: Session, compiled: Compiled, *, is_skipped: bool) 
     # Imported lazily, as all of torch is.
     from planc.runtime.torch.agreement.first_step import FirstStep
 
-    predicted = None if is_skipped else collectives_of(compiled)
+    predicted = None if is_skipped else collectives_of(compiled, rank=session.launch.rank)
     session.first_step = FirstStep(predicted)
     if predicted is not None:
         return

@@ -37,6 +37,7 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
     offload = CPUOffloadPolicy(pin_memory=is_pinned) if op.cpu_offload else OffloadPolicy()
     # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    before: dict[int | None, FSDPModule] = {}
     for group in filter(None, map(session.held, op.groups)):
         modules = [session.model.get_submodule(fqn) for fqn in group]
         target = modules if len(modules) > 1 else modules[0]
@@ -47,6 +48,12 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
             mp_policy=policy,
             offload_policy=offload,
         )
+        if session.pipeline is not None:
+            # By itself FSDP would gather what ran before in another micro-batch's forward.
+            stage, unit = session.pipeline.stage_of(group[0]), modules[0]
+            assert isinstance(unit, FSDPModule)
+            unit.set_modules_to_backward_prefetch([before.get(stage, unit)])
+            before[stage] = unit
     for module in session.model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
