@@ -165,12 +165,15 @@ def pipelines(mesh: Mesh) -> Iterator[Cell]:
     """Every way to run a mesh with pp: fewer micro-batches than ranks, as many, and no multiple of them."""
     over_tp = (True, False) if mesh.tp > 1 else (False,)
     numbers = (mesh.pp // 2, mesh.pp, mesh.pp + mesh.pp // 2)
-    for is_sharded, times, recomputation, schedule in product(over_tp, numbers, RECOMPUTATIONS, SCHEDULES):
+    contexts = CONTEXTS if mesh.cp > 1 else ("",)
+    axes = product(over_tp, contexts, numbers, RECOMPUTATIONS, SCHEDULES)
+    for is_sharded, context, times, recomputation, schedule in axes:
         yield Cell(
             mesh,
             whole_replicas=mesh.may_be_whole,
             sequence_parallel=is_sharded,
             loss_parallel=is_sharded,
+            context=context,
             num_micro_steps=times,
             recomputation=recomputation,
             schedule=schedule,
@@ -179,10 +182,11 @@ def pipelines(mesh: Mesh) -> Iterator[Cell]:
 
 @cache
 def pipeline_cells(pp: int) -> tuple[Cell, ...]:
-    """All float64 cells with pp 2; with pp 4, enough that every two values meet on some mesh."""
+    """All float64 cells with pp 2; with cp, and with pp 4, enough that every two values meet."""
     beside = ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2))
     every = tuple(cell for sizes in beside for cell in pipelines(Mesh(*sizes, pp=pp)))
-    return every if pp == 2 else _covering(every)
+    with_cp = tuple(pipelines(Mesh(1, 1, 2, 1, pp=pp)))
+    return (*every, *_covering(with_cp)) if pp == 2 else _covering((*every, *with_cp))
 
 
 @cache

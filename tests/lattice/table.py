@@ -43,9 +43,9 @@ and loss parallelism on and off (over tp), ring and all-gather attention with he
 on 1 and 2 ranks as many cells of each mesh as it takes for every two values of two axes to meet, and on 8
 ranks as many as that takes with the mesh as one more axis. cells.py has the models.
 
-Pipelines have 8 layers, and stages next to each of FSDP, whole replicas, tensor and sequence parallelism. The
-axes are the schedule, recomputation, and the number of micro-batches: half the ranks of pp, as many, and half
-more.
+Pipelines have 8 layers, and stages next to each of FSDP, whole replicas, tensor, sequence and context
+parallelism. The axes are the schedule, recomputation, and the number of micro-batches: half the ranks of pp,
+as many, and half more.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
