@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planc.graph.op import Op
 from planc.graph.ops import OPS, Accumulate, Evaluate
+from planc.pipelining.orders import Action
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position
 
@@ -24,6 +27,11 @@ class NullBackend:
     def execute(self, op: Op, position: Position) -> None:
         assert isinstance(op, HANDLED), f"no handler for {op.name}"
         self.executed.append((position, op))
+
+    def order_of(self, op: Accumulate) -> Sequence[Action]:
+        return ()
+
+    def finish_order(self) -> None: ...
 
     def completed_steps(self) -> int:
         return self.resumed_steps

@@ -65,7 +65,9 @@ def test_differences_travel_as_json() -> None:
 
 def noted(compiled: Compiled, *, is_skipped: bool) -> tuple[Any, list[str]]:
     texts: list[str] = []
-    session: Any = SimpleNamespace(first_step=None, observer=SimpleNamespace(noted=texts.append))
+    session: Any = SimpleNamespace(
+        first_step=None, observer=SimpleNamespace(noted=texts.append), launch=SimpleNamespace(rank=0)
+    )
     count_first_step(session, compiled, is_skipped=is_skipped)
     return session.first_step, texts
 
