@@ -27,7 +27,8 @@ def status_section(found: RunRecord, side: Side) -> Html:
     for name, points in found.logged.items():
         step, value = points[-1]
         text = _written(name, value, found)
-        rows.append((name.replace("_", " "), f"{text} at step {step:_} of {num_steps}"))
+        label = name.removesuffix("_bytes").replace("_", " ")
+        rows.append((label, f"{text} at step {step:_} of {num_steps}"))
     damaged = []
     if found.num_damaged:
         lines = plural(found.num_damaged, "line")

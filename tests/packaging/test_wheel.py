@@ -78,6 +78,14 @@ def test_the_wheel_checks_a_plan(installed: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_the_wheel_writes_a_page(installed: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    plan = str(ROOT / "plans" / "quickstart.plan")
+    result = run(installed, "-m", "planc", "report", plan, "-o", str(page))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "uPlot" in page.read_text(encoding="utf-8")
+
+
 def test_types_are_for_whoever_installs_it(installed: Path) -> None:
     assert (installed / "planc" / "py.typed").is_file()
 

@@ -150,4 +150,4 @@ def test_a_run_has_the_values_of_its_metrics(run_folder: Path, write: Write) -> 
     assert memory["data"][1] == [line["memory_bytes"] / 2**30 for line in lines]
     rows = {row[0]: row[1] for row in page.table("Status").rows}
     assert rows["state"] == "done" and rows["loss"] == "0.08333 at step 60 of 120"
-    assert rows["memory bytes"] == "160 MiB at step 60 of 120"
+    assert rows["memory"] == "160 MiB at step 60 of 120"
