@@ -83,8 +83,7 @@ def gradient_accumulation(graph: Graph) -> Figure:
 
 def bubble(pipeline: Pipeline) -> Figure:
     """The share of a step in which pp ranks compute nothing, on average, if stages take equal time."""
-    idle = pipeline.equal_step().bubble
-    return Figure("bubble", sum(idle) / len(idle), Unit.SHARE)
+    return Figure("bubble", pipeline.equal_step().mean_bubble, Unit.SHARE)
 
 
 def num_steps(graph: Graph) -> Figure:

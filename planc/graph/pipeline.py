@@ -5,12 +5,9 @@ from __future__ import annotations
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate, SplitPipeline
 from planc.pipelining.order_text import parse_order
-from planc.pipelining.orders import Direction, Order
-from planc.pipelining.simulate import Simulation, simulate
+from planc.pipelining.orders import Order
+from planc.pipelining.simulate import Simulation, equal_step
 from planc.record import record
-
-SLOTS = {Direction.FORWARD: 1, Direction.BACKWARD: 2}
-"""The time of an action where stages are equal: a backward has two matmuls for each of a forward."""
 
 
 @record
@@ -30,9 +27,8 @@ class Pipeline:
         return len(self.split.stages)
 
     def equal_step(self) -> Simulation:
-        """The step in slots, with stages of equal time and messages that take none."""
-        forward, backward = ([slots] * self.num_stages for slots in SLOTS.values())
-        return simulate(self.orders, num_stages=self.num_stages, forward=forward, backward=backward)
+        """The step in slots, as if stages took equal time."""
+        return equal_step(self.orders, num_stages=self.num_stages)
 
 
 def pipeline_of(graph: Graph) -> Pipeline | None:

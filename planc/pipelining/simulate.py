@@ -33,6 +33,11 @@ class Simulation:
     rank_in_flight: tuple[int, ...]
     """For each rank, the most that its stages have in flight together."""
 
+    @property
+    def mean_bubble(self) -> float:
+        """The share of the step in which ranks compute nothing, on average."""
+        return sum(self.bubble) / len(self.bubble)
+
 
 def simulate(
     orders: Sequence[Order],
@@ -71,6 +76,16 @@ def simulate(
         in_flight=in_flight,
         rank_in_flight=rank_in_flight,
     )
+
+
+SLOTS = {Direction.FORWARD: 1, Direction.BACKWARD: 2}
+"""The time of an action where stages are equal: a backward has two matmuls for each of a forward."""
+
+
+def equal_step(orders: Sequence[Order], *, num_stages: int) -> Simulation:
+    """The step in slots, with stages of equal time and messages that take none; raises ScheduleError."""
+    forward, backward = ([slots] * num_stages for slots in SLOTS.values())
+    return simulate(orders, num_stages=num_stages, forward=forward, backward=backward)
 
 
 @record

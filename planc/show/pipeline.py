@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from planc.figures import plan as of_plan
-from planc.graph.pipeline import SLOTS, Pipeline
+from planc.graph.pipeline import Pipeline
 from planc.graph.text import summarise
 from planc.pipelining.orders import Action, Direction, rank_of
-from planc.pipelining.simulate import Simulation
+from planc.pipelining.simulate import SLOTS, Simulation
 from planc.tables import render_table
 
 MAX_CELLS = 80
