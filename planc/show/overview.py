@@ -29,7 +29,8 @@ def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
     estimated = estimate(graph, bound.inventory)
     parameters = of_plan.parameters(bound.inventory.num_parameters)
     own = needs.parameters_per_rank(estimated)
-    yield "parameters", f"{parameters.number}, of which rank 0 holds {own.number}"
+    holder = "a rank holds at most" if estimated.ranks else "rank 0 holds"
+    yield "parameters", f"{parameters.number}, of which {holder} {own.number}"
     if (pipeline := pipeline_of(graph)) is not None and bound.plan.pipeline is not None:
         schedule = _written(bound.plan.pipeline, ("schedule",))
         idle = of_plan.bubble(pipeline).text

@@ -400,6 +400,7 @@ DERIVED = frozenset(
         "architecture",
         "mesh.init.sizes",
         "weights.materialise",
+        "accumulate.orders",
         "export.hf.path",
     }
 )
