@@ -20,6 +20,7 @@ from planc.estimate.result import Collective, Kind
 from planc.estimate.routes import members_in_node, route
 from planc.estimate.scale import calibrate
 from planc.estimate.step_work import StepWork, step_work
+from planc.graph.ops import AllReduceGradients
 from planc.source import SourceFile
 from planc.vocab import MeshDim
 from tests.plans import PLANS
@@ -144,13 +145,30 @@ def test_no_plan_is_expected_to_beat_its_bound(plan: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("node", [1, 4])
-def test_gradients_that_replicas_sum_overlap_with_nothing(node: int) -> None:
+def test_the_last_gradients_that_replicas_sum_overlap_with_nothing(node: int) -> None:
     bound = step_bound(step := work_of("launch-dp4.plan"), H100, devices_per_node=node)
     assert bound is not None and step.behind
     summed = sum(one.count * one.input_bytes for one in step.behind)
     assert bound.replicas_seconds == pytest.approx(summed / (450e9 if node == 4 else 50e9))
     slowest = max(bound.compute_seconds, bound.link_seconds, bound.network_seconds)
     assert bound.step_seconds == slowest + bound.replicas_seconds + bound.optimizer_seconds
+
+
+def test_backward_hides_the_sums_of_all_buckets_but_the_last() -> None:
+    found = check_plan(PLANS / "launch-dp4.plan")
+    assert found.graph is not None and found.inventory is not None
+    old = found.graph.step
+    small = (replace(op, bucket_bytes=1) if isinstance(op, AllReduceGradients) else op for op in old)
+    graphs = found.graph, replace(found.graph, step=tuple(small))
+    one, many = (step_work(graph, found.inventory, estimate(graph, found.inventory)) for graph in graphs)
+    whole = sum(each.input_bytes for each in one.behind)
+    inside = [each for each in many.collectives if each.cause == "grads.all_reduce"]
+    hidden = sum(each.count * each.input_bytes for each in inside)
+    (last,) = many.behind
+    assert last.count == 1 and 0 < last.input_bytes < hidden and hidden + last.input_bytes == whole
+    found_one, found_many = (step_expectation(step, H100) for step in (one, many))
+    assert found_one is not None and found_many is not None
+    assert found_many.hidden_seconds > found_one.hidden_seconds
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ class Backward(Op):
     op: Literal["backward"] = "backward"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = (
-        "Runs the backward pass; sharded units reduce their gradients on the last micro step."
+        "Runs the backward pass; sharded units and whole replicas reduce their gradients on the last micro "
+        "step."
     )
     over: tuple[MeshDim, ...]
 
