@@ -37,7 +37,7 @@ from planc.inventory.schema import (
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 """8: how attentions work with fewer key/value heads than ranks."""
 
 
@@ -168,6 +168,8 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
         fields["routing"] = {"experts_per_token": routing.experts_per_token, **is_float32}
     if node.flattened:
         fields["flattened"] = True
+    if node.passes_input:
+        fields["passes_input"] = True
     if node.own_dtypes:
         fields["own_dtypes"] = dict(node.own_dtypes)
     fields |= {key: names for key in _KEPT_FIELDS if (names := getattr(node, key))}
@@ -199,6 +201,7 @@ _RARE_NODE_FIELDS = (
         "unset",
         "routing",
         "flattened",
+        "passes_input",
         "own_dtypes",
         *_KEPT_FIELDS,
         "draws",
@@ -221,6 +224,7 @@ def _node(value: object, where: str) -> Node:
         unset=strings_of(fields.get("unset", []), f"{where}.unset"),
         routing=_routing(fields["routing"], f"{where}.routing") if "routing" in fields else None,
         flattened="flattened" in fields and true_of(fields["flattened"], f"{where}.flattened"),
+        passes_input="passes_input" in fields and true_of(fields["passes_input"], f"{where}.passes_input"),
         own_dtypes=_own_dtypes(fields.get("own_dtypes", {}), f"{where}.own_dtypes"),
         widened=strings_of(fields.get("widened", []), f"{where}.widened"),
         kept_in_half=strings_of(fields.get("kept_in_half", []), f"{where}.kept_in_half"),

@@ -90,6 +90,9 @@ class Module:
     """The routing of stacked experts, in one forward."""
     flattened: bool = False
     """Its hidden states are [tokens, features]: the model makes one dimension of batch and sequence."""
+    passes_input: bool = False
+    """Its own code gives what it takes, or a sum with it, for other code to use. `returns` of modules that
+    own parameters says the same of them."""
     own_dtypes: tuple[tuple[str, DType], ...] = ()
     """Own parameters and buffers, by local name, that the model's code builds in a fixed dtype."""
     widened: tuple[str, ...] = ()

@@ -70,6 +70,7 @@ class Node:
     unset: tuple[str, ...] = ()
     routing: Routing | None = None
     flattened: bool = False
+    passes_input: bool = False
     own_dtypes: tuple[tuple[str, DType], ...] = ()
     widened: tuple[str, ...] = ()
     kept_in_half: tuple[str, ...] = ()
@@ -125,6 +126,7 @@ def _fold(
         unset=module.unset,
         routing=module.routing,
         flattened=module.flattened,
+        passes_input=module.passes_input,
         own_dtypes=module.own_dtypes,
         widened=module.widened,
         kept_in_half=module.kept_in_half,
@@ -164,6 +166,7 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                 unset=node.unset,
                 routing=node.routing,
                 flattened=node.flattened,
+                passes_input=node.passes_input,
                 own_dtypes=node.own_dtypes,
                 widened=node.widened,
                 kept_in_half=node.kept_in_half,

@@ -255,6 +255,11 @@ BROKEN = {
     "a style for embeddings on the head": Broken(PLAIN, ("P405",), added('"lm_head" -> embedding_rowwise')),
     "a prepared projection": Broken(PLAIN, ("P405",), added(WHOLE_GATES.format("lm_head"))),
     "a prepared layer": Broken(PLAIN, ("P419",), added(WHOLE_GATES.format("model.layers.*"))),
+    "a prepared module that adds what it takes": Broken(
+        {"auto": "auto(solve)", "skip": WHOLE_GATES.format("model.layers.*.laurel")},
+        ("P419",),
+        model="tiny-gemma3n",
+    ),
     "a prepared activation": Broken(PLAIN, ("P419",), added(WHOLE_GATES.format("model.layers.*.mlp.act_fn"))),
     "a prepared activation in a prepared MLP": Broken(
         PLAIN,

@@ -82,3 +82,10 @@ class OfShape(nn.Embedding):
 )
 def test_embeddings_that_look_up_other_rows_are_found(embedding: type[nn.Embedding], expected: bool) -> None:
     assert is_renumbered(embedding(100, 8)) is expected
+
+
+@pytest.mark.parametrize(("model", "expected"), [("tiny-gemma3n", {"laurel"}), ("tiny-llama", set())])
+def test_an_inventory_names_modules_that_add_what_they_take(model: str, expected: set[str]) -> None:
+    """Gemma 3n's laurel adds its input to what its layers give; other containers do not."""
+    inventory = loads((PLANS / "models" / model / "inventory.json").read_bytes())
+    assert {module.fqn.rpartition(".")[2] for module in inventory.modules if module.passes_input} == expected

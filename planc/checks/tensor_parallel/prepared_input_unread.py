@@ -74,9 +74,11 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
     assignment = subject.bound.styles[module.fqn]
     # Inside, each rank has some of the tokens, with their whole gradient.
     is_sharded = normal(assignment.use.computes_on) == SEQUENCE
-    if _from_outside(module.returns, module.fqn) and not is_sharded:
+    is_summed = _sums_gradients(assignment)
+    adds = _from_outside(module.returns, module.fqn) or (module.passes_input and is_summed)
+    if adds and not is_sharded:
         return "which adds it to its own output", _ELSEWHERE
-    if not _sums_gradients(assignment):
+    if not is_summed:
         # Inside, the gradient is held as the value is, so any module can read it.
         is_several = "output" in assignment.style.options and len(_leaving(subject, module.fqn)) > 1
         return (_SEVERAL, _ELSEWHERE) if is_several else None

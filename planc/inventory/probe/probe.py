@@ -182,6 +182,7 @@ def _module(
         returns=flow.in_order(flow.outputs.get(fqn, frozenset())),
         routing=flow.routings.get(fqn),
         flattened=fqn in flow.flattened,
+        passes_input=fqn in flow.passing,
         unset=tuple(name for name in (*module._parameters, *module._buffers) if f"{fqn}.{name}" in unset),
         draws=draws,
     )
@@ -225,6 +226,8 @@ class _Flow:
     reduced: frozenset[str] = frozenset()
     renumbered: frozenset[str] = frozenset()
     flattened: set[str] = field(default_factory=set)
+    passing: set[str] = field(default_factory=set)
+    """Modules that own no parameters and pass their input on."""
 
     def leave_out(self, fqns: Iterable[str]) -> None:
         """Forget modules that training does not call, whatever evaluation does."""
@@ -269,7 +272,16 @@ def _record(
         tracker.mark(output, sources=frozenset((fqn,)))
         uses.hand_out(fqn, output)
 
+    def pass_on(fqn: str, sources: frozenset[str]) -> None:
+        if any(not source.startswith(f"{fqn}.") for source in sources):
+            flow.passing.add(fqn)
+
+    def after_container(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
+        tracker.watch(output, partial(pass_on, fqn))
+
     watch_tokens(named, flow.flattened)
+    for fqn in holds_recorded - recorded:
+        named[fqn].register_forward_hook(partial(after_container, fqn))
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
         named[fqn].register_forward_hook(partial(after, fqn))
