@@ -11,6 +11,7 @@ from planc.cli.main import main
 from planc.deep_check.cache import save
 from planc.runtime.rehearsal.findings import Measured, Rehearsal, SegmentPeak
 from planc.user_dirs import cache_dir
+from tests.diff.test_diff_sources import commit, start
 from tests.plans import PLANS, QUICKSTART, TINY, write_plan
 from tests.report.conftest import Write
 from tests.report.reading import read
@@ -103,3 +104,15 @@ def test_html_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_difference_under_exit_code_has_a_page_too(write: Write) -> None:
     plans = (str(PLANS / "launch-dp4.plan"), str(QUICKSTART))
     assert read(write("diff", *plans, "--exit-code", "--output-format", "html", code=1)).tables
+
+
+def test_a_comparison_with_a_run_has_the_verdict_of_diff(
+    tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is on the checkpoint that the run has saved: here the plan's last step."""
+    plan = str(QUICKSTART)
+    folder = str(commit(start(tmp_path / "runs" / "x", plan), step=120).parents[1])
+    assert main(["diff", folder, plan]) == 0
+    verdict = capsys.readouterr().out.splitlines()[1]
+    assert verdict.startswith("resume: nothing to train")
+    assert verdict in read(write("report", plan, "--against", folder)).text

@@ -17,7 +17,7 @@ from planc.cli.support.deep import rehearsal, with_findings
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.settings import settings_from
-from planc.cli.versions.revisions import read_side
+from planc.cli.versions.revisions import checkpoint_in, read_side, resuming
 from planc.deep_check.check import Deep, cached_deep
 from planc.diff.differ import diff
 from planc.diff.side import Side, side_of
@@ -127,4 +127,6 @@ def _against(side: Side, arguments: Namespace) -> Compared | None:
     if old is None:
         sys.stderr.write(plans.render_findings(checked, stream=sys.stderr))
         raise UsageError(f"{arguments.against} has errors that prevent a comparison")
-    return Compared(diff(old, side), old, side)
+    checkpoint = checkpoint_in(arguments.against)
+    found = diff(old, side, resume=resuming(checkpoint, side) if checkpoint else None)
+    return Compared(found, old, side)
