@@ -140,22 +140,12 @@ def test_a_recomputed_stack_is_refused(check: Check) -> None:
 
 SHARDED = 'fsdp on dp_shard { "model.layers.*" -> unit(reshard_after_forward = false) }'
 BEYOND = {
-    "cp": ("", ("mesh.cp=2",), "mesh.cp"),
-    "isolated documents": ("", ("data.packing=isolate",), "data.packing"),
-    "a loss in parts": ("", ("train.loss_chunks=4",), "train.loss_chunks"),
-    "compile": ('compile { "model.layers.*" -> region }', (), "compile"),
     "elastic": (f"elastic on dp_shard {{ sizes = [1] }}\n{SHARDED}", ("mesh.dp_shard=2",), "elastic"),
-    "guard": ("guard { nonfinite = skip }", (), "guard"),
     "profile": ("profile { first_step = 2, last_step = 3 }", (), "profile"),
     "host memory": (
         SHARDED.replace("{ ", "{ cpu_offload = true, "),
         ("mesh.dp_shard=2",),
         "fsdp.cpu_offload",
-    ),
-    "evaluations": (
-        "",
-        (),
-        "data.eval.held",
     ),
 }
 
@@ -164,11 +154,7 @@ BEYOND = {
 def test_what_pipelines_are_not_combined_with(
     block: str, settings: tuple[str, ...], path: str, check: Check
 ) -> None:
-    text = f"{PLAN}{block}\n"
-    if path == "data.eval.held":
-        evaluated = '  eval "held" {\n    source = text("x.txt")\n    every = 5 steps\n  }\n}\noptimizer'
-        text = PLAN.replace("}\noptimizer", evaluated)
-    found = check(text, settings=settings)
+    found = check(f"{PLAN}{block}\n", settings=settings)
     assert [one.primary.span for one in found.diagnostics if one.code.code == "P320"] == [
         found.plan.span(path)
     ]
