@@ -167,7 +167,7 @@ def test_another_mesh_dim_of_tensor_parallel_is_answered(written: str, help: str
     [
         *((name, "write `fsdp on dp_shard {`") for name in ("dp", "data", "fsdp", "shard")),
         ("tp", "write `fsdp on dp_shard {` or `fsdp on cp {`"),
-        ("pp", "planc does not have pipeline parallelism; `fsdp` works on `dp_shard` or `cp`"),
+        ("pp", "write `fsdp on dp_shard {` or `fsdp on cp {`"),
         ("dp_replicate", "write `fsdp on dp_shard {`, and inside it `replicate_on = dp_replicate`"),
     ],
 )

@@ -39,6 +39,7 @@ optimizer {{
 }}
 train {{
   steps = 10
+  tokens_per_step = {tokens_per_step}
   loss_chunks = {chunks}
 }}
 """
@@ -60,6 +61,7 @@ COLUMNS: Mapping[str, str] = {
     "tp4": "TP 4",
     "tp-fsdp": "TP 2 and FSDP2 over 2",
     "fsdp-chunks": "FSDP2 over 2, loss in chunks",
+    "pp": "PP 2",
 }
 """By a name that is a mesh and, unless it is float32, a dtype."""
 SAMPLED = ("tp4", "tp-fsdp")
@@ -110,13 +112,15 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
             mesh, blocks = "  tp = 2", "tensor_parallel on tp {\n  auto(sequence_parallel = true)\n}\n"
         case "compile":
             mesh, blocks = "  tp = 2", _SOLVED + _compile(inventory)
+        case "pp":
+            mesh, blocks = "  pp = 2", "pipeline on pp {\n}\n"
         case "tp4":
             mesh, blocks = "  tp = 4", _SOLVED
         case "tp-fsdp":
             mesh, blocks = "  tp = 2\n  dp_shard = 2", _SOLVED + _fsdp(inventory, on="dp_shard")
         case "cp":
             mesh, blocks = "  cp = 2", _fsdp(inventory, on="cp") + _context(variant.rotate)
-    micro_batch = NUM_SEQUENCES // (2 if "fsdp" in name else 1)
+    micro_batch = NUM_SEQUENCES // (2 if "fsdp" in name or name == "pp" else 1)
     weights = "random" if name == "random" else "pretrained"
     return _plan(
         model,
@@ -156,6 +160,7 @@ def _plan(
         blocks=blocks,
         sequence_length=SEQUENCE_LENGTH,
         micro_batch=micro_batch,
+        tokens_per_step=NUM_SEQUENCES * SEQUENCE_LENGTH,
         chunks=chunks,
     )
 

@@ -216,6 +216,7 @@ def test_values_arrive_with_their_types() -> None:
     plan = resolved(TEXT)
     assert plan.name == "x"
     assert plan.mesh.sizes == {
+        MeshDim.PP: 1,
         MeshDim.DP_REPLICATE: 1,
         MeshDim.DP_SHARD: 2,
         MeshDim.CP: 1,

@@ -33,7 +33,8 @@ def _of_the_model(subject: Subject) -> Found:
         which = f"{len(lists)} lists of layers" if len(lists) != 1 else "no head that computes logits"
         yield "model", f"this model has {which}", "choose a model with one list of layers and a head"
     wanted = plan.fsdp.param_dtype if plan.fsdp is not None else None
-    if kept_from(subject.bound, wanted or plan.model.dtype):
+    weights = {fqn for fqn, _, _ in inventory.parameters()}
+    if weights & kept_from(subject.bound, wanted or plan.model.dtype):
         where = "model.dtype" if wanted is None else "fsdp.param_dtype"
         yield where, "some weights stay in float32, and so may what a stage sends", "write `float32`"
     if plan.fsdp is not None and plan.fsdp.cpu_offload:
