@@ -83,6 +83,7 @@ def last_sums(work: RankWork) -> tuple[Collective, ...]:
         for op in _sums_of_replicas(work)
         if (sizes := tuple(_message_bytes(work, op)))
         for mesh_dim in op.over
+        if work.graph.size(mesh_dim) > 1
     )
 
 

@@ -92,8 +92,8 @@ class ReplicaSums:
         for (parameter, gradient), part in zip(found, parts, strict=True):
             parameter.grad = layout_of(gradient)(part)
         for group in self._groups:
-            for work in message.works:
-                work.wait()
+            for earlier in message.works:
+                earlier.wait()
             work = dist.all_reduce(flat, group=group, async_op=True)
             assert work is not None, "this rank is one of the group"
             message.works.append(work)
