@@ -88,8 +88,9 @@ def last_sums(work: RankWork) -> tuple[Collective, ...]:
 
 
 def replicated_message(work: RankWork) -> int:
-    """Bytes of the largest message in which replicas without FSDP sum gradients; 0 if they do not."""
-    return max((size for op in _sums_of_replicas(work) for size in _message_bytes(work, op)), default=0)
+    """Bytes of the largest copy in which replicas without FSDP sum gradients; one alone is not copied."""
+    copies = (names for op in _sums_of_replicas(work) for names in _messages(work, op) if len(names) > 1)
+    return max((_num_bytes(work, names) for names in copies), default=0)
 
 
 def _sums_of_replicas(work: RankWork) -> Iterator[AllReduceGradients]:
@@ -98,9 +99,15 @@ def _sums_of_replicas(work: RankWork) -> Iterator[AllReduceGradients]:
 
 def _message_bytes(work: RankWork, op: AllReduceGradients) -> Iterator[int]:
     """This rank's bytes of each message, in the order of sending."""
-    parameters = ((name, one.dtype, one.total_bytes) for name, one in work.layouts.items())
-    for names in op.messages(parameters):
-        yield sum(work.layouts[name].local_bytes for name in names)
+    return (_num_bytes(work, names) for names in _messages(work, op))
+
+
+def _messages(work: RankWork, op: AllReduceGradients) -> tuple[tuple[str, ...], ...]:
+    return op.messages((name, one.dtype, one.total_bytes) for name, one in work.layouts.items())
+
+
+def _num_bytes(work: RankWork, parameters: Iterable[str]) -> int:
+    return sum(work.layouts[name].local_bytes for name in parameters)
 
 
 def _group_size(work: RankWork, mesh_dims: Iterable[MeshDim]) -> int:

@@ -53,7 +53,7 @@ class Pieces:
     update: int
     """Temporary memory of the optimizer's step."""
     message: int
-    """The largest message of gradients that replicas without FSDP sum."""
+    """The largest copy of gradients that replicas without FSDP sum."""
 
     @property
     def is_sharded(self) -> bool:

@@ -69,9 +69,12 @@ def sum_together(parameters: Sequence[nn.Parameter], *, group: ProcessGroup) -> 
 
 
 def flattened(gradients: Iterable[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """This rank's parts of all gradients, copied into one flat tensor, and each part as a view of it."""
+    """This rank's parts of all gradients in one flat tensor, and each part as a view of it.
+
+    Several gradients are copied. One alone is not: its copy would be as large as an embedding.
+    """
     local = [local_of(gradient) for gradient in gradients]
-    flat = torch.cat([gradient.reshape(-1) for gradient in local])
+    flat = torch.cat([gradient.reshape(-1) for gradient in local]) if len(local) > 1 else local[0].reshape(-1)
     parts = torch.split(flat, [gradient.numel() for gradient in local])
     return flat, [part.view(gradient.shape) for part, gradient in zip(parts, local, strict=True)]
 
