@@ -75,8 +75,7 @@ def num_sent_as_gradients_arrive(rank: int, world_size: int) -> tuple[list[list[
     by_micro_step = []
     with CollectiveRecorder() as calls:
         for is_last in (False, True):
-            if is_last:
-                begin_sums(session)
+            begin_sums(session, Position(step=1, is_last_micro_step=is_last))
             model(inputs[rank]).sum().backward()
             by_micro_step.append(sent.copy())
             sent.clear()
@@ -114,7 +113,7 @@ def summed_at_the_end(rank: int, world_size: int) -> tuple[dict[str, list[float]
     divided.grad = DTensor.from_local(torch.full((4,), 10.0 + rank), mesh["tp"], [Shard(0)], run_check=False)
     model.register_parameter("divided", divided)
     session = session_of(model, mesh)
-    begin_sums(session)
+    begin_sums(session, Position(step=1))
     with CollectiveRecorder() as calls:
         all_reduce_gradients(session, OP, Position(step=1))
     assert isinstance(divided.grad, DTensor) and divided.grad.placements == (Shard(0),)
@@ -141,7 +140,7 @@ def added_to_after_the_sum(rank: int, world_size: int) -> str:
     once = checkpoint(model, inputs, use_reentrant=True)
     twice = checkpoint(model, once, use_reentrant=True)
     session = session_of(model, mesh)
-    begin_sums(session)
+    begin_sums(session, Position(step=1))
     with pytest.raises(RunError) as failure:
         twice.sum().backward()
     session.replica_sums.finish()

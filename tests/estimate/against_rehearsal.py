@@ -17,7 +17,7 @@ from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
 from planc.estimate.result import Memory
 from planc.graph.graph import Graph
-from planc.graph.ops import AttachAttention, ShardTensorParallel
+from planc.graph.ops import AllReduceGradients, AttachAttention, ShardTensorParallel
 from planc.inventory.schema import Inventory
 from planc.runtime.rehearsal.findings import Measured
 from planc.runtime.rehearsal.memory import BLOCK_BYTES
@@ -153,8 +153,13 @@ class Compared:
 
     @property
     def is_fsdp_alone(self) -> bool:
-        """Whether neither activations nor sequences are divided."""
+        """Whether neither activations nor sequences are divided, and FSDP reduces all gradients.
+
+        Buckets of whole replicas leave gaps that the estimate does not count.
+        """
         ops = self.graph.setup
+        if any(isinstance(op, AllReduceGradients) for op in self.graph.step):
+            return False
         over_cp = any(isinstance(op, AttachAttention) and op.over for op in ops)
         return not over_cp and not any(isinstance(op, ShardTensorParallel) for op in ops)
 

@@ -26,7 +26,9 @@ class _Message:
 
     parameters: Mapping[str, nn.Parameter]
     missing: set[str] = field(default_factory=set)
-    """Those whose gradient is not there yet."""
+    """Those whose gradient this micro step has not computed yet."""
+    flat: Tensor | None = None
+    """The gradients in one tensor, of which each is a view; later micro steps add to it in place."""
     works: list[Work] = field(default_factory=list)
     """The sums under way; empty if the message is not sent."""
 
@@ -45,20 +47,26 @@ class ReplicaSums:
         self._messages = tuple(_Message(parameters) for parameters in messages)
         self._groups = groups
         self._unsent: deque[_Message] = deque()
-        self._awaited: set[str] = set()
+        self._final: set[str] = set()
         """The parameters whose last backward of the step has begun."""
         for message in self._messages:
             for name, parameter in message.parameters.items():
                 arrived = partial(self._arrived, message, name)
                 parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
 
-    def begin(self, names: Iterable[str]) -> None:
-        """Let the next backward, the last one of these parameters, send each message once it is complete."""
-        if not self._awaited:
-            for message in self._messages:
-                message.missing.update(message.parameters)
+    def begin(self, names: Iterable[str], *, is_last: bool) -> None:
+        """Let the next backward gather each message once these parameters complete it.
+
+        The last one of a step sends it. Gathered in the first, it takes no more memory in the others.
+        """
+        computed = frozenset(names)
+        for message in self._messages:
+            message.missing.update(computed & message.parameters.keys())
+        if not is_last:
+            return
+        if not self._final:
             self._unsent.extend(self._messages)
-        self._awaited.update(names)
+        self._final |= computed
 
     def finish(self) -> None:
         """Send what is left, and wait for all sums."""
@@ -68,7 +76,8 @@ class ReplicaSums:
             for work in message.works:
                 work.wait()
             message.works.clear()
-        self._awaited.clear()
+            message.flat = None
+        self._final.clear()
 
     def _arrived(self, message: _Message, name: str, _: Tensor) -> None:
         if message.works:
@@ -77,32 +86,45 @@ class ReplicaSums:
                 help="the model's code runs a backward of its own inside backward, as reentrant activation "
                 "checkpointing does: turn that off, or shard the model with an fsdp block",
             )
-        if name in self._awaited:
-            message.missing.discard(name)
-        while self._unsent and not self._unsent[0].missing:
+        message.missing.discard(name)
+        if not message.missing and all(one.grad is not None for one in message.parameters.values()):
+            _gather(message)
+        while self._unsent and self._is_complete(self._unsent[0]):
             self._send()
 
-    @torch.no_grad()
+    def _is_complete(self, message: _Message) -> bool:
+        return not message.missing and self._final.issuperset(message.parameters)
+
     def _send(self) -> None:
         message = self._unsent.popleft()
-        found = [(one, one.grad) for one in message.parameters.values() if one.grad is not None]
-        if not found:
+        _gather(message)
+        if message.flat is None:
             return
-        flat, parts = flattened([gradient for _, gradient in found])
-        for (parameter, gradient), part in zip(found, parts, strict=True):
-            parameter.grad = layout_of(gradient)(part)
         for group in self._groups:
             for earlier in message.works:
                 earlier.wait()
-            work = dist.all_reduce(flat, group=group, async_op=True)
+            work = dist.all_reduce(message.flat, group=group, async_op=True)
             assert work is not None, "this rank is one of the group"
             message.works.append(work)
 
 
-def begin_sums(session: Session, *, stage: int | None = None) -> None:
-    """Let the next backward start the sums that `grads.all_reduce` waits for, if the graph has it.
+@torch.no_grad()
+def _gather(message: _Message) -> None:
+    """Make the gradients of a message views of one tensor, unless they are."""
+    if message.flat is not None:
+        return
+    found = [(one, one.grad) for one in message.parameters.values() if one.grad is not None]
+    if not found:
+        return
+    message.flat, parts = flattened([gradient for _, gradient in found])
+    for (parameter, gradient), part in zip(found, parts, strict=True):
+        parameter.grad = layout_of(gradient)(part)
 
-    In a pipeline it is the last backward of one `stage`.
+
+def begin_sums(session: Session, position: Position) -> None:
+    """Let the last backward start the sums that `grads.all_reduce` waits for, if the graph has it.
+
+    In a pipeline it is the last backward of a stage.
     """
     op = next((op for op in session.graph.step if isinstance(op, AllReduceGradients)), None)
     if op is None:
@@ -114,11 +136,13 @@ def begin_sums(session: Session, *, stage: int | None = None) -> None:
             ({name: parameters[name] for name in names} for names in op.messages(sizes)),
             groups=[session.submesh(mesh_dim).get_group() for mesh_dim in op.over],
         )
-    session.replica_sums.begin(
+    pipeline = session.pipeline
+    computed = (
         name
         for name, _ in session.model.named_parameters()
-        if session.pipeline is None or session.pipeline.stage_of(name) == stage
+        if pipeline is None or pipeline.stage_of(name) == position.stage
     )
+    session.replica_sums.begin(computed, is_last=position.is_last_micro_step)
 
 
 def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Position) -> None:

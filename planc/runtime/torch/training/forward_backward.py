@@ -141,8 +141,7 @@ def backward(session: Session, op: Backward, position: Position) -> None:
     if isinstance(session.model, FSDPModule):
         session.model.set_requires_gradient_sync(position.is_last_micro_step)
     assert session.loss is not None
-    if position.is_last_micro_step:
-        begin_sums(session)
+    begin_sums(session, position)
     with _loss_context(_loss_op(session)):
         session.loss.backward()  # type: ignore[no-untyped-call]
     session.loss = None
@@ -151,8 +150,7 @@ def backward(session: Session, op: Backward, position: Position) -> None:
 def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position) -> None:
     """From the loss, or from the gradient of what the stage has sent."""
     set_sync_of_stage(session.model, pipeline, position)
-    if position.is_last_micro_step:
-        begin_sums(session, stage=position.stage)
+    begin_sums(session, position)
     loss = pipeline.begin_backward(position)
     if session.documents is not None:
         session.documents.batch = pipeline.now.documents
