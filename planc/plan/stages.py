@@ -120,6 +120,8 @@ def _outer(inventory: Inventory, members: tuple[str, ...]) -> tuple[tuple[str, .
         for module in inventory.modules
         if module.fqn and module.parameters and not f"{module.fqn}.".startswith(inside)
     ]
+    # A module inside of another one goes with it.
+    names = [name for name in names if not name.startswith(tuple(f"{other}." for other in names))]
     reached = _reaching(inventory, members[0])
     before = tuple(name for name in names if name in reached)
     return before, tuple(name for name in names if name not in reached)

@@ -59,7 +59,11 @@ class Layers(nn.Module):
 def session_of(model: nn.Module, mesh: Any) -> Any:
     graph = SimpleNamespace(step=(OP,))
     return SimpleNamespace(
-        model=model, graph=graph, replica_sums=None, pipeline=None, submesh=lambda mesh_dim: mesh[mesh_dim.value]
+        model=model,
+        graph=graph,
+        replica_sums=None,
+        pipeline=None,
+        submesh=lambda mesh_dim: mesh[mesh_dim.value],
     )
 
 

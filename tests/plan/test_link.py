@@ -29,7 +29,13 @@ def test_an_extending_plan_has_all_that_its_base_has() -> None:
 
 def test_blocks_of_one_kind_merge() -> None:
     plan = plan_of(extended("mesh {\n  cp = 2\n}\n"))
-    assert plan.mesh.sizes == {MeshDim.PP: 1, MeshDim.DP_REPLICATE: 1, MeshDim.DP_SHARD: 2, MeshDim.CP: 2, MeshDim.TP: 2}
+    assert plan.mesh.sizes == {
+        MeshDim.PP: 1,
+        MeshDim.DP_REPLICATE: 1,
+        MeshDim.DP_SHARD: 2,
+        MeshDim.CP: 2,
+        MeshDim.TP: 2,
+    }
 
 
 def test_extends_may_stand_anywhere_at_the_top_level() -> None:

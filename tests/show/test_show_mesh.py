@@ -29,7 +29,9 @@ def test_rows_cover_every_rank_once(sizes: tuple[int, ...]) -> None:
         assert coordinates(row.last_rank, sizes) == tuple(last for _, last in row.coordinates)
 
 
-@pytest.mark.parametrize("sizes", [(1, 8, 256, 1, 8), (16, 1, 128, 1, 8), (1, 2048, 1, 1, 8), (2048, 1, 1, 1, 8)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 8, 256, 1, 8), (16, 1, 128, 1, 8), (1, 2048, 1, 1, 8), (2048, 1, 1, 1, 8)]
+)
 def test_sixteen_thousand_ranks_fit_a_screen(sizes: tuple[int, ...]) -> None:
     assert len(mesh_text(sizes).splitlines()) < MAX_ROWS + 12
 
