@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from planc.checks.pipeline.model_not_shown import SHOWN
 from planc.inventory.files import InventoryError
 from tests.models.architectures import architectures
 from tests.positions.plain import CORPUS, save_corpus
@@ -44,3 +45,8 @@ def test_what_is_not_shown_is_refused(model_type: str, tmp_path: Path) -> None:
         except InventoryError:
             continue
         assert found.graph is None, f"{attention}: accepted, and nowhere shown"
+
+
+def test_stages_are_for_architectures_whose_row_is_equal() -> None:
+    rows = json.loads((Path(__file__).parent / "results.json").read_text(encoding="utf-8")).values()
+    assert {row["architecture"] for row in rows if row["cells"]["pp"]["status"] == "equal"} == SHOWN
