@@ -61,16 +61,6 @@ def test_ranks_have_the_model_together(tmp_path: Path, pp: int, schedule: str) -
     assert split.flops == replace(whole.flops, world_size=pp)
 
 
-def test_both_ends_hold_a_tied_weight(tmp_path: Path) -> None:
-    path = pipelined(tmp_path, pp=2)
-    path.write_text(path.read_text().replace("models/tiny-llama", "models/tiny-llama-tied"))
-    split = checked(path)
-    assert split.inventory is not None and split.inventory.ties
-    table = split.inventory.vocab_size * split.inventory.hidden_size
-    held = sum(one.num_local_parameters for one in estimate_of(split).ranks)
-    assert held == split.inventory.num_parameters + table
-
-
 @pytest.mark.parametrize("more", ["", 'activation_checkpoint {\n  "model.layers.*" -> full\n}\n'])
 def test_stages_keep_what_the_whole_model_keeps(tmp_path: Path, more: str) -> None:
     found = plan(tmp_path, pp=1, more=more)

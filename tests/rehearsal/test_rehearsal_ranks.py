@@ -9,7 +9,7 @@ from planc.vocab import MeshDim
 
 
 def mesh(dp_replicate: int = 1, dp_shard: int = 1, cp: int = 1, tp: int = 1) -> Graph:
-    sizes = zip(MeshDim, (dp_replicate, dp_shard, cp, tp), strict=True)
+    sizes = zip(MeshDim, (1, dp_replicate, dp_shard, cp, tp), strict=True)
     return Graph("mesh", tuple(sizes), num_steps=1, setup=(), step=(), save=())
 
 

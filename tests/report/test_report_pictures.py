@@ -18,10 +18,12 @@ from planc.vocab import DType, MeshDim, PackedShard, Placement, Replicate, Shard
 from tests.plans import PLANS
 from tests.report.reading import read
 
-NAMES = ("dp_replicate", "dp_shard", "cp", "tp")
+NAMES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 2, 1, 2), (1, 16, 1, 8), (2, 2, 2, 2), (4, 32, 16, 8)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1, 1, 1), (1, 1, 2, 1, 2), (1, 1, 16, 1, 8), (2, 2, 2, 2, 2), (2, 4, 32, 16, 8)]
+)
 def test_ranks_are_drawn_at_their_coordinates(sizes: tuple[int, ...]) -> None:
     titles = read(mesh_picture(sizes, devices_per_node=None)).titles
     ranks = np.arange(np.prod(sizes)).reshape(sizes)
@@ -38,7 +40,7 @@ def test_ranks_are_drawn_at_their_coordinates(sizes: tuple[int, ...]) -> None:
 
 
 def test_ranks_of_rank_0s_groups_are_marked() -> None:
-    text = mesh_picture((1, 2, 2, 2), devices_per_node=None)
+    text = mesh_picture((1, 1, 2, 2, 2), devices_per_node=None)
     marked = re.findall(r'<title>rank (\d+):[^<]*</title><rect [^>]*class="cell (\w+)"', text)
     assert dict(marked) == {
         "0": "self", "1": "tp", "2": "cp", "4": "dp_shard",
@@ -49,7 +51,7 @@ def test_ranks_of_rank_0s_groups_are_marked() -> None:
 @pytest.mark.parametrize("node", [1, 2, 3, 4, 8])
 def test_heavy_lines_enclose_nodes(node: int) -> None:
     """4 x 2 ranks: the edges of all nodes, counted in sides of cells."""
-    text = mesh_picture((1, 4, 1, 2), devices_per_node=node)
+    text = mesh_picture((1, 1, 4, 1, 2), devices_per_node=node)
     (path,) = re.findall(r'<path d="([^"]*)" class="node"', text)
     sides = 0
     for row, column in product(range(4), range(2)):
