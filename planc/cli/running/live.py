@@ -124,7 +124,8 @@ def sparkline(values: Sequence[float], *, cells: int, heights: str = _HEIGHTS[0]
     shown = [_mean(values[start:end]) for start, end in pairwise(bounds)]
     low, high = min(shown), sorted(shown)[9 * (num_shown - 1) // 10]
     span = high - low or 1.0
-    return "".join(heights[min(round((one - low) / span * 7), 7)] for one in shown)
+    most = len(heights) - 1
+    return "".join(heights[min(round((one - low) / span * most), most)] for one in shown)
 
 
 def _mean(values: Sequence[float]) -> float:
