@@ -40,6 +40,7 @@ class Editor:
         self.client = LanguageClient("test", "1")
         self.published: dict[tuple[str, int | None], list[types.Diagnostic]] = {}
         self.errors: list[str] = []
+        self.num_refreshes = 0
         self.versions: dict[str, int | None] = {}
         self.arrived = asyncio.Event()
         self.capabilities = capabilities
@@ -52,6 +53,11 @@ class Editor:
         @self.client.feature(types.WINDOW_SHOW_MESSAGE)
         def _(params: types.ShowMessageParams) -> None:
             self.errors.append(params.message)
+
+        @self.client.feature(types.WORKSPACE_INLAY_HINT_REFRESH)
+        def _(params: None) -> None:
+            self.num_refreshes += 1
+            self.arrived.set()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(asyncio.wait_for(work, SECONDS))
