@@ -25,8 +25,8 @@ HEAD = """\
 # A session with the language server
 
 Every message between an editor and `planc lsp`, from start to end, recorded by `python -m tests.lsp.session`.
-The editor opens `plans/quickstart.plan` with a misspelled key, and asks for what the server offers. `->` is sent
-by the editor, `<-` by the server. Positions are `line:character` from 0. Long texts and lists are cut.
+The editor opens `plans/quickstart.plan` with a misspelled key, and asks for what the server offers. `->` is
+sent by the editor, `<-` by the server. Positions are `line:character` from 0. Long texts and lists are cut.
 
 """
 _MAX_TEXT = 72

@@ -166,9 +166,9 @@ def test_edits_end_lines_as_the_text_does(wire: Wire, folder: Path, line_end: st
 def test_places_after_an_emoji_count_utf_16(wire: Wire, folder: Path) -> None:
     """In a string and in a comment; 🦀 is two units, é one."""
     uri = (folder / "x.plan").as_uri()
-    opened(wire, uri, 'param lr: float = 0.1  # 🦀é\nmodel {\n  hf = ["🦀é", lr]\n}\n')
-    place = {"textDocument": {"uri": uri}, "position": {"line": 2, "character": len('  hf = ["') + 6}}
+    opened(wire, uri, 'param lr: float = 0.1  # 🦀é\nmodel {\n  hf = ["🦀🦀🦀é", lr]\n}\n')
+    place = {"textDocument": {"uri": uri}, "position": {"line": 2, "character": len('  hf = ["') + 10}}
     edits = wire.ask("textDocument/rename", {**place, "newName": "peak"})["result"]["changes"][uri]
     _, used = [(one["range"]["start"]["character"], one["range"]["end"]["character"]) for one in edits]
-    assert used == (len('  hf = ["') + 6, len('  hf = ["') + 8)
+    assert used == (len('  hf = ["') + 10, len('  hf = ["') + 12)
     closed(wire, uri)
