@@ -60,7 +60,7 @@ class PlanServer(LanguageServer):
     async def fresh(self, path: Path) -> Analysis | None:
         """The analysis of the text as it is now, whose findings are then in the editor; None once closed.
 
-        The check goes on where the editor cancels what asked for it.
+        A request that the editor cancels ends, and its check does not.
         """
         return await asyncio.shield(self._fresh(path))
 
