@@ -83,7 +83,7 @@ def flattened(gradients: Iterable[Tensor]) -> tuple[Tensor, list[Tensor]]:
 def clip_gradients(session: Session, op: ClipGradients, position: Position) -> None:
     """Scale all gradients so their global norm is at most `max_norm`, unless it is not finite."""
     gradients = _gradients(session)
-    session.squared_norm = _over_stages(session, squared_norm(gradients, device=session.device))
+    session.squared_norm = over_stages(session, squared_norm(gradients, device=session.device))
     if op.max_norm is not None:
         _clip(session, gradients, squared=session.squared_norm, max_norm=op.max_norm)
 
@@ -94,14 +94,14 @@ def measure_again(session: Session) -> float:
     All ranks have the same sum of squares, so all of them measure again.
     """
     gradients = _gradients(session)
-    squared = _over_stages(session, squared_norm(gradients, device=session.device, dtype=torch.float64))
+    squared = over_stages(session, squared_norm(gradients, device=session.device, dtype=torch.float64))
     op = next(op for op in session.graph.step if isinstance(op, ClipGradients))
     if op.max_norm is not None:
         _clip(session, gradients, squared=squared, max_norm=op.max_norm)
     return norm_of(squared.item())
 
 
-def _over_stages(session: Session, squared: Tensor) -> Tensor:
+def over_stages(session: Session, squared: Tensor) -> Tensor:
     """The sum over the stages of a pipeline."""
     return squared if session.pipeline is None else session.sum_over(squared, session.pipeline.op.over)
 
