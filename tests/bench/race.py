@@ -28,7 +28,7 @@ from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.session import Paths, Session
-from tests.bench import replicas, tp_plan
+from tests.bench import pipelining, replicas, tp_plan
 from tests.bench.shapes import SEQUENCE_LENGTH, Shape, script_sizes
 
 BY_HAND: Mapping[str, Callable[[by_hand.Settings], Any]] = {
@@ -172,6 +172,8 @@ def rival_trainer(race: Race) -> Any:
     if race.rival in BY_HAND:
         return BY_HAND[race.rival](by_hand.Settings(**paths, **sizes))
     whole = {name: size for name, size in sizes.items() if name not in race.shape.mesh}
+    if race.rival == "pipelining":
+        return pipelining.build(by_hand.Settings(**paths, **whole))
     if race.rival in REPLICAS:
         return REPLICAS[race.rival](by_hand.Settings(**paths, **whole, dp_shard=race.shape.world_size))
     whole.pop("device")

@@ -34,6 +34,8 @@ _LARGE = {
 }
 """59 million parameters."""
 MICRO_BATCH = 4
+PIPELINED_MICRO_BATCH = 1
+"""A pipeline needs several micro-batches a step."""
 _SEQUENCE_PARALLEL = """\
 tensor_parallel on tp {
   "model.embed_tokens" -> embedding_rowwise(output = Shard(1))
@@ -104,6 +106,10 @@ class Shape:
         return LARGE_TOKENS_PER_STEP if self.is_large else TOKENS_PER_STEP
 
     @property
+    def micro_batch(self) -> int:
+        return PIPELINED_MICRO_BATCH if "pp" in self.mesh else MICRO_BATCH
+
+    @property
     def world_size(self) -> int:
         return math.prod(self.mesh.values())
 
@@ -125,6 +131,9 @@ WHOLE = tuple(Shape({"dp_replicate": size}) for size in (2, 4))
 REPLICATED = tuple(Shape({"dp_replicate": 2}, is_large=is_large) for is_large in (False, True))
 """Raced against DistributedDataParallel by hand, under accelerate and under HF Trainer."""
 
+PIPELINED = (Shape({"pp": 4}), Shape({"pp": 2}, is_large=True), Shape({"pp": 4}, is_large=True))
+"""Raced against torch.distributed.pipelining."""
+
 
 def plan_text(shape: Shape, *, num_steps: int) -> str:
     """The plan; paths are relative to the workspace."""
@@ -132,13 +141,14 @@ def plan_text(shape: Shape, *, num_steps: int) -> str:
     blocks = [
         f'model {{\n  hf = "{shape.model}"\n  weights = pretrained\n}}\n',
         f"mesh {{\n{sizes}}}\n",
+        "pipeline on pp {\n  schedule = one_f_one_b\n}\n" if "pp" in shape.mesh else "",
         _tensor_parallel(shape),
         _ULYSSES if "cp" in shape.mesh else "",
         _FSDP if shape.mesh.keys() & {"dp_shard", "cp"} else "",
         _TRAINING.format(
             text=TEXT,
             sequence_length=SEQUENCE_LENGTH,
-            micro_batch=MICRO_BATCH,
+            micro_batch=shape.micro_batch,
             num_steps=num_steps,
             tokens_per_step=shape.tokens_per_step,
             clipping="" if shape.auto else "  clip_grad_norm = 1.0\n",
@@ -159,7 +169,7 @@ def script_sizes(shape: Shape, *, num_steps: int) -> dict[str, Any]:
         "model": shape.model,
         "text": TEXT,
         "sequence_length": SEQUENCE_LENGTH,
-        "micro_batch": MICRO_BATCH,
+        "micro_batch": shape.micro_batch,
         "tokens_per_step": shape.tokens_per_step,
         "steps": num_steps,
         **shape.mesh,

@@ -22,6 +22,7 @@ from tests.bench.result import Result, report, write_results
 from tests.bench.shapes import (
     AUTO,
     LARGE,
+    PIPELINED,
     REPLICATED,
     SHAPES,
     WHOLE,
@@ -38,6 +39,7 @@ GOALS = {
     "ddp": 1.0,
     "accelerate": 1.05,
     "trainer": 1.05,
+    "pipelining": 1.0,
 }
 TP_GOAL = 1.05
 """Of shapes with tp and the rival's rules: planc's edges move local tensors, others' dispatch DTensors."""
@@ -47,6 +49,7 @@ RACES = (
     *((shape, "straightforward") for shape in SHAPES if shape.mesh.keys() == {"dp_shard"}),
     *((shape, "straightforward") for shape in WHOLE),
     *((shape, rival) for shape in REPLICATED for rival in REPLICAS),
+    *((shape, "pipelining") for shape in PIPELINED),
 )
 NUM_BLOCKS = 100
 """Of each side; the first is for warming up. With four ranks on two CPUs, blocks differ by a twentieth:
