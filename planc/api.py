@@ -61,7 +61,7 @@ CODES: tuple[Code, ...] = (
     NO_MODEL,
     *syntax_codes.CODES,
     *plan_codes.CODES,
-    *(code for rule in RULES for code in rule.codes),
+    *dict.fromkeys(code for rule in RULES for code in rule.codes),
     *suppressions.CODES,
     *deep_codes.CODES,
 )

@@ -72,7 +72,9 @@ def cached_deep(graph: Graph, *, estimate: Estimate, cache_dir: Path, nowhere: S
 def _judged(rehearsal: Rehearsal, *, estimate: Estimate, nowhere: Span, is_cached: bool) -> Deep:
     diagnostics = [*_failures(rehearsal, nowhere)]
     if rehearsal.measured is not None:
-        diagnostics.extend(_differences(rehearsal.measured, estimate, nowhere))
+        # Rank 0 is the first of a pipeline.
+        of_rank_0 = estimate.ranks[0] if estimate.ranks else estimate
+        diagnostics.extend(_differences(rehearsal.measured, of_rank_0, nowhere))
     return Deep(tuple(diagnostics), rehearsal, is_cached)
 
 

@@ -10,7 +10,7 @@ from planc.report.html import Html, details, element, markup, paragraph, table
 from planc.show.mesh import DIM_COLUMNS, coordinates, dim_row, stride
 from planc.vocab import MESH_DIMS, MeshDim
 
-_LIMITS = (8, 8, 3, 3)
+_LIMITS = (8, 8, 3, 3, 3)
 """The most places that are drawn along each mesh dim, innermost first: across, down, and of such blocks."""
 _WIDTH, _HEIGHT, _GAP = 46, 22, 12
 
@@ -71,7 +71,7 @@ def _drawn(size: int, limit: int) -> tuple[int | None, ...]:
 
 
 def _caption(axes: list[_Axis], devices_per_node: int | None) -> str:
-    where = ("across", "down", "in blocks across", "in blocks down")
+    where = ("across", "down", "in blocks across", "in blocks down", "in groups of blocks down")
     texts = [f"{axis.mesh_dim} {place}" for axis, place in zip(axes, where, strict=False)]
     node = f"; heavy lines enclose nodes of {devices_per_node} devices" if devices_per_node else ""
     return f"Ranks: {', '.join(texts) or 'only one'}{node}"
@@ -101,23 +101,22 @@ def _grid(axes: list[_Axis], sizes: Sequence[int], node: int | None) -> Html:
 
 def _blocks(axes: list[_Axis]) -> Iterator[dict[tuple[int, int], _Cell]]:
     """Blocks of the two innermost mesh dims: their cells by column and row. A gap has one cell."""
-    drawn = [*(axis.drawn for axis in axes), *[(0,)] * (4 - len(axes))]
+    drawn = [*(axis.drawn for axis in axes), *[(0,)] * (len(_LIMITS) - len(axes))]
     width, height = len(drawn[0]) * _WIDTH + _GAP, len(drawn[1]) * _HEIGHT + _GAP
     top = 0
-    for outermost in drawn[3]:
+    for group, down in product(drawn[4], drawn[3]):
         left = 0
-        for outer in drawn[2]:
-            if outer is None or outermost is None:
+        for across in drawn[2]:
+            outer = (across, down, group)
+            if None in outer:
                 yield {(0, 0): _Cell(left, top, None, ())}
             else:
                 yield {
-                    (x, y): _cell(
-                        axes, (zero, one, outer, outermost), left=left + x * _WIDTH, top=top + y * _HEIGHT
-                    )
+                    (x, y): _cell(axes, (zero, one, *outer), left=left + x * _WIDTH, top=top + y * _HEIGHT)
                     for (y, one), (x, zero) in product(enumerate(drawn[1]), enumerate(drawn[0]))
                 }
-            left += _WIDTH if outer is None else width
-        top += _HEIGHT + _GAP if outermost is None else height
+            left += _WIDTH if None in outer else width
+        top += _HEIGHT + _GAP if down is None or group is None else height
 
 
 def _cell(axes: list[_Axis], place: tuple[int | None, ...], *, left: int, top: int) -> _Cell:
@@ -180,6 +179,7 @@ def _patterns() -> Html:
         "cp": "M4 0v8",
         "dp_shard": "M0 8L8 0M-2 2L2 -2M6 10L10 6",
         "dp_replicate": "M0 0L8 8M-2 6L2 10M6 -2L10 2",
+        "pp": "M0 4h8M4 0v8",
     }
     patterns = (
         element(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
@@ -34,14 +35,13 @@ from planc.runtime.observer import Observer, Silent, StepMetrics
 from planc.runtime.process import read_launch
 from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.statements import Statements
+from planc.runtime.torch.agreement import texts
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
 from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.session import Paths, Session
 
-K = TypeVar("K")
-T = TypeVar("T")
 Digests = dict[str, str]
 BeforeOp = Callable[[Session, Op, Position], None]
 
@@ -93,14 +93,15 @@ class Recorder:
         if self.before_op is not None:
             self.before_op(self.session, op, position)
         if isinstance(op, StepOptimizer):
-            rates = {float(group["lr"]): None for group in self.session.optimizer.param_groups}
-            self.record.learning_rates.append(tuple(sorted(of_all_stages(self.session, rates))))
+            rates = {repr(float(group["lr"])): "" for group in self.session.optimizer.param_groups}
+            all_rates = of_all_stages(self.session, rates)
+            self.record.learning_rates.append(tuple(sorted(map(float, all_rates))))
         if isinstance(op, ClipGradients) and position.step == 1:
             parameters = dict(self.session.model.named_parameters())
             found = {name: p.grad for name, p in parameters.items() if p.grad is not None}
             packings = packings_of(self.session.model)
             self.record.blocks |= local_digests(found, prefix="gradient of ")
-            self.record.gradients = of_all_stages(self.session, whole_tensors(found, packings))
+            self.record.gradients = tensors_of_all_stages(self.session, whole_tensors(found, packings))
         self.backend.execute(op, position)
         if isinstance(op, InitWeights | LoadWeights):
             whole = whole_tensors(
@@ -182,7 +183,7 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
     record.metrics = metrics.steps
     parameters = dict(session.model.named_parameters())
     record.blocks |= local_digests(parameters, prefix="final ")
-    record.final = of_all_stages(session, whole_tensors(parameters, packings_of(session.model)))
+    record.final = tensors_of_all_stages(session, whole_tensors(parameters, packings_of(session.model)))
     if rank != 0:
         record.gradients, record.final = {}, {}
     dist.destroy_process_group()
@@ -206,13 +207,19 @@ def whole_tensors(
     return {name: tensor.clone() if tensor.is_cpu else tensor.cpu() for name, tensor in whole.items()}
 
 
-def of_all_stages(session: Session, found: Mapping[K, T]) -> dict[K, T]:
+def of_all_stages(session: Session, found: Mapping[str, str]) -> dict[str, str]:
     """What the stages of a pipeline have, together: without one, what is found. All ranks must call it."""
     if session.pipeline is None:
         return dict(found)
-    parts: list[Any] = [None] * session.pipeline.num_ranks
-    dist.all_gather_object(parts, dict(found), group=session.pipeline.activations)
-    return {name: one for part in parts for name, one in part.items()}
+    parts = texts.gather(json.dumps(dict(found)), group=session.pipeline.activations)
+    return {name: one for part in parts for name, one in json.loads(part).items()}
+
+
+def tensors_of_all_stages(session: Session, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As `of_all_stages`, for plain tensors in host memory."""
+    own = {name: tensor.contiguous() for name, tensor in found.items()}
+    coded = of_all_stages(session, {name: save({name: tensor}).hex() for name, tensor in own.items()})
+    return {name: load(bytes.fromhex(code))[name] for name, code in coded.items()}
 
 
 def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefix: str) -> Digests:

@@ -23,6 +23,7 @@ from planc.verify.recipe import (
     Recipe,
     raised_rate,
 )
+from planc.verify.stages import without_pipeline
 from planc.verify.twin import Renaming
 from planc.vocab import MeshDim
 
@@ -166,6 +167,8 @@ def resumed_elsewhere(graph: Graph) -> Graph:
     ]
     resume = ops.ResumeCheckpoint(policy="latest")
     found = replace(small, setup=(*setup, resume), step=tuple(step), save=())
+    if found.size(MeshDim.PP) == 1:
+        found = without_pipeline(found)
     return _verified(drop_trivial_dims(found))
 
 

@@ -26,8 +26,9 @@ from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.resized import resized
 from planc.verify.rewrite import shrunk_graph
+from planc.verify.stages import in_small_stages, num_small_stages
 from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin
-from planc.vocab import DType, MeshDim
+from planc.vocab import DType
 
 _CORPUS_BYTES = 100_000
 _MAX_DOCUMENT, _LENGTH_STEP = 90, 37
@@ -47,11 +48,10 @@ class Shrunk:
 
 def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: DType) -> Shrunk:
     """Shrink the plan, and write its model and text into `folder`. CannotShrink, or RunError."""
-    if graph.size(MeshDim.PP) > 1:
-        raise CannotShrink("a pipeline has no smaller one: verify the plan with pp = 1")
     build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
     model = meta_model(build, base=base)
-    layers, kept = _layers(bound, model, stack_of(model, graph))
+    num_stages = num_small_stages(graph)
+    layers, kept = _layers(bound, model, stack_of(model, graph), at_least=num_stages)
     numbers = tuple(int(name.rpartition(".")[2]) for name in kept)
     demands = _demands(bound, numbers, num_layers=len(layers))
     small = shrink_config(_config_of(model), demands, aliases=type(model.config).attribute_map)
@@ -66,7 +66,15 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     renamed = Renaming(frozenset(layers), dict(zip(kept, _renumbered(kept), strict=True)), names_of(short))
     recipe = recipe_of(bound, renamed, folder=folder, dtype=dtype)
     sizes = {mesh_dim: min(size, MAX_RANKS) for mesh_dim, size in graph.mesh}
-    shrunk = shrunk_graph(graph, built, renamed, sizes, recipe, vocab_size=short.config.vocab_size)
+    staged = in_small_stages(
+        graph,
+        bound.plan.pipeline,
+        _renumbered(kept),
+        sizes=sizes,
+        hidden_size=short.get_input_embeddings().embedding_dim,
+        dtype=dtype,
+    )
+    shrunk = shrunk_graph(staged, built, renamed, sizes, recipe, vocab_size=short.config.vocab_size)
     shrunk = resized(shrunk, short)
     _require_all_trained(shrunk, short)
     return Shrunk(shrunk, recipe, numbers, len(layers))
@@ -89,7 +97,9 @@ def _demands(bound: BoundPlan, kept: tuple[int, ...], *, num_layers: int) -> Dem
     )
 
 
-def _layers(bound: BoundPlan, model: nn.Module, stack: Stack) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _layers(
+    bound: BoundPlan, model: nn.Module, stack: Stack, *, at_least: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """All layers, and the layers that stay, by name in the model's order. CannotShrink for several lists."""
     found = {layer: index for index, kind in enumerate(stack.kinds) for layer in kind.layers}
     lists = {layer.rpartition(".")[0] for layer in found} or set(bound.inventory.blocks[:1])
@@ -99,8 +109,9 @@ def _layers(bound: BoundPlan, model: nn.Module, stack: Stack) -> tuple[tuple[str
     layers = tuple(f"{fqn}.{name}" for name, _ in model.get_submodule(fqn).named_children())
     # A unit of several layers has no kind of its own: then all stay.
     kept = {kind.layers[0] for kind in stack.kinds} or set(layers)
-    if len(kept) == 1:
-        kept |= set(layers[:2])
+    for layer in layers:
+        if len(kept) < max(2, at_least):
+            kept.add(layer)
     if len(kept) > _MAX_LAYERS:
         raise CannotShrink(
             f"the plan treats {len(kept)} layers of {fqn} in different ways, more than {_MAX_LAYERS}"

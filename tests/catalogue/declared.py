@@ -97,11 +97,13 @@ _OWN = "tests/catalogue/test_construction.py::test_"
 _RANKS = "tests/catalogue/test_ranks.py::test_"
 _VERIFY = "tests/graph/test_graph_verify.py::test_planted_violation_is_found"
 _COMPILED = "tests/verify/test_verify_compiled.py::test_"
+_PIPELINES = "tests/dist/test_pipelines.py::test_a_"
 _PARITY = "tests/parity/test_parity.py::test_a_mesh_trains_as_one_process"
 
 PROOFS: Mapping[str, Proof] = {
     "M04": Proof(How.CONSTRUCTION, (f"{_OWN}the_order_of_mesh_dims_in_a_plan_means_nothing",)),
     "M10": Proof(How.CONSTRUCTION, (f"{_OWN}sharding_over_no_ranks_leaves_no_trace",)),
+    "M11": Proof(How.CONSTRUCTION, (f"{_PIPELINES}pipeline_with_weights_from_files_trains_as_one_process",)),
     "M12": Proof(How.CONSTRUCTION, (_PARITY,)),
     "T12": Proof(How.CONSTRUCTION, (f"{_OWN}the_loss_follows_the_layout_of_the_head", _PARITY)),
     "T21": Proof(How.START, ("tests/doctor/test_doctor_devices.py::test_variables_of_runs_on_devices",)),
@@ -157,6 +159,13 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "D05": Proof(How.CONSTRUCTION, (f"{_OWN}one_sequence_is_enough_for_any_number_of_ranks",)),
     "D09": Proof(How.CONSTRUCTION, (_PARITY,)),
+    "P07": Proof(
+        How.CONSTRUCTION,
+        (
+            f"{_PIPELINES}feature_computes_in_stages_what_it_does_in_one_process_bit_for_bit"
+            "[isolated documents]",
+        ),
+    ),
     "K02": Proof(How.START, ("tests/dist/test_checkpoint_alone.py::test_another_dtype_is_not_converted",)),
     "K03": Proof(How.START, ("tests/dist/test_runtime_weights.py::test_weights_that_do_not_fit_are_named",)),
     "K04": Proof(

@@ -122,6 +122,7 @@ def large(folder: Path) -> Path:
     (folder / "h100.json").write_text(CALIBRATION)
     (folder / "cluster-a.json").write_text(CALIBRATION)
     (folder / "quickstart.plan").write_text(quickstart.replace('"models/', '"plans/models/'))
+    (folder / "pipeline.plan").write_text('extends "plans/launch-pp2-dp2.plan"\n')
     return repository(folder)
 
 
@@ -201,6 +202,7 @@ FILLED = {
     "planc check --fix --unsafe-fixes": "planc check --fix --unsafe-fixes llama.plan",
     "planc check plans/NAME.plan": "planc check plans/quickstart.plan",
     "planc show --layout": "planc show llama.plan --layout",
+    "planc show PLAN --pipeline": "planc show pipeline.plan --pipeline",
     "planc show --resolved": "planc show llama.plan --resolved",
     "planc checkpoint export": "planc checkpoint export runs/llama --hf tuned",
     "planc inventory MODEL_DIR --save": "planc inventory models/tiny-llama --save",

@@ -28,7 +28,7 @@ from planc.vocab import MeshDim, Replicate
 from tests.parity.cases import ALL_8, CP2_DP2, MODELS, TP2_DP2, TP2_REPLICATE2, Case, compile_case, plan_text
 from tests.slow import slow_except
 
-DEEP = "llama-deep"
+DEEP = "llama-seven-layers"
 NUM_LAYERS = 7
 
 

@@ -8,8 +8,8 @@ from planc.runtime.rehearsal.ranks import rehearsed_ranks
 from planc.vocab import MeshDim
 
 
-def mesh(dp_replicate: int = 1, dp_shard: int = 1, cp: int = 1, tp: int = 1) -> Graph:
-    sizes = zip(MeshDim, (1, dp_replicate, dp_shard, cp, tp), strict=True)
+def mesh(pp: int = 1, dp_replicate: int = 1, dp_shard: int = 1, cp: int = 1, tp: int = 1) -> Graph:
+    sizes = zip(MeshDim, (pp, dp_replicate, dp_shard, cp, tp), strict=True)
     return Graph("mesh", tuple(sizes), num_steps=1, setup=(), step=(), save=())
 
 
@@ -30,6 +30,10 @@ def test_an_uneven_shard_adds_where_chunks_become_smaller() -> None:
 
 def test_uneven_places_are_ranks_of_the_whole_mesh() -> None:
     assert rehearsed_ranks(mesh(dp_shard=8, tp=2), {MeshDim.DP_SHARD: (9,)}) == (0, 8, 10, 14, 15)
+
+
+def test_every_rank_of_a_pipeline_has_layers_of_its_own() -> None:
+    assert rehearsed_ranks(mesh(pp=4, tp=2), {MeshDim.TP: (64,)}) == (0, 2, 4, 6, 7)
 
 
 def test_groups_of_rank_0_are_known_by_their_ranks() -> None:

@@ -8,7 +8,7 @@ from planc.verify.outcome import Item
 from tests.plans import PLANS, canonical_plans
 from tests.verify.every_plan import PAGE, Row, page, verified
 
-SAMPLE = ("launch-fsdp4", "olmoe-1b-7b")
+SAMPLE = ("launch-fsdp4", "launch-pp2-dp2", "olmoe-1b-7b")
 EQUAL = f"{len(Item)} of {len(Item)}"
 with_page = pytest.mark.skipif(not PAGE.exists(), reason="`make verify-all` writes the page")
 

@@ -109,14 +109,29 @@ def _did_you_mean(name: str, candidates: Sequence[str] | Iterator[str]) -> str |
 
 
 class _Formatter(RawDescriptionHelpFormatter):
-    """Fits paragraphs to the terminal; indented lines, such as examples, stay as they are."""
+    """Fits paragraphs and usage to the terminal; indented lines, such as examples, stay as they are."""
 
     def __init__(self, prog: str) -> None:
         width = min(shutil.get_terminal_size().columns, _MAX_COLUMNS)
         super().__init__(prog, max_help_position=28, width=width - 2)
 
+    def _format_usage(self, *parts: Any) -> str:
+        # argparse never breaks a line between options that exclude each other.
+        lines = super()._format_usage(*parts).split("\n")
+        return "\n".join(broken for line in lines for broken in _broken(line, self._width))
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(_filled(part, width) for part in text.strip("\n").split("\n\n"))
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    """The line, ended at a ` | ` where it is too long."""
+    indent = " " * (len(line) - len(line.lstrip()) + 1)
+    while len(line) > width and " | " in line[:width]:
+        at = line.rindex(" | ", 0, width)
+        yield line[: at + 2]
+        line = indent + line[at + 3 :]
+    yield line
 
 
 def _filled(paragraph: str, width: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from planc.graph.op import Op
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import draw, fresh_copy, unset_tensors
 from planc.modeling.layers import layer_lists
+from planc.pipelining.orders import Action
 from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.packing import PackedDataset
@@ -29,7 +30,7 @@ from planc.runtime.torch.backend import Handler, TorchBackend
 from planc.runtime.torch.checkpoint.planning import holdings_of
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
-from planc.runtime.torch.parallel.gradients import scale, squared_norm
+from planc.runtime.torch.parallel.gradients import norm_of_step, scale
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.reporting import metrics as reporting
@@ -50,6 +51,7 @@ PURPOSES: Mapping[type[Op], str] = {
     ops.ComputeLoss: "logits and loss",
     ops.Backward: "gradients on their way",
     ops.SyncGradients: "gradients",
+    ops.SumTies: "gradients",
     ops.AllReduceGradients: "gradients",
     ops.StepOptimizer: "optimizer",
 }
@@ -64,6 +66,7 @@ _OUTSIDE = (
     ops.ShareHeads,
     ops.CheckpointActivations,
     ops.CompileModules,
+    ops.SplitPipeline,
     ops.FullyShard,
     ops.BuildSchedule,
     ops.StepSchedule,
@@ -90,8 +93,10 @@ class RehearsalBackend(TorchBackend):
         self.calls: dict[tuple[str, int], CollectiveRecorder] = {}
         """The collectives of the measured step, by op and micro step."""
         self._layers: tuple[str, ...] = ()
+        self._step = 0
 
     def execute(self, op: Op, position: Position) -> None:
+        self._step = position.step
         self.memory.set_purpose(PURPOSES.get(type(op), "other"))
         self._part = "" if position.is_last_micro_step else " (accumulating)"
         self.memory.enter_segment(op.name + self._part if position.step == MEASURED_STEP else BEFORE)
@@ -117,6 +122,12 @@ class RehearsalBackend(TorchBackend):
                 self._mark(layer, name, is_last=name == self._layers[-1])
         self._own(self.session.model.named_parameters())
         self.memory.relabel(self.session.model.buffers(), purpose="buffers")
+
+    def order_of(self, op: ops.Accumulate) -> Sequence[Action]:
+        """The whole order in the measured step; before it, one micro-batch is enough."""
+        order = super().order_of(op)
+        is_measured = self._step == MEASURED_STEP
+        return order if is_measured else [action for action in order if action.micro_batch == 0]
 
     def ends_after(self, *, step: int) -> bool:
         return False
@@ -285,9 +296,9 @@ def pass_over(session: Session, op: Op, position: Position) -> None:
 
 def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) -> None:
     """Measure and scale: only values decide whether a run's norm is over the limit."""
-    gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
-    squared_norm(gradients, device=session.device)
+    norm_of_step(session)
     if op.max_norm is not None:
+        gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
         scale(gradients, factor=torch.tensor(0.5, dtype=torch.float64))
 
 

@@ -12,6 +12,7 @@ import torch
 
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate
+from planc.graph.pipeline import pipeline_of
 from planc.runtime.interpreter import run
 from planc.runtime.observer import Silent
 from planc.runtime.process import Launch
@@ -77,7 +78,10 @@ def measure(graph: Graph, stack: Stack, *, base: Path) -> Measured:
 def _backend_after(graph: Graph, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
     """Rank 0's backend after the measured step without the dropped layers."""
     with fake_world(0, world_size=graph.world_size):
-        short = shortened(graph, dropped, num_steps=MEASURED_STEP, num_micro_steps=MEASURED_MICRO_STEPS)
+        pipeline = pipeline_of(graph)
+        # How many micro-batches are in flight, and which gather a unit, is for the whole order to say.
+        times = MEASURED_MICRO_STEPS if pipeline is None else pipeline.num_micro_batches
+        short = shortened(graph, dropped, num_steps=MEASURED_STEP, num_micro_steps=times)
         return _run(short, 0, base=base, dropped=dropped)
 
 
@@ -108,8 +112,10 @@ def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> Reh
 
 def _stands_for(graph: Graph, op: str, micro_step: int) -> int:
     """How many of a step's executions of an op one rehearsed execution represents: of two micro steps, the
-    first is like all but the last."""
+    first is like all but the last. A pipeline runs all of them."""
     (accumulate,) = (op for op in graph.step if isinstance(op, Accumulate))
+    if accumulate.orders:
+        return 1
     is_first_of_several = micro_step == 0 and accumulate.times > 1
     return accumulate.times - 1 if is_first_of_several and op in {one.name for one in accumulate.body} else 1
 

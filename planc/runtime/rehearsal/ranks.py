@@ -14,10 +14,12 @@ def rehearsed_ranks(graph: Graph, divided: Mapping[MeshDim, tuple[int, ...]]) ->
     `divided` are the lengths that are chunked over each mesh dim. If all of them divide evenly, ranks
     along the dim hold blocks of equal shape; what else may differ, the chunks of a sequence, differs most
     between the first and the last rank. If one does not, the ranks where chunks become smaller differ too.
+    Every rank of a pipeline has layers of its own.
     """
     sizes = dict(graph.mesh)
     first = dict.fromkeys(sizes, 0)
     places = [first, {mesh_dim: size - 1 for mesh_dim, size in sizes.items()}]
+    places.extend({**first, MeshDim.PP: stage} for stage in range(sizes[MeshDim.PP]))
     for mesh_dim, lengths in divided.items():
         uneven = (place for length in lengths for place in _uneven_places(length, size=sizes[mesh_dim]))
         places.extend({**first, mesh_dim: place} for place in uneven)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel, SplitPipeline
+from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel
+from planc.graph.pipeline import pipeline_of
 from planc.runtime.errors import RunError
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.runtime.rehearsal.measure import measure, rehearse_rank
 from planc.runtime.rehearsal.ranks import rehearsed_ranks
-from planc.runtime.rehearsal.stack import rehearsed_stack
+from planc.runtime.rehearsal.stack import Stack, by_stage, rehearsed_stack
 from planc.runtime.torch.weights.build import meta_model
 from planc.vocab import MeshDim, sharded_lengths
 
@@ -21,18 +23,17 @@ def rehearse(graph: Graph, *, base: Path, report: Callable[[str], None] = lambda
     """What would fail, and what rank 0 sends and holds. Relative paths are resolved against `base`.
 
     Runs in a process without a process group, and reports progress to `report`. Failures of the graph's ops
-    are returned; RunError only if the model itself cannot be built, or is in stages.
+    are returned; RunError only if the model itself cannot be built.
     """
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
-    for split in (op for op in graph.setup if isinstance(op, SplitPipeline)):
-        raise RunError(
-            "the stages of a pipeline can't be rehearsed yet",
-            help="check the plan without `--deep`; `planc verify` runs its stages on a small model",
-            span=split.span,
-        )
     report("building the model")
     model = meta_model(build, base=base)
-    stack = rehearsed_stack(model, graph)
+    stack, pipeline = rehearsed_stack(model, graph), pipeline_of(graph)
+    whole: frozenset[str] = frozenset()
+    if pipeline is not None:
+        stack = by_stage(stack, pipeline.split)
+        # All layers of the measured rank run: they are few, and those of two stages don't add the same.
+        whole = frozenset(chain(*pipeline.split.stages[:: pipeline.num_ranks]))
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     ranks = rehearsed_ranks(graph, _divided(graph, shapes))
     failures: list[Failure] = []
@@ -44,13 +45,14 @@ def rehearse(graph: Graph, *, base: Path, report: Callable[[str], None] = lambda
             report(f"rank {rank}, {place} of {len(ranks)}")
             try:
                 if rank == 0:
-                    measured = measure(graph, stack, base=base)
+                    measured = measure(graph, stack if pipeline is None else Stack(()), base=base)
                 else:
                     rehearse_rank(graph, rank, base=base, dropped=stack.all_but_one_of_each())
             except RunError as error:
                 failures.append(Failure(rank, error.message, error.span))
     num_layers = sum(len(kind.layers) for kind in stack.kinds)
-    num_rehearsed = sum(len(kind.kept) for kind in stack.kinds)
+    left_out = stack.dropped() if pipeline is None else stack.all_but_one_of_each() - whole
+    num_rehearsed = num_layers - len(left_out)
     return Rehearsal(ranks, num_layers, num_rehearsed, tuple(failures), measured)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import product
 
 from torch import nn
 
@@ -24,8 +25,10 @@ from planc.graph.ops import (
     SaveCheckpoint,
     ShardTensorParallel,
     ShareHeads,
+    SplitPipeline,
 )
 from planc.modeling.layers import layer_lists, nature
+from planc.pipelining.order_text import order_text, parse_order
 
 _KEPT_AT_START, _KEPT_AT_END = 2, 2
 MEASURED_MICRO_STEPS = 2
@@ -111,6 +114,13 @@ def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
     return Stack(tuple(kind for kind in stack.kinds if together.isdisjoint(kind.layers)))
 
 
+def by_stage(stack: Stack, split: SplitPipeline) -> Stack:
+    """The kinds of each stage of a pipeline."""
+    pairs = product(split.stages, stack.kinds)
+    found = (tuple(layer for layer in kind.layers if layer in stage) for stage, kind in pairs)
+    return Stack(tuple(map(Kind, filter(None, found))))
+
+
 def _holds_several(op: AnyOp, fqn: str) -> bool:
     """Whether a unit of FSDP holds a layer of the list with anything else: then all must run."""
     groups = op.groups if isinstance(op, FullyShard) else ()
@@ -173,9 +183,16 @@ def shortened(graph: Graph, dropped: frozenset[str], *, num_steps: int, num_micr
         for op in kept
         if op is not None
     )
-    step = (replace(op, times=cap) if isinstance(op, Accumulate) else op for op in graph.step)
+    step = (_fewer(op, cap) if isinstance(op, Accumulate) else op for op in graph.step)
     save = (replace(op, at_end=True) if isinstance(op, SaveCheckpoint) else op for op in graph.save)
     return replace(graph, num_steps=num_steps, setup=tuple(setup), step=tuple(step), save=tuple(save))
+
+
+def _fewer(op: Accumulate, times: int) -> Accumulate:
+    """The op for the first micro-batches."""
+    orders = (parse_order(text) for text in op.orders)
+    left = (tuple(action for action in order if action.micro_batch < times) for order in orders)
+    return replace(op, times=times, orders=tuple(map(order_text, left)))
 
 
 def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
@@ -187,6 +204,8 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
         case FullyShard():
             groups = tuple(group for group in op.groups if _names(group, dropped))
             return replace(op, groups=groups) if groups else None
+        case SplitPipeline():
+            return replace(op, stages=tuple(_names(stage, dropped) for stage in op.stages))
         case BuildOptimizer():
             left = (replace(one, parameters=_names(one.parameters, dropped)) for one in op.groups)
             return replace(op, groups=tuple(group for group in left if group.parameters))

@@ -94,7 +94,7 @@ def sum_ties(session: Session, op: SumTies, position: Position) -> None:
 def clip_gradients(session: Session, op: ClipGradients, position: Position) -> None:
     """Scale all gradients so their global norm is at most `max_norm`, unless it is not finite."""
     gradients = _gradients(session)
-    session.squared_norm = _squared_norm(session)
+    session.squared_norm = norm_of_step(session)
     if op.max_norm is not None:
         _clip(session, gradients, squared=session.squared_norm, max_norm=op.max_norm)
 
@@ -105,14 +105,14 @@ def measure_again(session: Session) -> float:
     All ranks have the same sum of squares, so all of them measure again.
     """
     gradients = _gradients(session)
-    squared = _squared_norm(session, dtype=torch.float64)
+    squared = norm_of_step(session, dtype=torch.float64)
     op = next(op for op in session.graph.step if isinstance(op, ClipGradients))
     if op.max_norm is not None:
         _clip(session, gradients, squared=squared, max_norm=op.max_norm)
     return norm_of(squared.item())
 
 
-def _squared_norm(session: Session, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def norm_of_step(session: Session, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """`squared_norm` of all gradients, of all stages of a pipeline: of tied weights, the first stage's."""
     pipeline = session.pipeline
     if pipeline is None:

@@ -1,0 +1,91 @@
+"""Every stage of a pipeline is rehearsed, and the first rank is measured in the order of the graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planc.deep_check.check import check_deep
+from planc.estimate.estimate import estimate
+from planc.graph.graph import AnyOp, Graph
+from planc.graph.ops import Accumulate, ShardTensorParallel
+from planc.inventory.load import load_inventory
+from planc.runtime.rehearsal.rehearse import rehearse
+from planc.source import SourceFile
+from planc.styles import BY_NAME
+from planc.styles.style import edges
+from planc.vocab import Replicate
+from tests.parity.cases import Case, compile_case
+from tests.slow import slow_except
+
+CASES = {
+    "pp 4": Case("PP4", "", {"pp": 4}, model="llama-deep", micro_batch=1),
+    "fsdp, gpipe": Case(
+        "PP2·DP2", "", {"pp": 2, "dp_shard": 2}, model="llama-deep", micro_batch=1, schedule="gpipe"
+    ),
+    "tp, interleaved": Case(
+        "PP2·TP2",
+        "",
+        {"pp": 2, "tp": 2},
+        model="llama-deep",
+        micro_batch=2,
+        schedule="interleaved(stages_per_rank = 2)",
+    ),
+    "cp": Case("PP2·CP2", "", {"pp": 2, "cp": 2}, model="llama-deep", micro_batch=1),
+    "whole replicas": Case(
+        "PP2·DP2", "", {"pp": 2, "dp_replicate": 2}, model="llama-deep", micro_batch=1, replicas="whole"
+    ),
+    "tied": Case("PP2·DP2", "", {"pp": 2, "dp_shard": 2}, model="llama-tied", micro_batch=1),
+}
+
+
+def graph_of(case: Case, workspace: Path) -> Graph:
+    return compile_case(case, workspace=workspace)
+
+
+@pytest.mark.parametrize("name", slow_except(CASES, "pp 4", "tp, interleaved", "tied"))
+def test_every_stage_is_rehearsed_and_rank_0_sends_what_is_estimated(
+    name: str, workspace: Path, tmp_path: Path
+) -> None:
+    graph = graph_of(CASES[name], workspace)
+    inventory = load_inventory(workspace / CASES[name].model, cache_dir=workspace).inventory
+    predicted = estimate(graph, inventory)
+    nowhere = SourceFile("parity.plan", "").start()
+    deep = check_deep(graph, base=workspace, estimate=predicted, cache_dir=tmp_path, nowhere=nowhere)
+    assert deep.diagnostics == ()
+    pp = CASES[name].mesh["pp"]
+    stages = range(0, graph.world_size, graph.world_size // pp)
+    assert set(deep.rehearsal.ranks) == {*stages, graph.world_size - 1}
+    measured = deep.rehearsal.measured
+    assert measured is not None
+    assert any(one.kind == "send" for one in measured.sent)
+    # With few micro-batches gradients add up while activations are freed; the estimate counts both at once.
+    assert 0.75 < measured.peak.num_bytes / predicted.ranks[0].memory.peak.num_bytes < 1.05
+
+
+def test_what_fails_on_a_later_stage_alone_is_found(workspace: Path) -> None:
+    """Rules see this one before; the last layer is broken behind their back."""
+    graph = graph_of(CASES["tp, interleaved"], workspace)
+    broken = tuple(one for op in graph.setup for one in _with_a_broken_last_layer(op))
+    failures = rehearse(replace(graph, setup=broken), base=workspace).failures
+    assert [failure.rank for failure in failures] == [2, 3]
+    assert "in op `forward` (step 1, rank 2 (pp 1, tp 0))" in failures[0].message
+
+
+def _with_a_broken_last_layer(op: AnyOp) -> tuple[AnyOp, ...]:
+    if not isinstance(op, ShardTensorParallel) or not op.modules[0].endswith("k_proj"):
+        return (op,)
+    *others, last = op.modules
+    whole = edges(BY_NAME["colwise"], replace(op.use, output=Replicate()), is_prepared=False)
+    return replace(op, modules=tuple(others)), replace(op, modules=(last,), edges=whole)
+
+
+def test_only_the_measured_step_runs_the_whole_order(workspace: Path) -> None:
+    graph = graph_of(CASES["pp 4"], workspace)
+    (loop,) = (op for op in graph.step if isinstance(op, Accumulate))
+    measured = rehearse(graph, base=workspace).measured
+    assert measured is not None
+    (sends,) = (one for one in measured.sent if one.kind == "send")
+    assert sends.count == loop.times
