@@ -56,7 +56,9 @@ def check_deep(
         # torch takes seconds to import, and only a rehearsal needs it.
         from planc.runtime.rehearsal.rehearse import rehearse
 
-        rehearsal = rehearse(graph, base=base, report=said)
+        # Of a pipeline, the rank that needs the most memory is measured.
+        stage = estimate.place.pp_rank if estimate.place else 0
+        rehearsal = rehearse(graph, base=base, measured_stage=stage, report=said)
         save(rehearsal, graph=graph, cache_dir=cache_dir)
     return _judged(rehearsal, estimate=estimate, nowhere=nowhere, is_cached=is_cached)
 
@@ -72,9 +74,8 @@ def cached_deep(graph: Graph, *, estimate: Estimate, cache_dir: Path, nowhere: S
 def _judged(rehearsal: Rehearsal, *, estimate: Estimate, nowhere: Span, is_cached: bool) -> Deep:
     diagnostics = [*_failures(rehearsal, nowhere)]
     if rehearsal.measured is not None:
-        # Rank 0 is the first of a pipeline.
-        of_rank_0 = estimate.ranks[0] if estimate.ranks else estimate
-        diagnostics.extend(_differences(rehearsal.measured, of_rank_0, nowhere))
+        of_rank = estimate.ranks[estimate.place.pp_rank] if estimate.place else estimate
+        diagnostics.extend(_differences(rehearsal.measured, of_rank, nowhere))
     return Deep(tuple(diagnostics), rehearsal, is_cached)
 
 

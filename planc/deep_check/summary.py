@@ -10,12 +10,13 @@ from planc.figures.needs import counted_collectives
 from planc.graph.graph import Graph
 from planc.graph.ops import FullyShard
 from planc.tables import Row
+from planc.vocab import MeshDim
 
 _MAX_PARTS = 3
 
 
 def rehearsed_rows(deep: Deep, *, graph: Graph) -> Iterator[Row]:
-    """(heading, text): what was rehearsed, the collectives and the peak of rank 0."""
+    """(heading, text): what was rehearsed, the collectives and the peak of the measured rank."""
     found = deep.rehearsal
     ranks = ", ".join(map(str, found.ranks))
     layers = (
@@ -27,7 +28,9 @@ def rehearsed_rows(deep: Deep, *, graph: Graph) -> Iterator[Row]:
         return
     called = counted_collectives(sum(one.count for one in found.measured.sent))
     agreed = "" if deep.diagnostics else ", as estimated"
-    yield "collectives", f"{called.number} per rank and step{agreed}"
+    # The other stages of a pipeline send and hold something else.
+    whose = f"on rank {found.measured.rank}" if graph.size(MeshDim.PP) > 1 else "per rank"
+    yield "collectives", f"{called.number} {whose} and step{agreed}"
     peak = found.measured.peak
     largest = sorted(peak.parts, key=lambda part: -part[1])[:_MAX_PARTS]
     parts = ", ".join(
@@ -39,6 +42,6 @@ def rehearsed_rows(deep: Deep, *, graph: Graph) -> Iterator[Row]:
     where = " on device and host together" if offloads else ""
     yield (
         "rehearsed memory",
-        f"{reserved.text} reserved per rank at the peak{where}; "
+        f"{reserved.text} reserved {whose} at the peak{where}; "
         f"at most {allocated.text} of it allocated at once, in {peak.segment} ({parts})",
     )

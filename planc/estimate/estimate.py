@@ -131,6 +131,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         casts_gradients=work.reduce_dtype is not work.model_dtype,
         brought=work.model_dtype.size_bytes if work.offloads else 0,
         accumulates=work.times > 1,
+        spared=0 if part is None else part.spared_bytes,
         update=here * update_bytes(work),
         message=replicated_message(work),
     )

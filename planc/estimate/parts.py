@@ -35,6 +35,8 @@ class Part:
     """The most micro batches whose forward is done and whose backward is not, of all of its stages."""
     kept_bytes: int
     """The most that they keep for their backwards, together, without the loss of one of them."""
+    spared_bytes: int
+    """How much less that is from the first backward on, when there are gradients to hold."""
     sends: Collective
     """Hidden states to the stages after its own, and gradients to those before."""
 
@@ -83,6 +85,7 @@ def _part(
         work=works[rank] if own == (rank,) else rank_work(graph, _restricted(inventory, pipeline, set(own))),
         in_flight=_most(order, dict.fromkeys(own, 1)),
         kept_bytes=_most(order, kept) - max(of_loss.values()),
+        spared_bytes=_most(order, kept) - _most(order, kept, with_gradients=True),
         sends=message(pipeline, num_neighbors * pipeline.num_micro_batches),
     )
 
@@ -93,12 +96,13 @@ def _loss_bytes(work: RankWork) -> int:
     return found.gradients if work.loss_chunks > 1 else found.wide
 
 
-def _most(order: Order, sizes: Mapping[int, int]) -> int:
-    """The largest sum over the stages' micro batches in flight."""
+def _most(order: Order, sizes: Mapping[int, int], *, with_gradients: bool = False) -> int:
+    """The largest sum over the stages' micro batches in flight: in a step, or from its first backward on."""
     now = most = 0
     for action in order:
         now += sizes[action.stage] * (1 if action.direction is Direction.FORWARD else -1)
-        most = max(most, now)
+        with_gradients &= action.direction is Direction.FORWARD
+        most = most if with_gradients else max(most, now)
     return most
 
 

@@ -50,6 +50,8 @@ class Pieces:
     brought: int
     """Bytes of an element that is copied from the host to be gathered; 0 without offloading."""
     accumulates: bool
+    spared: int
+    """How much less activations take once gradients are held between micro steps."""
     update: int
     """Temporary memory of the optimizer's step."""
     message: int
@@ -134,7 +136,7 @@ def _passing_shares(pieces: Pieces, unit: Unit) -> int:
 def phases(pieces: Pieces) -> tuple[Phase, ...]:
     """The parts of a step, with the contents of the compute stream without the states."""
     own_gradients = 0 if pieces.units else pieces.unreduced
-    held = pieces.whole_gradients + own_gradients if pieces.accumulates else 0
+    held = max(0, pieces.whole_gradients + own_gradients - pieces.spared) if pieces.accumulates else 0
     before = ("gradients between micro steps", held)
     backward = pieces.backward
     replicas = Phase("sum over replicas", (("whole gradients", own_gradients), ("message", pieces.message)))

@@ -48,7 +48,7 @@ def _part(found: Estimate, name: str) -> Bar:
 
 
 def rehearsal_section(deep: Deep, *, graph: Graph) -> Html:
-    """The memory of rank 0 over a step, as the rehearsal measured it."""
+    """The memory of the measured rank over a step."""
     words = table([*rehearsed_rows(deep, graph=graph)], caption="Rehearsal, as planc check --deep")
     measured = deep.rehearsal.measured
     if measured is None:

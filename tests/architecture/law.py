@@ -127,7 +127,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "transformers": (
         *("planc/inventory/probe/", "planc/modeling/", "planc/runtime/torch/", "planc/verify/", PARTS),
     ),
-    "safetensors": ("planc/runtime/torch/", PARTS),
+    "safetensors": ("planc/runtime/torch/", "planc/verify/ranks.py", PARTS),
     "tokenizers": ("planc/runtime/data/tokenizers.py",),
     "numpy": ("planc/runtime/data/", "planc/modeling/draws.py", *WORKERS, PARTS),
     "lark": ("planc/syntax/",),

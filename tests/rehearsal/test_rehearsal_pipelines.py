@@ -1,4 +1,4 @@
-"""Every stage of a pipeline is rehearsed, and the first rank is measured in the order of the graph."""
+"""Every stage of a pipeline is rehearsed, and the fullest is measured in the order of the graph."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def graph_of(case: Case, workspace: Path) -> Graph:
 
 
 @pytest.mark.parametrize("name", slow_except(CASES, "pp 4", "tp, interleaved", "tied"))
-def test_every_stage_is_rehearsed_and_rank_0_sends_what_is_estimated(
+def test_every_stage_is_rehearsed_and_the_fullest_sends_and_holds_what_is_estimated(
     name: str, workspace: Path, tmp_path: Path
 ) -> None:
     graph = graph_of(CASES[name], workspace)
@@ -61,8 +61,9 @@ def test_every_stage_is_rehearsed_and_rank_0_sends_what_is_estimated(
     measured = deep.rehearsal.measured
     assert measured is not None
     assert any(one.kind == "send" for one in measured.sent)
-    # With few micro-batches gradients add up while activations are freed; the estimate counts both at once.
-    assert 0.75 < measured.peak.num_bytes / predicted.ranks[0].memory.peak.num_bytes < 1.05
+    assert predicted.place is not None
+    assert measured.rank == stages[predicted.place.pp_rank]
+    assert 0.95 < measured.reserved_bytes / predicted.memory.peak.num_bytes < 1.08
 
 
 def test_what_fails_on_a_later_stage_alone_is_found(workspace: Path) -> None:

@@ -61,11 +61,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A rehearsed graph: every rank that was tried, and what rank 0 sends and holds."""
+    """A rehearsed graph: every rank that was tried, and what one of them sends and holds."""
 
     ranks: tuple[int, ...]
     num_layers: int
     num_rehearsed_layers: int
     failures: tuple[Failure, ...]
     measured: Measured | None
-    """None if rank 0 failed."""
+    """None if it failed."""

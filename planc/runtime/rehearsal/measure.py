@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,26 +63,27 @@ def rehearse_rank(graph: Graph, rank: int, *, base: Path, dropped: frozenset[str
         _run(short, rank, base=base, dropped=dropped)
 
 
-def measure(graph: Graph, stack: Stack, *, base: Path) -> Measured:
-    """What rank 0 sends and holds with all layers: a short stack, and what each kind's layers add to it."""
-    short = _backend_after(graph, base=base, dropped=stack.dropped())
+def measure(graph: Graph, stack: Stack, *, base: Path, rank: int = 0) -> Measured:
+    """What a rank sends and holds with all layers: a short stack, and what each kind's layers add to it."""
+    short = _backend_after(graph, rank, base=base, dropped=stack.dropped())
     first, lives = _figures(graph, short), short.memory.lives()
     whole = first
     for kind in stack.repeated:
-        longer = _backend_after(graph, base=base, dropped=stack.dropped(keeping=kind.spare))
+        longer = _backend_after(graph, rank, base=base, dropped=stack.dropped(keeping=kind.spare))
         whole = whole.plus(_figures(graph, longer).minus(first), times=kind.num_left_out)
         lives = repeated(lives, kind.inner, times=kind.num_left_out)
-    return _measured(whole, first, groups=groups_of(graph, rank=0), reserved=reserved_bytes(lives))
+    found = _measured(whole, first, groups=groups_of(graph, rank=rank), reserved=reserved_bytes(lives))
+    return replace(found, rank=rank)
 
 
-def _backend_after(graph: Graph, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
-    """Rank 0's backend after the measured step without the dropped layers."""
-    with fake_world(0, world_size=graph.world_size):
+def _backend_after(graph: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
+    """A rank's backend after the measured step without the dropped layers."""
+    with fake_world(rank, world_size=graph.world_size):
         pipeline = pipeline_of(graph)
         # How many micro-batches are in flight, and which gather a unit, is for the whole order to say.
         times = MEASURED_MICRO_STEPS if pipeline is None else pipeline.num_micro_batches
         short = shortened(graph, dropped, num_steps=MEASURED_STEP, num_micro_steps=times)
-        return _run(short, 0, base=base, dropped=dropped)
+        return _run(short, rank, base=base, dropped=dropped)
 
 
 def _figures(graph: Graph, backend: RehearsalBackend) -> Figures:

@@ -19,10 +19,12 @@ from planc.runtime.torch.weights.build import meta_model
 from planc.vocab import MeshDim, sharded_lengths
 
 
-def rehearse(graph: Graph, *, base: Path, report: Callable[[str], None] = lambda text: None) -> Rehearsal:
-    """What would fail, and what rank 0 sends and holds. Relative paths are resolved against `base`.
+def rehearse(
+    graph: Graph, *, base: Path, measured_stage: int = 0, report: Callable[[str], None] = lambda text: None
+) -> Rehearsal:
+    """What would fail, and what one rank sends and holds. Relative paths are resolved against `base`.
 
-    Runs in a process without a process group, and reports progress to `report`. Failures of the graph's ops
+    That is the first rank of all, and in a pipeline the first of the pp rank `measured_stage`. Runs in a process without a process group, and reports progress to `report`. Failures of the graph's ops
     are returned; RunError only if the model itself cannot be built.
     """
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
@@ -33,7 +35,8 @@ def rehearse(graph: Graph, *, base: Path, report: Callable[[str], None] = lambda
     if pipeline is not None:
         stack = by_stage(stack, pipeline.split)
         # All layers of the measured rank run: they are few, and those of two stages don't add the same.
-        whole = frozenset(chain(*pipeline.split.stages[:: pipeline.num_ranks]))
+        whole = frozenset(chain(*pipeline.split.stages[measured_stage :: pipeline.num_ranks]))
+    measured_rank = measured_stage * graph.world_size // graph.size(MeshDim.PP)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     ranks = rehearsed_ranks(graph, _divided(graph, shapes))
     failures: list[Failure] = []
@@ -44,8 +47,9 @@ def rehearse(graph: Graph, *, base: Path, report: Callable[[str], None] = lambda
         for place, rank in enumerate(ranks, start=1):
             report(f"rank {rank}, {place} of {len(ranks)}")
             try:
-                if rank == 0:
-                    measured = measure(graph, stack if pipeline is None else Stack(()), base=base)
+                if rank == measured_rank:
+                    run = stack if pipeline is None else Stack(())
+                    measured = measure(graph, run, base=base, rank=rank)
                 else:
                     rehearse_rank(graph, rank, base=base, dropped=stack.all_but_one_of_each())
             except RunError as error:
