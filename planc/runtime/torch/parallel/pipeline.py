@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -191,17 +192,18 @@ class Exit(nn.Module):
 def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> None:
     """Replace the modules of other ranks' stages, so their parameters never exist on this rank."""
     (pp,) = op.over
-    mesh = session.submesh(pp)
     columns = _columns(session, pp)
-    gradients = _group(columns)
-    assert gradients is not None, "every rank is in a column"
+    # The mesh's own group waits for half an hour, whatever the plan says.
+    timeout = timedelta(seconds=session.graph.init_mesh.timeout_seconds)
+    activations, gradients = (_group(columns, timeout=timeout) for _ in range(2))
+    assert activations is not None and gradients is not None, "every rank is in a column"
     pipeline = session.pipeline = Pipeline(
         op=op,
         num_ranks=session.graph.size(pp),
-        rank=mesh.get_local_rank(),
-        activations=mesh.get_group(),
+        rank=session.coordinate(pp),
+        activations=activations,
         gradients=gradients,
-        ends=_group([[ranks[0], ranks[-1]] for ranks in columns]) if op.ties else None,
+        ends=_group([[one[0], one[-1]] for one in columns], timeout=timeout) if op.ties else None,
     )
     _refuse_other_ties(session.model, pipeline)
     _Stages(session.model, pipeline, session.device)
@@ -225,9 +227,9 @@ def _columns(session: Session, pp: MeshDim) -> list[list[int]]:
     return found
 
 
-def _group(ranks: list[list[int]]) -> ProcessGroup | None:
+def _group(ranks: list[list[int]], *, timeout: timedelta) -> ProcessGroup | None:
     """A new group of these ranks with this one, if there is one; every rank makes all of them."""
-    found, _ = dist.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
+    found, _ = dist.new_subgroups_by_enumeration(ranks, timeout=timeout)  # type: ignore[no-untyped-call]
     return found if isinstance(found, ProcessGroup) else None
 
 
