@@ -149,7 +149,7 @@ lint: install
 
 goldens: install
 	$(BIN)/python -m pytest --update-goldens tests/ui tests/graph tests/diff tests/show tests/fmt \
-		tests/review tests/report tests/highlight tests/cli tests/docs \
+		tests/review tests/report tests/lsp/test_lsp_session.py tests/highlight tests/cli tests/docs \
 		tests/estimate/test_estimate_plans.py tests/plan/test_plan_canonical.py
 
 reference: install

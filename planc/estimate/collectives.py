@@ -12,7 +12,9 @@ from planc.estimate.result import Collective, Kind
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
 from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics, SumTies
+from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.inventory.schema import Attention
+from planc.pipelining.orders import Direction, rank_of
 from planc.vocab import DType, MeshDim, is_sharded
 
 _SCALAR_BYTES = 8
@@ -57,15 +59,41 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
     The sums stay in the reduce dtype over the replicas too (torch/distributed/fsdp/_fully_shard/
     _fsdp_collectives.py). Parameters are padded to make every rank's shard as large as rank 0's.
     """
+    pipeline = pipeline_of(work.graph)
     for unit in units:
         size = _group_size(work, unit.shard_over)
         gathered = unit.num_local * unit.compute_dtype.size_bytes
         reduced = unit.num_local * unit.reduce_dtype.size_bytes
-        times = work.times * (1 + unit.reshard_after_forward)
+        times = (
+            work.times * (1 + unit.reshard_after_forward)
+            if pipeline is None
+            else _gathers_in_order(pipeline, unit)
+        )
         yield Collective(unit.shard_over, size, Kind.ALL_GATHER, "fsdp.shard", times, gathered)
         yield Collective(unit.shard_over, size, Kind.REDUCE_SCATTER, "fsdp.shard", 1, size * reduced)
         replicas = _group_size(work, unit.replicate_over)
         yield Collective(unit.replicate_over, replicas, Kind.ALL_REDUCE, "fsdp.shard", 1, reduced)
+
+
+def _gathers_in_order(pipeline: Pipeline, unit: Unit) -> int:
+    """How often a rank of a pipeline gathers a unit in a step.
+
+    At the end of each backward FSDP reshards every unit of the rank, those of its other stages too
+    (torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
+    """
+    stage = next((stage for stage, names in enumerate(pipeline.split.stages) if _is_within(unit, names)), 0)
+    found, is_gathered = 0, False
+    for action in pipeline.orders[rank_of(stage, num_ranks=pipeline.num_ranks)]:
+        is_backward = action.direction is Direction.BACKWARD
+        if action.stage == stage:
+            found += not is_gathered
+            is_gathered = not unit.reshard_after_forward
+        is_gathered &= not is_backward
+    return found
+
+
+def _is_within(unit: Unit, names: tuple[str, ...]) -> bool:
+    return f"{unit.modules[0]}.".startswith(tuple(f"{name}." for name in names))
 
 
 def _replicated(work: RankWork) -> Iterator[Collective]:

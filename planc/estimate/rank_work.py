@@ -147,7 +147,8 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
     # The root's dtype, which comes last: a unit of parameters kept in float32 is not cast.
     unit = next((op for op in reversed(ops) if isinstance(op, FullyShard)), None)
     compute = unit.param_dtype if unit and unit.param_dtype else build.dtype
-    sharding = {fqn: op for fqn, op in _sharding(ops).items() if inventory.get(fqn) is not None}
+    of_all = _sharding(ops)
+    sharding = {fqn: op for fqn, op in of_all.items() if inventory.get(fqn) is not None}
     styles = {fqn: op.use for fqn, op in sharding.items()}
     recomputed = [op for op in ops if isinstance(op, CheckpointActivations)]
     checkpointed = frozenset(fqn for op in recomputed for fqn in op.modules)
@@ -164,7 +165,8 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
             if use.output == FEATURES and use.computes_on == Replicate()
             for ancestor in ancestors(fqn)
         ),
-        divides_sequence=any(_shards_stream(use) for use in styles.values()),
+        # What shards the stream may be on another stage of a pipeline.
+        divides_sequence=any(_shards_stream(op.use) for op in of_all.values()),
         checkpointed=checkpointed,
         selective=frozenset(fqn for op in recomputed if op.mode == "selective" for fqn in op.modules),
         num_tokens=data.micro_batch * data.sequence_length // graph.size(MeshDim.CP),

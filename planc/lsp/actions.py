@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.diagnostics import Applicability, Fix
 from planc.diagnostics.fixes import apply_fixes, is_fixable
 from planc.lsp.findings import Finding, findings
+from planc.lsp.line_edits import line_edits
 from planc.lsp.session import Analysis
 from planc.record import record
 
@@ -43,8 +44,8 @@ def fix_all(analysis: Analysis) -> Action | None:
     fixed = apply_fixes(analysis.source, analysis.checked.diagnostics, with_unsafe=False)
     if not fixed.applied:
         return None
-    whole = Fix(analysis.source.whole(), fixed.text, Applicability.SAFE)
-    return Action("Apply all safe fixes", (whole,))
+    edits = line_edits(analysis.source, fixed.text)
+    return Action("Apply all safe fixes", tuple(Fix(span, text, Applicability.SAFE) for span, text in edits))
 
 
 def _title(fix: Fix, analysis: Analysis) -> str:

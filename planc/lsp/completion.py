@@ -20,6 +20,7 @@ from planc.show.reference import fact_rows, key_row, on_one_line
 from planc.source import Span
 from planc.styles import BY_NAME
 from planc.syntax import ast
+from planc.syntax.budget import MAX_CHARACTERS
 
 _PARAM_TYPES = ("int", "float", "string", "bool")
 
@@ -73,7 +74,12 @@ class _Place:
 
 
 def complete(analysis: Analysis, line: int, column: int) -> tuple[Item, ...]:
-    """The items at a place; names of the model may be those of an earlier text."""
+    """The items at a place, none in a text that is too large for a plan.
+
+    Names of the model may be those of an earlier text.
+    """
+    if len(analysis.source.text) > MAX_CHARACTERS:
+        return ()
     at = cursor(analysis.source, line, column)
     if at.in_comment:
         return ()

@@ -70,11 +70,17 @@ def _values(statement: ast.Statement, blocks: tuple[Opened, ...]) -> Iterator[as
             yield from refs(statement)
 
 
-def rename(analysis: Analysis, line: int, column: int, *, name: str) -> tuple[Span, ...]:
-    """The places to write a parameter's new name at. ValueError with a reason where that can't be done."""
+def renamable(analysis: Analysis, line: int, column: int) -> tuple[Span, ...]:
+    """Every place of the parameter that is named at a place. ValueError with a reason if there is none."""
     found = uses(analysis, line, column)
     if not found:
         raise ValueError("only a parameter of this file can be renamed")
+    return found
+
+
+def rename(analysis: Analysis, line: int, column: int, *, name: str) -> tuple[Span, ...]:
+    """The places to write a parameter's new name at. ValueError with a reason where that can't be done."""
+    found = renamable(analysis, line, column)
     if not _NAME.match(name):
         raise ValueError("write a name of letters, digits and `_`")
     taken = {one.name.text for one in _params(analysis.tree)}

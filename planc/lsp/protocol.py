@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lsprotocol import types
@@ -12,6 +12,7 @@ from pygls.workspace import PositionCodec
 from planc.diagnostics import Severity, pages
 from planc.lsp import completion, hover, inlay, outline
 from planc.lsp.actions import Action
+from planc.lsp.client import Client
 from planc.lsp.findings import Finding
 from planc.lsp.session import Analysis
 from planc.record import record
@@ -25,9 +26,9 @@ _SEVERITIES = {
 
 
 def path_of(uri: str) -> Path:
-    """The path of a text; a text that is not saved yet is in the current directory."""
+    """The path of a text; a text that is not saved yet is in the current directory, which may be gone."""
     found = to_fs_path(uri) if uri.startswith("file:") else None
-    return Path(found) if found else Path.cwd() / uri.rpartition("/")[2].rpartition(":")[2]
+    return Path(found or uri.rpartition("/")[2].rpartition(":")[2])
 
 
 def uri_of(path: Path) -> str:
@@ -42,6 +43,7 @@ class Ruler:
     codec: PositionCodec
     uri: str
     """The open text's, as the client wrote it."""
+    line_end: str
 
     def range(self, span: Span) -> types.Range:
         lines = self._lines(span.file)
@@ -49,6 +51,9 @@ class Ruler:
             _position(lines, span.line, span.column, self.codec),
             _position(lines, span.end_line, span.end_column, self.codec),
         )
+
+    def edit(self, span: Span, text: str) -> types.TextEdit:
+        return types.TextEdit(self.range(span), text.replace("\n", self.line_end))
 
     def location(self, span: Span) -> types.Location:
         return types.Location(self.uri_of(span.file), self.range(span))
@@ -66,7 +71,8 @@ class Ruler:
 
 def _position(lines: Sequence[str], line: int, column: int, codec: PositionCodec) -> types.Position:
     line = max(1, min(line, len(lines)))
-    return types.Position(line - 1, codec.client_num_units(lines[line - 1][: column - 1]))
+    before = lines[line - 1][: column - 1]
+    return types.Position(line - 1, len(before) if before.isascii() else codec.client_num_units(before))
 
 
 def place_of(source: SourceFile, position: types.Position, codec: PositionCodec) -> tuple[int, int]:
@@ -74,12 +80,15 @@ def place_of(source: SourceFile, position: types.Position, codec: PositionCodec)
     lines = source.lines
     if position.line >= len(lines):
         return len(lines), len(lines[-1]) + 1
+    line = lines[position.line]
+    if line.isascii():
+        return position.line + 1, min(position.character, len(line)) + 1
     num_units = 0
-    for column, character in enumerate(lines[position.line], 1):
+    for column, character in enumerate(line, 1):
         if num_units >= position.character:
             return position.line + 1, column
         num_units += codec.client_num_units(character)
-    return position.line + 1, len(lines[position.line]) + 1
+    return position.line + 1, len(line) + 1
 
 
 def diagnostic(finding: Finding, ruler: Ruler) -> types.Diagnostic:
@@ -98,17 +107,24 @@ def diagnostic(finding: Finding, ruler: Ruler) -> types.Diagnostic:
     )
 
 
-def code_action(action: Action, ruler: Ruler, *, kind: types.CodeActionKind | str) -> types.CodeAction:
+def changes_of(action: Action, ruler: Ruler) -> dict[str, list[types.TextEdit]]:
+    """An action's edits, by the texts that they are of."""
     changes: dict[str, list[types.TextEdit]] = {}
     for edit in action.edits:
         uri = ruler.uri_of(edit.span.file)
-        changes.setdefault(uri, []).append(types.TextEdit(ruler.range(edit.span), edit.replacement))
+        changes.setdefault(uri, []).append(ruler.edit(edit.span, edit.replacement))
+    return changes
+
+
+def code_action(
+    action: Action, ruler: Ruler, *, kind: types.CodeActionKind | str, edit: types.WorkspaceEdit
+) -> types.CodeAction:
     return types.CodeAction(
         title=action.title,
         kind=kind,
         diagnostics=[diagnostic(action.finding, ruler)] if action.finding else None,
         is_preferred=action.is_preferred,
-        edit=types.WorkspaceEdit(changes=changes),
+        edit=edit,
     )
 
 
@@ -137,11 +153,13 @@ def completion_item(item: completion.Item, ruler: Ruler, *, order: int) -> types
     )
 
 
-def hover_text(found: hover.Hover, ruler: Ruler) -> types.Hover:
-    """Markdown in fences, where nothing is markup and columns stay aligned."""
-    blocks = ("\n".join(found.paragraphs), found.table.rstrip("\n"))
-    text = "\n\n".join(f"```text\n{block}\n```" for block in blocks if block)
-    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text), ruler.range(found.span))
+def hover_text(found: hover.Hover, ruler: Ruler, *, client: Client) -> types.Hover:
+    """Plain text, or the same in fences of Markdown, where nothing is markup and columns stay aligned."""
+    blocks = [block for block in ("\n".join(found.paragraphs), found.table.rstrip("\n")) if block]
+    kind = types.MarkupKind.Markdown if client.takes_markdown else types.MarkupKind.PlainText
+    if client.takes_markdown:
+        blocks = [f"```text\n{block}\n```" for block in blocks]
+    return types.Hover(types.MarkupContent(kind, "\n\n".join(blocks)), ruler.range(found.span))
 
 
 _SYMBOL_KINDS = {
@@ -162,6 +180,16 @@ def symbol(found: outline.Symbol, ruler: Ruler) -> types.DocumentSymbol:
         detail=found.detail,
         children=[symbol(child, ruler) for child in found.children],
     )
+
+
+def flat_symbols(
+    found: Sequence[outline.Symbol], ruler: Ruler, *, inside: str | None = None
+) -> Iterator[types.SymbolInformation]:
+    """The outline without nesting: each entry names what it is in."""
+    for one in found:
+        place = ruler.location(one.name_span)
+        yield types.SymbolInformation(place, one.name, _SYMBOL_KINDS[one.kind], container_name=inside)
+        yield from flat_symbols(one.children, ruler, inside=one.name)
 
 
 def inlay_hint(hint: inlay.Hint, ruler: Ruler) -> types.InlayHint:

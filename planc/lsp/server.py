@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +19,8 @@ from planc import __version__
 from planc.fmt.format import format_source
 from planc.lsp import actions, completion, findings, inlay, outline, places, protocol
 from planc.lsp import hover as hovering
+from planc.lsp.client import MALFORMED, Client, Protocol, client_of, converter, refuse
+from planc.lsp.line_edits import line_edits
 from planc.lsp.protocol import Ruler, path_of
 from planc.lsp.session import Analysis, Session
 
@@ -31,7 +35,11 @@ class PlanServer(LanguageServer):
     """
 
     def __init__(self) -> None:
-        super().__init__("planc", __version__, types.TextDocumentSyncKind.Full)
+        super().__init__(
+            *("planc", __version__, types.TextDocumentSyncKind.Full),
+            protocol_cls=Protocol,
+            converter_factory=converter,
+        )
         self.session = Session()
         self.uris: dict[Path, str] = {}
         self.checker = ThreadPoolExecutor(max_workers=1)
@@ -45,8 +53,18 @@ class PlanServer(LanguageServer):
         self.session.put(path, text, version=version)
         return path
 
+    @property
+    def client(self) -> Client:
+        return client_of(self.client_capabilities)
+
     async def fresh(self, path: Path) -> Analysis | None:
-        """The analysis of the text as it is now, whose findings are then in the editor; None once closed."""
+        """The analysis of the text as it is now, whose findings are then in the editor; None once closed.
+
+        A request that the editor cancels ends, and its check does not.
+        """
+        return await asyncio.shield(self._fresh(path))
+
+    async def _fresh(self, path: Path) -> Analysis | None:
         async with self.turns[path]:
             while path in self.session.texts and not self.session.is_fresh(path):
                 text, loop = self.session.texts[path], asyncio.get_running_loop()
@@ -61,11 +79,32 @@ class PlanServer(LanguageServer):
     async def refresh(self, path: Path) -> None:
         """Check a text, and then the open texts that include it."""
         await self.fresh(path)
-        for other in self.session.dependents(path):
+        others = self.session.dependents(path)
+        for other in others:
             await self.fresh(other)
+        if others:
+            self.refresh_hints()
+
+    def refresh_hints(self) -> None:
+        """Let the editor ask for hints again: those of a text that it did not change may have changed."""
+        if self.client.refreshes_hints:
+            self.workspace_inlay_hint_refresh(None)
+
+    def edit_of(self, changes: dict[str, list[types.TextEdit]]) -> types.WorkspaceEdit:
+        """Edits by text, with the versions that they are of if the editor compares them with its own."""
+        if not self.client.takes_versions:
+            return types.WorkspaceEdit(changes=changes)
+        edits = []
+        for uri, of_text in changes.items():
+            opened = self.session.texts.get(path_of(uri))
+            version = opened.version if opened else None
+            document = types.OptionalVersionedTextDocumentIdentifier(uri, version)
+            edits.append(types.TextDocumentEdit(document, of_text))
+        return types.WorkspaceEdit(document_changes=edits)
 
     def ruler(self, path: Path, analysis: Analysis) -> Ruler:
-        return Ruler(analysis, self.workspace.position_codec, self.uris[path])
+        line_end = self.session.texts[path].line_end
+        return Ruler(analysis, self.workspace.position_codec, self.uris[path], line_end)
 
     def place(self, analysis: Analysis, position: types.Position) -> tuple[int, int]:
         """The line and the column of a position, from 1."""
@@ -84,6 +123,7 @@ class PlanServer(LanguageServer):
 def make_server() -> PlanServer:
     """A server with every feature."""
     server = PlanServer()
+    server.feature(MALFORMED)(refuse)
     for name, handler in SYNCHRONIZATION:
         server.feature(name)(handler)
     for name, options, handler in QUESTIONS:
@@ -114,6 +154,7 @@ async def did_save(server: PlanServer, params: types.DidSaveTextDocumentParams) 
     server.session.forget_models()
     for path in tuple(server.session.texts):
         await server.fresh(path)
+    server.refresh_hints()
 
 
 def did_close(server: PlanServer, params: types.DidCloseTextDocumentParams) -> None:
@@ -135,16 +176,28 @@ SYNCHRONIZATION = (
 async def code_actions(server: PlanServer, params: types.CodeActionParams) -> list[types.CodeAction]:
     path = path_of(params.text_document.uri)
     analysis = await server.fresh(path)
-    if analysis is None:
+    if analysis is None or not server.client.takes_actions:
         return []
     ruler = server.ruler(path, analysis)
     first, last = params.range.start.line + 1, params.range.end.line + 1
     fixes = actions.quick_fixes(analysis, first_line=first, last_line=last)
-    found = [protocol.code_action(one, ruler, kind=types.CodeActionKind.QuickFix) for one in fixes]
+    found: list[tuple[str, actions.Action]] = [(types.CodeActionKind.QuickFix.value, one) for one in fixes]
     every = actions.fix_all(analysis)
     if every is not None:
-        found.append(protocol.code_action(every, ruler, kind=_FIX_ALL))
-    return found
+        found.append((_FIX_ALL, every))
+    return [
+        protocol.code_action(one, ruler, kind=kind, edit=server.edit_of(protocol.changes_of(one, ruler)))
+        for kind, one in found
+        if _is_wanted(kind, params.context.only)
+    ]
+
+
+def _is_wanted(kind: str, only: Sequence[types.CodeActionKind | str] | None) -> bool:
+    """Whether an editor that asks for `only` these kinds asks for one; `source` includes `source.fixAll`."""
+    if only is None:
+        return True
+    wanted = (one.value if isinstance(one, types.CodeActionKind) else one for one in only)
+    return any(f"{kind}.".startswith(f"{one}.") for one in wanted)
 
 
 async def hover(server: PlanServer, params: types.HoverParams) -> types.Hover | None:
@@ -153,7 +206,9 @@ async def hover(server: PlanServer, params: types.HoverParams) -> types.Hover | 
     if analysis is None:
         return None
     found = hovering.hover(analysis, *server.place(analysis, params.position))
-    return protocol.hover_text(found, server.ruler(path, analysis)) if found else None
+    if found is None:
+        return None
+    return protocol.hover_text(found, server.ruler(path, analysis), client=server.client)
 
 
 def complete(server: PlanServer, params: types.CompletionParams) -> list[types.CompletionItem]:
@@ -186,39 +241,65 @@ async def references(server: PlanServer, params: types.ReferenceParams) -> list[
     return [ruler.location(span) for span in found[0 if params.context.include_declaration else 1 :]]
 
 
+async def prepare_rename(
+    server: PlanServer, params: types.PrepareRenameParams
+) -> types.PrepareRenamePlaceholder | None:
+    """The name under the cursor, which an editor shows before it asks for the new one."""
+    path = path_of(params.text_document.uri)
+    analysis = await server.fresh(path)
+    if analysis is None:
+        return None
+    line, column = server.place(analysis, params.position)
+    with refusals():
+        found = places.renamable(analysis, line, column)
+    touched = next(span for span in found if span.line == line and span.column <= column <= span.end_column)
+    return types.PrepareRenamePlaceholder(server.ruler(path, analysis).range(touched), analysis.text(touched))
+
+
 async def rename(server: PlanServer, params: types.RenameParams) -> types.WorkspaceEdit | None:
     path = path_of(params.text_document.uri)
     analysis = await server.fresh(path)
     if analysis is None:
         return None
-    try:
+    with refusals():
         found = places.rename(analysis, *server.place(analysis, params.position), name=params.new_name)
+    ruler = server.ruler(path, analysis)
+    return server.edit_of({params.text_document.uri: [ruler.edit(span, params.new_name) for span in found]})
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """An error's text becomes the answer."""
+    try:
+        yield
     except ValueError as error:
         raise JsonRpcInvalidParams(str(error)) from error
-    ruler = server.ruler(path, analysis)
-    edits = [types.TextEdit(ruler.range(span), params.new_name) for span in found]
-    return types.WorkspaceEdit(changes={params.text_document.uri: edits})
 
 
 def format_text(server: PlanServer, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
-    """One edit of the whole text; none of a text that does not parse, whose findings say why."""
+    """Edits of lines, so cursors stay in place; none of a text that does not parse: its findings are why."""
     path = path_of(params.text_document.uri)
     analysis = server.session.now(path)
     if analysis is None:
         return []
     text, _ = format_source(analysis.source)
-    if text is None or text == analysis.source.text:
+    if text is None:
         return []
-    return [types.TextEdit(server.ruler(path, analysis).range(analysis.source.whole()), text)]
+    ruler = server.ruler(path, analysis)
+    return [ruler.edit(span, lines) for span, lines in line_edits(analysis.source, text)]
 
 
-def symbols(server: PlanServer, params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+def symbols(
+    server: PlanServer, params: types.DocumentSymbolParams
+) -> list[types.DocumentSymbol] | list[types.SymbolInformation]:
     path = path_of(params.text_document.uri)
     analysis = server.session.now(path)
     if analysis is None:
         return []
-    found = outline.outline(analysis.tree, analysis.source)
-    return [protocol.symbol(one, server.ruler(path, analysis)) for one in found]
+    found, ruler = outline.outline(analysis.tree, analysis.source), server.ruler(path, analysis)
+    if not server.client.takes_nested_symbols:
+        return list(protocol.flat_symbols(found, ruler))
+    return [protocol.symbol(one, ruler) for one in found]
 
 
 async def inlay_hints(server: PlanServer, params: types.InlayHintParams) -> list[types.InlayHint]:
@@ -241,6 +322,7 @@ QUESTIONS: tuple[tuple[str, Any, Any], ...] = (
     (types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(['"', ".", "{", ",", "="]), complete),
     (types.TEXT_DOCUMENT_DEFINITION, None, go_to_definition),
     (types.TEXT_DOCUMENT_REFERENCES, None, references),
+    (types.TEXT_DOCUMENT_PREPARE_RENAME, None, prepare_rename),
     (types.TEXT_DOCUMENT_RENAME, None, rename),
     (types.TEXT_DOCUMENT_FORMATTING, None, format_text),
     (types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, None, symbols),

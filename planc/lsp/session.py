@@ -106,11 +106,12 @@ def tree_of(source: SourceFile) -> ast.PlanFile:
 
 @record
 class Text:
-    """An open text with the editor's number for it. Its lines end with LF."""
+    """An open text with the editor's number for it. Its lines end with LF, in the editor with `line_end`."""
 
     path: Path
     text: str
     version: int | None = None
+    line_end: str = "\n"
 
     @property
     def source(self) -> SourceFile:
@@ -129,7 +130,8 @@ class Session:
 
     def put(self, path: Path, text: str, *, version: int | None = None) -> None:
         """Open a text, or replace it."""
-        self.texts[path] = Text(path, text.replace("\r\n", "\n"), version)
+        line_end = "\r\n" if "\r\n" in text else "\n"
+        self.texts[path] = Text(path, text.replace("\r\n", "\n"), version, line_end)
 
     def close(self, path: Path) -> None:
         self.texts.pop(path, None)

@@ -42,13 +42,16 @@ def containers(plan: Plan, inventory: Inventory) -> Iterator[Container]:
 
 def _members(plan: Plan, inventory: Inventory) -> dict[str, Module]:
     """Each family of modules that needs a style, with its first module."""
-    own = plan.tensor_parallel.rules if plan.tensor_parallel else ()
-    fixed = bind(plan, inventory, Automatic()).styles if own else {}
+    spec = plan.tensor_parallel
+    fixed = bind(plan, inventory, Automatic()).styles if spec and spec.rules else {}
     placed = own_placements(inventory)
     found: dict[str, Module] = {}
     for module in inventory.modules:
         if module.fqn not in fixed and _is_open(inventory, module, placed=module.fqn in placed):
             found.setdefault(family(inventory, module.fqn), module)
+    if spec and spec.auto and spec.auto.sequence_parallel:
+        # A module has one style: that of an attention or the like gathers the tokens for all inside it.
+        return {one: found[one] for one in found if not any(other.startswith(f"{one}.") for other in found)}
     return found
 
 
@@ -71,6 +74,11 @@ def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]
         if reader in group_of and all(giver in group_of for giver in givers):
             for giver in givers:
                 join(giver, reader)
+    for one in members:
+        # Parameters of an attention itself, one number per head say, are sharded as its projections are.
+        for inside in members:
+            if inside.startswith(f"{one}."):
+                join(one, inside)
     outside = [one for one in members if not layer_of(inventory, one)]
     for one in outside[1:]:
         join(outside[0], one)
@@ -88,7 +96,7 @@ def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str
         if module.sources and not any(family(inventory, source) in members for source in module.sources)
     ]
     is_layer = around is not None and around.fqn.rpartition(".")[0] in inventory.blocks
-    takes_rule = around is not None and around.kind is Kind.CONTAINER and not is_layer
+    takes_rule = around is not None and around.kind is Kind.CONTAINER and not (is_layer or name in members)
     read = {family(inventory, source) for module in members.values() for source in module.sources}
     return Container(
         name=name,
@@ -102,8 +110,9 @@ def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str
 
 
 def _around(families: Sequence[str]) -> str:
-    """The innermost module around all of them."""
-    parts = [one.split(".")[:-1] for one in families]
+    """The innermost module around all of them, which may be one of them."""
+    parts = [one.split(".") for one in families]
+    parts = [one[:-1] for one in parts] if len(parts) == 1 else parts
     shared = 0
     while all(len(one) > shared and one[shared] == parts[0][shared] for one in parts):
         shared += 1

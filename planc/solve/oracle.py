@@ -11,6 +11,7 @@ from planc.checks.tensor_parallel import RULES
 from planc.diagnostics import Diagnostic, Severity
 from planc.inventory.schema import Inventory
 from planc.layouts.families import family
+from planc.layouts.flow import ClashKind
 from planc.plan.bind import bind, parse_own
 from planc.plan.pattern import Pattern
 from planc.plan.spec import PatternRule, Plan, TensorParallelSpec
@@ -62,7 +63,7 @@ class Oracle:
         finding = _first_error(subject)
         if finding is None:
             return None
-        return Refusal(finding, tuple(dict.fromkeys(_culprits(subject, finding, tuple(actions)))))
+        return Refusal(finding, tuple(dict.fromkeys(self._culprits(subject, finding, actions))))
 
     def replicates_kv(self, fqn: str) -> bool:
         """Whether a module projects to fewer key/value heads than there are ranks to share them."""
@@ -70,6 +71,25 @@ class Oracle:
             return False
         num_kv_heads = self.kv_projections[fqn][0].num_kv_heads
         return num_kv_heads < self.plan.mesh.tp and self.plan.mesh.tp % num_kv_heads == 0
+
+    def _culprits(self, subject: Subject, finding: Diagnostic, actions: Actions) -> Iterator[Culprits]:
+        for clash in dict.fromkeys(subject.flow.clashes):
+            consumer = frozenset([family(self.inventory, clash.consumer)])
+            giving = (*clash.producers, *clash.partners)
+            is_own = clash.kind is ClashKind.OWN_PARAMETER
+            yield Culprits(
+                takes=frozenset() if is_own else consumer,
+                gives=frozenset(family(self.inventory, fqn) for fqn in giving),
+                is_exact=consumer if is_own else frozenset(),
+            )
+        if not subject.flow.clashes:
+            families = tuple(actions)
+            places = (finding.primary.span, *(one.span for one in finding.secondary))
+            found = frozenset(families[place.line - 1] for place in places if place.file == _FILE)
+            # Whether a module's own parameters can be shards depends on the layers inside it.
+            owners = tuple(f"{one}." for one in found if actions[one].style.placed_by_model)
+            inside = frozenset(one for one in self.members if one.startswith(owners))
+            yield Culprits(takes=inside, gives=inside, is_exact=found)
 
     def _rule(self, number: int, family: str, action: StyleAction) -> PatternRule[StyleAction]:
         key = family, action.style.prepares
@@ -113,16 +133,3 @@ _FILE = "(candidate)"
 def _place(number: int) -> Span:
     """The place of a candidate's rule: its number as a line."""
     return Span(_FILE, number, 1, number, 2)
-
-
-def _culprits(subject: Subject, finding: Diagnostic, families: tuple[str, ...]) -> Iterator[Culprits]:
-    for clash in dict.fromkeys(subject.flow.clashes):
-        giving = (*clash.producers, *clash.partners)
-        yield Culprits(
-            takes=frozenset([family(subject.inventory, clash.consumer)]),
-            gives=frozenset(family(subject.inventory, fqn) for fqn in giving),
-        )
-    if not subject.flow.clashes:
-        places = (finding.primary.span, *(one.span for one in finding.secondary))
-        found = (families[place.line - 1] for place in places if place.file == _FILE)
-        yield Culprits(is_exact=frozenset(found))

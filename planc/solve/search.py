@@ -1,4 +1,9 @@
-"""Best-first search over the choices of a container's modules, with what was refused left out."""
+"""Best-first search over the choices of a container's modules, with what was refused left out.
+
+A node leaves every family some of its choices, and costs what the cheapest of them cost together. If those
+were refused, the node is split: in each part another family changes. So the number of nodes grows with the
+conflicts, and not with the families.
+"""
 
 from __future__ import annotations
 
@@ -22,54 +27,97 @@ class Combination:
 Choices = Mapping[str, Sequence[Choice]]
 """The choices of each family, the cheapest first."""
 
+MAX_NODES = 5_000
+"""More than ten times what any model of transformers takes."""
 
-MAX_STARTS = 60_000
-"""Of combinations: more than any model of transformers takes, and about two seconds."""
+_Bits = tuple[int, ...]
+"""For each family, a bit for each of its choices, the cheapest the lowest."""
+_Conflict = Mapping[int, int]
+"""Choices, as bits, of some families by their places: refused together."""
+_Node = tuple[tuple[int, ...], bool, _Bits]
+"""What it costs at least, whether the input is prepared, and what is left: in the order of the search."""
 
 
 class Search:
-    """Goes through combinations, the cheapest first. A start of one that was refused is not followed."""
+    """Goes through combinations, the cheapest first."""
 
     def __init__(self, streams: Mapping[bool, tuple[Choices, Cost]]) -> None:
         """`streams` has the choices with and without a prepared input, and what the rule for it costs."""
-        self._streams = streams
-        self._refused: dict[bool, list[Mapping[int, frozenset[int]]]] = {flag: [] for flag in streams}
-        self._waiting: list[tuple[tuple[int, ...], int, bool, tuple[int, ...]]] = []
-        for flag, (of, base) in streams.items():
-            least = sum((choices[0].cost for choices in of.values()), base)
-            heapq.heappush(self._waiting, (least.key, 0, flag, ()))
+        self._streams = {flag: _Stream(of, base) for flag, (of, base) in streams.items()}
 
     def refuse(self, is_prepared: bool, choices: Choices) -> None:
         """Leave out what has one of the given choices for each of these families."""
-        of, _ = self._streams[is_prepared]
-        places = {family: place for place, family in enumerate(of)}
-        found = {
-            places[family]: frozenset(map(of[family].index, refused)) for family, refused in choices.items()
-        }
-        self._refused[is_prepared].append(found)
+        self._streams[is_prepared].refuse(choices)
 
     def __iter__(self) -> Iterator[Combination]:
-        for _ in range(MAX_STARTS):
-            if not self._waiting:
+        waiting: list[_Node] = []
+        for flag, stream in self._streams.items():
+            heapq.heappush(waiting, (stream.least(stream.all), flag, stream.all))
+        for _ in range(MAX_NODES):
+            if not waiting:
                 return
-            least, _, is_prepared, indices = heapq.heappop(self._waiting)
-            if self._is_refused(is_prepared, indices):
-                continue
-            of, base = self._streams[is_prepared]
-            if len(indices) == len(of):
-                chosen = {one: of[one][index] for one, index in zip(of, indices, strict=True)}
-                yield Combination(chosen, sum((one.cost for one in chosen.values()), base), is_prepared)
-                continue
-            choices = tuple(of.values())[len(indices)]
-            for index, choice in enumerate(choices):
-                # The least that a combination with this start can cost; of equals, the longest first.
-                more = map(int.__sub__, choice.cost.key, choices[0].cost.key)
-                cost = tuple(map(int.__add__, least, more))
-                heapq.heappush(self._waiting, (cost, -len(indices) - 1, is_prepared, (*indices, index)))
+            _, flag, left = heapq.heappop(waiting)
+            stream = self._streams[flag]
+            if (conflict := stream.conflict(left)) is None:
+                yield stream.combination(left, is_prepared=flag)
+                conflict = stream.conflict(left) or dict(enumerate(map(_cheapest, left)))
+            for part in _parts(left, conflict):
+                heapq.heappush(waiting, (stream.least(part), flag, part))
 
-    def _is_refused(self, is_prepared: bool, indices: tuple[int, ...]) -> bool:
-        length = len(indices)
-        return any(
-            all(place < length and indices[place] in refused for place, refused in found.items())
-            for found in self._refused[is_prepared]
+
+def _parts(left: _Bits, conflict: _Conflict) -> Iterator[_Bits]:
+    """What is left without the conflict, in parts that have no combination in common."""
+    kept = list(left)
+    for place, refused in conflict.items():
+        if others := kept[place] & ~refused:
+            yield (*kept[:place], others, *kept[place + 1 :])
+        kept[place] &= refused
+
+
+def _cheapest(bits: int) -> int:
+    return bits & -bits
+
+
+class _Stream:
+    """The choices with, or without, a prepared input."""
+
+    def __init__(self, of: Choices, base: Cost) -> None:
+        self.of, self.base = of, base
+        self.all: _Bits = tuple((1 << len(choices)) - 1 for choices in of.values())
+        self._costs = [{1 << index: one.cost.key for index, one in enumerate(each)} for each in of.values()]
+        self._conflicts: list[_Conflict] = []
+
+    def refuse(self, choices: Choices) -> None:
+        places = {family: place for place, family in enumerate(self.of)}
+        self._conflicts.append(
+            {
+                places[family]: sum(1 << self.of[family].index(one) for one in refused)
+                for family, refused in choices.items()
+            }
         )
+
+    def least(self, left: _Bits) -> tuple[int, ...]:
+        """The cost of the cheapest choices."""
+        costs = (of[_cheapest(bits)] for of, bits in zip(self._costs, left, strict=True))
+        return tuple(map(sum, zip(self.base.key, *costs, strict=True)))
+
+    def conflict(self, left: _Bits) -> _Conflict | None:
+        """Of what was refused, and the cheapest choices have, that which is the most expensive to avoid."""
+        found = [
+            conflict
+            for conflict in self._conflicts
+            if all(refused & _cheapest(left[place]) for place, refused in conflict.items())
+        ]
+        return max(found, key=lambda conflict: self._to_avoid(conflict, left), default=None)
+
+    def _to_avoid(self, conflict: _Conflict, left: _Bits) -> tuple[bool, tuple[int, ...]]:
+        """Whether no part of what is left avoids the conflict, and what the cheapest costs that does."""
+        costs = [self.least(part) for part in _parts(left, conflict)]
+        return not costs, min(costs, default=())
+
+    def combination(self, left: _Bits, *, is_prepared: bool) -> Combination:
+        """Of the cheapest choices."""
+        indices = (_cheapest(bits).bit_length() - 1 for bits in left)
+        chosen = {one: each[index] for (one, each), index in zip(self.of.items(), indices, strict=True)}
+        cost = sum((choice.cost for choice in chosen.values()), self.base)
+        return Combination(chosen, cost, is_prepared)

@@ -92,10 +92,15 @@ class _Solver:
             actions,
             best.cost if best else Cost(),
             num_tried,
-            _told(self.refused) if self.refused and not actions else "",
+            self._why_none(best) if not actions else "",
             _actions(next_best, self.container) if next_best else (),
             next_best.cost if next_best else None,
         )
+
+    def _why_none(self, best: Combination | None) -> str:
+        """Why the container stays whole: the first finding, and that the search was cut short if it was."""
+        first = _told(self.refused) if self.refused else ""
+        return first if best else f"{first} (the search ended after {self.num_tried} combinations)"
 
     def _legal(self) -> Iterator[Combination]:
         """Combinations that the checks accept, the cheapest first."""
@@ -158,14 +163,13 @@ class _Solver:
 
 def _alike(chosen: Choice, choices: Sequence[Choice], family: str, culprits: Culprits) -> tuple[Choice, ...]:
     """The choices of a family that would be at fault as the chosen one is; none if it is not."""
-    is_norm = chosen.is_norm
-    if family in culprits.is_exact or (is_norm and (culprits.takes or culprits.gives)):
+    takes, gives = family in culprits.takes, family in culprits.gives
+    if family in culprits.is_exact or (chosen.is_norm and (culprits.takes or culprits.gives)):
         return (chosen,)
-    if family in culprits.takes:
-        return tuple(other for other in choices if other.takes == chosen.takes)
-    if family in culprits.gives:
-        return tuple(other for other in choices if other.gives == chosen.gives)
-    return ()
+    if not takes and not gives:
+        return ()
+    same_input = [other for other in choices if not takes or other.takes == chosen.takes]
+    return tuple(other for other in same_input if not gives or other.gives == chosen.gives)
 
 
 def _told(refusal: Refusal) -> str:

@@ -17,7 +17,7 @@ from planc.estimate.activations import activations, loss
 from planc.estimate.bound import step_bound
 from planc.estimate.estimate import estimate, estimated_facts
 from planc.estimate.expectation import step_expectation
-from planc.estimate.parts import Part, parts
+from planc.estimate.parts import Part, parts, stage_works
 from planc.estimate.rank_work import rank_work
 from planc.estimate.result import Estimate, Kind
 from planc.estimate.routes import members_of, route
@@ -98,6 +98,26 @@ def test_stages_keep_what_the_whole_model_keeps(tmp_path: Path, more: str) -> No
     whole = activations(rank_work(found.graph, found.inventory)).kept
     alone = parts_of(plan(tmp_path, pp=4, micro_batches=1, more=more))
     assert sum(part.kept_bytes for part in alone) == whole
+
+
+SEQUENCE_PARALLEL = """\
+tensor_parallel on tp {
+  auto(sequence_parallel = true)
+}
+activation_checkpoint {
+  "model.layers.*" -> full
+}
+"""
+
+
+def test_stages_without_the_embedding_know_that_the_sequence_is_sharded(tmp_path: Path) -> None:
+    """The embedding is what shards it."""
+    path = pipelined(tmp_path, more=SEQUENCE_PARALLEL)
+    path.write_text(path.read_text().replace("  pp = 2\n", "  pp = 2\n  tp = 2\n"))
+    found = checked(path)
+    assert found.graph is not None and found.inventory is not None
+    whole = activations(rank_work(found.graph, found.inventory)).kept
+    assert sum(activations(one).kept for one in stage_works(found.graph, found.inventory)) == whole
 
 
 def test_ranks_keep_as_much_as_they_have_in_flight(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
+from attrs import evolve
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 from pygls.uris import from_fs_path
@@ -17,19 +18,32 @@ from pygls.uris import from_fs_path
 T = TypeVar("T")
 SECONDS = 60.0
 """More than any answer takes, on a busy machine too."""
+CAPABILITIES = types.ClientCapabilities(
+    text_document=types.TextDocumentClientCapabilities(
+        hover=types.HoverClientCapabilities(content_format=[types.MarkupKind.Markdown]),
+        document_symbol=types.DocumentSymbolClientCapabilities(hierarchical_document_symbol_support=True),
+        code_action=types.CodeActionClientCapabilities(
+            code_action_literal_support=types.ClientCodeActionLiteralOptions(
+                types.ClientCodeActionKindOptions([types.CodeActionKind.QuickFix])
+            )
+        ),
+    )
+)
+"""What editors of today take."""
 
 
 class Editor:
     """A client whose calls wait for the answer."""
 
-    def __init__(self, runner: asyncio.Runner, *, encoding: str = "utf-16") -> None:
+    def __init__(self, runner: asyncio.Runner, capabilities: types.ClientCapabilities) -> None:
         self.runner = runner
         self.client = LanguageClient("test", "1")
         self.published: dict[tuple[str, int | None], list[types.Diagnostic]] = {}
         self.errors: list[str] = []
+        self.num_refreshes = 0
         self.versions: dict[str, int | None] = {}
         self.arrived = asyncio.Event()
-        self.encoding = encoding
+        self.capabilities = capabilities
 
         @self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
         def _(params: types.PublishDiagnosticsParams) -> None:
@@ -40,6 +54,11 @@ class Editor:
         def _(params: types.ShowMessageParams) -> None:
             self.errors.append(params.message)
 
+        @self.client.feature(types.WORKSPACE_INLAY_HINT_REFRESH)
+        def _(params: None) -> None:
+            self.num_refreshes += 1
+            self.arrived.set()
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(asyncio.wait_for(work, SECONDS))
 
@@ -48,9 +67,8 @@ class Editor:
 
     async def _start(self) -> types.InitializeResult:
         await self.client.start_io(sys.executable, "-m", "planc", "lsp", "--stdio")
-        general = types.GeneralClientCapabilities(position_encodings=[self.encoding])
-        capabilities = types.ClientCapabilities(general=general)
-        found = await self.client.initialize_async(types.InitializeParams(capabilities=capabilities))
+        params = types.InitializeParams(capabilities=self.capabilities)
+        found = await self.client.initialize_async(params)
         self.client.initialized(types.InitializedParams())
         return found
 
@@ -150,12 +168,15 @@ def edits_of(action: types.CodeAction, path: Path) -> list[types.TextEdit]:
 
 
 @contextmanager
-def editing(*, encoding: str = "utf-16") -> Iterator[Editor]:
+def editing(
+    *, encoding: str = "utf-16", capabilities: types.ClientCapabilities = CAPABILITIES
+) -> Iterator[Editor]:
     """A started editor; its server ends with it."""
+    general = types.GeneralClientCapabilities(position_encodings=[encoding])
     with asyncio.Runner() as runner:
 
         async def made() -> Editor:
-            return Editor(runner, encoding=encoding)
+            return Editor(runner, evolve(capabilities, general=general))
 
         editor = runner.run(made())
         editor.start()

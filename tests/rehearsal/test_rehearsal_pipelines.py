@@ -7,19 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from planc.deep_check.check import check_deep
+from planc.api import check_source
+from planc.deep_check.check import check_deep, counted_collectives
 from planc.estimate.estimate import estimate
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import Accumulate, ShardTensorParallel
 from planc.inventory.load import load_inventory
+from planc.runtime.rehearsal import measure
+from planc.runtime.rehearsal.micro_steps import micro_steps
 from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
 from planc.styles import BY_NAME
 from planc.styles.style import edges
 from planc.vocab import Replicate
-from tests.parity.cases import Case, compile_case
+from tests.parity.cases import Case, plan_text
 from tests.slow import slow_except
 
+STAY_GATHERED = "interleaved, units that stay gathered"
 CASES = {
     "pp 4": Case("PP4", "", {"pp": 4}, model="llama-deep", micro_batch=1),
     "fsdp, gpipe": Case(
@@ -33,6 +37,14 @@ CASES = {
         micro_batch=2,
         schedule="interleaved(stages_per_rank = 2)",
     ),
+    STAY_GATHERED: Case(
+        "PP2·DP2",
+        "",
+        {"pp": 2, "dp_shard": 2},
+        model="llama-deep",
+        micro_batch=1,
+        schedule="interleaved(stages_per_rank = 2)",
+    ),
     "cp": Case("PP2·CP2", "", {"pp": 2, "cp": 2}, model="llama-deep", micro_batch=1),
     "whole replicas": Case(
         "PP2·DP2", "", {"pp": 2, "dp_replicate": 2}, model="llama-deep", micro_batch=1, replicas="whole"
@@ -41,15 +53,22 @@ CASES = {
 }
 
 
-def graph_of(case: Case, workspace: Path) -> Graph:
-    return compile_case(case, workspace=workspace)
+def graph_of(name: str, workspace: Path, *, tokens: str = "") -> Graph:
+    """The graph of a case; `tokens` are those of a step, if they are not the case's."""
+    text = plan_text(CASES[name])
+    if name == STAY_GATHERED:
+        text = text.replace("-> unit", "-> unit(reshard_after_forward = false)")
+    settings = [SourceFile("--set", f"train.tokens_per_step={tokens}")] if tokens else []
+    checked = check_source(SourceFile("parity.plan", text), base=workspace, settings=settings)
+    assert checked.graph is not None, checked.diagnostics
+    return checked.graph
 
 
 @pytest.mark.parametrize("name", slow_except(CASES, "pp 4", "tp, interleaved", "tied"))
 def test_every_stage_is_rehearsed_and_the_fullest_sends_and_holds_what_is_estimated(
     name: str, workspace: Path, tmp_path: Path
 ) -> None:
-    graph = graph_of(CASES[name], workspace)
+    graph = graph_of(name, workspace)
     inventory = load_inventory(workspace / CASES[name].model, cache_dir=workspace).inventory
     predicted = estimate(graph, inventory)
     nowhere = SourceFile("parity.plan", "").start()
@@ -68,7 +87,7 @@ def test_every_stage_is_rehearsed_and_the_fullest_sends_and_holds_what_is_estima
 
 def test_what_fails_on_a_later_stage_alone_is_found(workspace: Path) -> None:
     """Rules see this one before; the last layer is broken behind their back."""
-    graph = graph_of(CASES["tp, interleaved"], workspace)
+    graph = graph_of("tp, interleaved", workspace)
     broken = tuple(one for op in graph.setup for one in _with_a_broken_last_layer(op))
     failures = rehearse(replace(graph, setup=broken), base=workspace).failures
     assert [failure.rank for failure in failures] == [2, 3]
@@ -83,8 +102,27 @@ def _with_a_broken_last_layer(op: AnyOp) -> tuple[AnyOp, ...]:
     return replace(op, modules=tuple(others)), replace(op, modules=(last,), edges=whole)
 
 
+@pytest.mark.parametrize("name", slow_except(["pp 4", STAY_GATHERED], STAY_GATHERED))
+def test_a_round_in_the_middle_is_like_those_that_are_left_out(
+    name: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = graph_of(name, workspace, tokens="2560")
+    (loop,) = (op for op in graph.step if isinstance(op, Accumulate))
+    steps = micro_steps(graph, 0)
+    assert len(steps) < loop.times == sum(steps)
+    short = rehearse(graph, base=workspace).measured
+    monkeypatch.setattr(measure, "micro_steps", lambda *_: (1,) * loop.times)
+    whole = rehearse(graph, base=workspace).measured
+    assert short is not None and whole is not None
+    assert counted_collectives(short) == counted_collectives(whole)
+    # Messages are held until they have left, which nobody says in a rehearsal.
+    messages = sum(one.count * one.input_bytes for one in whole.sent if one.kind == "send")
+    left_out = 1 - len(steps) / loop.times
+    assert 0 <= whole.peak.num_bytes - short.peak.num_bytes <= left_out * messages + 1024
+
+
 def test_only_the_measured_step_runs_the_whole_order(workspace: Path) -> None:
-    graph = graph_of(CASES["pp 4"], workspace)
+    graph = graph_of("pp 4", workspace)
     (loop,) = (op for op in graph.step if isinstance(op, Accumulate))
     measured = rehearse(graph, base=workspace).measured
     assert measured is not None

@@ -20,6 +20,9 @@ _COMPLAINTS = (
     *("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"),
     "Page.javascriptDialogOpening",
 )
+_CODES = {".": "Period"}
+_NUMBERS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
+_NUMBERS |= {"F8": 119, ".": 190}
 
 
 def find() -> str | None:
@@ -81,9 +84,19 @@ class Browser:
         )
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._call("Emulation.setEmulatedMedia", media=media, features=features)
-        self._call("Page.navigate", url=path.resolve().as_uri())
-        self._wait("Page.loadEventFired")
+        self._load(path.resolve().as_uri())
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def visit(self, address: str, *, width: int) -> None:
+        """Load a page of a server on this machine."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+        )
+        self._load(address)
+
+    def _load(self, address: str) -> None:
+        self._call("Page.navigate", url=address)
+        self._wait("Page.loadEventFired")
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -91,10 +104,10 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def press(self, key: str) -> None:
-        text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
-        codes = {"Tab": 9, "Enter": 13, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
-        shared = {"key": key, "code": key, "windowsVirtualKeyCode": codes.get(key, 0)}
+    def press(self, key: str, *, control: bool = False) -> None:
+        text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 and not control else {}
+        shared = {"key": key, "code": _CODES.get(key, key), "windowsVirtualKeyCode": _NUMBERS.get(key, 0)}
+        shared["modifiers"] = 2 if control else 0
         self._call("Input.dispatchKeyEvent", type="keyDown", **shared, **text)
         self._call("Input.dispatchKeyEvent", type="keyUp", **shared)
 

@@ -110,7 +110,7 @@ def test_126_layers_are_solved_in_seconds(tmp_path: Path) -> None:
     path = write_plan(tmp_path, text=plan_text("llama-3.1-405b", "auto(solve)"))
     began = time.process_time()
     assert check_plan(path).graph is not None
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("model", ["starcoderbase-1b", "tiny-mamba"])

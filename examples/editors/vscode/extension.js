@@ -7,7 +7,9 @@ let client;
 function activate() {
   const command = workspace.getConfiguration("planc").get("path");
   const server = { command, args: ["lsp"], transport: TransportKind.stdio };
-  client = new LanguageClient("planc", "planc", server, { documentSelector: [{ language: "plan" }] });
+  // Old texts, such as git's in a comparison of two, get colors only.
+  const documentSelector = ["file", "untitled"].map((scheme) => ({ language: "plan", scheme }));
+  client = new LanguageClient("planc", "planc", server, { documentSelector });
   return client.start();
 }
 

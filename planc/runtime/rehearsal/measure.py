@@ -12,7 +12,6 @@ import torch
 
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate
-from planc.graph.pipeline import pipeline_of
 from planc.runtime.interpreter import run
 from planc.runtime.observer import Silent
 from planc.runtime.process import Launch
@@ -22,7 +21,8 @@ from planc.runtime.rehearsal.backend import MEASURED_STEP, RehearsalBackend
 from planc.runtime.rehearsal.findings import Measured, SegmentPeak, Sent
 from planc.runtime.rehearsal.lives import repeated
 from planc.runtime.rehearsal.memory import BEFORE
-from planc.runtime.rehearsal.stack import MEASURED_MICRO_STEPS, Stack, shortened
+from planc.runtime.rehearsal.micro_steps import micro_steps
+from planc.runtime.rehearsal.stack import Stack, shortened
 from planc.runtime.rehearsal.world import fake_world
 from planc.runtime.torch.session import Paths, Session
 from planc.vocab import MeshDim
@@ -79,9 +79,7 @@ def measure(graph: Graph, stack: Stack, *, base: Path, rank: int = 0) -> Measure
 def _backend_after(graph: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
     """A rank's backend after the measured step without the dropped layers."""
     with fake_world(rank, world_size=graph.world_size):
-        pipeline = pipeline_of(graph)
-        # How many micro-batches are in flight, and which gather a unit, is for the whole order to say.
-        times = MEASURED_MICRO_STEPS if pipeline is None else pipeline.num_micro_batches
+        times = len(micro_steps(graph, rank))
         short = shortened(graph, dropped, num_steps=MEASURED_STEP, num_micro_steps=times)
         return _run(short, rank, base=base, dropped=dropped)
 
@@ -89,8 +87,11 @@ def _backend_after(graph: Graph, rank: int, *, base: Path, dropped: frozenset[st
 def _figures(graph: Graph, backend: RehearsalBackend) -> Figures:
     """A backend's counts for the measured step."""
     figures = Figures()
+    (accumulate,) = (op for op in graph.step if isinstance(op, Accumulate))
+    repeated_ops = {one.name for one in accumulate.body}
+    stand_for = micro_steps(graph, backend.session.launch.rank)
     for (op, micro_step), recorder in backend.calls.items():
-        times = _stands_for(graph, op, micro_step)
+        times = stand_for[micro_step] if op in repeated_ops else 1
         for (kind, ranks, num_bytes), count in recorder.calls.items():
             if len(ranks) > 1:
                 figures.sent[op, kind, ranks, num_bytes] += count * times
@@ -109,16 +110,6 @@ def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> Reh
     backend = RehearsalBackend(session, dropped=dropped)
     run(short, backend)
     return backend
-
-
-def _stands_for(graph: Graph, op: str, micro_step: int) -> int:
-    """How many of a step's executions of an op one rehearsed execution represents: of two micro steps, the
-    first is like all but the last. A pipeline runs all of them."""
-    (accumulate,) = (op for op in graph.step if isinstance(op, Accumulate))
-    if accumulate.orders:
-        return 1
-    is_first_of_several = micro_step == 0 and accumulate.times > 1
-    return accumulate.times - 1 if is_first_of_several and op in {one.name for one in accumulate.body} else 1
 
 
 def _measured(

@@ -24,8 +24,9 @@ def rehearse(
 ) -> Rehearsal:
     """What would fail, and what one rank sends and holds. Relative paths are resolved against `base`.
 
-    That is the first rank of all, and in a pipeline the first of the pp rank `measured_stage`. Runs in a process without a process group, and reports progress to `report`. Failures of the graph's ops
-    are returned; RunError only if the model itself cannot be built.
+    That is the first rank of all, and in a pipeline the first of the pp rank `measured_stage`. Runs in a
+    process without a process group, and reports progress to `report`. Failures of the graph's ops are
+    returned; RunError only if the model itself cannot be built.
     """
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
     report("building the model")

@@ -31,8 +31,6 @@ from planc.modeling.layers import layer_lists, nature
 from planc.pipelining.order_text import order_text, parse_order
 
 _KEPT_AT_START, _KEPT_AT_END = 2, 2
-MEASURED_MICRO_STEPS = 2
-"""The last one, in which gradients are reduced, and one for all those before it."""
 
 
 @dataclass(frozen=True, slots=True)

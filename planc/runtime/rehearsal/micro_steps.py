@@ -1,0 +1,45 @@
+"""Which micro-steps of a step a rehearsal runs, and how many of the step's each of them represents."""
+
+from __future__ import annotations
+
+from planc.graph.graph import Graph
+from planc.graph.ops import Accumulate
+from planc.graph.pipeline import Pipeline, pipeline_of
+from planc.pipelining.orders import Direction, Order
+
+
+def micro_steps(graph: Graph, rank: int) -> tuple[int, ...]:
+    """For each micro-step that is run, the number of those of the step that are like it.
+
+    Without a pipeline there are two: the last, in which gradients are reduced, and one for all before it.
+    """
+    pipeline = pipeline_of(graph)
+    if pipeline is None:
+        (times,) = (op.times for op in graph.step if isinstance(op, Accumulate))
+        return (times - 1, 1) if times > 1 else (1,)
+    return _of_pipeline(pipeline, pipeline.orders[rank * pipeline.num_ranks // graph.world_size])
+
+
+def _of_pipeline(pipeline: Pipeline, order: Order) -> tuple[int, ...]:
+    """As many as are in flight at first, then a round in which forwards and backwards alternate, then the
+    last ones. The round is like all those that are left out."""
+    number, in_a_round = pipeline.num_micro_batches, pipeline.num_ranks
+    in_flight = _in_flight(order)
+    left_out = max(0, number - 2 * in_flight - 2 * in_a_round) // in_a_round
+    found = [1] * (number - left_out * in_a_round)
+    for micro_step in range(in_flight, in_flight + in_a_round) if left_out else ():
+        found[micro_step] += left_out
+    return tuple(found)
+
+
+def _in_flight(order: Order) -> int:
+    """The most micro-batches between their first forward and their last backward."""
+    last = {one.micro_batch: place for place, one in enumerate(order) if one.direction is Direction.BACKWARD}
+    now: set[int] = set()
+    most = 0
+    for place, action in enumerate(order):
+        now.add(action.micro_batch)
+        most = max(most, len(now))
+        if last.get(action.micro_batch) == place:
+            now.remove(action.micro_batch)
+    return most
