@@ -23,6 +23,7 @@ def compare_pipelines(old: Side, new: Side) -> Iterator[Change]:
     facts = (
         Fact(Group.LAYOUT, "pipeline", "pipeline.schedule", _schedule),
         *stages,
+        Fact(Group.LAYOUT, "weights in two stages", "pipeline", _ties),
         Fact(Group.TIME, "bubble, if stages take equal time", "pipeline", _bubble),
     )
     return compare(facts, old, new)
@@ -47,6 +48,12 @@ def _modules(stage: int) -> Callable[[Side], Any]:
         return ", ".join(summarise(pipeline.split.stages[stage])) if pipeline and has_stage else None
 
     return read
+
+
+def _ties(side: Side) -> str | None:
+    pipeline = _pipeline(side)
+    ties = pipeline.split.ties if pipeline is not None else ()
+    return ", ".join(" = ".join(tie) for tie in ties) or None
 
 
 def _bubble(side: Side) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from planc.devices.hardware import Device
 from planc.estimate.result import Collective
-from planc.estimate.routes import members_in_node, route
+from planc.estimate.routes import members_of, route
 from planc.estimate.step_work import PipelineWork, StepWork
 from planc.pipelining.simulate import simulate
 from planc.record import record
@@ -55,9 +55,7 @@ class StepBound:
 
 def knows_peaks(step: StepWork, device: Device, *, node: int | None) -> bool:
     """Whether the device has every peak that the step's times need."""
-    routes = [
-        route(one, members_in_node(step.mesh, one.over, node)) for one in (*step.collectives, *step.behind)
-    ]
+    routes = [route(one, members_of(one, step.mesh, node)) for one in (*step.collectives, *step.behind)]
     needed = [device.peak_flops, device.memory_bandwidth]
     needed += [device.link_bandwidth] if any(one.link_bytes for one in routes) else []
     needed += [device.nic_bandwidth] if any(one.nic_bytes for one in routes) else []
@@ -127,7 +125,7 @@ def _least_seconds(
     """Seconds of a rank's links, and of its adapter."""
     inside = outside = 0.0
     for one in collectives:
-        way = route(one, members_in_node(step.mesh, one.over, node))
+        way = route(one, members_of(one, step.mesh, node))
         inside += one.count * way.least_link_bytes
         outside += one.count * way.least_nic_bytes
     return inside / (device.link_bandwidth or 1), outside / (device.nic_bandwidth or 1)

@@ -11,7 +11,7 @@ from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
-from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics
+from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics, SumTies
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.inventory.schema import Attention
 from planc.pipelining.orders import Direction, rank_of
@@ -28,6 +28,7 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
         *tensor_parallel_collectives(work),
         *_fully_sharded(work, units),
         *_replicated(work),
+        *_tied(work),
         *_context(work),
         *_scalars(work),
     ):
@@ -104,15 +105,25 @@ def _replicated(work: RankWork) -> Iterator[Collective]:
                 yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, op.name, 1, num_bytes)
 
 
+def _tied(work: RankWork) -> Iterator[Collective]:
+    """Gradients of the weights that both ends of a pipeline have, over these two ranks."""
+    for op in work.graph.step:
+        if isinstance(op, SumTies):
+            for layout in work.tied_layouts:
+                yield Collective(op.over, 2, Kind.ALL_REDUCE, op.name, 1, layout.local_bytes)
+
+
 def last_sums(work: RankWork) -> tuple[Collective, ...]:
-    """The sums over replicas of the last gradients: they start when backward ends."""
-    return tuple(
+    """The sums over replicas of the last gradients, and those of tied weights: they start when backward
+    ends."""
+    of_replicas = (
         Collective((mesh_dim,), work.graph.size(mesh_dim), Kind.ALL_REDUCE, op.name, 1, sizes[-1])
         for op in _sums_of_replicas(work)
         if (sizes := tuple(_message_bytes(work, op)))
         for mesh_dim in op.over
         if work.graph.size(mesh_dim) > 1
     )
+    return (*of_replicas, *_tied(work))
 
 
 def replicated_message(work: RankWork) -> int:
@@ -197,7 +208,9 @@ def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:
 
     What then lacks the same sums takes part in them.
     """
-    divided = dict.fromkeys(_dividing(work, layout) for layout in work.layouts.values())
+    copies = {fqn for tie in work.ties for fqn in tie[1:]}
+    counted = (layout for fqn, layout in work.layouts.items() if fqn not in copies)
+    divided = dict.fromkeys(_dividing(work, layout) for layout in counted)
     lacking = dict.fromkeys(groups[:end] for groups in divided for end in range(len(groups), 0, -1))
     yield from (groups[-1] for groups in lacking)
 

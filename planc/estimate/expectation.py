@@ -24,7 +24,7 @@ from planc.estimate.calibration import Calibration
 from planc.estimate.efficiency import Efficiencies, Efficiency, efficiencies_of
 from planc.estimate.parts import SENDS
 from planc.estimate.result import Collective, Kind
-from planc.estimate.routes import members_in_node, route
+from planc.estimate.routes import members_of, route
 from planc.estimate.step_work import PipelineWork, StepWork
 from planc.pipelining.orders import rank_of
 from planc.pipelining.simulate import simulate
@@ -98,7 +98,7 @@ class _Machine:
 
     def seconds_of(self, one: Collective, step: StepWork) -> float:
         """All of equal collectives."""
-        way = route(one, members_in_node(step.mesh, one.over, self.node))
+        way = route(one, members_of(one, step.mesh, self.node))
         values = self.values
         latency = way.link_steps * values["link_step_seconds"]
         latency += way.nic_steps * values["network_step_seconds"]

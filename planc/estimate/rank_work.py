@@ -20,6 +20,7 @@ from planc.graph.ops import (
     FullyShard,
     OpenData,
     ShardTensorParallel,
+    SplitPipeline,
 )
 from planc.graph.ops.attach_dropout import Draw
 from planc.graph.ops.shard_tensor_parallel import Rows
@@ -83,6 +84,8 @@ class RankWork:
     """The owner of each parameter that is tied."""
     draws: Mapping[str, tuple[Draw, ...]]
     """What modules drop."""
+    ties: tuple[tuple[str, ...], ...]
+    """The names of each weight that both ends of a pipeline have, the first stage's first."""
 
     @property
     def num_samples(self) -> int:
@@ -116,6 +119,11 @@ class RankWork:
     def layout(self, fqn: str) -> ParameterLayout | None:
         """A parameter's layout; of one that is tied, its owner's."""
         return self.layouts.get(fqn) or self.layouts.get(self.owners.get(fqn, fqn))
+
+    @property
+    def tied_layouts(self) -> tuple[ParameterLayout, ...]:
+        """Those of the weights that the other end of a pipeline has too."""
+        return tuple(self.layouts[fqn] for tie in self.ties for fqn in tie if fqn in self.layouts)
 
     def checkpoint_around(self, fqn: str) -> str | None:
         """The module around this one that backward recomputes."""
@@ -182,6 +190,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
             if (around := next((name for name in ancestors(module.fqn) if name in checkpointed), None))
         },
         owners={fqn: tie[0] for tie in reversed(inventory.ties) for fqn in tie},
+        ties=next((op.ties for op in ops if isinstance(op, SplitPipeline)), ()),
         draws={fqn: op.draws for op in ops if isinstance(op, AttachDropout) for fqn in op.modules},
     )
 

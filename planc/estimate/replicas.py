@@ -24,8 +24,11 @@ def comparison(work: RankWork) -> Comparison | None:
 def _collectives(work: RankWork, op: CompareReplicas) -> Iterator[Collective]:
     """Digests along every mesh dim with copies, then whether any differ, over all ranks."""
     for mesh_dim in op.over:
+        size = work.graph.size(mesh_dim)
         copies = sum(_is_copied(layout, mesh_dim) for layout in work.layouts.values())
-        if copies and (size := work.graph.size(mesh_dim)) > 1:
+        if mesh_dim is MeshDim.PP:
+            size, copies = 2, len(work.tied_layouts)
+        if copies and size > 1:
             num_bytes = copies * _DIGEST_BYTES
             yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, op.name, 1, num_bytes)
     wide = tuple(mesh_dim for mesh_dim, size in work.graph.mesh if size > 1)

@@ -17,6 +17,8 @@ InfiniBand SHARP), an all-reduce sends its input once. A message to one rank can
 
 from __future__ import annotations
 
+from math import prod
+
 from planc.estimate.result import Collective, Kind
 from planc.record import record
 from planc.vocab import MeshDim
@@ -49,6 +51,13 @@ def members_in_node(
             offsets = [one for one in offsets if node is None or one < node]
         stride *= size
     return len(offsets)
+
+
+def members_of(one: Collective, mesh: tuple[tuple[MeshDim, int], ...], node: int | None) -> int:
+    """The ranks of a collective's group in the node of its first rank; a pipeline's two ends may be apart."""
+    found = members_in_node(mesh, one.over, node)
+    size = prod(size for mesh_dim, size in mesh if mesh_dim in one.over)
+    return found if one.group_size == size else one.group_size if found == size else 1
 
 
 def route(one: Collective, members: int) -> Route:

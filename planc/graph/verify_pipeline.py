@@ -11,12 +11,16 @@ from planc.graph.ops import (
     Accumulate,
     Backward,
     BuildOptimizer,
+    ClipGradients,
+    CompareReplicas,
     Evaluate,
     Forward,
     FullyShard,
     ReceiveHidden,
     SendHidden,
     SplitPipeline,
+    SumTies,
+    SyncGradients,
 )
 from planc.graph.violation import Violation
 from planc.pipelining.order_text import parse_order
@@ -30,6 +34,7 @@ def pipeline_violations(graph: Graph) -> Iterator[Violation]:
     wanted = int(graph.size(MeshDim.PP) > 1)
     if len(splits) != wanted:
         yield Violation("graph", f"needs pipeline.split {wanted} times and has it {len(splits)} times")
+    yield from _ties(graph, is_tied=any(op.ties for op in splits))
     for op in graph.step:
         if isinstance(op, Accumulate | Evaluate):
             yield from _messages(op, is_split=bool(wanted))
@@ -82,6 +87,7 @@ def _stages(graph: Graph, op: SplitPipeline) -> Iterator[Violation]:
     for index, stage in enumerate(op.stages):
         for name in stage:
             stages_of.setdefault(name, []).append(index)
+    yield from _tied_apart(stages_of, op)
     for other in graph.setup:
         if isinstance(other, BuildOptimizer):
             for name in (name for group in other.groups for name in group.parameters):
@@ -91,6 +97,31 @@ def _stages(graph: Graph, op: SplitPipeline) -> Iterator[Violation]:
             for group in other.groups:
                 if len({stage for name in group for stage in _holders(stages_of, name)}) > 1:
                     yield Violation(other.name, f"`{group[0]}` is in a unit with modules of other stages")
+
+
+def _ties(graph: Graph, *, is_tied: bool) -> Iterator[Violation]:
+    """Both copies of a weight get the same gradient, complete and before it is measured: otherwise they
+    would drift apart."""
+    found = [op for op in graph.step if isinstance(op, SyncGradients | SumTies | ClipGradients)]
+    sums = [op for op in found if isinstance(op, SumTies)]
+    if len(sums) != is_tied:
+        yield Violation("graph", f"needs grads.sum_ties {int(is_tied)} times and has it {len(sums)} times")
+    elif is_tied and [type(op) for op in found] != [SyncGradients, SumTies, ClipGradients]:
+        yield Violation("grads.sum_ties", "must follow grads.sync and precede grads.clip")
+    if any(op.over != (MeshDim.PP,) for op in sums):
+        yield Violation("grads.sum_ties", "sums over pp")
+    for op in graph.step:
+        if isinstance(op, CompareReplicas) and is_tied and MeshDim.PP not in op.over:
+            yield Violation(op.name, "does not compare the weights that two stages have")
+
+
+def _tied_apart(stages_of: Mapping[str, Sequence[int]], op: SplitPipeline) -> Iterator[Violation]:
+    """A tied weight is in the first stage by its first name, and in the last by all others."""
+    last = len(op.stages) - 1
+    for owner, *others in op.ties:
+        holders = {stage for name in others for stage in _holders(stages_of, name)}
+        if _holders(stages_of, owner) != [0] or last not in holders or not holders <= {0, last}:
+            yield Violation(op.name, f"`{owner}` is tied, but not between the first and the last stage")
 
 
 def _holders(stages_of: Mapping[str, Sequence[int]], name: str) -> list[int]:

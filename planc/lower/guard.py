@@ -7,8 +7,10 @@ from typing import assert_never
 
 from planc.graph.ops import CompareReplicas, GuardStep
 from planc.graph.ops.guard_step import NonfiniteGuard, SpikeGuard
+from planc.plan.bind import BoundPlan
 from planc.plan.guard import Nonfinite, SkipNonfinite, SkipSpike, Spike, StopAtNonfinite, StopAtSpike
 from planc.plan.spec import Plan
+from planc.plan.stages import ties_of_ends
 from planc.vocab import MeshDim
 
 
@@ -48,11 +50,12 @@ def _spike(action: Spike | None) -> SpikeGuard | None:
             assert_never(action)
 
 
-def compare_replicas(plan: Plan) -> Iterator[CompareReplicas]:
-    """One op, if the plan requests it."""
+def compare_replicas(bound: BoundPlan) -> Iterator[CompareReplicas]:
+    """One op, if the plan requests it. Stages of a pipeline have no copies but of tied weights."""
+    plan, is_tied = bound.plan, bool(ties_of_ends(bound))
     if plan.guard is not None and plan.guard.replicas_every is not None:
         yield CompareReplicas(
             every_steps=plan.guard.replicas_every,
-            over=tuple(mesh_dim for mesh_dim in MeshDim if mesh_dim is not MeshDim.PP),
+            over=tuple(mesh_dim for mesh_dim in MeshDim if is_tied or mesh_dim is not MeshDim.PP),
             span=plan.span("guard.replicas_every"),
         )

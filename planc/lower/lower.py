@@ -41,7 +41,7 @@ from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
 from planc.lower.saving import save_checkpoint, settle_save
-from planc.lower.stages import micro_orders, passed, split_pipeline, units_of_ends
+from planc.lower.stages import micro_orders, passed, split_pipeline, sum_ties, units_of_ends
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
@@ -208,6 +208,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
             span=plan.span("mesh.dp_replicate"),
         )
     yield SyncGradients(over=tp, span=plan.span("optimizer"))
+    yield from sum_ties(bound)
     clip = plan.optimizer.clip_grad_norm
     yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
     # Before the optimizer, so a NaN or inf loss changes no weight.
@@ -217,7 +218,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from guard_step(plan)
     yield StepOptimizer(span=plan.span("optimizer"))
     yield StepSchedule(span=plan.span("optimizer.schedule"))
-    yield from compare_replicas(plan)
+    yield from compare_replicas(bound)
     yield from _evaluations(bound)
     yield Log(every_steps=plan.train.log_every, span=plan.span("train.log_every"))
     yield from stop_profile(plan)

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from planc.graph.ops import Backward, Forward, ReceiveHidden, SendHidden, SplitPipeline
+from planc.graph.ops import Backward, Forward, ReceiveHidden, SendHidden, SplitPipeline, SumTies
 from planc.pipelining.order_text import order_text
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
-from planc.plan.stages import layers, orders, stages
+from planc.plan.stages import layers, orders, stages, ties_of_ends
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.styles.edges import SEQUENCE
-from planc.vocab import DType
+from planc.vocab import DType, MeshDim
 
 Run = TypeVar("Run", Forward, Backward)
 
@@ -33,8 +33,15 @@ def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
         shape=(plan.data.micro_batch, _local_length(bound), inventory.hidden_size),
         dtype=_dtype(bound),
         over=pipeline.on,
+        ties=ties_of_ends(bound),
         span=pipeline.span,
     )
+
+
+def sum_ties(bound: BoundPlan) -> Iterator[SumTies]:
+    """One op, if two stages have the same weight."""
+    if ties_of_ends(bound):
+        yield SumTies(over=(MeshDim.PP,), span=bound.plan.span("pipeline"))
 
 
 def micro_orders(bound: BoundPlan) -> tuple[str, ...]:

@@ -106,6 +106,24 @@ def stage_of(fqn: str, by_name: Mapping[str, int]) -> int | None:
     return None
 
 
+def ties_of_ends(bound: BoundPlan) -> tuple[tuple[str, ...], ...]:
+    """The tied parameters that the first and the last stage both have, and no other; none without pp.
+
+    The owner's name is in the first stage.
+    """
+    pipeline = bound.plan.pipeline
+    if pipeline is None or bound.plan.mesh.pp == 1:
+        return ()
+    found = stages(bound, pipeline)
+    by_name, ends = stage_by_name(found), {0, len(found) - 1}
+    return tuple(
+        tie
+        for tie in bound.inventory.ties
+        if (holders := [stage_of(name.rpartition(".")[0], by_name) for name in tie])[0] == 0
+        and set(holders) == ends
+    )
+
+
 def _with_outer(inventory: Inventory, by_stage: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     """The layers of each stage, with what precedes and follows all layers."""
     before, after = _outer(inventory, layers(inventory))

@@ -19,6 +19,7 @@ _PHASES: Mapping[type[Op], str] = {
     ops.Backward: BACKWARD,
     ops.SyncGradients: OPTIMIZER,
     ops.AllReduceGradients: BACKWARD,
+    ops.SumTies: OPTIMIZER,
     ops.ClipGradients: OPTIMIZER,
     ops.StepOptimizer: OPTIMIZER,
     ops.StepSchedule: OPTIMIZER,

@@ -26,7 +26,17 @@ def pipeline_text(pipeline: Pipeline) -> str:
     bubble = of_plan.bubble(pipeline)
     text = f"{pipeline.num_stages} stages on {pipeline.num_ranks} pp ranks, "
     text += f"{pipeline.num_micro_batches} micro batches, bubble {bubble.text}"
-    return f"{text}\n\n{stages}\n{chr(10).join(_drawn(pipeline, step))}\n"
+    return f"{text}\n\n{stages}\n{_ties(pipeline)}{chr(10).join(_drawn(pipeline, step))}\n"
+
+
+def _ties(pipeline: Pipeline) -> str:
+    """A line for each weight that two stages have, and an empty one."""
+    last = pipeline.num_stages - 1
+    lines = [
+        f"{' = '.join(tie)}: in stages 0 and {last}, which sum its gradients once a step\n"
+        for tie in pipeline.split.ties
+    ]
+    return "".join([*lines, "\n"]) if lines else ""
 
 
 def _stage_row(pipeline: Pipeline, step: Simulation, stage: int) -> tuple[str, ...]:
@@ -93,6 +103,7 @@ def pipeline_data(pipeline: Pipeline) -> dict[str, Any]:
         "bubble": of_plan.bubble(pipeline).value,
         "message_shape": list(pipeline.split.shape),
         "message_dtype": str(pipeline.split.dtype),
+        "ties": [list(tie) for tie in pipeline.split.ties],
         "stages": [
             {
                 "stage": stage,

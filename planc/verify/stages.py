@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from planc.graph.graph import Graph
-from planc.graph.ops import Accumulate, OpenData, ReceiveHidden, SendHidden, SplitPipeline
+from planc.graph.ops import Accumulate, OpenData, ReceiveHidden, SendHidden, SplitPipeline, SumTies
 from planc.graph.pipeline import pipeline_of
 from planc.pipelining.order_text import order_text
 from planc.plan.spec import PipelineSpec
@@ -72,7 +72,7 @@ def without_pipeline(graph: Graph) -> Graph:
     return replace(
         graph,
         setup=tuple(op for op in graph.setup if not isinstance(op, SplitPipeline)),
-        step=tuple(_without_messages(op) for op in graph.step),
+        step=tuple(_without_messages(op) for op in graph.step if not isinstance(op, SumTies)),
     )
 
 

@@ -159,6 +159,14 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "D05": Proof(How.CONSTRUCTION, (f"{_OWN}one_sequence_is_enough_for_any_number_of_ranks",)),
     "D09": Proof(How.CONSTRUCTION, (_PARITY,)),
+    "P06": Proof(
+        How.CONSTRUCTION,
+        (
+            "tests/dist/test_pipeline_ties.py::test_both_ends_train_one_weight",
+            "tests/graph/test_graph_verify_pipeline.py::"
+            "test_a_tied_weight_is_summed_once_over_its_two_stages[no sum]",
+        ),
+    ),
     "P07": Proof(
         How.CONSTRUCTION,
         (

@@ -126,8 +126,28 @@ def test_what_crosses_is_named(check: Check) -> None:
     finding = only(check(PLAN.replace("tiny-llama", "tiny-gemma3n")), "P325")
     assert "`model.embed_tokens_per_layer`" in finding.primary.text
     assert any("`model.layers.*.altup`" in note for note in finding.notes)
-    tied = only(check(PLAN.replace("tiny-llama", "tiny-llama-tied")), "P325")
-    assert tied.primary.text.endswith("are one parameter, in several stages")
+
+
+TIED = PLAN.replace("tiny-llama", "tiny-llama-tied")
+OWN_UNITS = """fsdp on dp_shard {
+  "model.layers.*" -> unit(reshard_after_forward = false)
+  "model.embed_tokens" -> unit(reshard_after_forward = false)
+  "lm_head" -> unit(reshard_after_forward = false)
+}
+"""
+
+
+def test_the_first_and_the_last_stage_may_share_a_weight(check: Check) -> None:
+    assert codes(check(TIED)) == []
+    assert codes(check(TIED, settings=("pipeline.schedule=interleaved(stages_per_rank=2)",))) == []
+
+
+def test_each_of_two_stages_shards_its_copy_in_its_own_unit(check: Check) -> None:
+    assert codes(check(TIED + OWN_UNITS, settings=("mesh.dp_shard=2",))) == []
+    one_rank = check(TIED + OWN_UNITS, settings=("mesh.dp_shard=2", "mesh.pp=1"))
+    assert "P503" in codes(one_rank)
+    interleaved = ("mesh.dp_shard=2", "mesh.pp=1", "pipeline.schedule=interleaved(stages_per_rank=2)")
+    assert "P503" in codes(check(TIED + OWN_UNITS, settings=interleaved))
 
 
 def test_a_recomputed_stack_is_refused(check: Check) -> None:

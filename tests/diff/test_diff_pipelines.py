@@ -55,6 +55,13 @@ def test_more_micro_batches_make_the_bubble_smaller(tmp_path: Path) -> None:
     assert ("gradient_accumulation", "4", "8") in changes(old, new, Group.BATCH)
 
 
+def test_a_tie_is_a_weight_in_two_stages(tmp_path: Path) -> None:
+    found = changes(
+        side(tmp_path, "old", pp=1, is_tied=True), side(tmp_path, "new", is_tied=True), Group.LAYOUT
+    )
+    assert ("weights in two stages", None, "model.embed_tokens.weight = lm_head.weight") in found
+
+
 def test_a_new_pipeline_is_added(tmp_path: Path) -> None:
     found = changes(side(tmp_path, "old", pp=1), side(tmp_path, "new"), Group.LAYOUT, Group.TIME)
     assert ("pipeline", None, "one_f_one_b, 2 stages") in found

@@ -20,7 +20,9 @@ from planc.estimate.expectation import step_expectation
 from planc.estimate.parts import Part, parts, stage_works
 from planc.estimate.rank_work import rank_work
 from planc.estimate.result import Estimate, Kind
+from planc.estimate.routes import members_of, route
 from planc.estimate.step_work import StepWork, step_work
+from planc.vocab import MeshDim
 from tests.pipelining.tiny import pipelined
 from tests.plans import checked
 
@@ -59,6 +61,34 @@ def test_ranks_have_the_model_together(tmp_path: Path, pp: int, schedule: str) -
         own = [one.memory.part(name).num_bytes for one in split.ranks]
         assert sum(own) == whole.memory.part(name).num_bytes
     assert split.flops == replace(whole.flops, world_size=pp)
+
+
+@pytest.mark.parametrize(("pp", "schedule"), [(2, "gpipe"), (4, "gpipe"), (2, SCHEDULES[2])])
+def test_both_ends_hold_a_tied_weight(tmp_path: Path, pp: int, schedule: str) -> None:
+    """And sum its gradient over the two of them, as large as it is."""
+    found = plan(tmp_path, pp=pp, schedule=schedule, is_tied=True)
+    assert found.inventory is not None and found.inventory.ties
+    table = found.inventory.vocab_size * found.inventory.hidden_size
+    ranks = estimate_of(found).ranks
+    assert sum(one.num_local_parameters for one in ranks) == found.inventory.num_parameters + table
+    sums = [[one for one in rank.collectives if one.cause == "grads.sum_ties"] for rank in ranks]
+    own = [(2, 1, 4 * table)]
+    assert [[(one.group_size, one.count, one.input_bytes) for one in rank] for rank in sums] == [
+        own,
+        *([] for _ in ranks[2:]),
+        own,
+    ]
+
+
+@pytest.mark.parametrize(("devices_per_node", "crosses"), [(2, True), (4, False)])
+def test_ends_in_two_nodes_send_through_the_network(
+    tmp_path: Path, devices_per_node: int, crosses: bool
+) -> None:
+    found = estimate_of(plan(tmp_path, pp=4, is_tied=True))
+    (one,) = (one for one in found.ranks[0].collectives if one.cause == "grads.sum_ties")
+    mesh = ((MeshDim.PP, 4), (MeshDim.TP, 1))
+    way = route(one, members_of(one, mesh, devices_per_node))
+    assert (way.nic_bytes, way.link_bytes) == ((one.sent_bytes, 0) if crosses else (0, one.sent_bytes))
 
 
 @pytest.mark.parametrize("more", ["", 'activation_checkpoint {\n  "model.layers.*" -> full\n}\n'])

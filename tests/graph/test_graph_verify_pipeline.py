@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.verify import verify
+from planc.vocab import MeshDim
+from tests.pipelining.tiny import pipelined
 from tests.plans import PLANS, checked
 
 Change = Callable[[Any], Any]
@@ -130,6 +133,47 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
 @pytest.mark.parametrize(("plant", "text"), PLANTED.values(), ids=PLANTED)
 def test_planted_violation_is_found(plant: Callable[[Graph], Graph], text: str) -> None:
     violations = verify(plant(_sound()))
+    assert any(text in str(violation) for violation in violations), violations
+
+
+def _tied(folder: Path) -> Graph:
+    graph = checked(pipelined(folder, is_tied=True, more="guard {\n  replicas_every = 1 step\n}\n")).graph
+    assert graph is not None and verify(graph) == ()
+    return graph
+
+
+def _ties(*ties: tuple[str, ...]) -> Callable[[Graph], Graph]:
+    return _edit(ops.SplitPipeline, lambda op: replace(op, ties=ties))
+
+
+def _last(graph: Graph) -> Graph:
+    """With the sum of ties after the norm."""
+    return replace(graph, step=tuple(sorted(graph.step, key=lambda op: isinstance(op, ops.SumTies))))
+
+
+APART = "is tied, but not between the first and the last stage"
+TIED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
+    "no sum": (_edit(ops.SumTies, lambda op: None), "needs grads.sum_ties 1 times and has it 0 times"),
+    "nothing to sum": (_ties(), "needs grads.sum_ties 0 times and has it 1 times"),
+    "summed after the norm": (_last, "must follow grads.sync and precede grads.clip"),
+    "summed over other ranks": (
+        _edit(ops.SumTies, lambda op: replace(op, over=(MeshDim.TP,))),
+        "grads.sum_ties: sums over pp",
+    ),
+    "not compared": (
+        _edit(ops.CompareReplicas, lambda op: replace(op, over=(MeshDim.TP,))),
+        "does not compare the weights that two stages have",
+    ),
+    "the head first": (_ties(("lm_head.weight", "model.embed_tokens.weight")), APART),
+    "one stage": (_ties(("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight")), APART),
+}
+
+
+@pytest.mark.parametrize(("plant", "text"), TIED.values(), ids=TIED)
+def test_a_tied_weight_is_summed_once_over_its_two_stages(
+    plant: Callable[[Graph], Graph], text: str, tmp_path: Path
+) -> None:
+    violations = verify(plant(_tied(tmp_path)))
     assert any(text in str(violation) for violation in violations), violations
 
 

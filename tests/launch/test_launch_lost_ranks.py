@@ -33,6 +33,16 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def staged(plan: Path) -> Path:
+    """The same on two stages of a pipeline."""
+    case = Case("PP2", "", {"pp": 2}, micro_batch=2)
+    path = plan.with_name("staged.plan")
+    text = plan_text(case, saves=True).replace("mesh {", f"mesh {{\n  timeout = {TIMEOUT_SECONDS} s", 1)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 def start(*command: str, variables: Mapping[str, str]) -> subprocess.Popen[str]:
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **variables}
@@ -135,4 +145,30 @@ def test_ranks_that_may_be_on_several_machines_meet_in_the_store(plan: Path, tmp
     with launched(plan, tmp_path, fault="linger 1 2 forward", launcher="srun") as rank_0:
         text, seconds = report(rank_0)
     assert "dp_shard 1) does not respond, in op `forward` at step 2" in text
+    assert seconds < IN_TIME_SECONDS
+
+
+@pytest.mark.parametrize("op", ["forward", "pipeline.receive"])
+def test_a_stopped_stage_is_named(op: str, staged: Path, tmp_path: Path) -> None:
+    with launched(staged, tmp_path, fault=f"stop 1 2 {op}", launcher="mpirun") as rank_0:
+        text, seconds = report(rank_0)
+    name = f"rank 1 ({socket.gethostname()}, pp 1)"
+    assert text.startswith(f"help: {name} is stopped (SIGSTOP or a debugger), in op `{op}` at step 2")
+    assert seconds < IN_TIME_SECONDS
+    assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
+
+
+def test_a_stage_that_ends_without_a_word_is_named(staged: Path, tmp_path: Path) -> None:
+    with launched(staged, tmp_path, fault="exit 1 2 backward", launcher="torchrun") as torchrun:
+        text, seconds = report(torchrun)
+    assert "pp 1) exited without an error message, in op `backward` at step 2" in text
+    assert seconds < IN_TIME_SECONDS
+    assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_busy_elsewhere_is_named(staged: Path, tmp_path: Path) -> None:
+    with launched(staged, tmp_path, fault="sleep 1 2 forward", launcher="mpirun") as rank_0:
+        text, seconds = report(rank_0)
+    assert "pp 1) is behind, in op `forward` at step 2" in text
     assert seconds < IN_TIME_SECONDS

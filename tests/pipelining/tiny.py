@@ -15,6 +15,7 @@ def pipelined(
     micro_batches: int = 4,
     rules: str = "",
     more: str = "",
+    is_tied: bool = False,
 ) -> Path:
     """A plan on `pp` ranks, or on one without a pipeline; 64 tokens a micro batch."""
     pipeline = f"pipeline on pp {{\n  schedule = {schedule}\n{rules}}}" if pp > 1 else ""
@@ -25,4 +26,6 @@ def pipelined(
         ('fsdp on dp_shard {\n  "model.layers.*" -> unit\n}\n', more),
         ("  steps = 10", f"  steps = 10\n  tokens_per_step = {64 * micro_batches}"),
     ]
+    if is_tied:
+        edits.append(("models/tiny-llama", "models/tiny-llama-tied"))
     return write_plan(folder, text=TINY, edits=edits)

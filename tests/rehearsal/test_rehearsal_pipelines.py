@@ -49,6 +49,7 @@ CASES = {
     "whole replicas": Case(
         "PP2·DP2", "", {"pp": 2, "dp_replicate": 2}, model="llama-deep", micro_batch=1, replicas="whole"
     ),
+    "tied": Case("PP2·DP2", "", {"pp": 2, "dp_shard": 2}, model="llama-tied", micro_batch=1),
 }
 
 
@@ -63,12 +64,12 @@ def graph_of(name: str, workspace: Path, *, tokens: str = "") -> Graph:
     return checked.graph
 
 
-@pytest.mark.parametrize("name", slow_except(CASES, "pp 4", "tp, interleaved"))
+@pytest.mark.parametrize("name", slow_except(CASES, "pp 4", "tp, interleaved", "tied"))
 def test_every_stage_is_rehearsed_and_the_fullest_sends_and_holds_what_is_estimated(
     name: str, workspace: Path, tmp_path: Path
 ) -> None:
     graph = graph_of(name, workspace)
-    inventory = load_inventory(workspace / "llama-deep", cache_dir=workspace).inventory
+    inventory = load_inventory(workspace / CASES[name].model, cache_dir=workspace).inventory
     predicted = estimate(graph, inventory)
     nowhere = SourceFile("parity.plan", "").start()
     deep = check_deep(graph, base=workspace, estimate=predicted, cache_dir=tmp_path, nowhere=nowhere)

@@ -42,6 +42,16 @@ def test_a_short_step_is_drawn_in_full(tmp_path: Path) -> None:
     )
 
 
+def test_a_weight_of_two_stages_is_named(tmp_path: Path) -> None:
+    path = pipelined(tmp_path, pp=4, is_tied=True)
+    assert (
+        "lm_head\n\n"
+        "model.embed_tokens.weight = lm_head.weight: in stages 0 and 3, which sum its gradients once a step\n"
+        "\nrank 0 "
+    ) in drawn(path)
+    assert pipeline_data(pipeline_in(path))["ties"] == [["model.embed_tokens.weight", "lm_head.weight"]]
+
+
 def test_a_long_step_is_cut_in_the_middle(tmp_path: Path) -> None:
     path = pipelined(tmp_path, pp=2, schedule="interleaved(stages_per_rank = 2)", micro_batches=4)
     *_, first, second, blank, cut, key = drawn(path).splitlines()

@@ -9,7 +9,7 @@ import pytest
 from planc.api import check_source
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import Accumulate, ClipGradients, ReceiveHidden, SendHidden, SplitPipeline
+from planc.graph.ops import Accumulate, ClipGradients, ReceiveHidden, SendHidden, SplitPipeline, SumTies
 from planc.plan.bind import BoundPlan
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.session import Session
@@ -86,6 +86,28 @@ def test_a_pipeline_computes_what_one_process_computes(plan: tuple[BoundPlan, Gr
     report = verify(*plan, base=PLANS)
     assert [verdict for verdict in report.verdicts if not verdict.ok] == []
     assert len(report.verdicts) == len(Item)
+
+
+def skips_a_tied_gradient(session: Session, op: Op, position: Position) -> None:
+    """The last stage's part of it."""
+    if isinstance(op, SumTies) and session.coordinate(MeshDim.PP) == 1:
+        gradient = session.model.get_parameter("lm_head.weight").grad
+        assert gradient is not None
+        gradient.zero_()
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_weight_of_two_stages_is_verified(is_wrong: bool) -> None:
+    found = check_source(SourceFile("x.plan", PLAN.replace("tiny-llama", "tiny-llama-tied")), base=PLANS)
+    assert found.bound is not None and found.graph is not None, found.diagnostics
+    fault = skips_a_tied_gradient if is_wrong else None
+    report = verify(found.bound, found.graph, base=PLANS, before_op=fault)
+    wrong = {verdict.item: verdict.detail for verdict in report.verdicts if not verdict.ok}
+    assert len(report.verdicts) == len(Item)
+    assert (Item.GRADIENTS in wrong) == is_wrong
+    assert bool(wrong) == is_wrong
+    if is_wrong:
+        assert wrong[Item.GRADIENTS].startswith("model.embed_tokens.weight")
 
 
 def test_a_wrong_gradient_of_the_last_stage_is_seen(plan: tuple[BoundPlan, Graph]) -> None:

@@ -8,6 +8,7 @@ from planc.checks.fsdp.fsdp_groups import group_by_module, owner
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.layouts.families import quoted
+from planc.plan.stages import ties_of_ends
 from planc.vocab import MeshDim
 
 CODE = Code("P503", "tied-parameters-apart", "tied parameters are in different FSDP units")
@@ -19,7 +20,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if fsdp is None or all(mesh.size(mesh_dim) == 1 for mesh_dim in (*fsdp.on, MeshDim.DP_REPLICATE)):
         return
     groups = group_by_module(subject.bound.units)
-    for tie in subject.inventory.ties:
+    # Each end of a pipeline shards a copy of its own.
+    copied = ties_of_ends(subject.bound)
+    for tie in (tie for tie in subject.inventory.ties if tie not in copied):
         modules = [name.rpartition(".")[0] for name in tie]
         owners = [owner(groups, fqn) for fqn in modules]
         if all(group == owners[0] for group in owners):

@@ -10,7 +10,7 @@ from planc.checks.pipeline.support import split_pipeline
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.families import families, quoted
-from planc.plan.stages import layers, stage_by_name, stage_of, stages
+from planc.plan.stages import layers, stage_by_name, stage_of, stages, ties_of_ends
 from planc.vocab import MeshDim
 
 CODE = Code("P325", "value-crosses-stages", "a stage needs more than the output of the stage before it")
@@ -39,8 +39,8 @@ def _found(subject: Subject, found: tuple[tuple[str, ...], ...]) -> Iterator[str
     by_name = stage_by_name(found)
     for tie in inventory.ties:
         holders = {stage_of(name.rpartition(".")[0], by_name) for name in tie}
-        if len(holders) > 1:
-            yield f"{_shown(tie)} are one parameter, in several stages"
+        if len(holders) > 1 and tie not in ties_of_ends(subject.bound):
+            yield f"{_shown(tie)} are one parameter, not of the first and the last stage alone"
 
 
 def _crossing(subject: Subject, found: tuple[tuple[str, ...], ...]) -> Iterator[str]:

@@ -42,6 +42,7 @@ from planc.graph.ops.start_profile import StartProfile
 from planc.graph.ops.step_optimizer import StepOptimizer
 from planc.graph.ops.step_schedule import StepSchedule
 from planc.graph.ops.stop_profile import StopProfile
+from planc.graph.ops.sum_ties import SumTies
 from planc.graph.ops.sync_gradients import SyncGradients
 
 OPS: tuple[type[Op], ...] = (
@@ -75,6 +76,7 @@ OPS: tuple[type[Op], ...] = (
     Backward,
     SyncGradients,
     AllReduceGradients,
+    SumTies,
     ClipGradients,
     ReduceMetrics,
     GuardStep,
@@ -133,5 +135,6 @@ __all__ = [
     "StepOptimizer",
     "StepSchedule",
     "StopProfile",
+    "SumTies",
     "SyncGradients",
 ]

@@ -25,6 +25,8 @@ class SplitPipeline(Op):
     dtype: DType
     """Of those hidden states, and of their gradients."""
     over: tuple[MeshDim, ...]
+    ties: tuple[tuple[str, ...], ...] = ()
+    """The names of each weight that the first and the last stage both have, the first stage's first."""
 
     @property
     def unstable(self) -> str:

@@ -7,10 +7,15 @@ from planc.vocab import MeshDim
 
 
 def groups_of(graph: Graph, *, rank: int) -> dict[tuple[int, ...], tuple[MeshDim, ...]]:
-    """The mesh dims of more than one rank that form each group that a rank can be in, by its ranks."""
+    """The mesh dims of more than one rank that form each group that a rank can be in, by its ranks.
+
+    The ends of a pipeline are a group of pp, too.
+    """
     sizes = {mesh_dim: size for mesh_dim, size in graph.mesh if size > 1}
     groups: dict[tuple[int, ...], tuple[MeshDim, ...]] = {(rank,): ()}
     stride = graph.world_size
+    ends: tuple[int, ...] = ()
+    """The ranks of a pipeline's first and last stage."""
     for mesh_dim, size in sizes.items():
         stride //= size
         place = rank // stride % size
@@ -19,4 +24,6 @@ def groups_of(graph: Graph, *, rank: int) -> dict[tuple[int, ...], tuple[MeshDim
             for ranks, over in groups.items()
         }
         groups |= longer
-    return groups
+        if mesh_dim is MeshDim.PP:
+            ends = (rank - stride * place, rank + stride * (size - 1 - place))
+    return {ends: (MeshDim.PP,), **groups} if rank in ends else groups

@@ -30,7 +30,7 @@ from planc.runtime.torch.backend import Handler, TorchBackend
 from planc.runtime.torch.checkpoint.planning import holdings_of
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
-from planc.runtime.torch.parallel.gradients import over_stages, scale, squared_norm
+from planc.runtime.torch.parallel.gradients import norm_of_step, scale
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.reporting import metrics as reporting
@@ -51,6 +51,7 @@ PURPOSES: Mapping[type[Op], str] = {
     ops.ComputeLoss: "logits and loss",
     ops.Backward: "gradients on their way",
     ops.SyncGradients: "gradients",
+    ops.SumTies: "gradients",
     ops.AllReduceGradients: "gradients",
     ops.StepOptimizer: "optimizer",
 }
@@ -295,9 +296,9 @@ def pass_over(session: Session, op: Op, position: Position) -> None:
 
 def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) -> None:
     """Measure and scale: only values decide whether a run's norm is over the limit."""
-    gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
-    over_stages(session, squared_norm(gradients, device=session.device))
+    norm_of_step(session)
     if op.max_norm is not None:
+        gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
         scale(gradients, factor=torch.tensor(0.5, dtype=torch.float64))
 
 

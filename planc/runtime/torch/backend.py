@@ -83,6 +83,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.ComputeLoss: steps.compute_loss,
     ops.Backward: steps.backward,
     ops.SyncGradients: gradients.sync_gradients,
+    ops.SumTies: gradients.sum_ties,
     ops.AllReduceGradients: replica_sums.all_reduce_gradients,
     ops.ClipGradients: gradients.clip_gradients,
     ops.GuardStep: guarding.guard_step,

@@ -52,6 +52,9 @@ local_block: Final[Any] = dtensor_utils.compute_local_shape_and_global_offset
 flatten_mesh: Final[Any] = DeviceMesh._flatten
 concatenate_meshes: Final[Any] = DeviceMesh._concatenate
 
+# The timeout of a mesh's groups: they take torch's own half an hour, not that of the process group.
+set_timeout: Final[Any] = c10d._set_pg_timeout
+
 # The contents of CUDA memory, with stack traces of allocations: for pytorch.org/memory_viz. Written, and
 # never read by planc.
 record_memory_history: Final[Any] = torch.cuda.memory._record_memory_history

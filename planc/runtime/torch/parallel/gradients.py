@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from planc.graph.ops import ClipGradients, SyncGradients
+from planc.graph.ops import ClipGradients, SumTies, SyncGradients
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.local_parts import layout_of, local_of
 from planc.runtime.torch.session import Session
@@ -80,10 +80,21 @@ def flattened(gradients: Iterable[Tensor]) -> tuple[Tensor, list[Tensor]]:
 
 
 @torch.no_grad()
+def sum_ties(session: Session, op: SumTies, position: Position) -> None:
+    """Sum the gradients of weights that both ends of a pipeline have; nothing on ranks between them."""
+    pipeline = session.pipeline
+    assert pipeline is not None, "pipeline.split ties them"
+    for name in pipeline.ties:
+        gradient = session.model.get_parameter(name).grad
+        assert gradient is not None, "both the embedding and the head have run"
+        dist.all_reduce(local_of(gradient), group=pipeline.ends)
+
+
+@torch.no_grad()
 def clip_gradients(session: Session, op: ClipGradients, position: Position) -> None:
     """Scale all gradients so their global norm is at most `max_norm`, unless it is not finite."""
     gradients = _gradients(session)
-    session.squared_norm = over_stages(session, squared_norm(gradients, device=session.device))
+    session.squared_norm = norm_of_step(session)
     if op.max_norm is not None:
         _clip(session, gradients, squared=session.squared_norm, max_norm=op.max_norm)
 
@@ -94,16 +105,21 @@ def measure_again(session: Session) -> float:
     All ranks have the same sum of squares, so all of them measure again.
     """
     gradients = _gradients(session)
-    squared = over_stages(session, squared_norm(gradients, device=session.device, dtype=torch.float64))
+    squared = norm_of_step(session, dtype=torch.float64)
     op = next(op for op in session.graph.step if isinstance(op, ClipGradients))
     if op.max_norm is not None:
         _clip(session, gradients, squared=squared, max_norm=op.max_norm)
     return norm_of(squared.item())
 
 
-def over_stages(session: Session, squared: Tensor) -> Tensor:
-    """The sum over the stages of a pipeline."""
-    return squared if session.pipeline is None else session.sum_over(squared, session.pipeline.op.over)
+def norm_of_step(session: Session, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """`squared_norm` of all gradients, of all stages of a pipeline: of tied weights, the first stage's."""
+    pipeline = session.pipeline
+    if pipeline is None:
+        return squared_norm(_gradients(session), device=session.device, dtype=dtype)
+    own = (one.grad for name, one in session.model.named_parameters() if name not in pipeline.copies)
+    squared = squared_norm([one for one in own if one is not None], device=session.device, dtype=dtype)
+    return session.sum_over(squared, pipeline.op.over)
 
 
 def _gradients(session: Session) -> list[Tensor]:

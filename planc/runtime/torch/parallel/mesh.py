@@ -25,7 +25,7 @@ from planc.runtime.ranks.rank_claims import Claim, await_host, await_keys, regis
 from planc.runtime.ranks.reads import Entry, deviation, deviation_of, digest, majority
 from planc.runtime.torch.agreement.agree import refusal
 from planc.runtime.torch.parallel.loopback import keep_gloo_inside, listener
-from planc.runtime.torch.private import concatenate_meshes, flatten_mesh
+from planc.runtime.torch.private import concatenate_meshes, flatten_mesh, set_timeout
 from planc.runtime.torch.session import Session
 from planc.tables import plural
 from planc.vocab import MeshDim
@@ -215,6 +215,14 @@ def init_mesh(session: Session, op: InitMesh, position: Position) -> None:
     names = tuple(mesh_dim.value for mesh_dim, _ in op.sizes)
     sizes = tuple(size for _, size in op.sizes)
     session._mesh = init_device_mesh(session.device.type, sizes, mesh_dim_names=names)
+    for name in names:
+        _limit(session, session._mesh[name])
+
+
+def _limit(session: Session, mesh: DeviceMesh) -> None:
+    """Let a mesh dim's collectives fail after the plan's timeout."""
+    if mesh.size() > 1:
+        set_timeout(timedelta(seconds=session.graph.init_mesh.timeout_seconds), mesh.get_group())
 
 
 def fsdp_mesh(
@@ -225,6 +233,7 @@ def fsdp_mesh(
     shard: DeviceMesh = (
         session.mesh[names] if len(names) == 1 else flatten_mesh(session.mesh[names], "_".join(names))
     )
+    _limit(session, shard)
     replicate = [session.submesh(mesh_dim) for mesh_dim in replicate_over]
     meshes: DeviceMesh = concatenate_meshes([*replicate, shard]) if replicate else shard
     return meshes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ from torch.distributed import ProcessGroup
 from planc.graph.ops import Accumulate, SplitPipeline
 from planc.pipelining.order_text import parse_order
 from planc.pipelining.orders import Action, rank_of
+from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.attention.documents import Batch
 from planc.runtime.torch.dropout.positions import Places, Tokens
+from planc.runtime.torch.parallel.ties import tied_parameters
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.vocab import MeshDim
 
@@ -47,6 +50,8 @@ class Pipeline:
     rank: int
     activations: ProcessGroup
     gradients: ProcessGroup
+    ends: ProcessGroup | None = None
+    """The ranks of the first and the last stage, if they share weights and this is one of them."""
     now: Hidden = field(default_factory=lambda: Hidden(0))
     """Of the forward or backward under way."""
     in_flight: dict[tuple[int, int], tuple[Hidden, Tensor | None]] = field(default_factory=dict)
@@ -55,11 +60,22 @@ class Pipeline:
     """Of what the backward under way has sent."""
     sends: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
     """Under way: a tensor must outlive its send."""
+    copies: dict[str, str] = field(default_factory=dict)
+    """The tied weights of this rank whose first name is in another rank's stage: by that name, their own.
+    Here too they go by the first, under a stand-in, once they have memory: see `hold_copies`."""
     _stages: dict[str, int] = field(init=False)
     """By module."""
 
     def __post_init__(self) -> None:
         self._stages = {name: stage for stage, names in enumerate(self.op.stages) for name in names}
+        for first, *others in self.op.ties:
+            if not self.has(first) and (own := [name for name in others if self.has(name)]):
+                self.copies[first] = own[0]
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        """The first names of the weights that this rank shares with that of the other end."""
+        return tuple(first for first, *_ in self.op.ties if self.has(first))
 
     @property
     def num_stages(self) -> int:
@@ -71,7 +87,13 @@ class Pipeline:
         return range(self.rank, self.num_stages, self.num_ranks)
 
     def stage_of(self, name: str) -> int | None:
-        """The stage that has a module or parameter; None for what every stage has, as the whole model."""
+        """The stage that has a module or parameter; None for what every stage has, as the whole model.
+
+        Of a tied weight it is this rank's stage, if it has one.
+        """
+        return self._stage_of(self.copies.get(name, name))
+
+    def _stage_of(self, name: str) -> int | None:
         while name and name not in self._stages:
             name = name.rpartition(".")[0]
         return self._stages.get(name)
@@ -82,8 +104,11 @@ class Pipeline:
         return stage is None or stage in self.own
 
     def rank_of(self, name: str) -> int | None:
-        """The pp rank that has a module or parameter; None for what every one has."""
-        stage = self.stage_of(name)
+        """The pp rank that has a module or parameter; None for what every one has.
+
+        Of a tied weight it is the first stage's.
+        """
+        stage = self._stage_of(name)
         return None if stage is None else owner(self, stage)
 
     def is_last(self, stage: int) -> bool:
@@ -113,6 +138,10 @@ class PassOn(nn.Module):
 class NoLogits(nn.Module):
     """In the place of another stage's head: logits of no vocabulary."""
 
+    def __init__(self, op: SplitPipeline, device: torch.device) -> None:
+        super().__init__()
+        self.weight = _no_weight(op, device)
+
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden[..., :0]
 
@@ -120,13 +149,19 @@ class NoLogits(nn.Module):
 class NoEmbedding(nn.Module):
     """In the place of another stage's embedding: zeros, which the stage's first layer never sees."""
 
-    def __init__(self, op: SplitPipeline) -> None:
+    def __init__(self, op: SplitPipeline, device: torch.device) -> None:
         super().__init__()
         self.op = op
+        self.weight = _no_weight(op, device)
 
     def forward(self, ids: Tensor, *_: Any, **__: Any) -> Tensor:
         zero = torch.zeros((), dtype=TORCH_DTYPES[self.op.dtype], device=ids.device)
         return zero.expand(self.op.shape)
+
+
+def _no_weight(op: SplitPipeline, device: torch.device) -> Tensor:
+    """For the code of models that asks a weight for its dtype or device."""
+    return torch.empty(0, dtype=TORCH_DTYPES[op.dtype], device=device)
 
 
 class Entrance(nn.Module):
@@ -157,24 +192,45 @@ class Exit(nn.Module):
 def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> None:
     """Replace the modules of other ranks' stages, so their parameters never exist on this rank."""
     (pp,) = op.over
-    mesh = session.submesh(pp)
+    columns = _columns(session, pp)
+    # The mesh's own group waits for half an hour, whatever the plan says.
+    timeout = timedelta(seconds=session.graph.init_mesh.timeout_seconds)
+    activations, gradients = (_group(columns, timeout=timeout) for _ in range(2))
+    assert activations is not None and gradients is not None, "every rank is in a column"
     pipeline = session.pipeline = Pipeline(
         op=op,
         num_ranks=session.graph.size(pp),
-        rank=mesh.get_local_rank(),
-        activations=mesh.get_group(),
-        gradients=_second_group(session, pp),
+        rank=session.coordinate(pp),
+        activations=activations,
+        gradients=gradients,
+        ends=_group([[one[0], one[-1]] for one in columns], timeout=timeout) if op.ties else None,
     )
-    _Stages(session.model, pipeline)
+    _refuse_other_ties(session.model, pipeline)
+    _Stages(session.model, pipeline, session.device)
 
 
-def _second_group(session: Session, pp: MeshDim) -> ProcessGroup:
-    """Another group of this rank's pp neighbors; every rank makes those of all."""
+def _refuse_other_ties(model: nn.Module, pipeline: Pipeline) -> None:
+    """RunError if stages share a weight that the graph does not know of: its copies would drift apart."""
+    for tie in tied_parameters(model):
+        if len({pipeline.stage_of(name) for name in tie}) > 1 and tie not in pipeline.op.ties:
+            raise RunError(
+                f"{' and '.join(tie)} are one parameter, in several stages, and not in this graph",
+                help="compile the plan again with this version of transformers",
+                span=pipeline.op.span,
+            )
+
+
+def _columns(session: Session, pp: MeshDim) -> list[list[int]]:
+    """The ranks of each place along the other mesh dims, first stage first."""
     columns = session.mesh.mesh.movedim(list(session.mesh.mesh_dim_names or ()).index(pp.value), -1)
-    ranks: list[list[int]] = columns.reshape(-1, columns.shape[-1]).tolist()
-    found, _ = dist.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
-    assert isinstance(found, ProcessGroup), "every rank is in one of them"
+    found: list[list[int]] = columns.reshape(-1, columns.shape[-1]).tolist()
     return found
+
+
+def _group(ranks: list[list[int]], *, timeout: timedelta) -> ProcessGroup | None:
+    """A new group of these ranks with this one, if there is one; every rank makes all of them."""
+    found, _ = dist.new_subgroups_by_enumeration(ranks, timeout=timeout)  # type: ignore[no-untyped-call]
+    return found if isinstance(found, ProcessGroup) else None
 
 
 class _Stages:
@@ -184,11 +240,11 @@ class _Stages:
     know of stages. FSDP's own hooks of the model run outside of these.
     """
 
-    def __init__(self, model: nn.Module, pipeline: Pipeline) -> None:
+    def __init__(self, model: nn.Module, pipeline: Pipeline, device: torch.device) -> None:
         self._pipeline = pipeline
         names = [*chain(*pipeline.op.stages)]
         self._places = {name: _place(model, name) for name in names}
-        pass_on = _stand_ins(pipeline, names)
+        pass_on = _stand_ins(pipeline, names, device)
         for name in names:
             if not pipeline.has(name):
                 self._put(name, pass_on[name])
@@ -225,13 +281,30 @@ def _place(model: nn.Module, name: str) -> tuple[dict[str, nn.Module | None], st
     return model.get_submodule(parent)._modules, child
 
 
-def _stand_ins(pipeline: Pipeline, names: Sequence[str]) -> Mapping[str, nn.Module]:
+def _stand_ins(pipeline: Pipeline, names: Sequence[str], device: torch.device) -> Mapping[str, nn.Module]:
     """By module: what takes its place in the other stages."""
     op = pipeline.op
     pass_on = PassOn()
     outside = [name for name in op.stages[0] if not name.startswith(f"{op.blocks}.")]
-    embeddings = dict.fromkeys(outside, NoEmbedding(op))
-    return {**dict.fromkeys(names, pass_on), **embeddings, op.head: NoLogits()}
+    # Each its own: one may hold a tied weight.
+    embeddings = {name: NoEmbedding(op, device) for name in outside}
+    return {**dict.fromkeys(names, pass_on), **embeddings, op.head: NoLogits(op, device)}
+
+
+def hold_copies(model: nn.Module, pipeline: Pipeline) -> None:
+    """Give the stand-ins of another stage's modules the tied weights of this one.
+
+    So a weight has one name on all ranks, by which it is drawn, loaded, trained and saved. FSDP has sharded
+    it by then: it must not find it in two units.
+    """
+    for first, own in pipeline.copies.items():
+        module = model
+        *path, name = first.split(".")
+        for part in path:
+            if part not in module._modules:
+                module.add_module(part, nn.Module())
+            module = module.get_submodule(part)
+        setattr(module, name, model.get_parameter(own))
 
 
 def _edges(pipeline: Pipeline, stage: int, layers: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:

@@ -130,7 +130,7 @@ def begin_sums(session: Session, position: Position) -> None:
     if op is None:
         return
     if session.replica_sums is None:
-        parameters = {name: one for name, one in session.model.named_parameters() if one.requires_grad}
+        parameters = {name: one for name, one in _own_parameters(session).items() if one.requires_grad}
         sizes = ((name, one.dtype, one.nbytes) for name, one in parameters.items())
         session.replica_sums = ReplicaSums(
             ({name: parameters[name] for name in names} for names in op.messages(sizes)),
@@ -139,10 +139,23 @@ def begin_sums(session: Session, position: Position) -> None:
     pipeline = session.pipeline
     computed = (
         name
-        for name, _ in session.model.named_parameters()
+        for name in _own_parameters(session)
         if pipeline is None or pipeline.stage_of(name) == position.stage
     )
     session.replica_sums.begin(computed, is_last=position.is_last_micro_step)
+
+
+def _own_parameters(session: Session) -> dict[str, nn.Parameter]:
+    """The model's parameters by the names and in the order of this rank's modules.
+
+    So a tied weight of a pipeline's last stage is where its head is.
+    """
+    copies = session.pipeline.copies if session.pipeline is not None else {}
+    names: dict[nn.Parameter, str] = {}
+    for name, parameter in session.model.named_parameters(remove_duplicate=False):
+        if name not in copies:
+            names.setdefault(parameter, name)
+    return {name: parameter for parameter, name in names.items()}
 
 
 def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Position) -> None:

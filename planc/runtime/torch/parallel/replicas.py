@@ -51,12 +51,14 @@ def replicated(session: Session, *, over: Sequence[MeshDim]) -> dict[str, Tensor
     return {
         name: parameter
         for name, parameter in session.model.named_parameters()
-        if any(_is_replicated(parameter, mesh_dim) for mesh_dim in over)
+        if any(_is_replicated(session, name, parameter, mesh_dim) for mesh_dim in over)
     }
 
 
-def _is_replicated(parameter: Tensor, mesh_dim: MeshDim) -> bool:
-    """Whether the ranks along a mesh dim all hold the same part."""
+def _is_replicated(session: Session, name: str, parameter: Tensor, mesh_dim: MeshDim) -> bool:
+    """Whether the ranks along a mesh dim all hold the same part; of pp, those at both ends."""
+    if mesh_dim is MeshDim.PP:
+        return session.pipeline is not None and name in session.pipeline.ties
     if not isinstance(parameter, DTensor):
         return True
     names = parameter.device_mesh.mesh_dim_names or ()
@@ -91,13 +93,17 @@ def _differing(session: Session, digests: Mapping[str, Tensor], *, over: Sequenc
     found: dict[str, None] = {}
     parameters = dict(session.model.named_parameters())
     for mesh_dim in over:
-        names = [name for name in digests if _is_replicated(parameters[name], mesh_dim)]
+        names = [name for name in digests if _is_replicated(session, name, parameters[name], mesh_dim)]
         if not names or session.graph.size(mesh_dim) == 1:
             continue
         own = torch.stack([digests[name] for name in names]).to(session.device)
         # The complement reverses the order and never overflows, so one reduction gives both extremes.
         ends = torch.cat((own, ~own))
-        dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=session.submesh(mesh_dim).get_group())
+        group = session.submesh(mesh_dim).get_group()
+        if mesh_dim is MeshDim.PP:
+            assert session.pipeline is not None and session.pipeline.ends is not None, "it has a tied weight"
+            group = session.pipeline.ends
+        dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)
         highest, lowest = ends[: len(names)], ~ends[len(names) :]
         is_other = (highest != lowest).tolist()
         found.update((name, None) for name, differs in zip(names, is_other, strict=True) if differs)

@@ -21,6 +21,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.blocks import Slices, blocks
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
+from planc.runtime.torch.parallel.pipeline import hold_copies
 from planc.runtime.torch.parallel.ties import tie, tied_parameters
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.build import STALE
@@ -42,6 +43,8 @@ def materialize_weights(session: Session, op: MaterialiseWeights, position: Posi
         move_buffers(session.model, device=session.device)
     # to_empty allocates for each module separately, so tied parameters would get several copies.
     tie(session.model, ties)
+    if session.pipeline is not None:
+        hold_copies(session.model, session.pipeline)
     held = parameters_per_rank(sum(local_of(parameter).numel() for parameter in session.model.parameters()))
     session.observer.noted(f"rank 0 holds {held.text}")
 
@@ -133,7 +136,7 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     _require_kept(session, pristine)
     stored = stored_views(folder, reads=session.reads)
     conversion = to_model(pristine, stored)
-    aliases = {alias: owner for owner, *rest in tied_parameters(session.model) for alias in rest}
+    aliases = {alias: owner for owner, *rest in tied_parameters(pristine) for alias in rest}
     _refuse_misfit(folder, pristine, aliases=aliases, conversion=conversion, stored=stored)
     parameters, buffers = dict(session.model.named_parameters()), dict(session.model.named_buffers())
 
