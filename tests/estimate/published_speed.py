@@ -29,7 +29,7 @@ from planc.devices.hardware import DEVICES
 from planc.estimate.bound import step_bound
 from planc.estimate.efficiency import Efficiencies, efficiencies_of
 from planc.estimate.estimate import estimate
-from planc.estimate.expectation import expected_seconds, step_expectation
+from planc.estimate.expectation import expected_step, step_expectation
 from planc.estimate.step_work import StepWork, step_work
 from planc.lower import draft_graph
 from planc.plan.bind import bind
@@ -265,7 +265,7 @@ def fit(chosen: Iterable[Row]) -> Fit:
                 log(
                     step.tokens
                     / step.world_size
-                    / expected_seconds(step, DEVICES[row["device"]], one.of(row["device"]))
+                    / expected_step(step, DEVICES[row["device"]], one.of(row["device"])).step_seconds
                     / float(row["tokens_per_second"])
                 )
             )

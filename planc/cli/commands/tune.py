@@ -30,8 +30,9 @@ from planc.user_dirs import cache_dir
 DESCRIPTION = """\
 Search the plans of a model for a number of devices, and print the ten that are expected to be fastest.
 
-The search chooses the mesh (dp_replicate, dp_shard, cp, tp), the micro batch, recomputation, whether FSDP
-reshards, sequence parallelism, how attention is computed over cp, and whether the loss is computed in chunks.
+The search chooses the mesh (pp, dp_replicate, dp_shard, cp, tp), a pipeline's schedule, the micro batch,
+recomputation, whether FSDP reshards, sequence parallelism, how attention is computed over cp, and whether the
+loss is computed in chunks.
 All else stays as the plan has it: model, data, optimizer, tokens per step, compile, tensor-parallel rules if
 it has any, and `expect`. A plan counts only if its peak is at most 90 % of the device's memory, and if it
 passes `planc check`. Speeds are those of `planc estimate`: an expectation with its interval, and a bound.
