@@ -69,6 +69,8 @@ class Search:
     node: int
     num_devices: int
     num_wanted: int = 10
+    margin: float = 1 - FITS
+    """The share of the device's memory that plans leave free: the allocator does not hold all of the rest."""
     notes: dict[Mesh, str] = field(default_factory=dict)
     """Why a mesh is not among the best."""
     refused_rules: dict[str, str] = field(default_factory=dict)
@@ -83,8 +85,8 @@ class Search:
 
     @property
     def limit(self) -> float:
-        """Bytes that a plan may reserve: the margin is for what the allocator does not hold."""
-        return FITS * self.device.memory_bytes
+        """Bytes that a plan may reserve."""
+        return (1 - self.margin) * self.device.memory_bytes
 
     def proposals(self) -> tuple[Proposal, ...]:
         """The best plans, each sound, the fastest first."""

@@ -6,7 +6,7 @@ the memory of the published device. One that planc estimates not to fit has no p
     of plans     among all scored plans: one more than those that are expected to be faster
     no pp        among those without a pipeline: the runs had none, and llm-foundry has none to choose. Of
                  pipelines, the search scores only those that may be among the fastest
-    by > 3 %     likewise, without those that are expected to be faster by less than `CLOSE`, which is the
+    by > 3 %     of the same, without those that are expected to be faster by less than `CLOSE`, which is the
                  least difference that the scores of estimates count as one
     of meshes    among meshes without pp, each with its fastest plan; the run's has the run's own settings
 
