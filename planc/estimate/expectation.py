@@ -139,9 +139,9 @@ def step_expectation(
     )
 
 
-def expected_seconds(step: StepWork, device: Device, known: Efficiencies) -> float:
-    """The expectation with other efficiencies than the device's, for a fit."""
-    return _expected(step, _Machine(device, device.devices_per_node, _values(known))).step_seconds
+def expected_step(step: StepWork, device: Device, known: Efficiencies) -> StepExpectation:
+    """The expectation with these efficiencies, without its interval: for a search, or a fit."""
+    return _expected(step, _Machine(device, device.devices_per_node, _values(known)))
 
 
 def _values(known: Efficiencies) -> dict[str, float]:

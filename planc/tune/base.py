@@ -12,9 +12,10 @@ from planc.plan.spec import Expectation, Plan
 from planc.record import record
 from planc.show.resolved import resolved_text
 from planc.tune.choice import Choice, Recompute, Rules
+from planc.vocab import DType
 
 _BLOCK = re.compile(r"^(\w+)[^\n]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
-_CHOSEN = ("mesh", "tensor_parallel", "fsdp", "context_parallel", "activation_checkpoint")
+_CHOSEN = ("mesh", "pipeline", "tensor_parallel", "fsdp", "context_parallel", "activation_checkpoint")
 """Blocks that the search replaces."""
 ROTATIONS = ("allgather", "ring", "ulysses")
 
@@ -31,6 +32,8 @@ class Base:
     expectations: tuple[Expectation, ...]
     dtypes: str
     """The dtypes of FSDP as the plan has them; empty for those of the model."""
+    gradient_bytes: int
+    """Of a gradient's element that FSDP reduces."""
     blocks: tuple[str, ...]
     """The module lists whose members repeat."""
     sequence_length: int
@@ -41,7 +44,7 @@ class Base:
 
 
 def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
-    """What a plan fixes: everything but its mesh, FSDP, context parallelism, recomputation, micro batch.
+    """What a plan fixes: everything but its mesh, pipeline, FSDP, cp, recomputation, micro batch.
 
     Tensor-parallel rules that it has stay, where a choice has a tp of more than one rank.
     """
@@ -56,6 +59,7 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         plain.get("tensor_parallel", ""),
         plan.expectations,
         _dtypes(plan),
+        _reduce_dtype(plan).size_bytes,
         bound.inventory.blocks,
         plan.data.sequence_length,
         tokens or tokens_per_step(plan),
@@ -68,6 +72,12 @@ def _dtypes(plan: Plan) -> str:
     fsdp = plan.fsdp
     named = (("param_dtype", fsdp.param_dtype), ("reduce_dtype", fsdp.reduce_dtype)) if fsdp else ()
     return "".join(f"  {name} = {dtype}\n" for name, dtype in named if dtype is not None)
+
+
+def _reduce_dtype(plan: Plan) -> DType:
+    fsdp = plan.fsdp
+    found = (fsdp.reduce_dtype or fsdp.param_dtype) if fsdp is not None else None
+    return found or plan.model.dtype
 
 
 def layers_of(inventory: Inventory) -> tuple[str, ...]:
@@ -92,6 +102,8 @@ def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
     kept = dict(base.kept)
     yield kept.pop("model")
     yield f"mesh {{\n{sizes}  devices_per_node = {node}\n}}\n"
+    if choice.schedule:
+        yield f"pipeline on pp {{\n  schedule = {choice.schedule}\n}}\n"
     if mesh.rules is Rules.GIVEN:
         yield base.given_rules
     elif mesh.tp > 1 and rules:

@@ -36,16 +36,18 @@ class Mesh:
     cp: int
     tp: int
     rules: Rules
+    pp: int = 1
 
     @property
     def num_shards(self) -> int:
         """The ranks that share one copy of the parameters."""
-        return self.dp_shard * self.cp * self.tp
+        return self.pp * self.dp_shard * self.cp * self.tp
 
     @property
     def sizes(self) -> tuple[tuple[MeshDim, int], ...]:
         """Of every dim with more than one rank."""
         named = (
+            (MeshDim.PP, self.pp),
             (MeshDim.DP_REPLICATE, self.dp_replicate),
             (MeshDim.DP_SHARD, self.dp_shard),
             (MeshDim.CP, self.cp),
@@ -70,6 +72,16 @@ class Choice:
     """How context parallelism computes attention; empty without it."""
     in_chunks: bool = False
     """Whether the loss is computed in chunks that planc chooses, where the plan has none."""
+    stages_per_rank: int = 1
+    """Of a pipeline: with one its schedule is `one_f_one_b`, with more `interleaved`."""
+
+    @property
+    def schedule(self) -> str:
+        """The pipeline's, as a plan writes it; empty without a pipeline."""
+        if self.mesh.pp == 1:
+            return ""
+        stages = self.stages_per_rank
+        return f"interleaved(stages_per_rank = {stages})" if stages > 1 else "one_f_one_b"
 
     @property
     def text(self) -> str:
@@ -77,7 +89,7 @@ class Choice:
         parts = [f"micro_batch {self.micro_batch}", f"recompute {self.recompute}"]
         parts += [] if self.reshard else ["no reshard"]
         parts += ["loss in chunks"] if self.in_chunks else []
-        return ", ".join((*parts, *filter(None, (self.rotate, str(self.mesh.rules)))))
+        return ", ".join((*parts, *filter(None, (self.schedule, self.rotate, str(self.mesh.rules)))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,8 @@ class Space:
     rules: dict[int, tuple[Rules, ...]]
     """By the size of tp."""
     rotations: tuple[str, ...]
+    is_stage: bool = False
+    """Whether the devices have a stage of a pipeline, which may be whole on each."""
 
     def meshes(self) -> Iterator[Mesh]:
         """Every mesh whose batch closes, with the first of its rules."""
@@ -99,7 +113,7 @@ class Space:
                 ranks = self.num_devices // tp // cp
                 for dp_shard in _divisors(ranks):
                     mesh = Mesh(ranks // dp_shard, dp_shard, cp, tp, rules[0])
-                    is_sharded = dp_shard * cp > 1 or self.num_devices == 1
+                    is_sharded = dp_shard * cp > 1 or self.num_devices == 1 or self.is_stage
                     if is_sharded and self.micro_batches(mesh):
                         yield mesh
 

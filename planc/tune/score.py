@@ -7,18 +7,20 @@ are estimated as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass, field, fields, replace
 
 from planc.devices.hardware import Device
 from planc.estimate.bound import step_bound
 from planc.estimate.efficiency import efficiencies_of
 from planc.estimate.estimate import estimate
-from planc.estimate.expectation import expected_seconds
+from planc.estimate.expectation import expected_step
 from planc.estimate.step_work import step_work
 from planc.inventory.schema import Inventory
 from planc.lower import draft_graph
 from planc.plan.auto import own_rules
 from planc.plan.bind import BoundPlan, bind
+from planc.plan.pipeline_schedule import Interleaved, OneFOneB
 from planc.plan.resolve import resolve
 from planc.record import record
 from planc.solve.stand_in import num_kinds, stand_in
@@ -26,6 +28,10 @@ from planc.source import SourceFile
 from planc.syntax.parse import parse
 from planc.tune.base import Base, layers_of
 from planc.tune.choice import Choice, Recompute
+from planc.vocab import MeshDim
+
+STATE_BYTES = 12
+"""The least of a parameter in AdamW: itself and two moments in float32."""
 
 
 @record
@@ -33,8 +39,22 @@ class Score:
     """Bytes at the peak, expected seconds of a step, and the least that any run takes."""
 
     peak_bytes: float
+    kept_bytes: float
+    """Of the peak, activations of one micro batch; in a pipeline, of those in flight."""
     seconds: float
     least_seconds: float
+    outside_seconds: float
+    """Of the expected seconds, those after all forwards and backwards."""
+    layers_bytes: float
+    """Of the peak, what grows with layers; 0 where it is not known, since layers differ."""
+
+
+@record
+class Scored:
+    """A choice with its score; it fits."""
+
+    choice: Choice
+    score: Score
 
 
 @record
@@ -54,16 +74,18 @@ class Scorer:
     device: Device
     node: int
     _depths: tuple[_Depth, ...] = ()
+    _whole: tuple[_Depth, ...] = ()
     _bound: dict[object, tuple[BoundPlan, ...]] = field(default_factory=dict)
     num_scored: int = 0
 
     def __post_init__(self) -> None:
-        given = any(character.isdigit() for character in self.base.given_rules)
-        if num_kinds(self.inventory) == 1 and not given:
+        patterns = "".join(re.findall(r'"[^"]*" ->', self.base.given_rules))
+        if num_kinds(self.inventory) == 1 and not re.search(r"\d", patterns):
             found = tuple(stand_in(self.inventory, num_alike=number) for number in (2, 3))
             self._depths = tuple(_Depth(one, len(layers_of(one))) for one in found)
+        self._whole = (_Depth(self.inventory, len(layers_of(self.inventory))),)
         if len({one.num_layers for one in self._depths}) < 2:
-            self._depths = (_Depth(self.inventory, len(layers_of(self.inventory))),)
+            self._depths = self._whole
 
     def score(self, choice: Choice, text: str) -> Score:
         """The choice's figures; the text is its plan, or that of another mesh with the same dims."""
@@ -77,12 +99,9 @@ class Scorer:
         def extended(few: float, more: float) -> float:
             return few + factor * (more - few)
 
-        few, more = found
-        return Score(
-            extended(few.peak_bytes, more.peak_bytes),
-            extended(few.seconds, more.seconds),
-            extended(few.least_seconds, more.least_seconds),
-        )
+        score = Score(*(extended(*(getattr(one, figure.name) for one in found)) for figure in fields(Score)))
+        each = (found[1].peak_bytes - found[0].peak_bytes) / (second.num_layers - first.num_layers)
+        return replace(score, layers_bytes=each * len(layers_of(self.inventory)))
 
     def _score(self, bound: BoundPlan, choice: Choice) -> Score:
         varied = _varied(bound, choice)
@@ -92,13 +111,22 @@ class Scorer:
         device = replace(self.device, devices_per_node=self.node)
         least = step_bound(step, device)
         assert least is not None, "the search requires a device with peaks"
-        seconds = expected_seconds(step, device, efficiencies_of(device.name))
-        return Score(found.memory.peak.num_bytes, seconds, least.step_seconds)
+        expected = expected_step(step, device, efficiencies_of(device.name))
+        kept = next(one.num_bytes for one in found.memory.parts if one.name == "activations")
+        outside = expected.replicas_seconds + expected.optimizer_seconds
+        return Score(
+            peak_bytes=found.memory.peak.num_bytes,
+            kept_bytes=kept,
+            seconds=expected.step_seconds,
+            least_seconds=least.step_seconds,
+            outside_seconds=outside,
+            layers_bytes=0.0,
+        )
 
     def _plans(self, choice: Choice, text: str) -> tuple[BoundPlan, ...]:
         """The choice's plan for every depth; sizes are put in later."""
         mesh = choice.mesh
-        key = mesh.rules, mesh.tp, mesh.cp > 1, mesh.dp_replicate > 1, choice.rotate
+        key = mesh.rules, mesh.tp, mesh.cp > 1, mesh.dp_replicate > 1, choice.rotate, mesh.pp > 1
         if key not in self._bound:
             file, problems = parse(SourceFile(self.base.name, text))
             assert file is not None, problems
@@ -108,13 +136,15 @@ class Scorer:
             plan = replace(plan, expectations=())
             # The search writes the rules that planc finds; `auto` here means the model's own.
             auto = own_rules(self.inventory)
-            self._bound[key] = tuple(bind(plan, one.inventory, auto) for one in self._depths)
+            # Stages differ, and how many layers each has is not a matter of two depths.
+            depths = self._depths if mesh.pp == 1 else self._whole
+            self._bound[key] = tuple(bind(plan, one.inventory, auto) for one in depths)
         return self._bound[key]
 
 
 def _varied(bound: BoundPlan, choice: Choice) -> BoundPlan:
     plan, mesh = bound.plan, choice.mesh
-    sizes = replace(plan.mesh, dp_replicate=mesh.dp_replicate, dp_shard=mesh.dp_shard, cp=mesh.cp, tp=mesh.tp)
+    sizes = {str(name): getattr(mesh, str(name)) for name in MeshDim}
     layers = layers_of(bound.inventory)
     recomputed = layers if choice.recompute is not Recompute.NONE else ()
     span = plan.span("model")
@@ -126,9 +156,13 @@ def _varied(bound: BoundPlan, choice: Choice) -> BoundPlan:
     )
     train = replace(plan.train, loss_chunks="auto") if choice.in_chunks else plan.train
     data = replace(plan.data, micro_batch=choice.micro_batch)
+    pipeline = plan.pipeline
+    if pipeline is not None:
+        number = choice.stages_per_rank
+        pipeline = replace(pipeline, schedule=Interleaved(number) if number > 1 else OneFOneB())
     return replace(
         bound,
-        plan=replace(plan, mesh=sizes, data=data, train=train),
+        plan=replace(plan, mesh=replace(plan.mesh, **sizes), pipeline=pipeline, data=data, train=train),
         checkpointed=dict.fromkeys(recomputed, span),
         selective=frozenset(recomputed if choice.recompute is Recompute.SELECTIVE else ()),
         units=units,

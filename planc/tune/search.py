@@ -25,10 +25,9 @@ from planc.source import SourceFile
 from planc.tables import format_bytes, format_seconds
 from planc.tune.base import ROTATIONS, Base, plan_text, rules_of
 from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
-from planc.tune.score import Score, Scorer
+from planc.tune.pipelines import Pipelines, layer_work
+from planc.tune.score import STATE_BYTES, Score, Scored, Scorer
 
-_STATE_BYTES = 12
-"""The least of a parameter in AdamW: itself and two moments in float32."""
 _WIDENED = 16
 """The choices around which the search looks at everything else."""
 _SPARE = 2
@@ -36,7 +35,8 @@ _SPARE = 2
 _MOST_CHECKED = 40
 UNTIMED = "the time of this model's steps is not modeled"
 """Of models with code of their own where planc counts no work."""
-_OF_A_MESH = ("expect", "elastic", "hardware")
+_OF_A_SIZE = ("expect", "hardware")
+_OF_A_MESH = (*_OF_A_SIZE, "elastic")
 """Blocks that would refuse a small mesh for another reason than its rules."""
 _RECOMPUTE = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
@@ -57,14 +57,6 @@ class Proposal:
         return self.times.expected.step_seconds
 
 
-@record
-class Scored:
-    """A choice with its score; it fits."""
-
-    choice: Choice
-    score: Score
-
-
 @dataclass(slots=True)
 class Search:
     """A search for one plan's model on a number of devices."""
@@ -77,10 +69,14 @@ class Search:
     node: int
     num_devices: int
     num_wanted: int = 10
+    margin: float = 1 - FITS
+    """The share of the device's memory that plans leave free: the allocator does not hold all of the rest."""
     notes: dict[Mesh, str] = field(default_factory=dict)
     """Why a mesh is not among the best."""
     refused_rules: dict[str, str] = field(default_factory=dict)
     """Why a size of tp, or a way to compute attention over cp, is not tried."""
+    pipeline_notes: dict[int, str] = field(default_factory=dict)
+    """Why a size of pp is not among the best."""
     num_meshes: int = 0
     _rules: dict[tuple[int, Rules], str] = field(default_factory=dict)
     _space: Space | None = None
@@ -89,8 +85,8 @@ class Search:
 
     @property
     def limit(self) -> float:
-        """Bytes that a plan may reserve: the margin is for what the allocator does not hold."""
-        return FITS * self.device.memory_bytes
+        """Bytes that a plan may reserve."""
+        return (1 - self.margin) * self.device.memory_bytes
 
     def proposals(self) -> tuple[Proposal, ...]:
         """The best plans, each sound, the fastest first."""
@@ -110,6 +106,8 @@ class Search:
             if one.choice.mesh not in {proposal.choice.mesh for proposal in kept}:
                 slower = f"slower: {format_seconds(one.score.seconds)} a step at best, with {one.choice.text}"
                 self.notes.setdefault(one.choice.mesh, slower)
+        for size in {proposal.choice.mesh.pp for proposal in kept}:
+            self.pipeline_notes.pop(size, None)
         for mesh, seconds in self._least.items():
             if mesh not in {proposal.choice.mesh for proposal in kept}:
                 slower = f"slower: {format_seconds(seconds)} a step at least, and ten plans take less"
@@ -120,6 +118,7 @@ class Search:
         """Every choice that fits, of those that no bound rules out, the fastest first; not checked yet."""
         scored = self._first()
         scored.extend(self._around(scored))
+        scored.extend(self._pipelined(scored))
         return tuple(sorted(scored, key=lambda one: (one.score.seconds, one.score.peak_bytes)))
 
     def _text(self, choice: Choice) -> str:
@@ -144,7 +143,8 @@ class Search:
         }
         for one in self.base.expectations:
             if one.subject in known and not holds(one, known[one.subject]):
-                self.notes[mesh] = f"{one.subject} would be {known[one.subject]:_}, which breaks `expect`"
+                if mesh.pp == 1:
+                    self.notes[mesh] = f"{one.subject} would be {known[one.subject]:_}, which breaks `expect`"
                 return False
         return True
 
@@ -154,7 +154,7 @@ class Search:
         found: list[Scored] = []
         for mesh in sorted(space.meshes(), key=lambda one: (one.tp, one.cp, -one.dp_shard)):
             self.num_meshes += 1
-            states = _STATE_BYTES * self.scorer.inventory.num_parameters / mesh.num_shards
+            states = STATE_BYTES * self.scorer.inventory.num_parameters / mesh.num_shards
             if states > self.limit:
                 self.notes[mesh] = f"parameters and optimizer alone are {format_bytes(round(states))} a rank"
                 continue
@@ -223,15 +223,37 @@ class Search:
                 if score.peak_bytes <= self.limit:
                     yield Scored(other, score)
 
+    def _pipelined(self, scored: list[Scored]) -> list[Scored]:
+        """Plans with pipelines that may be among the best."""
+        space = self._space = self._space or self.space()
+        if not self._is_legal(Mesh(1, 1, 1, 1, Rules.NONE, pp=2), ""):
+            return []
+        pipelines = Pipelines(
+            space,
+            layer_work(
+                self.scorer.inventory,
+                sequence_length=self.base.sequence_length,
+                gradient_bytes=self.base.gradient_bytes,
+            ),
+            self.limit,
+            self.base.may_chunk,
+            self.score,
+            self._is_expected,
+            self.pipeline_notes,
+        )
+        found = pipelines.found(scored, self.num_wanted)
+        self.num_meshes += pipelines.num_meshes
+        return found
+
     def space(self) -> Space:
         """What there is to choose, after the checks have judged sizes of tp and ways of cp."""
         rules: dict[int, tuple[Rules, ...]] = {1: (Rules.NONE,)}
         for tp in _sizes(self.num_devices, self.node):
             wanted = (Rules.GIVEN,) if self.base.given_rules else (Rules.SEQUENCE, Rules.AUTO)
-            legal = tuple(one for one in wanted if self._is_legal(tp, 1, one, ""))
+            legal = tuple(one for one in wanted if self._is_legal(Mesh(1, 2, 1, tp, one), ""))
             if legal:
                 rules[tp] = legal
-        rotations = tuple(one for one in ROTATIONS if self._is_legal(1, 2, Rules.NONE, one))
+        rotations = tuple(one for one in ROTATIONS if self._is_legal(Mesh(1, 2, 2, 1, Rules.NONE), one))
         return Space(
             self.num_devices,
             self.node,
@@ -241,15 +263,17 @@ class Search:
             rotations if self.num_devices % 2 == 0 else (),
         )
 
-    def _is_legal(self, tp: int, cp: int, rules: Rules, rotate: str) -> bool:
-        """Whether the checks accept a size of tp or cp; `refused_rules` keeps why not."""
-        name = f"tp {tp}, {rules}" if tp > 1 else f"cp {cp}, {rotate}"
+    def _is_legal(self, mesh: Mesh, rotate: str) -> bool:
+        """Whether the checks accept a size of tp or cp, or a pipeline; `refused_rules` keeps why not."""
+        tp, rules = mesh.tp, mesh.rules
+        name = f"tp {tp}, {rules}" if tp > 1 else f"cp {mesh.cp}, {rotate}" if rotate else "pp"
         if name not in self.refused_rules:
-            choice = Choice(Mesh(1, 2, cp, tp, rules), 1, Recompute.NONE, reshard=True, rotate=rotate)
+            choice = Choice(mesh, 1, Recompute.NONE, reshard=True, rotate=rotate)
+            without = _OF_A_MESH if mesh.pp == 1 else _OF_A_SIZE
             base = replace(
                 self.base,
                 tokens_per_step=2 * self.base.sequence_length,
-                kept=tuple(one for one in self.base.kept if one[0] not in _OF_A_MESH),
+                kept=tuple(one for one in self.base.kept if one[0] not in without),
             )
             text = plan_text(base, choice, devices_per_node=self.node)
             checked = check_source(SourceFile(self.base.name, text), base=self.folder, models=self.models)
@@ -293,4 +317,5 @@ def _sizes(num_devices: int, node: int) -> Iterator[int]:
 def reasons(search: Search) -> Mapping[str, str]:
     """Why not another: by mesh, or by what the checks refuse."""
     refused = {name: error for name, error in search.refused_rules.items() if error}
-    return {**refused, **{f"{mesh.text}": note for mesh, note in search.notes.items()}}
+    pipelines = {f"pp {size}": note for size, note in sorted(search.pipeline_notes.items())}
+    return {**refused, **{f"{mesh.text}": note for mesh, note in search.notes.items()}, **pipelines}

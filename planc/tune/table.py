@@ -82,8 +82,16 @@ def given_up(one: Proposal) -> Iterator[str]:
         yield "one rounding a chunk of the head's gradient"
     if choice.mesh.rules in (Rules.AUTO, Rules.SEQUENCE):
         yield f"a rule for every sharded layer ({choice.mesh.rules})"
+    if choice.mesh.pp > 1:
+        yield f"a bubble of {_bubble(one)} ({choice.schedule})"
     if choice.rotate:
         yield f"attention over ranks ({choice.rotate})"
+
+
+def _bubble(one: Proposal) -> str:
+    expected = one.times.expected
+    assert expected is not None, "the search requires an expectation"
+    return f"{100 * expected.bubble_seconds / expected.step_seconds:.0f} %"
 
 
 def reasons_text(search: Search) -> str:
@@ -126,6 +134,7 @@ def _data(one: Proposal) -> Mapping[str, Any]:
         "recompute": str(choice.recompute),
         "reshard_after_forward": choice.reshard,
         "rotate": choice.rotate,
+        "schedule": choice.schedule,
         "loss_in_chunks": choice.in_chunks,
         **{one.name: one.value for one in figures},
         "limit": expected.limit,
@@ -165,6 +174,8 @@ def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
     )
     inside = "tp stays inside a node. " if mesh.tp > 1 else ""
     yield "mesh", f"{inside}The largest part of a step is expected to be {expected.limit}."
+    if choice.schedule:
+        yield "pipeline", f"Its busiest ranks are expected to wait for others {_bubble(one)} of a step."
     if mesh.tp > 1 and mesh.rules is not Rules.GIVEN:
         yield (
             "tensor_parallel",

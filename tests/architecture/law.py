@@ -90,7 +90,7 @@ LAW: dict[str, tuple[str, ...]] = {
             "lower",
             "estimate",
         ),
-        *("figures", "inventory", "solve", "show", "api"),
+        *("figures", "inventory", "solve", "show", "api", "pipelining"),
     ),
     "import_configs": ("source", "strict_json", "tables", "hub", "diagnostics", "fmt", "plan"),
     "first_plan": (

@@ -182,7 +182,7 @@ def sized_inventory(row: Row, *, is_plain: bool = False) -> Inventory:
     modules: list[Module] = []
     for module in original:
         if not module.fqn.startswith(layer):
-            modules.append(_sized(module, row))
+            modules.append(_sized(_after(module, f"{layer}{int(row['layers']) - 1}"), row))
         elif module.fqn == f"{layer}0":
             modules.extend(
                 _sized(_moved(one, index), row) for index in range(int(row["layers"])) for one in template
@@ -215,6 +215,12 @@ def _plain(module: Module) -> Module:
         class_name="LayerNorm" if module.kind is Kind.NORM else module.class_name,
         sources=tuple(source for source in module.sources if not source.endswith("gate_proj")),
     )
+
+
+def _after(module: Module, last: str) -> Module:
+    """A module outside of the layers, reading the last one where it read the small model's."""
+    sources = tuple(last if one.startswith("model.layers.") else one for one in module.sources)
+    return replace(module, sources=sources)
 
 
 def _moved(module: Module, index: int) -> Module:

@@ -1,6 +1,6 @@
 """The expected speed of a step against runs that others published: `make estimate-accuracy`.
 
-Every published row that a plan can say is here: dense models in bfloat16, without pipelines, float8 or
+Every published row that a plan can say is here: dense models in bfloat16, without float8 or
 asynchronous tensor parallelism, compiled layer by layer or not at all, with every setting stated. They were
 run by torchtitan, llm-foundry and Megatron, not by planc. GPT and MPT are written as a Llama without gate and
 rotary embedding. The rows are apart:
@@ -29,7 +29,7 @@ from planc.devices.hardware import DEVICES
 from planc.estimate.bound import step_bound
 from planc.estimate.efficiency import Efficiencies, efficiencies_of
 from planc.estimate.estimate import estimate
-from planc.estimate.expectation import expected_seconds, step_expectation
+from planc.estimate.expectation import expected_step, step_expectation
 from planc.estimate.step_work import StepWork, step_work
 from planc.lower import draft_graph
 from planc.plan.bind import bind
@@ -44,6 +44,10 @@ CLOSE = 1.03
 FITTED = ("matmul", "attention", "narrow_features", "exposed")
 """What is fitted, the first two for each generation of devices."""
 
+_PIPELINE = """pipeline on pp {{
+  schedule = interleaved(stages_per_rank = {})
+}}
+"""
 _TENSOR_PARALLEL = """tensor_parallel on tp {
   "model.embed_tokens" -> embedding_rowwise
   "model.layers.*.self_attn.{q,k,v}_proj" -> colwise
@@ -69,7 +73,7 @@ class Score:
     @property
     def name(self) -> str:
         row = self.row
-        shape = " ".join(f"{name} {row[name]}" for name in ("dp_shard", "tp") if row[name] != "1")
+        shape = " ".join(f"{name} {row[name]}" for name in ("pp", "dp_shard", "tp") if row[name] != "1")
         kind = {"none": "", "every_second": ", every 2nd recomputed"}.get(row["recompute"], row["recompute"])
         kind = f", {kind} recomputation" if row["recompute"] in ("full", "selective") else kind
         compiled = ", compiled" if row["compiled"] == "1" else ""
@@ -129,7 +133,7 @@ def work_of(row: Row) -> StepWork:
 
 def plan_of(row: Row) -> str:
     """The row as a plan. Layers are FSDP units, resharded but for the last by default."""
-    size = {name: int(row[name]) for name in ("dp_replicate", "dp_shard", "cp", "tp")}
+    size = {name: int(row[name]) for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp")}
     tokens = int(row["sequence"]) * int(row["local_batch"]) * int(row["accumulation"]) * size["dp_shard"]
     sharding = SEQUENCE_PARALLEL if row["sequence_parallel"] == "1" else _TENSOR_PARALLEL
     return f"""model {{
@@ -137,10 +141,12 @@ def plan_of(row: Row) -> str:
   dtype = {"float32" if size["dp_shard"] > 1 else "bfloat16"}
 }}
 mesh {{
+  pp = {size["pp"]}
   dp_shard = {size["dp_shard"]}
   cp = {size["cp"]}
   tp = {size["tp"]}
 }}
+{_PIPELINE.format(row["stages_per_rank"]) if size["pp"] > 1 else ""}
 {sharding if size["tp"] > 1 else ""}
 {_units(row) if size["dp_shard"] > 1 else ""}
 {_recompute(row)}
@@ -265,7 +271,7 @@ def fit(chosen: Iterable[Row]) -> Fit:
                 log(
                     step.tokens
                     / step.world_size
-                    / expected_seconds(step, DEVICES[row["device"]], one.of(row["device"]))
+                    / expected_step(step, DEVICES[row["device"]], one.of(row["device"])).step_seconds
                     / float(row["tokens_per_second"])
                 )
             )

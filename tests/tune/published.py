@@ -1,8 +1,14 @@
 """Where published configurations rank among the plans that a search scores: `python -m tests.tune.published`.
 
 For each run, the search gets its model, device, number of devices, sequence length and tokens per step, and
-the memory of the published device. The rank of its own mesh, micro batch, recomputation and reshard is the
-number of scored plans that are expected to be faster. One that planc estimates not to fit has none.
+the memory of the published device. One that planc estimates not to fit has no place. The others have four:
+
+    of plans     among all scored plans: one more than those that are expected to be faster
+    no pp        among those without a pipeline: the runs had none, and llm-foundry has none to choose. Of
+                 pipelines, the search scores only those that may be among the fastest
+    by > 3 %     of the same, without those that are expected to be faster by less than `CLOSE`, which is the
+                 least difference that the scores of estimates count as one
+    of meshes    among meshes without pp, each with its fastest plan; the run's has the run's own settings
 
 The runs are the fastest of their model, device and number of devices in tests/estimate/published_speeds.csv,
 of those with recomputation that is the same in all layers.
@@ -27,11 +33,24 @@ from planc.tune.score import Scorer
 from planc.tune.search import Scored, Search
 from planc.user_dirs import cache_dir
 from tests.estimate.published import Row, sized_inventory
-from tests.estimate.published_speed import plan_of, rows
+from tests.estimate.published_speed import CLOSE, plan_of, rows
 from tests.plans import PLANS
 
 TOP = 0.1
+_PLACES = ("of plans", "no pp", "by > 3 %", "of meshes")
 _H100_96GB = 95 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How many are expected to be faster, of how many."""
+
+    faster: int
+    number: int
+
+    @property
+    def is_near_the_top(self) -> bool:
+        return self.faster < max(1, TOP * self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +58,12 @@ class Rank:
     """A published run, and the plans that are expected to be faster than it, of all that were scored."""
 
     row: Row
-    faster: int | None
-    """None where planc estimates that it does not fit."""
+    places: tuple[Place, ...]
+    """None of them where planc estimates that it does not fit."""
     scored: int
     expected: float
     best: float
     best_name: str
-
-    @property
-    def is_near_the_top(self) -> bool:
-        return self.faster is not None and self.faster < max(1, TOP * self.scored)
 
     @property
     def text(self) -> str:
@@ -56,11 +71,11 @@ class Rank:
         ranks = int(row["dp_shard"]) * int(row["tp"])
         name = f"{row['model']} on {ranks} {row['device']}, {row['sequence']} x {row['local_batch']}"
         name += f", tp {row['tp']}, {row['recompute']}"
-        if self.faster is None:
+        if not self.places:
             return f"{name:<62} does not fit by the estimate, of {self.scored}"
-        place = f"{self.faster + 1} of {self.scored}"
+        places = "".join(f"{f'{one.faster + 1} of {one.number}':>12}" for one in self.places)
         gap = 100 * (self.best / self.expected - 1)
-        return f"{name:<62} {place:>12}   best is {gap:4.1f} % faster: {self.best_name}"
+        return f"{name:<62}{places}   best is {gap:4.1f} % faster: {self.best_name}"
 
 
 def chosen() -> tuple[Row, ...]:
@@ -87,11 +102,26 @@ def rank_of(row: Row) -> Rank:
     found = search.scored()
     own = search.score(_choice(row))
     if own.peak_bytes > search.limit:
-        return Rank(row, None, len(found), 0.0, 0.0, "")
+        return Rank(row, (), len(found), 0.0, 0.0, "")
     best = found[0]
-    faster = sum(one.score.seconds < own.seconds for one in found if not _is_same(one, row))
     speeds = 1 / own.seconds, 1 / best.score.seconds
-    return Rank(row, faster, len(found), *speeds, f"{best.choice.mesh.text}, {best.choice.text}")
+    name = f"{best.choice.mesh.text}, {best.choice.text}"
+    return Rank(row, _places(row, own.seconds, found), len(found), *speeds, name)
+
+
+def _places(row: Row, own: float, found: tuple[Scored, ...]) -> tuple[Place, ...]:
+    """Those of `_PLACES`, for a run that is expected to take `own` seconds a step."""
+    faster = [one for one in found if one.score.seconds < own and not _is_same(one, row)]
+    faster_alike = [one for one in faster if one.choice.mesh.pp == 1]
+    alike = [one for one in found if one.choice.mesh.pp == 1]
+    # Rules of tp are settings, too.
+    meshes = {one.choice.mesh.sizes for one in faster_alike} - {_choice(row).mesh.sizes}
+    return (
+        Place(len(faster), len(found)),
+        Place(len(faster_alike), len(alike)),
+        Place(sum(CLOSE * one.score.seconds < own for one in faster_alike), len(alike)),
+        Place(len(meshes), len({one.choice.mesh.sizes for one in alike})),
+    )
 
 
 def _choice(row: Row) -> Choice:
@@ -138,12 +168,17 @@ def _is_same(one: Scored, row: Row) -> bool:
 def report() -> Iterator[str]:
     """A line a run, and how many are near the top."""
     found = []
+    yield f"{'':<62}{''.join(f'{name:>12}' for name in _PLACES)}"
     for row in chosen():
         found.append(rank_of(row))
         yield found[-1].text
         sys.stdout.flush()
-    number = sum(one.is_near_the_top for one in found)
-    yield f"within the first {100 * TOP:.0f} %: {number} of {len(found)}"
+    fitting = [one for one in found if one.places]
+    texts = [
+        f"{name} {sum(one.places[index].is_near_the_top for one in fitting)} of {len(found)}"
+        for index, name in enumerate(_PLACES)
+    ]
+    yield f"within the first {100 * TOP:.0f} %: {', '.join(texts)}"
 
 
 if __name__ == "__main__":

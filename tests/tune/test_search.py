@@ -11,7 +11,7 @@ from planc.api import check_source
 from planc.devices.hardware import DEVICES, FITS
 from planc.estimate.efficiency import efficiencies_of
 from planc.estimate.estimate import estimate
-from planc.estimate.expectation import expected_seconds
+from planc.estimate.expectation import expected_step
 from planc.estimate.step_work import step_work
 from planc.inventory.known import KnownModels
 from planc.source import SourceFile
@@ -83,7 +83,7 @@ def test_a_score_from_few_layers_is_that_of_the_model(choice: Choice) -> None:
     search.space()
     score = search.score(choice)
     assert score.peak_bytes == pytest.approx(found.memory.peak.num_bytes, rel=0.01)
-    exact = expected_seconds(step, H100, efficiencies_of("h100"))
+    exact = expected_step(step, H100, efficiencies_of("h100")).step_seconds
     assert score.seconds == pytest.approx(exact, rel=0.01)
 
 

@@ -9,6 +9,7 @@ from shutil import copytree
 import pytest
 
 from planc.cli.main import main
+from planc.devices.hardware import DEVICES
 from tests.plans import PLANS
 
 ON_FOUR = ("--gpus", "4", "--gpu", "h100")
@@ -41,6 +42,14 @@ def test_a_model_is_searched_without_a_plan(folder: Path, capsys: pytest.Capture
     assert low < 4 * first["expected_tokens_per_second_per_device"] < high
 
 
+def test_a_margin_of_memory_stays_free(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the default of 10 %, the best plans take 70 to 90 %."""
+    plan = str(PLANS / "llama-3.1-8b-8-gpus.plan")
+    main(["tune", plan, "--gpus", "8", "--gpu", "h100", "--margin", "40", "--output-format", "json"])
+    peaks = [one["peak_memory"] for one in json.loads(capsys.readouterr().out)["proposals"]]
+    assert peaks and max(peaks) <= 0.6 * DEVICES["h100"].memory_bytes
+
+
 @pytest.mark.slow
 def test_the_picked_plan_is_written_and_passes_the_check(
     folder: Path, capsys: pytest.CaptureFixture[str]
@@ -58,6 +67,7 @@ def test_the_picked_plan_is_written_and_passes_the_check(
         (("--gpus", "4"), "name the device with --gpu"),
         ((*ON_FOUR, "--nodes", "3"), "4 devices are not whole nodes of 3"),
         (("--gpus", "12", "--gpu", "h100"), "12 devices are not whole nodes of 8: pass --nodes"),
+        ((*ON_FOUR, "--margin", "100"), "`100` is not a percentage below 100"),
         ((*ON_FOUR, "--sequence-length", "8"), "--sequence-length is for a model"),
         ((*ON_FOUR, "--tokens-per-step", "1001"), "1_001 tokens per step are not whole sequences"),
         ((*ON_FOUR, "-o", "elsewhere/y.plan"), "its paths are relative to that directory"),

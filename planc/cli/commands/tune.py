@@ -13,6 +13,7 @@ from planc.cli.support import plans
 from planc.cli.support.arguments import add_gpu_argument, add_output_format_argument, add_set_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.views import write_view
+from planc.devices.hardware import FITS
 from planc.diagnostics import has_errors
 from planc.fmt.format import format_source
 from planc.inventory.files import InventoryError
@@ -30,11 +31,13 @@ from planc.user_dirs import cache_dir
 DESCRIPTION = """\
 Search the plans of a model for a number of devices, and print the ten that are expected to be fastest.
 
-The search chooses the mesh (dp_replicate, dp_shard, cp, tp), the micro batch, recomputation, whether FSDP
-reshards, sequence parallelism, how attention is computed over cp, and whether the loss is computed in chunks.
+The search chooses the mesh (pp, dp_replicate, dp_shard, cp, tp), a pipeline's schedule, the micro batch,
+recomputation, whether FSDP reshards, sequence parallelism, how attention is computed over cp, and whether the
+loss is computed in chunks.
 All else stays as the plan has it: model, data, optimizer, tokens per step, compile, tensor-parallel rules if
-it has any, and `expect`. A plan counts only if its peak is at most 90 % of the device's memory, and if it
-passes `planc check`. Speeds are those of `planc estimate`: an expectation with its interval, and a bound.
+it has any, and `expect`. Compilation is not searched, because its memory is not modeled. A plan counts if its
+peak leaves --margin of the device's memory free, and if it passes `planc check`. Speeds are those of `planc
+estimate`: an expectation with its interval, and a bound.
 
 MODEL is a directory with a config.json. -o writes one of the plans, with rules by pattern and comments, after
 a rehearsal as by `planc check --deep`."""
@@ -65,6 +68,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="for a model: tokens of a sequence (default: 4096)",
     )
     parser.add_argument(
+        "--margin",
+        type=_percent,
+        default=100 - round(100 * FITS),
+        metavar="PERCENT",
+        help="of the device's memory, left free (default: %(default)s)",
+    )
+    parser.add_argument(
         "--explain", action="store_true", help="print why other meshes are not among the best"
     )
     parser.add_argument(
@@ -83,6 +93,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def _count(text: str) -> int:
     if not text.replace("_", "").isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"`{text}` is not a positive number")
+    return int(text)
+
+
+def _percent(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 100:
+        raise ArgumentTypeError(f"`{text}` is not a percentage below 100")
     return int(text)
 
 
@@ -161,7 +177,9 @@ def _search(bound: BoundPlan, arguments: Namespace, folder: Path) -> Search:
     base = _base(bound, arguments)
     models = KnownModels(folder, cache_dir(), found={plan.model.hf: bound.inventory})
     scorer = Scorer(base, bound.inventory, device, min(node, arguments.gpus))
-    return Search(base, models, folder, scorer, device, min(node, arguments.gpus), arguments.gpus)
+    search = Search(base, models, folder, scorer, device, min(node, arguments.gpus), arguments.gpus)
+    search.margin = arguments.margin / 100
+    return search
 
 
 def _base(bound: BoundPlan, arguments: Namespace) -> Base:

@@ -1,0 +1,96 @@
+"""Pipelines of a search: proposed where they are faster, explained, and never of a model without stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planc.api import check_source
+from planc.devices.hardware import DEVICES, FITS
+from planc.estimate.efficiency import efficiencies_of
+from planc.estimate.estimate import estimate
+from planc.estimate.expectation import expected_step
+from planc.estimate.step_work import step_work
+from planc.source import SourceFile
+from planc.tune.base import plan_text
+from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
+from planc.tune.search import Search, reasons
+from planc.tune.table import written_plan
+from planc.vocab import MeshDim
+from tests.plans import PLANS
+from tests.tune.test_search import TINY, search_of
+
+_SLOW_NETWORK = 10**8
+"""Bytes a second, with which FSDP over nodes costs more than stages."""
+
+
+def search_of_slow_nodes(name: str, *, gpus: int, tokens: int) -> Search:
+    """A search on nodes of one device each, with a slow network between them."""
+    search = search_of(name, gpus=gpus, tokens=tokens)
+    search.node = search.scorer.node = 1
+    search.device = search.scorer.device = replace(DEVICES["h100"], nic_bandwidth=_SLOW_NETWORK)
+    return search
+
+
+def test_a_pipeline_is_first_where_stages_send_less_than_fsdp() -> None:
+    search = search_of_slow_nodes("llama-3.1-8b-8-gpus.plan", gpus=8, tokens=131_072)
+    first = search.proposals()[0]
+    assert first.choice.mesh.pp > 1
+    assert first.checked.ok and first.checked.graph is not None
+    assert first.checked.graph.size(MeshDim.PP) == first.choice.mesh.pp
+    assert first.found.memory.peak.num_bytes <= FITS * DEVICES["h100"].memory_bytes
+    text = written_plan(first, search)
+    assert f"schedule = {first.choice.schedule}" in text and "wait for others" in text
+    assert check_source(SourceFile("tuned.plan", text), base=PLANS).ok
+
+
+PIPELINES = (
+    Choice(Mesh(1, 4, 1, 1, Rules.NONE, pp=2), 1, Recompute.NONE, reshard=False, rotate=""),
+    Choice(Mesh(1, 2, 1, 2, Rules.SEQUENCE, pp=2), 1, Recompute.FULL, reshard=True, rotate=""),
+    Choice(
+        Mesh(1, 1, 1, 1, Rules.NONE, pp=8),
+        1,
+        Recompute.SELECTIVE,
+        reshard=False,
+        rotate="",
+        stages_per_rank=2,
+    ),
+)
+
+
+@pytest.mark.parametrize("choice", PIPELINES, ids=lambda one: f"{one.mesh.text}, {one.text}")
+def test_the_score_of_a_pipeline_is_that_of_its_plan(choice: Choice) -> None:
+    search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8)
+    text = plan_text(search.base, choice, devices_per_node=8)
+    checked = check_source(SourceFile("whole.plan", text), base=PLANS, models=search.models)
+    graph = checked.draft()
+    assert graph is not None and checked.inventory is not None, checked.diagnostics
+    found = estimate(graph, checked.inventory)
+    step = step_work(graph, checked.inventory, found)
+    search.space()
+    score = search.score(choice)
+    assert score.peak_bytes == pytest.approx(found.memory.peak.num_bytes, rel=0.01)
+    exact = expected_step(step, DEVICES["h100"], efficiencies_of("h100")).step_seconds
+    assert score.seconds == pytest.approx(exact, rel=0.01)
+
+
+def test_a_model_whose_stages_share_a_parameter_has_no_pipeline() -> None:
+    """The embedding is the head's weight."""
+    search = search_of("llama-3.2-1b.plan", gpus=4, tokens=65_536)
+    assert all(one.choice.mesh.pp == 1 for one in search.proposals())
+    assert reasons(search)["pp"].startswith("P325")
+
+
+def test_every_size_of_pp_that_is_not_proposed_is_explained() -> None:
+    search = search_of(TINY, gpus=8)
+    proposed = {one.choice.mesh.pp for one in search.proposals()}
+    explained = {name for name in reasons(search) if name.startswith("pp ") and "," not in name}
+    assert {f"pp {size}" for size in (2, 4) if size not in proposed} <= explained
+
+
+def test_a_stage_may_be_whole_on_each_of_its_devices() -> None:
+    rules: dict[int, tuple[Rules, ...]] = {1: (Rules.NONE,)}
+    space = Space(4, 8, 4096, 4096 * 64, rules, ())
+    stage = replace(space, is_stage=True)
+    assert {one.dp_shard for one in stage.meshes()} - {one.dp_shard for one in space.meshes()} == {1}
