@@ -32,9 +32,9 @@ class Pipeline:
 
 
 def pipeline_of(graph: Graph) -> Pipeline | None:
-    """A graph's pipeline; None if every rank has all layers."""
+    """A graph's pipeline; None if every rank has all layers, and in a draft whose steps have no micro-batch."""
     split = next((op for op in graph.setup if isinstance(op, SplitPipeline)), None)
     loop = next((op for op in graph.step if isinstance(op, Accumulate)), None)
-    if split is None or loop is None:
+    if split is None or loop is None or not loop.orders:
         return None
     return Pipeline(split, tuple(map(parse_order, loop.orders)), loop.times)
