@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -40,10 +41,10 @@ class Browser:
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run"]
 
         def at_3_and_4() -> None:
-            os.dup2(to_browser, 20)
-            os.dup2(from_browser, 21)
-            os.dup2(20, 3)
-            os.dup2(21, 4)
+            # Either may be 3 or 4 itself: first both to numbers that nothing has.
+            moved = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (to_browser, from_browser)]
+            os.dup2(moved[0], 3)
+            os.dup2(moved[1], 4)
 
         self._process = subprocess.Popen(
             [executable, *options, f"--user-data-dir={self._profile.name}", "about:blank"],

@@ -32,7 +32,7 @@ def test_a_right_plan_is_equal_in_every_item(tmp_path: Path, capsys: pytest.Capt
     assert [one["item"] for one in found["items"]] == [item.value for item in Item]
     assert found["ok"] and all(one["ok"] for one in found["items"])
     assert found["mesh"] == {"pp": 1, "dp_replicate": 1, "dp_shard": 4, "cp": 1, "tp": 2}
-    assert found["ran"]["mesh"] == {"dp_replicate": 1, "dp_shard": 2, "cp": 1, "tp": 2}
+    assert found["ran"]["mesh"] == {"pp": 1, "dp_replicate": 1, "dp_shard": 2, "cp": 1, "tp": 2}
     assert found["seconds"] > 0
 
 
