@@ -32,7 +32,7 @@ class Pipeline:
 
 
 def pipeline_of(graph: Graph) -> Pipeline | None:
-    """A graph's pipeline; None if every rank has all layers, and in a draft whose steps have no micro-batch."""
+    """A graph's pipeline; None if every rank has all layers, or if a draft's steps have no micro-batch."""
     split = next((op for op in graph.setup if isinstance(op, SplitPipeline)), None)
     loop = next((op for op in graph.step if isinstance(op, Accumulate)), None)
     if split is None or loop is None or not loop.orders:
