@@ -119,6 +119,7 @@ def train(case: Case, *, workspace: Path, run_folder: Path, more: str = "") -> l
     return run_ranks(train_rank, case.world_size, task, init=False)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_both_ends_train_one_weight(case: Case, workspace: Path, alone: Training, tmp_path: Path) -> None:
     records = train(case, workspace=workspace, run_folder=tmp_path, more=COMPARED)
@@ -131,6 +132,7 @@ def test_both_ends_train_one_weight(case: Case, workspace: Path, alone: Training
     assert not disagreements(records)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", [PP4, TP], ids=lambda case: case.name)
 def test_random_weights_are_those_of_one_process(case: Case, workspace: Path, tmp_path: Path) -> None:
     """Not those of a linear layer, which other models draw from another distribution."""
@@ -183,6 +185,7 @@ def test_an_export_has_a_tied_weight_once(workspace: Path, tmp_path: Path) -> No
         assert "lm_head.weight" not in file.keys()  # noqa: SIM118  # it is not a mapping
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", COUNTED, ids=lambda case: case.name)
 def test_the_first_step_sends_what_the_estimate_has(case: Case, workspace: Path, tmp_path: Path) -> None:
     graph = compiled(case, workspace=workspace)
