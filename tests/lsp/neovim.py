@@ -60,13 +60,16 @@ class Neovim:
         init = folder / "init.lua"
         init.write_text(newer if (release() or ()) >= (0, 11) else older)
         own = {name: str(folder) for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")}
-        path = f"{shim.parent}{os.pathsep}{os.environ['PATH']}"
+        own["PATH"] = f"{shim.parent}{os.pathsep}{os.environ['PATH']}"
+        # It would write its log into the working directory.
+        own["NVIM_LOG_FILE"] = str(folder / "log")
+        self.environment = {**os.environ, **own}
         self.process = subprocess.Popen(
             ["nvim", "--headless", "--clean", "-u", str(init), "--listen", str(self.socket)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **own, "PATH": path},
+            env=self.environment,
         )
         end = time.monotonic() + SECONDS
         while not self.socket.exists():
@@ -80,7 +83,9 @@ class Neovim:
         answer.unlink(missing_ok=True)
         expression = f"luaeval('dofile(_A)', '{script}')"
         command = ["nvim", "--server", str(self.socket), "--remote-expr", expression]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=2 * SECONDS, env=self.environment
+        )
         assert answer.exists(), done.stdout + done.stderr
         found = json.loads(answer.read_text(encoding="utf-8"))
         return found[0] if found else None
