@@ -19,6 +19,7 @@ WRITES_SIZES = {
     "planc/checks/run/does_not_fit.py": "the peak and its parts in a finding; a test holds them to check",
     "planc/checks/run/expectation_broken.py": "an expectation's figure, likewise",
     "planc/tune/search.py": "why a mesh is left out, of plans that are never made",
+    "planc/tune/pipelines.py": "why a pipeline is left out, likewise",
     "planc/diff/expectations.py": "the limits that plans write, no figure of one",
     "planc/doctor/storage.py": "disks",
     "planc/doctor/system.py": "/dev/shm",
