@@ -43,7 +43,7 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     """Write `export/hf` into the run directory, replacing an earlier export of the run.
 
     Each tensor is gathered alone, and the files are dealt to the ranks, which write them in threads. So a
-    rank holds one whole tensor besides its own shards, and in the host's memory two that it has yet to write.
+    rank holds its own shards and one whole tensor, and in the host's memory two that it has yet to write.
     Names and shapes are those of `save_pretrained`: if a model stacks its experts, each has its own tensors
     again.
     """
@@ -63,7 +63,7 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
         temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder))))
         with without_gather_warnings(), Writer(temporary, dealt[rank()]) as writer:
             is_whole = _gather_to(writer, turns(dealt, views), gathering, session=session, position=position)
-        # No rank goes on, or removes the files, while another one writes.
+        # No rank continues, or removes the files, while another one writes.
         require_on_all(writer.require_written)
         if not is_whole:
             if rank() == 0:
