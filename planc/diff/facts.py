@@ -30,6 +30,7 @@ from planc.graph.ops import (
     OpenData,
     OpenEvaluation,
     OpenLog,
+    PrefetchUnits,
     ResumeCheckpoint,
     SaveCheckpoint,
     ShardContext,
@@ -281,6 +282,7 @@ LAYOUT_FACTS: tuple[Fact, ...] = (
     FSDP_DIMS,
     Fact(Group.LAYOUT, "gradients summed over", "mesh.dp_replicate", of_op(AllReduceGradients, "over")),
     Fact(Group.LAYOUT, "fsdp.cpu_offload", "fsdp.cpu_offload", _offload),
+    Fact(Group.LAYOUT, "fsdp.prefetch", "fsdp.prefetch", of_op(PrefetchUnits, "ahead")),
     Fact(Group.LAYOUT, "context_parallel", "context_parallel", _context_parallel),
     Fact(Group.LAYOUT, "sequence tensors", "context_parallel", _sequence_tensors),
 )

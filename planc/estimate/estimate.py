@@ -30,6 +30,7 @@ from planc.estimate.result import Amount, Collective, Estimate, Memory, Place
 from planc.estimate.states import num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, units
 from planc.graph.graph import Graph
+from planc.graph.ops import PrefetchUnits
 from planc.inventory.schema import Inventory
 from planc.vocab import MeshDim
 
@@ -129,6 +130,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         reduced=work.reduce_dtype.size_bytes,
         casts_parameters=work.compute_dtype is not work.model_dtype,
         casts_gradients=work.reduce_dtype is not work.model_dtype,
+        ahead=next((op.ahead for op in work.graph.setup if isinstance(op, PrefetchUnits)), 1),
         brought=work.model_dtype.size_bytes if work.offloads else 0,
         accumulates=work.times > 1,
         spared=0 if part is None else part.spared_bytes,
@@ -174,7 +176,7 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...], staged: Amount, part: Pa
         _closed(
             "gathering pool",
             gathering_pool(pieces),
-            "two consecutive units, gathered",
+            f"{pieces.ahead + 1 if pieces.ahead > 1 else 'two'} consecutive units, gathered",
             "FSDP2: copy-in stream",
         ),
         _closed(

@@ -7,7 +7,7 @@ shards in for gathering, and the one that reduces gradients.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections import deque
 
 from planc.devices.segment import Segment
 from planc.estimate.backward import Moment
@@ -47,6 +47,8 @@ class Pieces:
     """Whether parameters are gathered in another dtype than they are stored in."""
     casts_gradients: bool
     """Whether gradients are reduced in another dtype than parameters are stored in."""
+    ahead: int
+    """Units that are gathered before they are needed."""
     brought: int
     """Bytes of an element that is copied from the host to be gathered; 0 without offloading."""
     accumulates: bool
@@ -85,26 +87,32 @@ class Phase:
 
 
 def gathering_pool(pieces: Pieces) -> int:
-    """Gathered copies of two consecutive units, since the next is prefetched; all that fit reuse them.
+    """Gathered copies of consecutive units, since the next are prefetched; all that fit reuse them.
 
     Shards are cast into a buffer of their own before they are gathered (foreach_all_gather in torch's
     _fsdp_collectives.py).
     """
     gathered = _gathered(pieces)
-    alone = (cast + size for cast, size in gathered[:1])
-    pairs = (before + cast + size for (_, before), (cast, size) in pairwise(gathered))
-    return max((*alone, *pairs), default=0)
+    held = 0
+    most = 0
+    for index, (cast, size) in enumerate(gathered):
+        most = max(most, held + cast + size)
+        held += size
+        if index >= pieces.ahead:
+            held -= gathered[index - pieces.ahead][1]
+    return most
 
 
 def gathering_gap(pieces: Pieces) -> int:
     """Additional memory of the pool: a larger unit does not fit into a smaller one's block."""
     pool = Segment()
-    freed: list[tuple[int, int]] = []
+    held: deque[tuple[int, int]] = deque()
     for sizes in _gathered(pieces):
         *casts, whole = [(pool.take(size), size) for size in sizes if size]
+        freed = [held.popleft()] if len(held) == pieces.ahead else []
         for start, size in (*casts, *freed):
             pool.give(start, num_bytes=size)
-        freed = [whole]
+        held.append(whole)
     return pool.end - gathering_pool(pieces)
 
 

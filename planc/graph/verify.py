@@ -24,6 +24,7 @@ from planc.graph.ops import (
     MaterialiseWeights,
     NextBatch,
     OpenData,
+    PrefetchUnits,
     ReduceMetrics,
     SaveCheckpoint,
     SettleSave,
@@ -134,6 +135,9 @@ def _units(graph: Graph) -> Iterator[Violation]:
             if seen.intersection((*outer, "") if name else ()):
                 yield Violation(op.name, f"`{name}` follows a unit that contains it")
         seen.update(name for group in op.groups for name in group)
+    for op in graph.setup:
+        if isinstance(op, PrefetchUnits) and (unknown := sorted({*op.units} - seen)):
+            yield Violation(op.name, f"`{unknown[0]}` is not in a unit")
 
 
 def _effects(graph: Graph) -> Iterator[Violation]:

@@ -128,6 +128,7 @@ _UNUSED = {
         ((facts.SAVE_EVERY, facts.KEEP_LAST, facts.ASYNC), "the file saves no checkpoints"),
         ((facts.SEQUENCE_PARALLEL,), "without tensor parallelism it does nothing"),
         ((facts.ROTATE, facts.BALANCER), "without context parallelism it does nothing"),
+        ((facts.PIPELINE_SCHEDULE, facts.PIPELINE_MICRO_BATCH), "without pipeline ranks it does nothing"),
         ((facts.FULLGRAPH, facts.DYNAMIC), "the file does not compile the model"),
         ((facts.PARAM_DTYPE, facts.REDUCE_DTYPE), "without sharding, a plan computes in `model.dtype`"),
         ((facts.OFFLOAD, facts.RESHARD, facts.HYBRID), "without sharding it does nothing"),

@@ -16,6 +16,7 @@ from planc.import_configs.sizes import (
     Missing,
     devices_per_node,
     mesh_of,
+    micro_batch_of,
     required,
     tokens_per_step,
 )
@@ -47,7 +48,7 @@ def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missin
         "mesh": mesh_of(draft),
         "model": _model_source(draft, target),
         "length": required(draft, facts.SEQUENCE_LENGTH),
-        "micro": required(draft, facts.MICRO_BATCH),
+        "local": required(draft, facts.MICRO_BATCH),
         "lr": required(draft, facts.LR),
         "steps": required(draft, facts.STEPS),
     }
@@ -67,11 +68,15 @@ def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missin
 
 def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator[Block]:
     mesh: Mesh = needed["mesh"]
+    micro_batch = micro_batch_of(draft, mesh, needed["local"])
     yield "model", [*_model(draft, needed["model"])]
     sizes = [f"{name} = {size}" for name, size in mesh.sizes]
     sizes += [*_mesh_rest(draft, mesh)]
     if sizes:
         yield "mesh", sizes
+    if mesh.pp > 1:
+        schedule = draft.take(facts.PIPELINE_SCHEDULE)
+        yield "pipeline on pp", [f"schedule = {schedule}"] if schedule else []
     if mesh.tp > 1:
         in_sequence = draft.take(facts.SEQUENCE_PARALLEL)
         yield "tensor_parallel on tp", ["auto(sequence_parallel = true)" if in_sequence else "auto"]
@@ -84,7 +89,7 @@ def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator
     if draft.take(facts.COMPILE):
         is_ring = mesh.cp > 1 and not draft.has(facts.ULYSSES) and draft.take(facts.ROTATE) in (None, "ring")
         yield "compile", [*_compile(draft, target, is_ring=is_ring)]
-    yield "data", [*_data(draft, target, needed)]
+    yield "data", [*_data(draft, target, needed, micro_batch)]
     lr, steps = needed["lr"], needed["steps"]
     yield "optimizer", [*optimizer_lines(draft, lr=lr, steps=steps)]
     if saved := [*_checkpoint(draft)]:
@@ -180,7 +185,11 @@ def _fsdp(draft: Draft, mesh: Mesh, target: Target) -> Block:
         lines.append(f"reduce_dtype = {reduce}")
     if draft.take(facts.OFFLOAD):
         lines.append("cpu_offload = true")
-    keeps = draft.take(facts.RESHARD) is False
+    reshards = draft.take(facts.RESHARD)
+    keeps = reshards is False or (reshards is None and mesh.pp > 1)
+    if reshards is None and keeps:
+        text = "false: in a pipeline, each micro batch would gather parameters again"
+        draft.added("fsdp.unit.reshard_after_forward", text)
     unit = "unit(reshard_after_forward = false)" if keeps else "unit"
     lines += [f'"{block}.*" -> {unit}' for block in target.blocks]
     return f"fsdp on dp_shard{', cp' if mesh.cp > 1 else ''}", lines
@@ -210,7 +219,7 @@ def _compile(draft: Draft, target: Target, *, is_ring: bool) -> Iterator[str]:
 _CALLS = {".json": "jsonl", ".jsonl": "jsonl", ".parquet": "hf_dataset", ".arrow": "hf_dataset"}
 
 
-def _data(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator[str]:
+def _data(draft: Draft, target: Target, needed: Mapping[str, Any], micro_batch: int) -> Iterator[str]:
     path = draft.take(facts.DATA)
     if path is None:
         path = _DATA
@@ -223,7 +232,7 @@ def _data(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator[s
     else:
         draft.added("data.tokenizer", 'bytes, until the plan has `tokenizer = file("DIR")` of the model')
     yield f"sequence_length = {needed['length']}"
-    yield f"micro_batch = {needed['micro']}"
+    yield f"micro_batch = {micro_batch}"
     if draft.take(facts.PACKING) is not None:
         yield f"packing = {'isolate' if draft.take(facts.PACKING) else 'none'}"
     seed = draft.take(facts.SHUFFLE_SEED)
@@ -258,7 +267,7 @@ def _logging(draft: Draft) -> Iterator[str]:
 
 def _train(draft: Draft, mesh: Mesh, needed: Mapping[str, Any]) -> Iterator[str]:
     yield f"steps = {needed['steps']}"
-    tokens = tokens_per_step(draft, mesh, sequence_length=needed["length"], micro_batch=needed["micro"])
+    tokens = tokens_per_step(draft, mesh, sequence_length=needed["length"], local_batch=needed["local"])
     if tokens is not None:
         yield f"tokens_per_step = {tokens}"
     if (every := draft.take(facts.LOG_EVERY)) is not None:

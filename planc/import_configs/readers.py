@@ -161,6 +161,17 @@ def optimizer(value: Value) -> str:
     raise Unread(f"planc has adamw and sgd, not {written(value)}")
 
 
+_PIPELINES = {"1f1b": "one_f_one_b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"}
+
+
+def pipeline_schedule(value: Value) -> str:
+    """Of the names that torch's schedules have."""
+    word = text(value).lower()
+    if word not in _PIPELINES:
+        raise Unread(f"planc has 1F1B, GPipe and Interleaved1F1B of torch's schedules, not {written(value)}")
+    return _PIPELINES[word]
+
+
 _SCHEDULES = {
     **dict.fromkeys(("cosine", "cosine_with_min_lr", "warmupcosinelr"), "cosine"),
     **dict.fromkeys(("linear", "warmupdecaylr"), "linear"),

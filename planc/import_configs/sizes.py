@@ -25,6 +25,7 @@ class Mesh:
     cp: int
     tp: int
     is_sharded: bool
+    pp: int = 1
 
     @property
     def dp_size(self) -> int:
@@ -34,6 +35,7 @@ class Mesh:
     def sizes(self) -> tuple[tuple[str, int], ...]:
         """The dims of more than one rank."""
         named = (
+            ("pp", self.pp),
             ("dp_replicate", self.dp_replicate),
             ("dp_shard", self.dp_shard),
             ("cp", self.cp),
@@ -45,10 +47,11 @@ class Mesh:
 def mesh_of(draft: Draft) -> Mesh | Missing:
     """The sizes of all mesh dims, or what is missing for them."""
     tp, cp = draft.take(facts.TP) or 1, draft.take(facts.ULYSSES) or draft.take(facts.CP) or 1
+    pp = draft.take(facts.PP) or 1
     is_sharded = _is_sharded(draft)
     given = draft.peek(facts.DP_SHARD) or draft.peek(facts.DP_SIZE)
     line = given.leaf.line if given is not None and given.leaf is not None else None
-    num_data = _num_data(draft, tp=tp, cp=cp)
+    num_data = _num_data(draft, tp=tp, cp=cp, pp=pp)
     if isinstance(num_data, Missing):
         return num_data
     replicate = draft.take(facts.DP_REPLICATE) or 1
@@ -77,7 +80,7 @@ def mesh_of(draft: Draft) -> Mesh | Missing:
     elif draft.take(facts.HYBRID) and nodes is not None and replicate == 1 and shard % nodes.value == 0:
         replicate, shard = nodes.value, shard // nodes.value
         draft.added("mesh.dp_replicate", "hybrid sharding shards within a node, and replicates over nodes")
-    return Mesh(replicate, shard, cp, tp, is_sharded)
+    return Mesh(replicate, shard, cp, tp, is_sharded, pp)
 
 
 def _is_sharded(draft: Draft) -> bool:
@@ -96,13 +99,14 @@ def _is_sharded(draft: Draft) -> bool:
 _FITTING = "pass the --gpus that the degrees multiply to"
 
 
-def _num_data(draft: Draft, *, tp: int, cp: int) -> int | Missing | None:
+def _num_data(draft: Draft, *, tp: int, cp: int, pp: int) -> int | Missing | None:
     """The ranks that get different samples, by the world's size or the batch's; None if neither is known."""
     world = draft.take(facts.WORLD_SIZE)
     if world is not None:
-        if world % (tp * cp):
-            return Missing(f"{world} devices are not whole groups of tp {tp} x cp {cp}", _FITTING)
-        return int(world // (tp * cp))
+        if world % (tp * cp * pp):
+            within = f"pp {pp} x tp {tp}" if pp > 1 else f"tp {tp}"
+            return Missing(f"{world} devices are not whole groups of {within} x cp {cp}", _FITTING)
+        return int(world // (tp * cp * pp))
     batch = [draft.peek(fact) for fact in (facts.GLOBAL_BATCH, facts.MICRO_BATCH, facts.ACCUMULATION)]
     if None not in batch:
         whole, micro, accumulation = (one.value for one in batch if one is not None)
@@ -114,31 +118,43 @@ def _num_data(draft: Draft, *, tp: int, cp: int) -> int | Missing | None:
 def devices_per_node(draft: Draft, mesh: Mesh) -> int | None:
     """The devices of a node, where the file has the number of nodes."""
     nodes = draft.peek(facts.NODES)
-    world = mesh.dp_size * mesh.cp * mesh.tp
+    world = mesh.dp_size * mesh.cp * mesh.tp * mesh.pp
     if nodes is None or world % nodes.value:
         return None
     return int(world // draft.take(facts.NODES))
 
 
-def tokens_per_step(draft: Draft, mesh: Mesh, *, sequence_length: int, micro_batch: int) -> int | None:
+def micro_batch_of(draft: Draft, mesh: Mesh, local_batch: int) -> int:
+    """The sequences of one forward: in a pipeline, a part of those that a rank reads at once."""
+    if mesh.pp == 1:
+        return local_batch
+    given = draft.peek(facts.PIPELINE_MICRO_BATCH)
+    if given is None:
+        draft.added("data.micro_batch", f"1, the default of {draft.kind.title} in a pipeline")
+        return 1
+    if local_batch % given.value:
+        text = f"{local_batch} sequences are not whole micro batches of {given.value}; the plan's have 1"
+        draft.set_aside(facts.PIPELINE_MICRO_BATCH, text, kind=NoteKind.WRONG)
+        return 1
+    return int(draft.take(facts.PIPELINE_MICRO_BATCH))
+
+
+def tokens_per_step(draft: Draft, mesh: Mesh, *, sequence_length: int, local_batch: int) -> int | None:
     """The tokens of a step over all ranks; None for one micro batch of each."""
-    once = mesh.dp_size * micro_batch
+    once = mesh.dp_size * local_batch
     whole = draft.peek(facts.GLOBAL_BATCH)
-    if whole is not None:
-        if whole.value % once:
-            text = (
-                f"{whole.value} sequences are not whole micro batches of {mesh.dp_size} ranks x {micro_batch}"
-            )
-            draft.set_aside(facts.GLOBAL_BATCH, text, kind=NoteKind.WRONG)
-            return None
-        accumulation = draft.peek(facts.ACCUMULATION)
+    accumulation = draft.peek(facts.ACCUMULATION)
+    if whole is not None and whole.value % once:
+        text = f"{whole.value} sequences are not whole batches of {mesh.dp_size} ranks x {local_batch}"
+        draft.set_aside(facts.GLOBAL_BATCH, text, kind=NoteKind.WRONG)
+    elif whole is not None:
         if accumulation is not None and accumulation.value * once != whole.value:
             text = f"{accumulation.value} x {once} sequences are not the batch of {whole.value} in the plan"
             draft.set_aside(facts.ACCUMULATION, text, kind=NoteKind.WRONG)
         draft.take(facts.ACCUMULATION)
         return int(draft.take(facts.GLOBAL_BATCH)) * sequence_length
-    accumulation_steps = draft.take(facts.ACCUMULATION)
-    return None if accumulation_steps is None else accumulation_steps * once * sequence_length
+    steps = draft.take(facts.ACCUMULATION) or (1 if mesh.pp > 1 else None)
+    return None if steps is None else steps * once * sequence_length
 
 
 def required(draft: Draft, fact: Fact) -> int | float | str | Missing:

@@ -25,6 +25,7 @@ from planc.graph.ops import (
     Log,
     MaterialiseWeights,
     NextBatch,
+    PrefetchUnits,
     ReduceMetrics,
     ResumeCheckpoint,
     ShardContext,
@@ -186,6 +187,16 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
             cpu_offload=fsdp.cpu_offload,
             span=groups[0].span,
         )
+    if fsdp.prefetch > 1:
+        yield _prefetch(bound, fsdp.prefetch)
+
+
+def _prefetch(bound: BoundPlan, ahead: int) -> PrefetchUnits:
+    """More units than the one that FSDP2 gathers ahead by itself."""
+    order = {name: index for index, name in enumerate(bound.inventory.names())}
+    first = (min(group.fqns, key=order.__getitem__) for group in bound.units)
+    units = ("", *sorted(first, key=order.__getitem__))
+    return PrefetchUnits(ahead=ahead, units=units, span=bound.plan.span("fsdp.prefetch"))
 
 
 def _step(bound: BoundPlan) -> Iterator[AnyOp]:

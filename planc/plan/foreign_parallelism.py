@@ -86,8 +86,9 @@ SHARDING: Mapping[str, Foreign] = {
     "fp8 float8 use_fp8 load_in_4bit load_in_8bit quantization quantization_config bitsandbytes": absent(
         "planc does not train in fp8 or on quantized weights", off=NONE
     ),
-    "use_orig_params limit_all_gathers forward_prefetch backward_prefetch sync_module_states": absent(
-        "FSDP2 does this itself: remove the line"
+    "use_orig_params limit_all_gathers sync_module_states": absent("FSDP2 does this itself: remove the line"),
+    "forward_prefetch backward_prefetch": Foreign(
+        "fsdp", "prefetch = 2", why="FSDP2 gathers one unit ahead by itself"
     ),
     "loss_parallel vocab_parallel": Foreign("tensor_parallel", '"lm_head" -> colwise(output = Shard(-1))'),
     "sequence_parallel enable_sequence_parallel sequence_parallel_enabled": Foreign(

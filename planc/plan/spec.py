@@ -191,6 +191,7 @@ class FsdpSpec:
     cpu_offload: bool = key(
         Bool(), default=False, doc="keep parameters, gradients and optimizer state in host memory"
     )
+    prefetch: int = key(Int(1, 16), default=1, doc="units to gather ahead, in forward and in backward")
 
 
 class Rotate(StrEnum):

@@ -167,6 +167,7 @@ BEYOND = {
         ("mesh.dp_shard=2",),
         "fsdp.cpu_offload",
     ),
+    "units ahead": (SHARDED.replace("{ ", "{ prefetch = 2, "), ("mesh.dp_shard=2",), "fsdp.prefetch"),
 }
 
 

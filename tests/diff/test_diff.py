@@ -206,6 +206,11 @@ def test_offloading_is_a_change_of_the_layout() -> None:
     assert (change.group, change.action, change.new) == (Group.LAYOUT, Action.ADD, "true")
 
 
+def test_units_ahead_are_a_change_of_the_layout() -> None:
+    change = _change(_diff("fsdp.prefetch=2"), "fsdp.prefetch")
+    assert (change.group, change.action, change.new) == (Group.LAYOUT, Action.ADD, "2")
+
+
 @pytest.mark.parametrize(
     ("settings", "action", "note"),
     [

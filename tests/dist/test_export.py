@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.graph.op import Op
 from planc.graph.ops import ExportHf
+from planc.runtime.checkpoint_format.shards import Entry
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
+from planc.runtime.run_directory import export_folder
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.weights import export_format
@@ -190,9 +194,36 @@ def test_a_run_that_goes_on_replaces_its_export(workspace: Path, tmp_path: Path)
     assert [path.name for path in (tmp_path / "export").iterdir()] == ["hf"]
 
 
-def failing_rank(rank: int, world_size: int, task: Task, file_bytes: int | None) -> tuple[ExitCode, str]:
-    """How a run ends that must fail. On rank 0 no file may grow beyond `file_bytes`, as on a full disk."""
-    if rank == 0 and file_bytes is not None:
+def files_by_rank(rank: int, world_size: int, task: Task) -> list[str]:
+    """The weight files that this rank wrote, of a run to the end."""
+    written: list[str] = []
+    write_file = export_folder.write_file
+
+    def noted(path: Path, entries: Sequence[Entry], *, data: Iterable[memoryview]) -> None:
+        written.append(path.name)
+        write_file(path, entries, data=data)
+
+    export_folder.write_file = noted
+    train_rank_in_small_shards(rank, world_size, task)
+    return written
+
+
+def test_all_ranks_write_files(workspace: Path, tmp_path: Path) -> None:
+    task = task_of(
+        replace(ALONE, shape="DP4", mesh={"dp_shard": 4}), workspace=workspace, run_folder=tmp_path
+    )
+    written = run_ranks(files_by_rank, 4, task, init=False)
+    assert min(map(len, written)) >= 2
+    assert sorted(chain(*written)) == sorted(
+        path.name for path in (tmp_path / "export/hf").glob("*.safetensors")
+    )
+
+
+def failing_rank(
+    rank: int, world_size: int, task: Task, file_bytes: int | None, *, full: int = 0
+) -> tuple[ExitCode, str]:
+    """How a run ends that must fail. On rank `full` no file may grow beyond `file_bytes`."""
+    if rank == full and file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     try:
         train_rank(rank, world_size, task)
@@ -208,6 +239,21 @@ def test_a_full_disk_ends_every_rank_with_the_storage_code(workspace: Path, tmp_
         assert code is ExitCode.STORAGE
         assert "cannot write" in message
         assert "model.safetensors" in message
+    assert not (tmp_path / "export/hf").exists()
+
+
+def failing_last_rank(rank: int, world_size: int, task: Task, file_bytes: int) -> tuple[ExitCode, str]:
+    export_format.MAX_SHARD_BYTES = SMALL_SHARD_BYTES
+    return failing_rank(rank, world_size, task, file_bytes, full=world_size - 1)
+
+
+def test_every_rank_names_the_one_that_cannot_write(workspace: Path, tmp_path: Path) -> None:
+    case = replace(ALONE, shape="DP2", mesh={"dp_shard": 2})
+    task = task_of(case, workspace=workspace, run_folder=tmp_path)
+    for code, message in run_ranks(failing_last_rank, 2, task, 20_000, init=False):
+        assert code is ExitCode.STORAGE
+        assert message.startswith("rank 1: cannot write ")
+        assert "model-00002-of-" in message
     assert not (tmp_path / "export/hf").exists()
 
 

@@ -52,6 +52,7 @@ class Variant:
     """Without FSDP, in float32."""
     chunks: int = 1
     """Of the loss."""
+    prefetch: int = 1
 
     @property
     def text(self) -> str:
@@ -82,6 +83,7 @@ class Variant:
             f"data.micro_batch={self.micro_batch}",
             f"train.tokens_per_step={tokens}",
             f"train.loss_chunks={self.chunks}",
+            *([] if self.is_whole else [f"fsdp.prefetch={self.prefetch}"]),
         )
 
 
@@ -125,6 +127,8 @@ SLOW = (
     Variant("FSDP 64, 2 micro steps, selective", dp_shard=64, steps=2, **_SELECTIVE),
     Variant("FSDP 8, float32, selective", dp_shard=8, is_narrow=False, **_SELECTIVE),
     Variant("FSDP 8, CP 4 allgather, selective", dp_shard=8, cp=4, sequence=32768, **_SELECTIVE),
+    Variant("FSDP 8, tied, 3 units ahead", dp_shard=8, is_tied=True, prefetch=3),
+    Variant("FSDP 8, 2 units ahead, all kept", dp_shard=8, recomputes=False, prefetch=2),
     Variant(
         "FSDP 8, CP 4 ulysses, selective", dp_shard=8, cp=4, sequence=32768, rotate="ulysses", **_SELECTIVE
     ),

@@ -65,6 +65,13 @@ def test_a_shard_is_brought_to_the_device_before_it_is_gathered() -> None:
     assert pools[1] > pools[0]
 
 
+def test_units_that_are_gathered_ahead_add_to_the_pool() -> None:
+    found = [estimated(BARE, f"fsdp.prefetch={number}") for number in (1, 2, 3, 16)]
+    pools = [one.memory.part("gathering pool").num_bytes for one in found]
+    assert pools[1] - pools[0] == pools[2] - pools[1] > 0
+    assert pools[3] > pools[2]
+
+
 @pytest.mark.parametrize(
     ("kind", "sent"),
     [

@@ -56,6 +56,7 @@ CHANGES: dict[str, Edits] = {
     "dtype": (("dtype = float32", "dtype = bfloat16"),),
     "unit": (("reshard_after_forward = true", "reshard_after_forward = false"),),
     "unit boundaries": ((HEAD_UNIT, HEAD_UNIT.replace('["model.norm", "lm_head"]', '"lm_head"')),),
+    "units ahead": (("replicate_on = dp_replicate", "replicate_on = dp_replicate\n  prefetch = 2"),),
     "fsdp dtype": (("replicate_on = dp_replicate", "param_dtype = bfloat16"),),
     "recomputation": (('"model.layers.*" -> none', '"model.layers.0" -> full'),),
     "data order": (("shuffle_seed = 42", "shuffle_seed = 43"),),

@@ -147,6 +147,12 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _first("setup", lambda op: op.stage < Stage.FULLY_SHARD or getattr(op, "groups", ()) == (("",),)),
         "follows a unit that contains it",
     ),
+    "no such unit": (
+        _edit(
+            "setup", lambda found: [*found[:-1], ops.PrefetchUnits(ahead=2, units=("nothing",)), found[-1]]
+        ),
+        "`nothing` is not in a unit",
+    ),
     "gradients summed nowhere": (
         _without("setup", ops.FullyShard),
         "does not sum gradients over dp_shard once",

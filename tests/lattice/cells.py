@@ -54,6 +54,7 @@ _LLAMA: Mapping[str, Any] = {**_SIZES, "architectures": ["LlamaForCausalLM"], "m
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "float64": _STARCODER,
     "float64-deep": _DEEP,
+    "float64-tied": {**_DEEP, "tie_word_embeddings": True},
     "float32": _LLAMA,
     "bfloat16": _LLAMA,
 }
@@ -113,6 +114,8 @@ class Cell:
     dtype: str = "float64"
     schedule: str = ""
     """Of a pipeline: each of its micro-batches is one sequence a rank of dp."""
+    is_tied: bool = False
+    """Whether both ends of the pipeline have the embedding, which is the head's weight too."""
 
     @property
     def name(self) -> str:
@@ -125,6 +128,7 @@ class Cell:
             f"{self.num_micro_steps} micro steps" if self.num_micro_steps > 1 else "",
             f"recompute {self.recomputation}" if self.recomputation != "none" else "",
             self.schedule,
+            "tied" * self.is_tied,
             self.dtype,
         )
         return ", ".join(part for part in parts if part)
@@ -141,7 +145,8 @@ class Cell:
     @property
     def model(self) -> str:
         """The folder of its config."""
-        return "float64-deep" if self.schedule else self.dtype
+        deep = "float64-tied" if self.is_tied else "float64-deep"
+        return deep if self.schedule else self.dtype
 
 
 def meshes(world_size: int) -> Iterator[Mesh]:
@@ -161,7 +166,7 @@ def full_product(mesh: Mesh) -> Iterator[Cell]:
         yield Cell(mesh, *axes)
 
 
-def pipelines(mesh: Mesh) -> Iterator[Cell]:
+def pipelines(mesh: Mesh, *, is_tied: bool) -> Iterator[Cell]:
     """Every way to run a mesh with pp: fewer micro-batches than ranks, as many, and no multiple of them."""
     over_tp = (True, False) if mesh.tp > 1 else (False,)
     numbers = (mesh.pp // 2, mesh.pp, mesh.pp + mesh.pp // 2)
@@ -177,16 +182,24 @@ def pipelines(mesh: Mesh) -> Iterator[Cell]:
             num_micro_steps=times,
             recomputation=recomputation,
             schedule=schedule,
+            is_tied=is_tied,
         )
 
 
 @cache
 def pipeline_cells(pp: int) -> tuple[Cell, ...]:
-    """All float64 cells with pp 2; with cp, and with pp 4, enough that every two values meet."""
-    beside = ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2))
-    every = tuple(cell for sizes in beside for cell in pipelines(Mesh(*sizes, pp=pp)))
-    with_cp = tuple(pipelines(Mesh(1, 1, 2, 1, pp=pp)))
-    return (*every, *_covering(with_cp)) if pp == 2 else _covering((*every, *with_cp))
+    """All float64 cells with pp 2; of those with cp or tied, and with pp 4, enough that every two values
+    meet."""
+    meshes = [Mesh(*sizes, pp=pp) for sizes in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2))]
+    with_cp = Mesh(1, 1, 2, 1, pp=pp)
+    every = tuple(cell for mesh in meshes for cell in pipelines(mesh, is_tied=False))
+    over_cp = tuple(pipelines(with_cp, is_tied=False))
+    tied = tuple(cell for mesh in (*meshes, with_cp) for cell in pipelines(mesh, is_tied=True))
+    if pp == 2:
+        found = (*every, *_covering(over_cp), *_covering(tied))
+    else:
+        found = _covering((*every, *over_cp, *tied))
+    return tuple(sorted(found, key=lambda cell: [*meshes, with_cp].index(cell.mesh)))
 
 
 @cache

@@ -44,8 +44,8 @@ on 1 and 2 ranks as many cells of each mesh as it takes for every two values of 
 ranks as many as that takes with the mesh as one more axis. cells.py has the models.
 
 Pipelines have 8 layers, and stages next to each of FSDP, whole replicas, tensor, sequence and context
-parallelism. The axes are the schedule, recomputation, and the number of micro-batches: half the ranks of pp,
-as many, and half more.
+parallelism. The axes are the schedule, recomputation, the number of micro-batches (half the ranks of pp, as
+many, and half more), and whether the embedding is the head's weight too.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
@@ -112,7 +112,9 @@ def _heading(name: str, found: Sequence[Cell]) -> Iterator[str]:
 
 
 def _num_cells(mesh: Mesh) -> int:
-    return sum(1 for _ in (full_product(mesh) if mesh.pp == 1 else pipelines(mesh)))
+    if mesh.pp == 1:
+        return sum(1 for _ in full_product(mesh))
+    return sum(1 for is_tied in (False, True) for _ in pipelines(mesh, is_tied=is_tied))
 
 
 def _line(mesh: Mesh, rows: Sequence[Row]) -> str:

@@ -43,6 +43,7 @@ QUICK = (
         num_micro_steps=3,
         schedule=SCHEDULES[2],
     ),
+    Cell(Mesh(1, 1, 2, 1, pp=2), context="ring headtail", num_micro_steps=3, schedule="gpipe", is_tied=True),
 )
 
 

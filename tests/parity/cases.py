@@ -153,6 +153,7 @@ CASES: tuple[Case, ...] = (
     Case("DP4", "dp_shard", {"dp_shard": 4}),
     Case("DP4", "HSDP 2x2", {"dp_replicate": 2, "dp_shard": 2}),
     Case("DP4", "257 rows", {"dp_shard": 4}, model="llama-uneven"),
+    Case("DP4", "3 units ahead, recompute", {"dp_shard": 4}, recomputes=True, settings=("fsdp.prefetch=3",)),
     Case("TP4", "", {"tp": 4}),
     *with_cp_variants("CP2·DP2", CP2_DP2),
     *with_cp_variants("CP2·TP2", CP2_TP2),

@@ -39,6 +39,8 @@ def _of_the_model(subject: Subject) -> Found:
         yield where, "some weights stay in float32, and so may what a stage sends", "write `float32`"
     if plan.fsdp is not None and plan.fsdp.cpu_offload:
         yield "fsdp.cpu_offload", "parameters are in host memory", "write `cpu_offload = false`"
+    if plan.fsdp is not None and plan.fsdp.prefetch > 1:
+        yield "fsdp.prefetch", "units of several stages take turns", "write `prefetch = 1`"
 
 
 def _of_a_run(subject: Subject) -> Found:

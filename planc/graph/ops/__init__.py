@@ -28,6 +28,7 @@ from planc.graph.ops.next_batch import NextBatch
 from planc.graph.ops.open_data import OpenData
 from planc.graph.ops.open_evaluation import OpenEvaluation
 from planc.graph.ops.open_log import OpenLog
+from planc.graph.ops.prefetch_units import PrefetchUnits
 from planc.graph.ops.receive_hidden import ReceiveHidden
 from planc.graph.ops.reduce_metrics import ReduceMetrics
 from planc.graph.ops.resume_checkpoint import ResumeCheckpoint
@@ -57,6 +58,7 @@ OPS: tuple[type[Op], ...] = (
     CheckpointActivations,
     CompileModules,
     FullyShard,
+    PrefetchUnits,
     MaterialiseWeights,
     InitWeights,
     LoadWeights,
@@ -121,6 +123,7 @@ __all__ = [
     "OpenEvaluation",
     "OpenLog",
     "ParameterGroup",
+    "PrefetchUnits",
     "ReceiveHidden",
     "ReduceMetrics",
     "ResumeCheckpoint",

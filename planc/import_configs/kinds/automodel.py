@@ -50,6 +50,12 @@ def _schedule(value: Value) -> str:
     return readers.schedule(value)
 
 
+def _pipeline(block: str) -> Iterator[Row]:
+    yield Row(f"{block}.pp_schedule", facts.PIPELINE_SCHEDULE)
+    yield Row(f"{block}.pp_microbatch_size", facts.PIPELINE_MICRO_BATCH)
+    yield Row(f"{block}.**", reason=why.STAGES)
+
+
 _EVALUATED = ("validation_dataset", "validation_dataloader", "validation_datasets", "val_dataset")
 _ROWS = (
     Row("recipe", reason=why.LABEL),
@@ -87,7 +93,7 @@ _ROWS = (
     ),
     Row("distributed.tp_size", facts.TP, read=lambda value: readers.rest_or_count(value) or 1),
     Row("distributed.cp_size", facts.CP, read=lambda value: readers.rest_or_count(value) or 1),
-    Row("distributed.pp_size", reason=why.PIPELINE, harmless=(1, "none")),
+    Row("distributed.pp_size", facts.PP, read=lambda value: readers.rest_or_count(value) or 1),
     Row("distributed.ep_size", reason=why.EXPERTS, harmless=(1, "none")),
     Row("distributed.sequence_parallel", facts.SEQUENCE_PARALLEL),
     Row("distributed.activation_checkpointing", facts.RECOMPUTE),
@@ -96,12 +102,12 @@ _ROWS = (
     Row("distributed.mp_policy.reduce_dtype", facts.REDUCE_DTYPE),
     Row("distributed.mp_policy.**", reason="a module's outputs have `param_dtype`"),
     Row("distributed.offload_policy.**", reason="write `cpu_offload = true` in `fsdp`"),
-    Row("distributed.pipeline.**", reason=why.PIPELINE),
+    *_pipeline("distributed.pipeline"),
     Row("distributed.moe.**", reason=why.EXPERTS),
     Row("distributed.**", reason=why.FSDP2),
     Row("distributed_config.**", reason=why.FSDP2),
     Row("parallelizer.**", reason="planc's rules are patterns in `tensor_parallel` and `fsdp`"),
-    Row("autopipeline.**", reason=why.PIPELINE),
+    *_pipeline("autopipeline"),
     Row("loss_fn", reason=why.LOSS),
     Row("loss_fn.**", reason=why.LOSS),
     Row("dataset.path_or_dataset_id", facts.DATA),

@@ -68,7 +68,7 @@ DEEPSPEED_ROWS = (
     Row("tensor_parallel.autotp_size", facts.TP),
     Row("tensor_parallel.**", reason="`auto` in `tensor_parallel` takes the model's own rules"),
     Row("sequence_parallel_size", facts.ULYSSES),
-    Row("pipeline.**", reason=why.PIPELINE),
+    Row("pipeline.**", reason="its stages are in code: write `pp` in `mesh` and add `pipeline on pp`"),
     Row("activation_checkpointing.**", reason=why.DS_RECOMPUTE),
     Row("steps_per_print", facts.LOG_EVERY),
     Row("tensorboard.enabled", facts.TENSORBOARD, read=_tracked),

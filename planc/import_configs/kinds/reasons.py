@@ -22,7 +22,7 @@ LOADING = "a run resumes from the last checkpoint in its run directory (`resume 
 LOGS = "planc writes metrics.jsonl in the run directory, and to the trackers of `logging`"
 LOSS_PARALLEL = 'rules for the head decide: `"lm_head" -> colwise(output = Shard(-1))` shards the loss'
 OWN_MODEL = "the architecture comes from the config.json of `model.hf`"
-PIPELINE = "pipelines are not imported: write `pp` in `mesh` and add `pipeline on pp`"
+STAGES = "`pipeline on pp` divides the layers by their estimated cost: write rules there for other stages"
 PROFILE = "write `profile { first_step = 10, last_step = 12 }`"
 RUN_DIR = "the run directory is not part of a plan: pass `--run-dir DIR` to the run"
 SELECTIVE = "`selective` in a plan keeps attention and every second matmul, without options"

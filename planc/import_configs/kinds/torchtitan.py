@@ -11,8 +11,9 @@ from planc.import_configs.leaf import Leaf, Value, written
 from planc.import_configs.readers import Unread, among
 
 
-def _reshards(value: Value) -> bool:
-    return among(default="yes", always="yes", never="no")(value) == "yes"
+def _reshards(value: Value) -> bool | None:
+    """None for torchtitan's default, which depends on whether there is a pipeline."""
+    return {"always": True, "never": False}.get(among(default="", always="always", never="never")(value))
 
 
 def _batch(value: Value) -> int:
@@ -62,7 +63,9 @@ _PARTS = (
         Row("parallelism.context_parallel_degree", facts.CP),
         Row("parallelism.context_parallel_rotate_method", facts.ROTATE),
         Row("parallelism.context_parallel_load_balancer", facts.BALANCER),
-        Row("parallelism.pipeline_parallel_degree", reason=why.PIPELINE, harmless=(1,)),
+        Row("parallelism.pipeline_parallel_degree", facts.PP),
+        Row("parallelism.pipeline_parallel_schedule", facts.PIPELINE_SCHEDULE),
+        Row("parallelism.pipeline_parallel_microbatch_size", facts.PIPELINE_MICRO_BATCH),
         Row("parallelism.expert_parallel_degree", reason=why.EXPERTS, harmless=(1,)),
         Row("parallelism.expert_tensor_parallel_degree", reason=why.EXPERTS, harmless=(1,)),
         Row("parallelism.enable_async_tensor_parallel", reason=why.ASYNC_TP, harmless=(False,)),
@@ -70,12 +73,12 @@ _PARTS = (
         Row("parallelism.enable_compiled_autograd", reason=why.INTERNAL, harmless=(False,)),
         Row("parallelism.full_dtensor", reason=why.INTERNAL, harmless=(False,)),
         Row("parallelism.enable_fsdp_symm_mem", reason=why.INTERNAL, harmless=(False,)),
-        Row("parallelism.module_fqns_per_model_part", reason=why.PIPELINE),
-        Row("parallelism.module_fqns_per_model_part.**", reason=why.PIPELINE),
+        Row("parallelism.module_fqns_per_model_part", reason=why.STAGES),
+        Row("parallelism.module_fqns_per_model_part.**", reason=why.STAGES),
         *(
-            Row(f"parallelism.pipeline_parallel_{name}", reason=why.PIPELINE)
+            Row(f"parallelism.pipeline_parallel_{name}", reason=why.STAGES)
             for name in (
-                *("schedule", "schedule_csv", "microbatch_size", "layers_per_stage", "split_points"),
+                *("schedule_csv", "layers_per_stage", "split_points"),
                 *("first_stage_less_layers", "last_stage_less_layers"),
             )
         ),

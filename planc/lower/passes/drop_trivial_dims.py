@@ -11,6 +11,7 @@ from planc.graph.ops import (
     AllReduceGradients,
     Evaluate,
     FullyShard,
+    PrefetchUnits,
     ShardContext,
     ShardTensorParallel,
     ShareHeads,
@@ -39,10 +40,18 @@ def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
         return replace(_trim_dims(op, graph), body=body)  # type: ignore[no-any-return]
     if isinstance(op, FullyShard):
         return _trim_shard(op, graph)
+    if isinstance(op, PrefetchUnits) and not _gathers(graph):
+        return None
     trimmed: AnyOp = _trim_dims(op, graph)
     if isinstance(trimmed, ShardTensorParallel | ShareHeads | AllReduceGradients) and not trimmed.over:
         return None
     return trimmed
+
+
+def _gathers(graph: Graph) -> bool:
+    """Whether units are on more than one rank."""
+    units = (op for op in graph.setup if isinstance(op, FullyShard))
+    return any(graph.size(dim) > 1 for op in units for dim in op.shard_over)
 
 
 def _trim_shard(op: FullyShard, graph: Graph) -> FullyShard | None:

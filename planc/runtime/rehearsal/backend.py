@@ -68,6 +68,7 @@ _OUTSIDE = (
     ops.CompileModules,
     ops.SplitPipeline,
     ops.FullyShard,
+    ops.PrefetchUnits,
     ops.BuildSchedule,
     ops.StepSchedule,
     ops.OpenData,

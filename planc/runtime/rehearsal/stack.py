@@ -22,6 +22,7 @@ from planc.graph.ops import (
     CheckpointActivations,
     FullyShard,
     OpenData,
+    PrefetchUnits,
     SaveCheckpoint,
     ShardTensorParallel,
     ShareHeads,
@@ -100,7 +101,10 @@ def stack_of(model: nn.Module, graph: Graph) -> Stack:
 
 def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
     """The kinds of which a few layers need to run: not those with layers that share a message over replicas,
-    whose length is not linear in the number of layers."""
+    whose length is not linear in the number of layers, nor layers whose parameters are gathered further ahead
+    than by the layer before."""
+    if any(isinstance(op, PrefetchUnits) for op in graph.setup):
+        return Stack(())
     stack = stack_of(model, graph)
     every = [layer for kind in stack.kinds for layer in kind.layers]
     sizes = [(name, one.dtype, one.nbytes) for name, one in model.named_parameters()]
@@ -202,6 +206,8 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
         case FullyShard():
             groups = tuple(group for group in op.groups if _names(group, dropped))
             return replace(op, groups=groups) if groups else None
+        case PrefetchUnits():
+            return replace(op, units=_names(op.units, dropped))
         case SplitPipeline():
             return replace(op, stages=tuple(_names(stage, dropped) for stage in op.stages))
         case BuildOptimizer():

@@ -64,6 +64,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.CheckpointActivations: recompute.checkpoint_activations,
     ops.CompileModules: compilation.compile_modules,
     ops.FullyShard: sharding.shard_fully,
+    ops.PrefetchUnits: sharding.prefetch_units,
     ops.MaterialiseWeights: weights.materialize_weights,
     ops.InitWeights: weights.init_weights,
     ops.LoadWeights: one_after_another(

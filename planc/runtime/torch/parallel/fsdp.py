@@ -13,7 +13,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from planc.graph.ops import FullyShard
+from planc.graph.ops import FullyShard, PrefetchUnits
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.mesh import fsdp_mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
@@ -58,6 +58,18 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def prefetch_units(session: Session, op: PrefetchUnits, position: Position) -> None:
+    """Let each unit gather those that follow it, in forward's order and in backward's."""
+    modules = [session.model.get_submodule(fqn) for fqn in op.units]
+    forward: list[FSDPModule] = [module for module in modules if isinstance(module, FSDPModule)]
+    # Backward, too, begins with the root, which comes first.
+    backward = [*forward[:1], *reversed(forward[1:])]
+    for index, unit in enumerate(forward):
+        unit.set_modules_to_forward_prefetch(forward[index + 1 : index + 1 + op.ahead])
+    for index, unit in enumerate(backward):
+        unit.set_modules_to_backward_prefetch(backward[index + 1 : index + 1 + op.ahead])
 
 
 def set_sync_of_stage(model: nn.Module, pipeline: Pipeline, position: Position) -> None:

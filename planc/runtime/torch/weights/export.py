@@ -1,10 +1,10 @@
-"""Export weights for transformers: gathered one at a time, streamed to rank 0's disk."""
+"""Export weights for transformers: gathered one at a time, streamed into files that ranks write at once."""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,15 +19,13 @@ import planc
 from planc.graph.ops import BuildModel, ExportHf, OpenData
 from planc.hub.names import model_folder
 from planc.modeling.initialization import fresh_copy
-from planc.runtime.checkpoint_format.errors import CheckpointError
-from planc.runtime.checkpoint_format.shards import Entry
 from planc.runtime.data.tokenizer_folder import folder_of_tokenizer
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest
 from planc.runtime.run_directory import export_folder
-from planc.runtime.torch.agreement.texts import rank
-from planc.runtime.torch.checkpoint.agreement import from_coordinator
+from planc.runtime.torch.agreement.texts import rank, world_size
+from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.tensors import outline_of_all_stages, tensor_names
 from planc.runtime.torch.parallel.blocks import Slices
@@ -36,6 +34,7 @@ from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.preemption import report_undone, stops_here
 from planc.runtime.torch.weights import export_format
 from planc.runtime.torch.weights.conversion import to_checkpoint
+from planc.runtime.torch.weights.export_files import Turn, Writer, deal, turns
 from planc.runtime.torch.weights.export_format import common_dtype, refuse_overflow
 from planc.runtime.torch.weights.views import View, leaf
 
@@ -43,9 +42,10 @@ from planc.runtime.torch.weights.views import View, leaf
 def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     """Write `export/hf` into the run directory, replacing an earlier export of the run.
 
-    Each tensor is gathered alone, so no rank ever holds more of the model than its own shards and one whole
-    tensor. Names and shapes are those of `save_pretrained`: if a model stacks its experts, each has its own
-    tensors again.
+    Each tensor is gathered alone, and the files are dealt to the ranks, which write them in threads. So a
+    rank holds its own shards and one whole tensor, and in the host's memory two that it has yet to write.
+    Names and shapes are those of `save_pretrained`: if a model stacks its experts, each has its own tensors
+    again.
     """
     pristine = fresh_copy(session.model)
     gathering = Gathering(session, _exported(session, op, pristine))
@@ -58,13 +58,14 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
             f"{source / 'config.json'} changed during the run",
             help="restore the file and run again; with checkpoint.resume the run resumes from its last save",
         )
-    stops = partial(_stops_here, session, position)
+    dealt = deal(files, num_ranks=world_size())
     with run_errors():
         temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder))))
-        try:
-            for file, held in files.items():
-                _write_file(temporary / file, held, views, gathering, stops=stops)
-        except _StoppedError:
+        with without_gather_warnings(), Writer(temporary, dealt[rank()]) as writer:
+            is_whole = _gather_to(writer, turns(dealt, views), gathering, session=session, position=position)
+        # No rank continues, or removes the files, while another one writes.
+        require_on_all(writer.require_written)
+        if not is_whole:
             if rank() == 0:
                 shutil.rmtree(temporary, ignore_errors=True)
             report_undone(session, f"the export to {folder}")
@@ -80,8 +81,17 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     session.observer.noted(f"exported {folder}, {op.dtype}{replaced}")
 
 
-class _StoppedError(Exception):
-    """The run was asked to stop before the export is complete. Every rank raises it at the same tensor."""
+def _gather_to(
+    writer: Writer, order: Iterator[Turn], gathering: Gathering, *, session: Session, position: Position
+) -> bool:
+    """Gather all turns on every rank, and give this rank's to its writer; False if the run is to stop."""
+    for turn in order:
+        if _stops_here(session, position):
+            return False
+        gathering.gather(turn.views[0])
+        if turn.writer == rank():
+            writer.put([export_format.as_bytes(gathering.values(view)) for view in turn.views])
+    return True
 
 
 def _stops_here(session: Session, position: Position) -> bool:
@@ -175,47 +185,6 @@ class Gathering:
 
     def _read(self, name: str, block: Slices) -> Tensor:
         return self._whole[name][block]
-
-
-def _write_file(
-    path: Path,
-    entries: Sequence[Entry],
-    views: Mapping[str, View],
-    gathering: Gathering,
-    *,
-    stops: Callable[[], bool],
-) -> None:
-    """Write one file on rank 0. All ranks gather with it, and raise the CheckpointError that stops it."""
-    gathered = _gathered_in_turn([views[entry.key] for entry in entries], gathering, stops=stops)
-    failure: CheckpointError | None = None
-    with without_gather_warnings():
-        if rank() == 0:
-            try:
-                data = (export_format.as_bytes(gathering.values(view)) for view in gathered)
-                export_folder.write_file(path, entries, data=data)
-            except CheckpointError as error:
-                failure = error
-        # The other ranks gather all of a file, so rank 0 continues to gather even if it can't write.
-        for _ in gathered:
-            pass
-
-    def outcome() -> str:
-        if failure is not None:
-            raise failure
-        return ""
-
-    from_coordinator(outcome)
-
-
-def _gathered_in_turn(
-    views: Sequence[View], gathering: Gathering, *, stops: Callable[[], bool]
-) -> Iterator[View]:
-    """Each view when it has been gathered. All ranks must consume all of them, unless they stop."""
-    for view in views:
-        if stops():
-            raise _StoppedError
-        gathering.gather(view)
-        yield view
 
 
 def _gathered(session: Session, name: str, exported: Exported) -> Tensor:
