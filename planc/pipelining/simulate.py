@@ -104,10 +104,6 @@ class _Step:
     num_stages: int
     num_micro_batches: int
 
-    def code(self, action: Action) -> int:
-        row = action.stage + (self.num_stages if action.direction is Direction.BACKWARD else 0)
-        return row * self.num_micro_batches + action.micro_batch
-
     def name(self, code: int) -> str:
         row, micro_batch = divmod(code, self.num_micro_batches)
         backward, stage = divmod(row, self.num_stages)
@@ -138,13 +134,16 @@ def _codes(step: _Step, orders: Sequence[Order]) -> list[list[int]]:
         of_rank = frozenset(step.stages_of(rank))
         own = []
         for action in order:
-            if action.stage not in of_rank or action.micro_batch < 0:
+            stage, micro_batch = action.stage, action.micro_batch
+            if stage not in of_rank or micro_batch < 0:
                 raise ScheduleError(_misplaced(step, action, rank=rank))
-            code = step.code(action)
+            code = stage * step.num_micro_batches + micro_batch
+            if action.direction is Direction.BACKWARD:
+                if not found[code]:
+                    raise ScheduleError(f"rank {rank} has {action} before {step.name(code)}")
+                code += num_forwards
             if found[code]:
                 raise ScheduleError(f"rank {rank} has {action} twice")
-            if code >= num_forwards and not found[code - num_forwards]:
-                raise ScheduleError(f"rank {rank} has {action} before {step.name(code - num_forwards)}")
             found[code] = True
             own.append(code)
         codes.append(own)
