@@ -34,8 +34,8 @@ class Part:
     in_flight: int
     """The most micro batches whose forward is done and whose backward is not, of all of its stages."""
     kept_bytes: int
-    """The most that they keep for their backwards, together, without the loss of one of them, and that is
-    being sent then."""
+    """The most that they keep for their backwards, together with messages under way, without the loss of one
+    of them."""
     spared_bytes: int
     """How much less that is from the first backward on, when there are gradients to hold."""
     sends: Collective
@@ -118,7 +118,7 @@ def _received_bytes(pipeline: Pipeline, work: RankWork, stage: int) -> int:
 
 
 def _most_kept(pipeline: Pipeline, rank: int, kept: Mapping[int, int], *, with_gradients: bool) -> int:
-    """The most bytes of a rank's micro batches in flight and messages on their way.
+    """The most bytes of a rank's micro batches in flight and messages under way.
 
     `kept` are the bytes of a micro batch in each stage. In a step, or from its first backward on.
     """
