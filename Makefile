@@ -114,6 +114,7 @@ $(GPU_PACKAGES)/.installed: constraints.txt tests/gpu/requirements.txt
 
 estimate-accuracy: install
 	$(BIN)/python -m tests.estimate.published
+	$(BIN)/python -m tests.estimate.published_pipelines
 	$(BIN)/python -m tests.estimate.published_speed
 	$(BIN)/python -m tests.estimate.against_rehearsal
 

@@ -109,8 +109,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
     kept, entropy = activations(work), loss(work)
     kept_bytes = kept.kept + document_bias_bytes(work)
     if part is not None:
-        # A tensor outlives its send, which ends with the step.
-        kept_bytes = part.kept_bytes + part.sends.sent_bytes
+        kept_bytes = part.kept_bytes
     here = 0 if work.offloads else 1
     return Pieces(
         states=here * (parameters.num_bytes + optimizer.num_bytes),

@@ -16,7 +16,7 @@ from planc.estimate.result import Collective, Kind
 from planc.graph.graph import Graph
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.inventory.schema import Inventory, Module
-from planc.pipelining.orders import Direction, Order, rank_of
+from planc.pipelining.orders import Direction, rank_of
 from planc.record import record
 
 SENDS = "pipeline.send"
@@ -34,7 +34,8 @@ class Part:
     in_flight: int
     """The most micro batches whose forward is done and whose backward is not, of all of its stages."""
     kept_bytes: int
-    """The most that they keep for their backwards, together, without the loss of one of them."""
+    """The most that they keep for their backwards, together with messages under way, without the loss of one
+    of them."""
     spared_bytes: int
     """How much less that is from the first backward on, when there are gradients to hold."""
     sends: Collective
@@ -47,7 +48,10 @@ def parts(graph: Graph, inventory: Inventory) -> tuple[Part, ...]:
     if pipeline is None:
         return ()
     works = stage_works(graph, inventory)
-    return tuple(_part(graph, inventory, pipeline, works, rank) for rank in range(pipeline.num_ranks))
+    in_flight = pipeline.equal_step().rank_in_flight
+    return tuple(
+        _part(graph, inventory, pipeline, works, rank, number) for rank, number in enumerate(in_flight)
+    )
 
 
 def stage_works(graph: Graph, inventory: Inventory) -> tuple[RankWork, ...]:
@@ -68,24 +72,32 @@ def message(pipeline: Pipeline, count: int) -> Collective:
 
 
 def _part(
-    graph: Graph, inventory: Inventory, pipeline: Pipeline, works: tuple[RankWork, ...], rank: int
+    graph: Graph,
+    inventory: Inventory,
+    pipeline: Pipeline,
+    works: tuple[RankWork, ...],
+    rank: int,
+    in_flight: int,
 ) -> Part:
     last = pipeline.num_stages - 1
     own = tuple(stage for stage in range(last + 1) if rank_of(stage, num_ranks=pipeline.num_ranks) == rank)
     of_loss = {stage: _loss_bytes(works[stage]) for stage in own}
     kept = {
-        stage: activations(works[stage]).kept + document_bias_bytes(works[stage]) + of_loss[stage]
+        stage: activations(works[stage]).kept
+        + document_bias_bytes(works[stage])
+        + of_loss[stage]
+        + _received_bytes(pipeline, works[stage], stage)
         for stage in own
     }
-    order = pipeline.orders[rank]
+    most, later = (_most_kept(pipeline, rank, kept, with_gradients=only) for only in (False, True))
     num_neighbors = sum((stage > 0) + (stage < last) for stage in own)
     return Part(
         rank=rank,
         stages=own,
         work=works[rank] if own == (rank,) else rank_work(graph, _restricted(inventory, pipeline, set(own))),
-        in_flight=_most(order, dict.fromkeys(own, 1)),
-        kept_bytes=_most(order, kept) - max(of_loss.values()),
-        spared_bytes=_most(order, kept) - _most(order, kept, with_gradients=True),
+        in_flight=in_flight,
+        kept_bytes=most - max(of_loss.values()),
+        spared_bytes=most - later,
         sends=message(pipeline, num_neighbors * pipeline.num_micro_batches),
     )
 
@@ -96,12 +108,33 @@ def _loss_bytes(work: RankWork) -> int:
     return found.gradients if work.loss_chunks > 1 else found.wide
 
 
-def _most(order: Order, sizes: Mapping[int, int], *, with_gradients: bool = False) -> int:
-    """The largest sum over the stages' micro batches in flight: in a step, or from its first backward on."""
+def _received_bytes(pipeline: Pipeline, work: RankWork, stage: int) -> int:
+    """Hidden states that a stage holds only because it owes their gradient.
+
+    A norm saves them in float32, a copy if they are narrower; a checkpointed layer saves them as they are.
+    """
+    is_saved = work.compute_dtype.size_bytes >= 4 or work.region(pipeline.split.stages[stage][0]) is not None
+    return 0 if stage == 0 or is_saved else message(pipeline, 1).input_bytes
+
+
+def _most_kept(pipeline: Pipeline, rank: int, kept: Mapping[int, int], *, with_gradients: bool) -> int:
+    """The most bytes of a rank's micro batches in flight and messages under way.
+
+    `kept` are the bytes of a micro batch in each stage. In a step, or from its first backward on.
+    """
+    a_message = message(pipeline, 1).input_bytes
+    sent = dict.fromkeys(Direction, 0)
     now = most = 0
-    for action in order:
-        now += sizes[action.stage] * (1 if action.direction is Direction.FORWARD else -1)
-        with_gradients &= action.direction is Direction.FORWARD
+    for action in pipeline.orders[rank]:
+        is_forward = action.direction is Direction.FORWARD
+        now += kept[action.stage] * (1 if is_forward else -1)
+        if (
+            action.stage != (pipeline.num_stages - 1 if is_forward else 0)
+            and sent[action.direction] < pipeline.split.max_sends
+        ):
+            sent[action.direction] += 1
+            now += a_message
+        with_gradients &= is_forward
         most = most if with_gradients else max(most, now)
     return most
 

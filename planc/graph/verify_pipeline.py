@@ -24,7 +24,7 @@ from planc.graph.ops import (
 )
 from planc.graph.violation import Violation
 from planc.pipelining.order_text import parse_order
-from planc.pipelining.simulate import ScheduleError, simulate
+from planc.pipelining.simulate import ScheduleError, equal_step
 from planc.vocab import MeshDim
 
 
@@ -139,7 +139,7 @@ def _orders(graph: Graph, split: SplitPipeline, op: Accumulate) -> Iterator[Viol
     stages = len(split.stages)
     try:
         orders = [parse_order(text) for text in op.orders]
-        simulate(orders, num_stages=stages, forward=[1] * stages, backward=[2] * stages)
+        step = equal_step(orders, num_stages=stages)
     except ScheduleError as error:
         yield Violation(op.name, f"its orders can't run: {error}")
     except ValueError as error:
@@ -148,3 +148,6 @@ def _orders(graph: Graph, split: SplitPipeline, op: Accumulate) -> Iterator[Viol
         number = len(orders[0]) * len(orders) // (2 * stages)
         if number != op.times:
             yield Violation(op.name, f"its orders are for {number} micro-batches, not for {op.times}")
+        if split.max_sends < step.max_sends:
+            text = f"ranks may hang with {split.max_sends} sends under way, and don't with {step.max_sends}"
+            yield Violation(split.name, text)

@@ -8,10 +8,12 @@ from typing import Literal, TypeVar
 
 from planc.graph.ops import Backward, Forward, ReceiveHidden, SendHidden, SplitPipeline, SumTies
 from planc.pipelining.order_text import order_text
+from planc.pipelining.orders import Order
+from planc.pipelining.simulate import equal_step
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
-from planc.plan.stages import layers, orders, stages, ties_of_ends
+from planc.plan.stages import layers, num_stages, orders, stages, ties_of_ends
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.styles.edges import SEQUENCE
@@ -33,6 +35,7 @@ def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
         shape=(plan.data.micro_batch, _local_length(bound), inventory.hidden_size),
         dtype=_dtype(bound),
         over=pipeline.on,
+        max_sends=_max_sends(bound, pipeline),
         ties=ties_of_ends(bound),
         span=pipeline.span,
     )
@@ -46,11 +49,19 @@ def sum_ties(bound: BoundPlan) -> Iterator[SumTies]:
 
 def micro_orders(bound: BoundPlan) -> tuple[str, ...]:
     """What each pp rank runs in a step, in order; empty without a pipeline."""
-    pipeline, times = _pipeline(bound), gradient_accumulation(bound.plan)
-    if pipeline is None or times == 0:
-        return ()
-    found = orders(pipeline, num_ranks=bound.plan.mesh.pp, num_micro_batches=times)
-    return tuple(map(order_text, found))
+    pipeline = _pipeline(bound)
+    return () if pipeline is None else tuple(map(order_text, _orders(bound, pipeline)))
+
+
+def _max_sends(bound: BoundPlan, pipeline: spec.PipelineSpec) -> int:
+    """As many as equal stages have under way; one in a draft of a plan whose steps have no micro-batch."""
+    found = _orders(bound, pipeline)
+    return equal_step(found, num_stages=num_stages(bound, pipeline)).max_sends if found else 1
+
+
+def _orders(bound: BoundPlan, pipeline: spec.PipelineSpec) -> tuple[Order, ...]:
+    times = gradient_accumulation(bound.plan)
+    return orders(pipeline, num_ranks=bound.plan.mesh.pp, num_micro_batches=times) if times else ()
 
 
 def passed(

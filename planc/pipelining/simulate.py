@@ -32,6 +32,10 @@ class Simulation:
     """For each stage, the most micro batches whose forward is done and whose backward is not."""
     rank_in_flight: tuple[int, ...]
     """For each rank, the most that its stages have in flight together."""
+    max_sends: int
+    """The most messages of one kind, activations or gradients, that any rank has sent and its neighbor has
+    not received; 0 for one rank. With room for as many, these orders never hang: here is a run of them that
+    needs no more, and when ranks wait for each other does not depend on times."""
 
     @property
     def mean_bubble(self) -> float:
@@ -62,11 +66,14 @@ def simulate(
         num_micro_batches=max((action.micro_batch + 1 for order in orders for action in order), default=0),
     )
     codes = _codes(step, orders)
-    _check_messages(step, codes)
-    durations = (*forward, *backward)
-    starts, ends = _run(step, codes, durations=durations, message=message)
+    messages = _messages(step, codes)
+    start_of, end_of = _run(step, codes, durations=(*forward, *backward), message=message)
+    starts, ends = (tuple(tuple(map(of.__getitem__, own)) for own in codes) for of in (start_of, end_of))
     seconds = max(end[-1] for end in ends)
-    busy = [sum(durations[code // step.num_micro_batches] for code in own) for own in codes]
+    busy = [
+        step.num_micro_batches * sum(forward[stage] + backward[stage] for stage in step.stages_of(rank))
+        for rank in range(step.num_ranks)
+    ]
     in_flight, rank_in_flight = _in_flight(step, codes)
     return Simulation(
         starts=starts,
@@ -75,6 +82,7 @@ def simulate(
         bubble=tuple(1 - own / seconds if seconds else 0.0 for own in busy),
         in_flight=in_flight,
         rank_in_flight=rank_in_flight,
+        max_sends=_max_sends(step, messages, start_of, end_of),
     )
 
 
@@ -96,10 +104,6 @@ class _Step:
     num_stages: int
     num_micro_batches: int
 
-    def code(self, action: Action) -> int:
-        row = action.stage + (self.num_stages if action.direction is Direction.BACKWARD else 0)
-        return row * self.num_micro_batches + action.micro_batch
-
     def name(self, code: int) -> str:
         row, micro_batch = divmod(code, self.num_micro_batches)
         backward, stage = divmod(row, self.num_stages)
@@ -107,6 +111,10 @@ class _Step:
 
     def rank(self, code: int) -> int:
         return rank_of(code // self.num_micro_batches % self.num_stages, num_ranks=self.num_ranks)
+
+    def stages_of(self, rank: int) -> list[int]:
+        """The stages of a rank, first to last."""
+        return [one for one in range(self.num_stages) if rank_of(one, num_ranks=self.num_ranks) == rank]
 
     def senders(self) -> list[int | None]:
         """For each action, the one whose output it receives: of the stage before, or after."""
@@ -123,18 +131,19 @@ def _codes(step: _Step, orders: Sequence[Order]) -> list[list[int]]:
     for rank, order in enumerate(orders):
         if not order:
             raise ScheduleError(f"rank {rank} has no actions")
+        of_rank = frozenset(step.stages_of(rank))
         own = []
         for action in order:
-            if not (0 <= action.stage < step.num_stages and action.micro_batch >= 0):
-                raise ScheduleError(f"rank {rank} has {action}, but stages are 0 to {step.num_stages - 1}")
-            owner = rank_of(action.stage, num_ranks=step.num_ranks)
-            if owner != rank:
-                raise ScheduleError(f"rank {rank} has {action}, but stage {action.stage} is on rank {owner}")
-            code = step.code(action)
+            stage, micro_batch = action.stage, action.micro_batch
+            if stage not in of_rank or micro_batch < 0:
+                raise ScheduleError(_misplaced(step, action, rank=rank))
+            code = stage * step.num_micro_batches + micro_batch
+            if action.direction is Direction.BACKWARD:
+                if not found[code]:
+                    raise ScheduleError(f"rank {rank} has {action} before {step.name(code)}")
+                code += num_forwards
             if found[code]:
                 raise ScheduleError(f"rank {rank} has {action} twice")
-            if code >= num_forwards and not found[code - num_forwards]:
-                raise ScheduleError(f"rank {rank} has {action} before {step.name(code - num_forwards)}")
             found[code] = True
             own.append(code)
         codes.append(own)
@@ -144,62 +153,105 @@ def _codes(step: _Step, orders: Sequence[Order]) -> list[list[int]]:
     return codes
 
 
-def _check_messages(step: _Step, codes: list[list[int]]) -> None:
-    """Raises ScheduleError where a rank receives in another order than its neighbor sends."""
+def _misplaced(step: _Step, action: Action, *, rank: int) -> str:
+    """Why a rank can't have an action."""
+    if not (0 <= action.stage < step.num_stages and action.micro_batch >= 0):
+        return f"rank {rank} has {action}, but stages are 0 to {step.num_stages - 1}"
+    owner = rank_of(action.stage, num_ranks=step.num_ranks)
+    return f"rank {rank} has {action}, but stage {action.stage} is on rank {owner}"
+
+
+_Messages = tuple[list[int], list[int]]
+"""The actions of a rank whose activations it sends, in order, and those whose gradients."""
+
+
+def _messages(step: _Step, codes: list[list[int]]) -> list[_Messages]:
+    """What each rank sends; raises ScheduleError where one receives in another order than its neighbor sends.
+
+    Stages of one rank pass on tensors, not messages.
+    """
     if step.num_ranks == 1:
-        return
-    num_forwards = step.num_stages * step.num_micro_batches
-    senders = step.senders()
+        return []
+    size, num_forwards = step.num_micro_batches, step.num_stages * step.num_micro_batches
+    first_gradient = num_forwards + size
+    sent = [
+        (
+            [code for code in own if code < num_forwards - size],
+            [code for code in own if code >= first_gradient],
+        )
+        for own in codes
+    ]
     for rank, own in enumerate(codes):
-        received = [sender for code in own if (sender := senders[code]) is not None]
-        activations = [sender for sender in received if sender < num_forwards]
-        gradients = [sender for sender in received if sender >= num_forwards]
-        for what, toward, receives in (("activations", -1, activations), ("gradients", 1, gradients)):
-            peer = rank_of(rank + toward, num_ranks=step.num_ranks)
-            messages = frozenset(receives)
-            sends = [code for code in codes[peer] if code in messages]
-            for send, receive in zip(sends, receives, strict=True):
-                if send != receive:
-                    raise ScheduleError(
-                        f"rank {peer} sends the {what} of {step.name(send)} to rank {rank}, "
-                        f"which receives those of {step.name(receive)} first"
-                    )
+        before, after = (rank_of(rank + step_to, num_ranks=step.num_ranks) for step_to in (-1, 1))
+        activations = [code - size for code in own if size <= code < num_forwards]
+        gradients = [code + size for code in own if num_forwards <= code < 2 * num_forwards - size]
+        for what, peer, sends, receives in (
+            ("activations", before, sent[before][0], activations),
+            ("gradients", after, sent[after][1], gradients),
+        ):
+            if sends != receives:
+                pairs = zip(sends, receives, strict=True)
+                send, receive = next((send, receive) for send, receive in pairs if send != receive)
+                raise ScheduleError(
+                    f"rank {peer} sends the {what} of {step.name(send)} to rank {rank}, "
+                    f"which receives those of {step.name(receive)} first"
+                )
+    return sent
 
 
 def _run(
     step: _Step, codes: list[list[int]], *, durations: Sequence[float], message: float
-) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
-    """When every action starts and ends; raises ScheduleError for a deadlock."""
-    senders = step.senders()
+) -> tuple[list[float], list[float]]:
+    """When every action starts and ends, by its number; raises ScheduleError for a deadlock."""
+    senders, size = step.senders(), step.num_micro_batches
     # Stages of one rank pass on tensors, not messages.
     delay = message if step.num_ranks > 1 else 0.0
-    end_of: list[float | None] = [None] * len(senders)
-    starts: list[list[float]] = [[] for _ in codes]
-    ends: list[list[float]] = [[] for _ in codes]
+    start_of, end_of = [-1.0] * len(senders), [-1.0] * len(senders)
+    done = [0] * step.num_ranks
+    """How many of each rank's actions had run when it last began to wait."""
     waiting: dict[int, int] = {}
     """The rank that waits for an action."""
     ready = deque(range(step.num_ranks))
     while ready:
         rank = ready.popleft()
-        now = ends[rank][-1] if ends[rank] else 0.0
-        for code in codes[rank][len(ends[rank]) :]:
+        own, first = codes[rank], done[rank]
+        now = end_of[own[first - 1]] if first else 0.0
+        for place in range(first, len(own)):
+            code = own[place]
             sender = senders[code]
             if sender is not None:
                 sent = end_of[sender]
-                if sent is None:
-                    waiting[sender] = rank
+                if sent < 0:
+                    waiting[sender], done[rank] = rank, place
                     break
-                now = max(now, sent + delay)
-            starts[rank].append(now)
-            now += durations[code // step.num_micro_batches]
-            ends[rank].append(now)
+                if sent + delay > now:
+                    now = sent + delay
+            start_of[code] = now
+            now += durations[code // size]
             end_of[code] = now
             if code in waiting:
                 ready.append(waiting.pop(code))
     if waiting:
-        blocked = {rank: (codes[rank][len(ends[rank])], sender) for sender, rank in waiting.items()}
+        blocked = {rank: (codes[rank][done[rank]], sender) for sender, rank in waiting.items()}
         raise ScheduleError(_deadlock(step, blocked))
-    return tuple(map(tuple, starts)), tuple(map(tuple, ends))
+    return start_of, end_of
+
+
+def _max_sends(
+    step: _Step, messages: list[_Messages], start_of: Sequence[float], end_of: Sequence[float]
+) -> int:
+    """The most messages of one kind that a rank has under way. A message is received as its receiver starts,
+    which makes room for what is sent later, not for what is sent at that moment."""
+    most = 0
+    for sent in messages:
+        for codes, to_receiver in zip(sent, (step.num_micro_batches, -step.num_micro_batches), strict=True):
+            num_received = 0
+            for number, code in enumerate(codes, start=1):
+                while start_of[codes[num_received] + to_receiver] < end_of[code]:
+                    num_received += 1
+                if number - num_received > most:
+                    most = number - num_received
+    return most
 
 
 def _deadlock(step: _Step, blocked: dict[int, tuple[int, int]]) -> str:
@@ -224,9 +276,14 @@ def _in_flight(step: _Step, codes: list[list[int]]) -> tuple[tuple[int, ...], tu
         held = 0
         for code in own:
             backward, stage = divmod(code // step.num_micro_batches, step.num_stages)
-            change = -1 if backward else 1
-            held += change
-            now[stage] += change
-            ranks[rank] = max(ranks[rank], held)
-            stages[stage] = max(stages[stage], now[stage])
+            if backward:
+                held -= 1
+                now[stage] -= 1
+                continue
+            held += 1
+            now[stage] += 1
+            if held > ranks[rank]:
+                ranks[rank] = held
+            if now[stage] > stages[stage]:
+                stages[stage] = now[stage]
     return tuple(stages), tuple(ranks)

@@ -11,6 +11,7 @@ from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate, OpenData, ReceiveHidden, SendHidden, SplitPipeline, SumTies
 from planc.graph.pipeline import pipeline_of
 from planc.pipelining.order_text import order_text
+from planc.pipelining.simulate import equal_step
 from planc.plan.spec import PipelineSpec
 from planc.plan.stages import orders
 from planc.verify.recipe import MAX_MICRO_BATCH, MAX_MICRO_STEPS, MAX_RANKS, SEQUENCE_LENGTH
@@ -36,6 +37,9 @@ def in_small_stages(
 ) -> Graph:
     """The graph with even stages of these layers, and the order of few micro-batches."""
     data = next(op for op in graph.setup if isinstance(op, OpenData))
+    number = num_small_stages(graph)
+    times = min(next(op.times for op in graph.step if isinstance(op, Accumulate)), MAX_MICRO_STEPS)
+    found = () if pipeline is None else orders(pipeline, num_ranks=sizes[MeshDim.PP], num_micro_batches=times)
 
     def small(op: Any) -> Any:
         match op:
@@ -44,11 +48,10 @@ def in_small_stages(
                 if op.shape[1] < data.sequence_length // graph.size(MeshDim.CP):
                     length //= sizes[MeshDim.TP]
                 shape = min(op.shape[0], MAX_MICRO_BATCH), length, hidden_size
-                stages = _even_stages(op, layers, number=num_small_stages(graph))
-                return replace(op, stages=stages, shape=shape, dtype=dtype)
-            case Accumulate() if pipeline is not None and op.orders:
-                times = min(op.times, MAX_MICRO_STEPS)
-                found = orders(pipeline, num_ranks=sizes[MeshDim.PP], num_micro_batches=times)
+                stages = _even_stages(op, layers, number=number)
+                max_sends = equal_step(found, num_stages=number).max_sends
+                return replace(op, stages=stages, shape=shape, dtype=dtype, max_sends=max_sends)
+            case Accumulate() if op.orders:
                 return replace(op, orders=tuple(map(order_text, found)))
             case _:
                 return op

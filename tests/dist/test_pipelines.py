@@ -13,11 +13,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from planc.api import check_source
+from planc.graph.pipeline import pipeline_of
 from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.errors import ExitCode
 from planc.source import SourceFile
 from tests.dist.faulty_steps import Fault, run_faulty
 from tests.dist.first_steps import run_compared
+from tests.dist.held_messages import most_held
 from tests.dist.pool import run_ranks
 from tests.lattice import cells
 from tests.lattice.cells import Cell, Mesh, compile_cell
@@ -129,6 +131,25 @@ def test_a_feature_computes_in_stages_what_it_does_in_one_process_bit_for_bit(
     losses = [[step.loss for step in record.metrics] for record in (staged, alone)]
     assert losses[0][0] == losses[1][0]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+HELD = {
+    "gpipe": Case("PP4", "", {"pp": 4}, model="llama-deep", micro_batch=1, schedule="gpipe"),
+    "one_f_one_b": PP4,
+    "interleaved": replace(PP2_DP2, micro_batch=1, schedule=INTERLEAVED),
+}
+"""Cases by schedule, of eight or four micro-batches."""
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_no_rank_holds_more_messages_than_the_graph_has(name: str, workspace: Path, tmp_path: Path) -> None:
+    case = HELD[name]
+    task = Task(compile_case(case, workspace=workspace), workspace, tmp_path)
+    pipeline = pipeline_of(task.graph)
+    assert pipeline is not None
+    assert 1 <= pipeline.split.max_sends < pipeline.num_micro_batches
+    found = run_ranks(most_held, case.world_size, task, init=False)
+    assert max(found) == pipeline.split.max_sends
 
 
 def test_a_loss_that_is_no_number_stops_all_stages_and_names_its_sequences(workspace: Path) -> None:

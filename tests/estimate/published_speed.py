@@ -48,7 +48,7 @@ _PIPELINE = """pipeline on pp {{
   schedule = interleaved(stages_per_rank = {})
 }}
 """
-_TENSOR_PARALLEL = """tensor_parallel on tp {
+TENSOR_PARALLEL = """tensor_parallel on tp {
   "model.embed_tokens" -> embedding_rowwise
   "model.layers.*.self_attn.{q,k,v}_proj" -> colwise
   "model.layers.*.self_attn.o_proj" -> rowwise
@@ -135,7 +135,7 @@ def plan_of(row: Row) -> str:
     """The row as a plan. Layers are FSDP units, resharded but for the last by default."""
     size = {name: int(row[name]) for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp")}
     tokens = int(row["sequence"]) * int(row["local_batch"]) * int(row["accumulation"]) * size["dp_shard"]
-    sharding = SEQUENCE_PARALLEL if row["sequence_parallel"] == "1" else _TENSOR_PARALLEL
+    sharding = SEQUENCE_PARALLEL if row["sequence_parallel"] == "1" else TENSOR_PARALLEL
     return f"""model {{
   hf = "models/tiny-llama"
   dtype = {"float32" if size["dp_shard"] > 1 else "bfloat16"}

@@ -97,7 +97,8 @@ def test_stages_keep_what_the_whole_model_keeps(tmp_path: Path, more: str) -> No
     assert found.graph is not None and found.inventory is not None
     whole = activations(rank_work(found.graph, found.inventory)).kept
     alone = parts_of(plan(tmp_path, pp=4, micro_batches=1, more=more))
-    assert sum(part.kept_bytes for part in alone) == whole
+    # Three of them send what the next one receives.
+    assert sum(part.kept_bytes for part in alone) == whole + 3 * HIDDEN_BYTES
 
 
 SEQUENCE_PARALLEL = """\
@@ -121,17 +122,29 @@ def test_stages_without_the_embedding_know_that_the_sequence_is_sharded(tmp_path
 
 
 def test_ranks_keep_as_much_as_they_have_in_flight(tmp_path: Path) -> None:
-    """A loss in flight keeps its log-probabilities, [tokens, vocabulary] in float32."""
-    one = [part.kept_bytes for part in parts_of(plan(tmp_path, pp=4, micro_batches=1))]
+    """A loss in flight keeps its log-probabilities, [tokens, vocabulary] in float32. In these orders one
+    message of each kind is under way."""
+    alone = [part.kept_bytes for part in parts_of(plan(tmp_path, pp=4, micro_batches=1))]
+    one = [*(kept - HIDDEN_BYTES for kept in alone[:3]), alone[3]]
     gpipe = parts_of(plan(tmp_path, pp=4, schedule="gpipe", micro_batches=8))
-    assert [part.kept_bytes for part in gpipe[:3]] == [8 * kept for kept in one[:3]]
+    assert [part.kept_bytes for part in gpipe[:3]] == [8 * kept + HIDDEN_BYTES for kept in one[:3]]
     assert gpipe[3].kept_bytes == 8 * one[3] + 7 * 64 * 260 * 4
     eager = parts_of(plan(tmp_path, pp=4, micro_batches=8))
-    assert [part.kept_bytes for part in eager] == [4 * one[0], 3 * one[1], 2 * one[2], one[3]]
+    held = zip((4, 3, 2, 1), one, (1, 2, 2, 1), strict=True)
+    assert [part.kept_bytes for part in eager] == [
+        number * kept + messages * HIDDEN_BYTES for number, kept, messages in held
+    ]
     interleaved = parts_of(plan(tmp_path, pp=2, schedule=SCHEDULES[2], micro_batches=8))
     # The first rank has stages 0 and 2. It holds three micro batches of its first stage, two of its other.
     assert interleaved[0].in_flight == 5
-    assert interleaved[0].kept_bytes == max(3 * one[0] + 2 * one[2], 4 * one[0] + one[2])
+    most = max(3 * one[0] + 2 * one[2], 4 * one[0] + one[2])
+    assert interleaved[0].kept_bytes == most + 4 * HIDDEN_BYTES
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[1:])
+def test_more_micro_batches_take_no_more_memory(tmp_path: Path, schedule: str) -> None:
+    few, many = (estimate_of(plan(tmp_path, schedule=schedule, micro_batches=m)) for m in (8, 64))
+    assert [one.memory.peak for one in few.ranks] == [one.memory.peak for one in many.ranks]
 
 
 def test_only_the_last_stage_has_a_loss(tmp_path: Path) -> None:

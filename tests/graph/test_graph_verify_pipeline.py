@@ -107,6 +107,10 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _order(1, lambda text: " ".join(["1F3", *(one for one in text.split() if one != "1F3")])),
         "its orders can't run",
     ),
+    "too few sends": (
+        _edit(ops.SplitPipeline, lambda op: replace(op, max_sends=0)),
+        "ranks may hang with 0 sends under way, and don't with 1",
+    ),
     "fewer micro-batches": (
         _edit(ops.Accumulate, lambda op: replace(op, times=3)),
         "for 4 micro-batches, not for 3",

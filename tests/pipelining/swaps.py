@@ -6,6 +6,7 @@ pipeline, and exits with 1 if the two disagree on any swap.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -27,13 +28,14 @@ PIPELINES: tuple[Pipeline, ...] = tuple(
 )
 
 
-def outcome(orders: list[Order], *, num_stages: int) -> str:
+def outcome(orders: list[Order], *, num_stages: int, room: float = math.inf) -> str:
     """What a run of these orders does, without a clock: "completes", or how it fails.
 
-    Any run ends the same way: ranks share nothing but channels, and wait for one of them at a time.
+    Any run ends the same way: ranks share nothing but channels, and wait for one of them at a time. A channel
+    has `room` for so many messages.
     """
     num_ranks = len(orders)
-    left = [deque((one.stage, str(one.direction), one.micro_batch) for one in order) for order in orders]
+    left = [deque(_doings(order, num_stages)) for order in orders]
     channels = {
         (rank, (rank + step) % num_ranks, way): deque[tuple[int, int]]()
         for rank in range(num_ranks)
@@ -43,25 +45,37 @@ def outcome(orders: list[Order], *, num_stages: int) -> str:
     moved = True
     while moved:
         moved = False
-        for rank, actions in enumerate(left):
-            while actions:
-                stage, way, i = actions[0]
+        for rank, doings in enumerate(left):
+            while doings:
+                what, stage, way, i = doings[0]
                 step = 1 if way == "F" else -1
-                if 0 <= stage - step < num_stages:
-                    channel = channels[(rank - step) % num_ranks, rank, way]
-                    if not channel:
-                        break
-                    if channel.popleft() != (stage, i):
-                        return "mixes up messages"
-                if way == "F":
+                incoming = channels[(rank - step) % num_ranks, rank, way]
+                outgoing = channels[rank, (rank + step) % num_ranks, way]
+                if (what == "receive" and not incoming) or (what == "send" and len(outgoing) == room):
+                    break
+                if what == "receive" and incoming.popleft() != (stage, i):
+                    return "mixes up messages"
+                if what == "send":
+                    outgoing.append((stage + step, i))
+                if what == "run" and way == "F":
                     kept.add((stage, i))
-                elif (stage, i) not in kept:
+                if what == "run" and (stage, i) not in kept:
                     return "runs a backward first"
-                if 0 <= stage + step < num_stages:
-                    channels[rank, (rank + step) % num_ranks, way].append((stage + step, i))
-                actions.popleft()
+                doings.popleft()
                 moved = True
     return "hangs" if any(left) else "completes"
+
+
+def _doings(order: Order, num_stages: int) -> Iterator[tuple[str, int, str, int]]:
+    """An order's receives, runs and sends: which of them, stage, way, micro batch."""
+    for action in order:
+        stage, way, i = action.stage, str(action.direction), action.micro_batch
+        step = 1 if way == "F" else -1
+        if 0 <= stage - step < num_stages:
+            yield "receive", stage, way, i
+        yield "run", stage, way, i
+        if 0 <= stage + step < num_stages:
+            yield "send", stage, way, i
 
 
 def swaps(orders: tuple[Order, ...]) -> Iterator[list[Order]]:

@@ -25,6 +25,9 @@ class SplitPipeline(Op):
     dtype: DType
     """Of those hidden states, and of their gradients."""
     over: tuple[MeshDim, ...]
+    max_sends: int
+    """The most messages of one kind, activations or gradients, that a rank has under way: it waits for the
+    oldest before it sends another."""
     ties: tuple[tuple[str, ...], ...] = ()
     """The names of each weight that the first and the last stage both have, the first stage's first."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed import ProcessGroup
 
 from planc.graph.ops import Accumulate, SplitPipeline
@@ -35,10 +37,21 @@ class Hidden:
     stage: int
     received: Tensor | None = None
     sent: Tensor | None = None
+    """Until it is sent: backward needs no more than its place in the graph."""
+    origin: GradientEdge | None = None
+    """The place in autograd's graph of what was sent; None in an evaluation."""
     documents: Batch | None = None
     """What attention knew in the forward: backward may compute it again, after other forwards."""
     dropout: tuple[Tokens | None, dict[object, Places]] | None = None
     """What dropout knew."""
+
+    def take_sent(self) -> Tensor:
+        """What to send, which this will not hold."""
+        assert self.sent is not None, "the layers of the stage ran"
+        found, self.sent = self.sent, None
+        if found.requires_grad:
+            self.origin = get_gradient_edge(found)
+        return found.detach()
 
 
 @dataclass(slots=True)
@@ -58,8 +71,10 @@ class Pipeline:
     """By stage and micro-batch: its hidden states, and its loss if it has one."""
     gradient: Tensor | None = None
     """Of what the backward under way has sent."""
-    sends: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
-    """Under way: a tensor must outlive its send."""
+    sends: Mapping[str, deque[tuple[dist.Work, Tensor]]] = field(
+        default_factory=lambda: {"activations": deque(), "gradients": deque()}
+    )
+    """Under way, oldest first: a tensor must outlive its send."""
     copies: dict[str, str] = field(default_factory=dict)
     """The tied weights of this rank whose first name is in another rank's stage: by that name, their own.
     Here too they go by the first, under a stand-in, once they have memory: see `hold_copies`."""

@@ -112,6 +112,8 @@ def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
     session.guard.micro_losses.append(local.detach())
     if pipeline is not None:
         pipeline.finish_forward(position, loss=session.loss)
+        # Its graph would hold what the stage has received, and the gradient of that.
+        session.loss = None
 
 
 def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor) -> Tensor:
@@ -157,8 +159,9 @@ def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position)
     if session.masking is not None and pipeline.now.dropout is not None:
         session.masking.tokens, session.masking.seen = pipeline.now.dropout
     if loss is None:
-        assert pipeline.now.sent is not None, "the stage's forward came before"
-        pipeline.now.sent.backward(pipeline.gradient)  # type: ignore[no-untyped-call]
+        assert pipeline.now.origin is not None, "the stage's forward came before"
+        torch.autograd.backward(pipeline.now.origin, pipeline.gradient)
+        pipeline.gradient = None
         return
     with _loss_context(_loss_op(session)):
         loss.backward()  # type: ignore[no-untyped-call]

@@ -32,7 +32,7 @@ def send_hidden(session: Session, op: SendHidden, position: Position) -> None:
         if not pipeline.is_last(stage):
             assert pipeline.now.sent is not None, "the layers of the stage ran"
             _refuse_other(pipeline, pipeline.now.sent)
-            _send(pipeline, op.what, pipeline.now.sent.detach(), to=stage + 1, position=position)
+            _send(pipeline, op.what, pipeline.now.take_sent(), to=stage + 1, position=position)
     elif stage > 0:
         received = pipeline.now.received
         assert received is not None and received.grad is not None, "the layers of the stage have gradients"
@@ -55,9 +55,8 @@ def _refuse_other(pipeline: Pipeline, hidden: Tensor) -> None:
 def finish_sends(session: Session) -> None:
     """Wait until every message has left, and forget micro-batches that have no backward."""
     pipeline = _pipeline(session)
-    for work, _ in pipeline.sends:
-        work.wait()
-    pipeline.sends.clear()
+    for what in pipeline.sends:
+        _wait_until(pipeline, what, num_left=0)
     pipeline.in_flight.clear()
 
 
@@ -77,11 +76,18 @@ def _send(pipeline: Pipeline, what: str, hidden: Tensor, *, to: int, position: P
     hidden = hidden.contiguous()
     tag = _tag(pipeline, position.stage, position)
     group = getattr(pipeline, what)
-    # Others are still under way, or on a backend that can't tell.
-    pipeline.sends = [(work, sent) for work, sent in pipeline.sends if not work.is_completed()]
+    _wait_until(pipeline, what, num_left=pipeline.op.max_sends - 1)
     work = dist.isend(hidden, group=group, group_dst=owner(pipeline, to), tag=tag)
     assert work is not None, "this rank is in the group"
-    pipeline.sends.append((work, hidden))
+    pipeline.sends[what].append((work, hidden))
+
+
+def _wait_until(pipeline: Pipeline, what: str, *, num_left: int) -> None:
+    """Wait for the oldest messages until so many are under way, and let go of their tensors."""
+    sends = pipeline.sends[what]
+    while len(sends) > num_left:
+        work, _ = sends.popleft()
+        work.wait()
 
 
 def _tag(pipeline: Pipeline, stage: int, position: Position) -> int:

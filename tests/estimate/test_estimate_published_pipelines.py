@@ -1,0 +1,44 @@
+"""Peaks of pipelines that others published; planc's features were in no run."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from planc.graph.pipeline import pipeline_of
+from planc.graph.verify import verify
+from tests.estimate.published import Row
+from tests.estimate.published_pipelines import Score, lowered, mean_error, rows, scored
+
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "estimates.md"
+
+
+@cache
+def comparable() -> tuple[Score, ...]:
+    return tuple(scored(row) for row in rows() if row["trainer"] == "torchtitan")
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row['trainer']}-{row['model']}-pp{row['pp']}")
+def test_every_published_pipeline_is_a_sound_graph(row: Row) -> None:
+    graph, _ = lowered(row)
+    pipeline = pipeline_of(graph)
+    assert verify(graph) == ()
+    assert pipeline is not None
+    assert pipeline.num_stages == int(row["pp"]) * int(row["stages_per_rank"])
+    assert pipeline.num_micro_batches == int(row["micro_batches"])
+
+
+def test_comparable_peaks_are_near_and_documented() -> None:
+    """The second is 9 % low, which is not explained, and so not in the formula."""
+    errors = [score.error for score in comparable()]
+    assert [-0.10 < error < 0.03 for error in errors if error is not None] == [True, True]
+    text = f"comparable, 2 rows: mean error {100 * mean_error(comparable()):.1f} %"
+    assert text in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_peak_does_not_count_what_has_been_received() -> None:
+    """530B in 280 micro-batches ran on 80 GB; with all of their messages it would have needed 157 GiB."""
+    (row,) = (row for row in rows() if row["model"] == "MT-NLG-530B")
+    assert 50 < scored(row).estimated_gib < 74
