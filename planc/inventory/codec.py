@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import isfinite
 
 from planc.inventory.draw_fields import draw_fields, draws_from
@@ -37,8 +38,8 @@ from planc.inventory.schema import (
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
-FORMAT_VERSION = 9
-"""8: how attentions work with fewer key/value heads than ranks."""
+FORMAT_VERSION = 10
+"""9: which containers pass their hidden states on. 10: which pass on other arguments."""
 
 
 def dumps(inventory: Inventory) -> str:
@@ -170,6 +171,8 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
         fields["flattened"] = True
     if node.passes_input:
         fields["passes_input"] = True
+    if node.passes_others:
+        fields["passes_others"] = True
     if node.own_dtypes:
         fields["own_dtypes"] = dict(node.own_dtypes)
     fields |= {key: names for key in _KEPT_FIELDS if (names := getattr(node, key))}
@@ -202,12 +205,18 @@ _RARE_NODE_FIELDS = (
         "routing",
         "flattened",
         "passes_input",
+        "passes_others",
         "own_dtypes",
         *_KEPT_FIELDS,
         "draws",
     ),
     "children",
 )
+
+
+def _is_set(fields: Mapping[str, object], name: str, where: str) -> bool:
+    """Of a field that is true or absent."""
+    return name in fields and true_of(fields[name], f"{where}.{name}")
 
 
 def _node(value: object, where: str) -> Node:
@@ -223,8 +232,9 @@ def _node(value: object, where: str) -> Node:
         attention=_attention(attention, f"{where}.attention") if "attention" in fields else None,
         unset=strings_of(fields.get("unset", []), f"{where}.unset"),
         routing=_routing(fields["routing"], f"{where}.routing") if "routing" in fields else None,
-        flattened="flattened" in fields and true_of(fields["flattened"], f"{where}.flattened"),
-        passes_input="passes_input" in fields and true_of(fields["passes_input"], f"{where}.passes_input"),
+        flattened=_is_set(fields, "flattened", where),
+        passes_input=_is_set(fields, "passes_input", where),
+        passes_others=_is_set(fields, "passes_others", where),
         own_dtypes=_own_dtypes(fields.get("own_dtypes", {}), f"{where}.own_dtypes"),
         widened=strings_of(fields.get("widened", []), f"{where}.widened"),
         kept_in_half=strings_of(fields.get("kept_in_half", []), f"{where}.kept_in_half"),

@@ -91,8 +91,10 @@ class Module:
     flattened: bool = False
     """Its hidden states are [tokens, features]: the model makes one dimension of batch and sequence."""
     passes_input: bool = False
-    """Its own code gives what it takes, or a sum with it, for other code to use. `returns` of modules that
-    own parameters says the same of them."""
+    """Its own code gives the hidden states that it takes, or a sum with them, for other code to use.
+    `returns` of modules that own parameters says the same of them."""
+    passes_others: bool = False
+    """The same of another argument: BLOOM's attention adds the residual stream to its output."""
     own_dtypes: tuple[tuple[str, DType], ...] = ()
     """Own parameters and buffers, by local name, that the model's code builds in a fixed dtype."""
     widened: tuple[str, ...] = ()

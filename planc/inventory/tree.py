@@ -71,6 +71,7 @@ class Node:
     routing: Routing | None = None
     flattened: bool = False
     passes_input: bool = False
+    passes_others: bool = False
     own_dtypes: tuple[tuple[str, DType], ...] = ()
     widened: tuple[str, ...] = ()
     kept_in_half: tuple[str, ...] = ()
@@ -127,6 +128,7 @@ def _fold(
         routing=module.routing,
         flattened=module.flattened,
         passes_input=module.passes_input,
+        passes_others=module.passes_others,
         own_dtypes=module.own_dtypes,
         widened=module.widened,
         kept_in_half=module.kept_in_half,
@@ -167,6 +169,7 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                 routing=node.routing,
                 flattened=node.flattened,
                 passes_input=node.passes_input,
+                passes_others=node.passes_others,
                 own_dtypes=node.own_dtypes,
                 widened=node.widened,
                 kept_in_half=node.kept_in_half,

@@ -92,7 +92,7 @@ def test_every_field_round_trips() -> None:
         inventory_of(
             module("embed", kind=Kind.EMBEDDING, parameters=(Parameter("weight", (8, 4)),)),
             module("head", kind=Kind.LINEAR, parameters=(Parameter("weight", (8, 4)),), sources=("embed",)),
-            module("scale", unset=("factor", "floor"), flattened=True, passes_input=True),
+            module("scale", unset=("factor", "floor"), flattened=True, passes_input=True, passes_others=True),
         ),
         max_positions=64,
         ties=(("embed.weight", "head.weight"),),

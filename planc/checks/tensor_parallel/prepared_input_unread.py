@@ -78,6 +78,14 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
     adds = _from_outside(module.returns, module.fqn) or (module.passes_input and is_summed)
     if adds and not is_sharded:
         return "which adds it to its own output", _ELSEWHERE
+    use = assignment.use
+    is_moved = "output" in assignment.style.options and normal(use.input) != normal(use.computes_on)
+    if module.passes_others and is_moved:
+        input_alone = f"prepare_input(input = {use.input}, desired = {use.computes_on})"
+        return (
+            "which adds another argument to its output, and that one is not prepared",
+            f"write {changed(subject, [module.fqn], input_alone)}, and `output = {use.input}` inside",
+        )
     if not is_summed:
         # Inside, the gradient is held as the value is, so any module can read it.
         is_several = "output" in assignment.style.options and len(_leaving(subject, module.fqn)) > 1
@@ -89,7 +97,6 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
         reason = f"which {quoted(patterns(subject, names))} reads whole"
         if is_plain_linear:
             return reason, f"write {changed(subject, names, 'colwise')}, or leave this rule out"
-        use = subject.bound.styles[module.fqn].use
         both = f"input = {use.input}, desired = {use.computes_on}, output = {use.input}"
         both_ways = changed(subject, [module.fqn], f"prepare_input_output({both})")
         return (

@@ -183,6 +183,7 @@ def _module(
         routing=flow.routings.get(fqn),
         flattened=fqn in flow.flattened,
         passes_input=fqn in flow.passing,
+        passes_others=fqn in flow.passing_others,
         unset=tuple(name for name in (*module._parameters, *module._buffers) if f"{fqn}.{name}" in unset),
         draws=draws,
     )
@@ -227,7 +228,9 @@ class _Flow:
     renumbered: frozenset[str] = frozenset()
     flattened: set[str] = field(default_factory=set)
     passing: set[str] = field(default_factory=set)
-    """Modules that own no parameters and pass their input on."""
+    """Modules that own no parameters and pass their hidden states on."""
+    passing_others: set[str] = field(default_factory=set)
+    """Modules that own no parameters and pass another argument on."""
 
     def leave_out(self, fqns: Iterable[str]) -> None:
         """Forget modules that training does not call, whatever evaluation does."""
@@ -272,15 +275,25 @@ def _record(
         tracker.mark(output, sources=frozenset((fqn,)))
         uses.hand_out(fqn, output)
 
+    hidden: dict[str, frozenset[str]] = {}
+
     def pass_on(fqn: str, sources: frozenset[str]) -> None:
-        if any(not source.startswith(f"{fqn}.") for source in sources):
+        passed = {source for source in sources if not source.startswith(f"{fqn}.")}
+        if passed & hidden[fqn]:
             flow.passing.add(fqn)
+        if passed - hidden[fqn]:
+            flow.passing_others.add(fqn)
+
+    def before_container(fqn: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        states = args[:1] or (kwargs.get("hidden_states", kwargs.get("input")),)
+        hidden[fqn] = tracker.sources(states)
 
     def after_container(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
         tracker.watch(output, partial(pass_on, fqn))
 
     watch_tokens(named, flow.flattened)
     for fqn in holds_recorded - recorded:
+        named[fqn].register_forward_pre_hook(partial(before_container, fqn), with_kwargs=True)
         named[fqn].register_forward_hook(partial(after_container, fqn))
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
