@@ -112,7 +112,7 @@ def trained(case: Case, feature: str, *, workspace: Path, run_folder: Path) -> R
 
 
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b", INTERLEAVED])
+@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b", INTERLEAVED, "zero_bubble"])
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_feature_computes_in_stages_what_it_does_in_one_process_bit_for_bit(
     feature: str, schedule: str, workspace: Path, tmp_path: Path

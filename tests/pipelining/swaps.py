@@ -21,7 +21,12 @@ Pipeline = tuple[Schedule, int, int, int]
 
 PIPELINES: tuple[Pipeline, ...] = tuple(
     (schedule, pp, v, m)
-    for schedule, v in ((Schedule.GPIPE, 1), (Schedule.ONE_F_ONE_B, 1), (Schedule.INTERLEAVED, 2))
+    for schedule, v in (
+        (Schedule.GPIPE, 1),
+        (Schedule.ONE_F_ONE_B, 1),
+        (Schedule.ZERO_BUBBLE, 1),
+        (Schedule.INTERLEAVED, 2),
+    )
     for pp in (2, 3, 4, 8)
     for m in (1, 2, 3, 4, 8, 16, 32)
 )
@@ -39,25 +44,25 @@ def outcome(orders: list[Order], *, num_stages: int) -> str:
         for rank in range(num_ranks)
         for way, step in (("F", 1), ("B", -1))
     }
-    kept: set[tuple[int, int]] = set()
+    done: set[tuple[int, int, str]] = set()
+    needed = {"B": "F", "W": "B"}
     moved = True
     while moved:
         moved = False
         for rank, actions in enumerate(left):
             while actions:
                 stage, way, i = actions[0]
-                step = 1 if way == "F" else -1
-                if 0 <= stage - step < num_stages:
+                step = {"F": 1, "B": -1, "W": 0}[way]
+                if step and 0 <= stage - step < num_stages:
                     channel = channels[(rank - step) % num_ranks, rank, way]
                     if not channel:
                         break
                     if channel.popleft() != (stage, i):
                         return "mixes up messages"
-                if way == "F":
-                    kept.add((stage, i))
-                elif (stage, i) not in kept:
-                    return "runs a backward first"
-                if 0 <= stage + step < num_stages:
+                if way in needed and (stage, i, needed[way]) not in done:
+                    return f"runs {way} before {needed[way]}"
+                done.add((stage, i, way))
+                if step and 0 <= stage + step < num_stages:
                     channels[rank, (rank + step) % num_ranks, way].append((stage + step, i))
                 actions.popleft()
                 moved = True

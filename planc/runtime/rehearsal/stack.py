@@ -203,7 +203,8 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
             groups = tuple(group for group in op.groups if _names(group, dropped))
             return replace(op, groups=groups) if groups else None
         case SplitPipeline():
-            return replace(op, stages=tuple(_names(stage, dropped) for stage in op.stages))
+            stages = tuple(_names(stage, dropped) for stage in op.stages)
+            return replace(op, stages=stages, deferred=_names(op.deferred, dropped))
         case BuildOptimizer():
             left = (replace(one, parameters=_names(one.parameters, dropped)) for one in op.groups)
             return replace(op, groups=tuple(group for group in left if group.parameters))

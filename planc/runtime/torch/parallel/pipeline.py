@@ -20,6 +20,7 @@ from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.attention.documents import Batch
 from planc.runtime.torch.dropout.positions import Places, Tokens
+from planc.runtime.torch.parallel.deferred_weights import defer_weight
 from planc.runtime.torch.parallel.ties import tied_parameters
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.vocab import MeshDim
@@ -39,6 +40,8 @@ class Hidden:
     """What attention knew in the forward: backward may compute it again, after other forwards."""
     dropout: tuple[Tokens | None, dict[object, Places]] | None = None
     """What dropout knew."""
+    weights: list[Tensor] = field(default_factory=list)
+    """What computes the gradients that its backward defers: see `deferred_weights`."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,8 @@ class Pipeline:
     """Of the forward or backward under way."""
     in_flight: dict[tuple[int, int], tuple[Hidden, Tensor | None]] = field(default_factory=dict)
     """By stage and micro-batch: its hidden states, and its loss if it has one."""
+    deferred: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
+    """By stage and micro-batch: the gradients of weights that its backward has deferred."""
     gradient: Tensor | None = None
     """Of what the backward under way has sent."""
     sends: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
@@ -103,6 +108,11 @@ class Pipeline:
         stage = self.stage_of(name)
         return stage is None or stage in self.own
 
+    def defers(self, name: str) -> bool:
+        """Whether a parameter's gradient comes after its backward."""
+        module, _, own = name.rpartition(".")
+        return own == "weight" and module in self.op.deferred
+
     def rank_of(self, name: str) -> int | None:
         """The pp rank that has a module or parameter; None for what every one has.
 
@@ -120,7 +130,10 @@ class Pipeline:
 
     def begin_backward(self, position: Position) -> Tensor | None:
         """Take it back; the loss, at the last stage."""
-        self.now, loss = self.in_flight.pop((position.stage, position.micro_step))
+        key = position.stage, position.micro_step
+        self.now, loss = self.in_flight.pop(key)
+        # Modules that are recomputed would add theirs again.
+        self.deferred[key], self.now.weights = self.now.weights, []
         return loss
 
     def new_hidden(self, device: torch.device) -> Tensor:
@@ -207,6 +220,8 @@ def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> N
     )
     _refuse_other_ties(session.model, pipeline)
     _Stages(session.model, pipeline, session.device)
+    for name in session.held(op.deferred):
+        defer_weight(session.model.get_submodule(name), pipeline)
 
 
 def _refuse_other_ties(model: nn.Module, pipeline: Pipeline) -> None:
