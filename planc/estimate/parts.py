@@ -11,12 +11,13 @@ from dataclasses import replace
 from math import prod
 
 from planc.estimate.activations import activations, document_bias_bytes, loss
+from planc.estimate.deferred import deferred_bytes
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Kind
 from planc.graph.graph import Graph
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.inventory.schema import Inventory, Module
-from planc.pipelining.orders import Direction, Order, rank_of
+from planc.pipelining.orders import Direction, Order, has_weights, rank_of
 from planc.record import record
 
 SENDS = "pipeline.send"
@@ -32,11 +33,14 @@ class Part:
     work: RankWork
     """Of all of its stages."""
     in_flight: int
-    """The most micro batches whose forward is done and whose backward is not, of all of its stages."""
+    """The most micro batches whose forward is done, and whose backward or weights are not, of all of its
+    stages."""
     kept_bytes: int
     """The most that they keep for their backwards, together, without the loss of one of them."""
     spared_bytes: int
     """How much less that is from the first backward on, when there are gradients to hold."""
+    deferred_bytes: int
+    """The most that they keep when gradients of weights are computed apart; 0 if they are not."""
     sends: Collective
     """Hidden states to the stages after its own, and gradients to those before."""
 
@@ -77,15 +81,18 @@ def _part(
         stage: activations(works[stage]).kept + document_bias_bytes(works[stage]) + of_loss[stage]
         for stage in own
     }
+    sizes = {stage: (kept[stage], deferred_bytes(works[stage])) for stage in own}
     order = pipeline.orders[rank]
+    held = _Held.of(order, sizes)
     num_neighbors = sum((stage > 0) + (stage < last) for stage in own)
     return Part(
         rank=rank,
         stages=own,
         work=works[rank] if own == (rank,) else rank_work(graph, _restricted(inventory, pipeline, set(own))),
-        in_flight=_most(order, dict.fromkeys(own, 1)),
-        kept_bytes=_most(order, kept) - max(of_loss.values()),
-        spared_bytes=_most(order, kept) - _most(order, kept, with_gradients=True),
+        in_flight=_Held.of(order, dict.fromkeys(own, (1, 1))).most,
+        kept_bytes=held.most - max(of_loss.values()),
+        spared_bytes=held.most - held.with_gradients,
+        deferred_bytes=held.at_weights,
         sends=message(pipeline, num_neighbors * pipeline.num_micro_batches),
     )
 
@@ -96,14 +103,35 @@ def _loss_bytes(work: RankWork) -> int:
     return found.gradients if work.loss_chunks > 1 else found.wide
 
 
-def _most(order: Order, sizes: Mapping[int, int], *, with_gradients: bool = False) -> int:
-    """The largest sum over the stages' micro batches in flight: in a step, or from its first backward on."""
-    now = most = 0
-    for action in order:
-        now += sizes[action.stage] * (1 if action.direction is Direction.FORWARD else -1)
-        with_gradients &= action.direction is Direction.FORWARD
-        most = most if with_gradients else max(most, now)
-    return most
+@record
+class _Held:
+    """The largest sums over the micro batches in flight of a rank's stages."""
+
+    most: int
+    """Before a backward."""
+    with_gradients: int
+    """The same, from the first backward on."""
+    at_weights: int
+    """Before the gradients of weights, if they are apart."""
+
+    @classmethod
+    def of(cls, order: Order, sizes: Mapping[int, tuple[int, int]]) -> _Held:
+        """By stage: what a micro batch keeps until its backward, and until its weights if they are apart."""
+        are_apart = has_weights((order,))
+        now = 0
+        found: dict[Direction, list[int]] = {direction: [] for direction in Direction}
+        for action in order:
+            kept, left = sizes[action.stage]
+            found[action.direction].append(now)
+            match action.direction:
+                case Direction.FORWARD:
+                    now += kept
+                case Direction.BACKWARD:
+                    now -= kept - (left if are_apart else 0)
+                case Direction.WEIGHTS:
+                    now -= left
+        backwards = found[Direction.BACKWARD]
+        return cls(max(backwards), max(backwards[1:], default=0), max(found[Direction.WEIGHTS], default=0))
 
 
 def _restricted(inventory: Inventory, pipeline: Pipeline, own: set[int]) -> Inventory:

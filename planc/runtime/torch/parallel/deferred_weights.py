@@ -39,8 +39,8 @@ def compute_gradients(weights: list[Tensor]) -> None:
 def _deferring(of_layer: Any) -> type[nn.Module]:
     is_transposed = issubclass(of_layer, Conv1D)
 
-    def forward(self: Any, value: Tensor) -> Tensor:
-        weight = self.weight
+    def forward(self: Any, *arguments: Tensor, **keywords: Tensor) -> Tensor:
+        (value,), weight = (*arguments, *keywords.values()), self.weight
         if not (torch.is_grad_enabled() and value.requires_grad and weight.requires_grad):
             found: Tensor = of_layer.forward(self, value)
             return found
