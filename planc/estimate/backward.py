@@ -30,7 +30,7 @@ from planc.estimate.activations import (
     region_input_bytes,
     weight_width,
 )
-from planc.estimate.deferred import output_bytes, products
+from planc.estimate.deferred import input_key, output_bytes, products
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.gaps import last_units
@@ -153,7 +153,7 @@ class _Walk:
         self._readers: dict[_Input, int] = {}
         for module in self._order:
             if module.is_linear:
-                key = _input(module)
+                key = input_key(module)
                 self._readers[key] = self._readers.get(key, 0) + 1
         self._read: dict[_Input, int] = {}
         self._left_attention: set[str] = set()
@@ -200,7 +200,7 @@ class _Walk:
 
     def _linear(self, module: Module) -> Iterator[Moment]:
         """The last reader of an input frees it, unless the gradient of its weight is computed later."""
-        key, (rows, columns) = _input(module), self._work.tp_shape(module) or (0, 0)
+        key, (rows, columns) = input_key(module), self._work.tp_shape(module) or (0, 0)
         read = self._read[key] = self._read.get(key, 0) + 1
         num_readers, token = self._readers[key], self._work.num_tokens * self._element
         outputs = (num_readers - read + 1) * token * rows
@@ -281,10 +281,6 @@ class _Walk:
             sum(self._gathered.values()),
             gaps,
         )
-
-
-def _input(module: Module) -> _Input:
-    return module.fqn.rpartition(".")[0], module.sources
 
 
 def _around(fqn: str) -> tuple[str, ...]:

@@ -50,14 +50,14 @@ CONFIG = {
 PLAN = """\
 model {{
   hf = "{model}"
-  dtype = float64
+  dtype = {dtype}
   weights = pretrained
 }}
 mesh {{
 {mesh}
 }}
 pipeline on pp {{
-  schedule = zero_bubble
+  schedule = {schedule}
 }}
 data {{
   source = text("corpus.txt")
@@ -87,6 +87,8 @@ class Case:
     blocks: str = ""
     micro_batch: int = 1
     model: str = "untied"
+    schedule: str = "zero_bubble"
+    dtype: str = "float64"
 
     @property
     def world_size(self) -> int:
@@ -141,7 +143,7 @@ def trained_alone(folder: Path, corpus: Path) -> tuple[list[Step], dict[str, Ten
     for _ in range(NUM_STEPS):
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         gradients = gradients_of(model)
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM))
         optimizer.step()
@@ -172,6 +174,8 @@ def run_case(case: Case, *, workspace: Path, folder: Path, before_op: BeforeOp) 
     sizes = "\n".join(f"  {name} = {size}" for name, size in case.mesh.items())
     text = PLAN.format(
         model=case.model,
+        dtype=case.dtype,
+        schedule=case.schedule,
         mesh=sizes,
         length=LENGTH,
         micro_batch=case.micro_batch,
@@ -220,6 +224,26 @@ def test_every_gradient_of_three_steps_is_that_of_one_process(
     records = run_case(case, workspace=workspace, folder=tmp_path, before_op=keeps_gradients)
     steps, final = trained_alone(workspace / case.model, workspace / "corpus.txt")
     assert [*differences(records, tmp_path, steps, final)] == []
+
+
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize("unit", ["unit", "unit(reshard_after_forward = false)"])
+def test_gradients_are_summed_in_the_reduce_dtype_as_those_of_1f1b(
+    unit: str, workspace: Path, tmp_path: Path
+) -> None:
+    """Bit for bit: each micro-batch's are of bfloat16, and their sum is of float32."""
+    dtypes = "  param_dtype = bfloat16\n  reduce_dtype = float32\n"
+    blocks = f'fsdp on dp_shard {{\n{dtypes}  "model.layers.*" -> {unit}\n}}\n'
+    found = []
+    for schedule in ("zero_bubble", "one_f_one_b"):
+        folder = tmp_path / schedule
+        folder.mkdir()
+        case = Case({"pp": 2, "dp_shard": 2}, blocks, schedule=schedule, dtype="float32")
+        run_case(case, workspace=workspace, folder=folder, before_op=keeps_gradients)
+        found.append([torch.load(folder / f"gradients-{step}.pt") for step in range(1, NUM_STEPS + 1)])
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert [name for name, one in ours.items() if not torch.equal(one, theirs[name])] == []
 
 
 def test_a_product_that_is_forgotten_is_found(workspace: Path, tmp_path: Path) -> None:
