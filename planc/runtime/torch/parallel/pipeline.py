@@ -70,8 +70,11 @@ class Pipeline:
     Here too they go by the first, under a stand-in, once they have memory: see `hold_copies`."""
     _stages: dict[str, int] = field(init=False)
     """By module."""
+    _deferring: frozenset[str] = field(init=False)
+    """The modules that defer gradients."""
 
     def __post_init__(self) -> None:
+        self._deferring = frozenset(self.op.deferred)
         self._stages = {name: stage for stage, names in enumerate(self.op.stages) for name in names}
         for first, *others in self.op.ties:
             if not self.has(first) and (own := [name for name in others if self.has(name)]):
@@ -111,7 +114,7 @@ class Pipeline:
     def defers(self, name: str) -> bool:
         """Whether a parameter's gradient comes after its backward."""
         module, _, own = name.rpartition(".")
-        return own == "weight" and module in self.op.deferred
+        return own == "weight" and module in self._deferring
 
     def rank_of(self, name: str) -> int | None:
         """The pp rank that has a module or parameter; None for what every one has.
