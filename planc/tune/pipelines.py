@@ -4,6 +4,7 @@ A pipeline's ranks share the work of the same mesh without it, which costs as mu
 slowest rank's part of it, with the bubble and without messages, ranks all its pipelines, and the best are
 estimated stage by stage.
 `gpipe` is not tried: it takes the time of `one_f_one_b`, and has at least as many micro batches in flight.
+Nor is `zero_bubble`, with which any rank may need the most memory.
 """
 
 from __future__ import annotations
