@@ -225,11 +225,18 @@ class Search:
 
     def _pipelined(self, scored: list[Scored]) -> list[Scored]:
         """Plans with pipelines that may be among the best."""
-        space = self._space = self._space or self.space()
         if not self._is_legal(Mesh(1, 1, 1, 1, Rules.NONE, pp=2), ""):
             return []
-        pipelines = Pipelines(
-            space,
+        pipelines = self.pipelines()
+        found = pipelines.found(scored, self.num_wanted)
+        self.num_meshes += pipelines.num_meshes
+        return found
+
+    def pipelines(self) -> Pipelines:
+        """The pipelines of this search."""
+        self._space = self._space or self.space()
+        return Pipelines(
+            self._space,
             layer_work(
                 self.scorer.inventory,
                 sequence_length=self.base.sequence_length,
@@ -241,9 +248,6 @@ class Search:
             self._is_expected,
             self.pipeline_notes,
         )
-        found = pipelines.found(scored, self.num_wanted)
-        self.num_meshes += pipelines.num_meshes
-        return found
 
     def space(self) -> Space:
         """What there is to choose, after the checks have judged sizes of tp and ways of cp."""
