@@ -94,7 +94,7 @@ class Search:
         found: list[Proposal] = []
         seen: set[str] = set()
         for one in best:
-            text = self._text(one.choice)
+            text = self.text(one.choice)
             if len(found) == self.num_wanted + _SPARE or len(seen) == _MOST_CHECKED:
                 break
             if text not in seen:
@@ -121,13 +121,14 @@ class Search:
         scored.extend(self._pipelined(scored))
         return tuple(sorted(scored, key=lambda one: (one.score.seconds, one.score.peak_bytes)))
 
-    def _text(self, choice: Choice) -> str:
+    def text(self, choice: Choice) -> str:
+        """A choice's whole plan."""
         rules = self._rules.get((choice.mesh.tp, choice.mesh.rules), "")
         return plan_text(self.base, choice, devices_per_node=self.node, rules=rules)
 
     def score(self, choice: Choice) -> Score:
         """A choice's memory and time, whether it fits or not."""
-        return self.scorer.score(choice, self._text(replace(choice, micro_batch=1)))
+        return self.scorer.score(choice, self.text(replace(choice, micro_batch=1)))
 
     def _is_expected(self, choice: Choice) -> bool:
         """Whether the plan's expectations hold of what needs no estimate."""

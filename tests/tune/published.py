@@ -41,11 +41,12 @@ from planc.estimate.expectation import expected_step
 from planc.estimate.step_work import StepWork, step_work
 from planc.inventory.known import KnownModels
 from planc.lower import draft_graph
+from planc.plan.auto import own_rules
 from planc.plan.bind import bind
 from planc.plan.resolve import resolve
 from planc.source import SourceFile
 from planc.syntax.parse import parse
-from planc.tune.base import base_of, plan_text
+from planc.tune.base import base_of
 from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
 from planc.tune.score import STATE_BYTES, Score, Scored, Scorer
 from planc.tune.search import Search
@@ -118,7 +119,8 @@ class Rank:
 
     row: Row
     own: Scored | None
-    """None where planc estimates that it does not fit, or where a search does not try it."""
+    """None without a place, for which `reason` is why."""
+    reason: str
     places: tuple[Place, ...]
     num_plans: int
     """Of which a sample is scored."""
@@ -135,7 +137,7 @@ class Rank:
         lines = [f"{name}: {', '.join(filter(None, (sizes, *settings)))}"]
         best = f"{self.best.choice.mesh.text}, {self.best.choice.text}"
         if self.own is None:
-            lines += ["  does not fit by the estimate, or is not tried", f"  tune: {best}"]
+            lines += [f"  {self.reason}", f"  tune: {best}"]
             return "\n".join(lines)
         places = "".join(f"{one.text:>14}" for one in self.places)
         gain = 100 * (self.own.score.seconds / self.best.score.seconds - 1)
@@ -250,11 +252,12 @@ def rank_of(row: Row) -> Rank:
     """The rank of a published configuration."""
     search = search_of(row)
     everything = [one for one in choices(row, search) if _may_fit(one, search)]
-    published = (one for one in everything if states(row, one))
+    published = [one for one in everything if states(row, one)]
     own = min(_scored(published, search), key=_seconds, default=None)
     proposed = search.scored()
     if own is None:
-        return Rank(row, None, (), len(everything), proposed[0])
+        reason = "does not fit by the estimate" if published else "is not among what tune tries"
+        return Rank(row, None, reason, (), len(everything), proposed[0])
     sample = everything if len(everything) <= MOST else Random(0).sample(everything, MOST)
     faster, number = _faster(sample, _seconds(own), search)
     ends = _seconds_at_ends(own.choice, search)
@@ -264,7 +267,7 @@ def rank_of(row: Row) -> Rank:
         Place(surely, number),
         Place(sum(_seconds(one) < _seconds(own) for one in proposed), len(proposed)),
     )
-    return Rank(row, own, places, len(everything), proposed[0])
+    return Rank(row, own, "", places, len(everything), proposed[0])
 
 
 def _seconds(one: Scored) -> float:
@@ -333,14 +336,13 @@ def is_surely_faster(choice: tuple[float, ...], own: tuple[float, ...]) -> bool:
 
 
 def _work(choice: Choice, search: Search) -> StepWork:
-    file, problems = parse(
-        SourceFile("choice.plan", plan_text(search.base, choice, devices_per_node=search.node))
-    )
+    inventory = search.scorer.inventory
+    file, problems = parse(SourceFile("choice.plan", search.text(choice)))
     assert file is not None, problems
     plan, problems = resolve(file)
     assert plan is not None, problems
-    graph = draft_graph(bind(plan, search.scorer.inventory))
-    return step_work(graph, search.scorer.inventory, estimate(graph, search.scorer.inventory))
+    graph = draft_graph(bind(plan, inventory, own_rules(inventory)))
+    return step_work(graph, inventory, estimate(graph, inventory))
 
 
 def report(chosen: Iterable[Row]) -> Iterator[str]:
