@@ -225,6 +225,14 @@ class Pipelines:
         largest_round = -(-number // max(1, number // pp))
         return min(stages * number, (stages - 1) * largest_round + 2 * pp - 1) / stages
 
+    def bound(self, choice: Choice) -> tuple[float, float]:
+        """Seconds of a choice's step if messages took no time, and bytes of its first rank's layers.
+
+        They follow from the same mesh without the pipeline, and cost as little to score.
+        """
+        score = self._scored(replace(choice, mesh=replace(choice.mesh, pp=1), stages_per_rank=1))
+        return self._seconds(choice, score), self._layers_bytes(choice, score)
+
     def _seconds(self, choice: Choice, inner: Score) -> float:
         """The step, if messages took no time."""
         inside = inner.seconds - inner.outside_seconds
