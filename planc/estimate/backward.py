@@ -30,6 +30,7 @@ from planc.estimate.activations import (
     region_input_bytes,
     weight_width,
 )
+from planc.estimate.deferred import input_key, output_bytes, products
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.gaps import last_units
@@ -74,6 +75,23 @@ def fullest_moment(work: RankWork, units: tuple[Unit, ...], *, kept: int, again:
     """
     walk = _Walk(work, units, kept, again)
     return max(walk.moments(), key=lambda moment: moment.num_bytes)
+
+
+def fullest_product(work: RankWork, units: tuple[Unit, ...], *, kept: int) -> Moment | None:
+    """The fullest moment of the gradients of weights, if they are apart; `kept` are the bytes before it.
+
+    As the walk has it, gradients wait where none are held from before.
+    """
+    stay = work.compute_dtype.size_bytes * sum(
+        unit.num_gathered for unit in units if not unit.reshard_after_forward
+    )
+    moments: list[Moment] = []
+    waiting = 0
+    for gradient, freed in products(work):
+        moments.append(Moment(kept, 0, waiting + gradient, 0, stay))
+        kept -= freed
+        waiting += gradient if work.times == 1 else 0
+    return max(moments, key=lambda moment: moment.num_bytes, default=None)
 
 
 def _reversed_order(inventory: Inventory) -> tuple[Module, ...]:
@@ -135,7 +153,7 @@ class _Walk:
         self._readers: dict[_Input, int] = {}
         for module in self._order:
             if module.is_linear:
-                key = _input(module)
+                key = input_key(module)
                 self._readers[key] = self._readers.get(key, 0) + 1
         self._read: dict[_Input, int] = {}
         self._left_attention: set[str] = set()
@@ -181,18 +199,23 @@ class _Walk:
             yield from self._reduce(unit)
 
     def _linear(self, module: Module) -> Iterator[Moment]:
-        """Whether this is the last reader of its input, which frees it."""
-        key, (rows, columns) = _input(module), self._work.tp_shape(module) or (0, 0)
+        """The last reader of an input frees it, unless the gradient of its weight is computed later."""
+        key, (rows, columns) = input_key(module), self._work.tp_shape(module) or (0, 0)
         read = self._read[key] = self._read.get(key, 0) + 1
         num_readers, token = self._readers[key], self._work.num_tokens * self._element
         outputs = (num_readers - read + 1) * token * rows
+        is_deferred = module.fqn in self._work.deferred
         if self._work.loss_chunks > 1 and module is self._work.inventory.head:
             # Forward has computed its gradients, and backward casts their sums.
             outputs = 0 if self._element >= _FLOAT32_BYTES else rows * columns * _FLOAT32_BYTES
-        yield self._now(outputs + self._gradient(module) + min(read, 2) * token * columns)
-        self._weigh(module)
-        if read == num_readers:
-            self._live -= input_bytes(self._work, module)
+        gradient = 0 if is_deferred else self._gradient(module)
+        yield self._now(outputs + gradient + min(read, 2) * token * columns)
+        if is_deferred:
+            self._live += output_bytes(self._work, module)
+        else:
+            self._weigh(module)
+            if read == num_readers:
+                self._live -= input_bytes(self._work, module)
         yield from self._before_linear(module)
 
     def _before_linear(self, module: Module) -> Iterator[Moment]:
@@ -258,10 +281,6 @@ class _Walk:
             sum(self._gathered.values()),
             gaps,
         )
-
-
-def _input(module: Module) -> _Input:
-    return module.fqn.rpartition(".")[0], module.sources
 
 
 def _around(fqn: str) -> tuple[str, ...]:

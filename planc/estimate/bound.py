@@ -103,17 +103,19 @@ def _flops_per_second(step: StepWork, device: Device) -> float:
 def _least_ends(pipeline: PipelineWork, device: Device, node: int | None) -> tuple[float, ...]:
     """When each pp rank's last action ends, if all compute at the peak: any delay of one delays no other
     less."""
-    forward, backward = [], []
+    forward, backward, weights = [], [], []
     for stage in pipeline.stages:
         scale = 1 / _flops_per_second(stage, device) / pipeline.num_micro_batches
         ahead = sum(one.flops * one.num_forward for one in stage.matmuls) + stage.attention.least_forward
         forward.append(ahead * scale)
         backward.append((stage.matmul_flops + stage.attention.least - ahead) * scale)
+        weights.append(sum(one.flops * one.num_deferred for one in stage.matmuls) * scale)
     found = simulate(
         pipeline.orders,
         num_stages=len(pipeline.stages),
         forward=forward,
         backward=backward,
+        weights=weights,
         message=max(_least_seconds((pipeline.message,), pipeline.stages[0], device, node)),
     )
     return tuple(ends[-1] for ends in found.ends)

@@ -85,7 +85,7 @@ def _gathers_in_order(pipeline: Pipeline, unit: Unit) -> int:
     found, is_gathered = 0, False
     for action in pipeline.orders[rank_of(stage, num_ranks=pipeline.num_ranks)]:
         is_backward = action.direction is Direction.BACKWARD
-        if action.stage == stage:
+        if action.stage == stage and action.direction is not Direction.WEIGHTS:
             found += not is_gathered
             is_gathered = not unit.reshard_after_forward
         is_gathered &= not is_backward

@@ -8,7 +8,7 @@ from math import prod
 
 from planc.devices.hardware import FITS, Device
 from planc.estimate.activations import activations, context_bytes, document_bias_bytes, loss
-from planc.estimate.backward import fullest_moment
+from planc.estimate.backward import fullest_moment, fullest_product
 from planc.estimate.checkpoint import staging
 from planc.estimate.collectives import collectives, replicated_message
 from planc.estimate.flops import Flops, flops
@@ -108,8 +108,9 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
     kept_bytes = kept.kept + document_bias_bytes(work)
+    left_bytes = 0
     if part is not None:
-        kept_bytes = part.kept_bytes
+        kept_bytes, left_bytes = part.kept_bytes, part.deferred_bytes
     here = 0 if work.offloads else 1
     return Pieces(
         states=here * (parameters.num_bytes + optimizer.num_bytes),
@@ -124,6 +125,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         gaps=gaps(work, gathered, entropy),
         context=context_bytes(work),
         backward=fullest_moment(work, gathered, kept=kept_bytes, again=kept.again),
+        weights=fullest_product(work, gathered, kept=left_bytes),
         units=gathered,
         element=work.compute_dtype.size_bytes,
         reduced=work.reduce_dtype.size_bytes,

@@ -25,7 +25,7 @@ from planc.estimate.efficiency import Efficiencies, Efficiency, efficiencies_of
 from planc.estimate.parts import SENDS
 from planc.estimate.result import Collective, Kind
 from planc.estimate.routes import members_of, route
-from planc.estimate.step_work import PipelineWork, StepWork
+from planc.estimate.step_work import Matmul, PipelineWork, StepWork
 from planc.pipelining.orders import rank_of
 from planc.pipelining.simulate import simulate
 from planc.record import record
@@ -95,6 +95,12 @@ class _Machine:
     device: Device
     node: int | None
     values: dict[str, float]
+
+    def peaks(self, step: StepWork) -> tuple[float, float]:
+        """FLOP/s in the step's dtype, and bytes a second of memory."""
+        assert self.device.peak_flops and self.device.memory_bandwidth, "both are known"
+        peak = self.device.peak_flops * _SHARE.get(step.dtype, 1)
+        return peak, self.device.memory_bandwidth * self.values["memory"]
 
     def seconds_of(self, one: Collective, step: StepWork) -> float:
         """All of equal collectives."""
@@ -195,11 +201,9 @@ def _expected(step: StepWork, machine: _Machine) -> StepExpectation:
 
 def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, tuple[float, float]]:
     """What to expect of a rank that never waits for others; the seconds of its forwards and backwards."""
-    device, values = machine.device, machine.values
-    assert device.peak_flops and device.memory_bandwidth, "both are known"
-    peak = device.peak_flops * _SHARE.get(step.dtype, 1)
-    memory = device.memory_bandwidth * values["memory"]
-    matmuls = _matmul_seconds(step, machine, peak, memory)
+    values = machine.values
+    peak, memory = machine.peaks(step)
+    matmuls = _matmul_seconds(step, machine)
     attention = [flops / (peak * values["attention"]) for flops in step.attention.executed]
     elementwise = [moved / memory for moved in (step.traffic.forward, step.traffic.backward)]
     phases = [sum(parts) for parts in zip(matmuls, attention, elementwise, strict=True)]
@@ -235,6 +239,7 @@ def _expected_pipeline(pipeline: PipelineWork, machine: _Machine) -> StepExpecta
         num_stages=len(times),
         forward=[forward / pipeline.num_micro_batches for forward, _ in times],
         backward=[backward / pipeline.num_micro_batches for _, backward in times],
+        weights=[_deferred_seconds(one, machine) / pipeline.num_micro_batches for one in pipeline.stages],
         message=machine.seconds_of(pipeline.message, pipeline.stages[0]),
     )
     ranks = [_expected_rank(rank, machine)[0] for rank in pipeline.ranks]
@@ -247,16 +252,24 @@ def _expected_pipeline(pipeline: PipelineWork, machine: _Machine) -> StepExpecta
     return replace(most, bubble_seconds=max(0.0, step.seconds + outside - most.step_seconds))
 
 
-def _matmul_seconds(step: StepWork, machine: _Machine, peak: float, memory: float) -> tuple[float, float]:
+def _matmul_seconds(step: StepWork, machine: _Machine) -> tuple[float, float]:
     """In forwards, and in backwards."""
-    forward = backward = 0.0
-    for one in step.matmuls:
-        width = min(one.inner, one.outer)
-        share = machine.values["matmul"] * width / (width + machine.values["narrow_features"])
-        seconds = max(one.flops / (peak * share), one.num_elements * step.dtype.size_bytes / memory)
-        forward += one.num_forward * seconds
-        backward += one.num_backward * seconds
+    seconds = [_seconds_of(one, step, machine) for one in step.matmuls]
+    forward = sum(one.num_forward * each for one, each in zip(step.matmuls, seconds, strict=True))
+    backward = sum(one.num_backward * each for one, each in zip(step.matmuls, seconds, strict=True))
     return forward, backward
+
+
+def _deferred_seconds(step: StepWork, machine: _Machine) -> float:
+    """Of backwards, the gradients of weights that are apart."""
+    return sum(one.num_deferred * _seconds_of(one, step, machine) for one in step.matmuls)
+
+
+def _seconds_of(one: Matmul, step: StepWork, machine: _Machine) -> float:
+    width = min(one.inner, one.outer)
+    share = machine.values["matmul"] * width / (width + machine.values["narrow_features"])
+    peak, memory = machine.peaks(step)
+    return max(one.flops / (peak * share), one.num_elements * step.dtype.size_bytes / memory)
 
 
 def _communication(step: StepWork, machine: _Machine) -> tuple[tuple[float, float], float]:
@@ -264,6 +277,10 @@ def _communication(step: StepWork, machine: _Machine) -> tuple[tuple[float, floa
     forward = backward = alone = 0.0
     for one in step.collectives:
         seconds = machine.seconds_of(one, step)
+        if step.defers and one.cause == "fsdp.shard" and one.kind is not Kind.ALL_GATHER:
+            # Units are reduced after all gradients of weights.
+            alone += seconds
+            continue
         if one.cause == "fsdp.shard":
             early = step.gathered_in_forward if one.kind is Kind.ALL_GATHER else 0.0
         elif one.cause == SENDS:

@@ -11,12 +11,13 @@ from dataclasses import replace
 from math import prod
 
 from planc.estimate.activations import activations, document_bias_bytes, loss
+from planc.estimate.deferred import deferred_bytes
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Kind
 from planc.graph.graph import Graph
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.inventory.schema import Inventory, Module
-from planc.pipelining.orders import Direction, rank_of
+from planc.pipelining.orders import Direction, has_weights, rank_of
 from planc.record import record
 
 SENDS = "pipeline.send"
@@ -32,12 +33,15 @@ class Part:
     work: RankWork
     """Of all of its stages."""
     in_flight: int
-    """The most micro batches whose forward is done and whose backward is not, of all of its stages."""
+    """The most micro batches whose forward is done, and whose backward or weights are not, of all of its
+    stages."""
     kept_bytes: int
     """The most that they keep for their backwards, together with messages under way, without the loss of one
     of them."""
     spared_bytes: int
     """How much less that is from the first backward on, when there are gradients to hold."""
+    deferred_bytes: int
+    """The most that they keep when gradients of weights are computed apart; 0 if they are not."""
     sends: Collective
     """Hidden states to the stages after its own, and gradients to those before."""
 
@@ -89,15 +93,17 @@ def _part(
         + _received_bytes(pipeline, works[stage], stage)
         for stage in own
     }
-    most, later = (_most_kept(pipeline, rank, kept, with_gradients=only) for only in (False, True))
+    sizes = {stage: (kept[stage], deferred_bytes(works[stage])) for stage in own}
+    held = _held(pipeline, rank, sizes)
     num_neighbors = sum((stage > 0) + (stage < last) for stage in own)
     return Part(
         rank=rank,
         stages=own,
         work=works[rank] if own == (rank,) else rank_work(graph, _restricted(inventory, pipeline, set(own))),
         in_flight=in_flight,
-        kept_bytes=most - max(of_loss.values()),
-        spared_bytes=most - later,
+        kept_bytes=held.most - max(of_loss.values()),
+        spared_bytes=held.most - held.with_gradients,
+        deferred_bytes=held.at_weights,
         sends=message(pipeline, num_neighbors * pipeline.num_micro_batches),
     )
 
@@ -117,26 +123,43 @@ def _received_bytes(pipeline: Pipeline, work: RankWork, stage: int) -> int:
     return 0 if stage == 0 or is_saved else message(pipeline, 1).input_bytes
 
 
-def _most_kept(pipeline: Pipeline, rank: int, kept: Mapping[int, int], *, with_gradients: bool) -> int:
-    """The most bytes of a rank's micro batches in flight and messages under way.
+@record
+class _Held:
+    """The most bytes of a rank's micro batches in flight and messages under way."""
 
-    `kept` are the bytes of a micro batch in each stage. In a step, or from its first backward on.
-    """
-    a_message = message(pipeline, 1).input_bytes
-    sent = dict.fromkeys(Direction, 0)
-    now = most = 0
+    most: int
+    """Before a backward."""
+    with_gradients: int
+    """The same, from the first backward on."""
+    at_weights: int
+    """Before the gradients of weights, if they are apart."""
+
+
+def _held(pipeline: Pipeline, rank: int, sizes: Mapping[int, tuple[int, int]]) -> _Held:
+    """`sizes` are, by stage, what a micro batch keeps until its backward, and until its weights if they are
+    apart."""
+    are_apart = has_weights(pipeline.orders)
+    end = {Direction.FORWARD: pipeline.num_stages - 1, Direction.BACKWARD: 0}
+    a_message, sent = message(pipeline, 1).input_bytes, dict.fromkeys(end, 0)
+    found: dict[Direction, list[int]] = {direction: [] for direction in Direction}
+    now = 0
     for action in pipeline.orders[rank]:
-        is_forward = action.direction is Direction.FORWARD
-        now += kept[action.stage] * (1 if is_forward else -1)
-        if (
-            action.stage != (pipeline.num_stages - 1 if is_forward else 0)
-            and sent[action.direction] < pipeline.split.max_sends
-        ):
-            sent[action.direction] += 1
+        kept, left = sizes[action.stage]
+        direction = action.direction
+        found[direction].append(now)
+        match direction:
+            case Direction.FORWARD:
+                now += kept
+            case Direction.BACKWARD:
+                now -= kept - (left if are_apart else 0)
+            case Direction.WEIGHTS:
+                now -= left
+        sends = direction in end and action.stage != end[direction]
+        if sends and sent[direction] < pipeline.split.max_sends:
+            sent[direction] += 1
             now += a_message
-        with_gradients &= is_forward
-        most = most if with_gradients else max(most, now)
-    return most
+    backwards = found[Direction.BACKWARD]
+    return _Held(max(backwards), max(backwards[1:], default=0), max(found[Direction.WEIGHTS], default=0))
 
 
 def _restricted(inventory: Inventory, pipeline: Pipeline, own: set[int]) -> Inventory:

@@ -40,6 +40,8 @@ class Pieces:
     gaps: tuple[Gap, ...]
     context: int
     backward: Moment
+    weights: Moment | None
+    """Of the gradients of weights, if they are apart."""
     units: tuple[Unit, ...]
     element: int
     reduced: int
@@ -171,8 +173,21 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
                 before,
             ),
         ),
+        *((_weights(pieces.weights, before),) if pieces.weights else ()),
         *((replicas,) if pieces.message else ()),
         Phase("optimizer", (("whole gradients", own_gradients), ("update", pieces.update))),
+    )
+
+
+def _weights(moment: Moment, before: tuple[str, int]) -> Phase:
+    return Phase(
+        "gradients of weights",
+        (
+            ("activations", moment.activations),
+            ("gradients of weights", moment.weights),
+            ("gathered parameters", moment.gathered),
+            before,
+        ),
     )
 
 

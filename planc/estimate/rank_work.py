@@ -86,6 +86,8 @@ class RankWork:
     """What modules drop."""
     ties: tuple[tuple[str, ...], ...]
     """The names of each weight that both ends of a pipeline have, the first stage's first."""
+    deferred: frozenset[str]
+    """The linear layers whose weights have gradients apart from their backward."""
 
     @property
     def num_samples(self) -> int:
@@ -191,6 +193,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         },
         owners={fqn: tie[0] for tie in reversed(inventory.ties) for fqn in tie},
         ties=next((op.ties for op in ops if isinstance(op, SplitPipeline)), ()),
+        deferred=frozenset(fqn for op in ops if isinstance(op, SplitPipeline) for fqn in op.deferred),
         draws={fqn: op.draws for op in ops if isinstance(op, AttachDropout) for fqn in op.modules},
     )
 

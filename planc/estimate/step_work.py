@@ -43,6 +43,8 @@ class Matmul:
     outer: int
     num_forward: int
     num_backward: int
+    num_deferred: int = 0
+    """Of those in backwards, those that compute gradients of weights apart from the backward."""
 
     @property
     def flops(self) -> int:
@@ -99,6 +101,11 @@ class StepWork:
     """What takes time and is not in here."""
     pipeline: PipelineWork | None = None
     """The work of all pp ranks; the rest is then that of the rank with the most."""
+
+    @property
+    def defers(self) -> bool:
+        """Whether gradients of weights are computed apart from the backward."""
+        return any(one.num_deferred for one in self.matmuls)
 
     @property
     def matmul_flops(self) -> int:
@@ -204,16 +211,16 @@ def _matmuls(work: RankWork) -> tuple[Matmul, ...]:
     read = {
         (source, work.region(module.fqn)) for module in work.inventory.modules for source in module.sources
     }
-    found: Counter[tuple[int, int, int, bool]] = Counter()
+    found: Counter[tuple[int, int, int, bool, bool]] = Counter()
     for module in work.inventory.modules:
         # Recomputation stops at the last tensor that backward reads (torch/utils/checkpoint.py, early stop).
         region = work.region(module.fqn)
         is_again = region is not None and module.fqn not in kept and (module.fqn, region) in read
         for rows, inner, outer in _products(work, module):
-            found[rows, inner, outer, is_again] += work.times
+            found[rows, inner, outer, is_again, module.fqn in work.deferred] += work.times
     return tuple(
-        Matmul(rows, inner, outer, number, (3 if is_again else 2) * number)
-        for (rows, inner, outer, is_again), number in found.items()
+        Matmul(rows, inner, outer, number, (3 if is_again else 2) * number, is_deferred * number)
+        for (rows, inner, outer, is_again, is_deferred), number in found.items()
     )
 
 

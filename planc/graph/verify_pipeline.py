@@ -13,6 +13,8 @@ from planc.graph.ops import (
     BuildOptimizer,
     ClipGradients,
     CompareReplicas,
+    ComputeLoss,
+    ComputeWeightGradients,
     Evaluate,
     Forward,
     FullyShard,
@@ -24,6 +26,7 @@ from planc.graph.ops import (
 )
 from planc.graph.violation import Violation
 from planc.pipelining.order_text import parse_order
+from planc.pipelining.orders import has_weights
 from planc.pipelining.simulate import ScheduleError, equal_step
 from planc.vocab import MeshDim
 
@@ -38,8 +41,11 @@ def pipeline_violations(graph: Graph) -> Iterator[Violation]:
     for op in graph.step:
         if isinstance(op, Accumulate | Evaluate):
             yield from _messages(op, is_split=bool(wanted))
-        if isinstance(op, Accumulate) and not wanted and op.orders:
-            yield Violation(op.name, "has orders, but the mesh has one rank of pp")
+        if isinstance(op, Accumulate) and not wanted:
+            if op.orders:
+                yield Violation(op.name, "has orders, but the mesh has one rank of pp")
+            if any(isinstance(one, ComputeWeightGradients) for one in op.body):
+                yield Violation(op.name, "has backward.weights, but the mesh has one rank of pp")
         if isinstance(op, Accumulate) and wanted and len(splits) == 1:
             stages = tuple(_stages(graph, splits[0]))
             yield from stages or _orders(graph, splits[0], op)
@@ -90,7 +96,8 @@ def _stages(graph: Graph, op: SplitPipeline) -> Iterator[Violation]:
     yield from _tied_apart(stages_of, op)
     for other in graph.setup:
         if isinstance(other, BuildOptimizer):
-            for name in (name for group in other.groups for name in group.parameters):
+            trained = (name for group in other.groups for name in group.parameters)
+            for name in (*trained, *op.deferred):
                 if (number := len(_holders(stages_of, name))) != 1:
                     yield Violation(op.name, f"`{name}` is in {number} stages, not in one")
         if isinstance(other, FullyShard):
@@ -132,7 +139,7 @@ def _holders(stages_of: Mapping[str, Sequence[int]], name: str) -> list[int]:
 
 
 def _orders(graph: Graph, split: SplitPipeline, op: Accumulate) -> Iterator[Violation]:
-    """Each rank runs every forward and backward of its stages once, in an order that ends."""
+    """Each rank runs every action of its stages once, in an order that ends."""
     if len(op.orders) != graph.size(MeshDim.PP):
         yield Violation(op.name, f"has {len(op.orders)} orders for {graph.size(MeshDim.PP)} ranks of pp")
         return
@@ -145,9 +152,22 @@ def _orders(graph: Graph, split: SplitPipeline, op: Accumulate) -> Iterator[Viol
     except ValueError as error:
         yield Violation(op.name, f"an order can't be read: {error}")
     else:
-        number = len(orders[0]) * len(orders) // (2 * stages)
+        number = 1 + max(action.micro_batch for action in orders[0])
         if number != op.times:
             yield Violation(op.name, f"its orders are for {number} micro-batches, not for {op.times}")
         if split.max_sends < step.max_sends:
             text = f"ranks may hang with {split.max_sends} sends under way, and don't with {step.max_sends}"
             yield Violation(split.name, text)
+        yield from _weights(split, op, are_apart=has_weights(orders))
+
+
+def _weights(split: SplitPipeline, op: Accumulate, *, are_apart: bool) -> Iterator[Violation]:
+    """Gradients that a backward defers are computed after it: otherwise they would be missing."""
+    places = [place for place, one in enumerate(op.body) if isinstance(one, ComputeWeightGradients)]
+    if places != [len(op.body) - 1] * are_apart:
+        yield Violation(op.name, f"needs backward.weights {int(are_apart)} times, at the end of its body")
+    if split.deferred and not are_apart:
+        yield Violation(split.name, "defers gradients of weights that no order has")
+    losses = (one for one in op.body if isinstance(one, ComputeLoss) and one.chunks > 1)
+    if any(loss.head in split.deferred for loss in losses):
+        yield Violation(split.name, f"`{split.head}` has its gradients in forward, and can't defer them")

@@ -42,7 +42,7 @@ from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
 from planc.lower.saving import save_checkpoint, settle_save
-from planc.lower.stages import micro_orders, passed, split_pipeline, sum_ties, units_of_ends
+from planc.lower.stages import micro_orders, passed, split_pipeline, sum_ties, units_of_ends, weight_gradients
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
@@ -256,6 +256,9 @@ def _micro_step(bound: BoundPlan) -> Iterator[MicroOp]:
     over = tuple(dim for dim in MeshDim if dim in (*sums, *_model_dims(bound.plan)))
     backward = Backward(over=over, span=bound.plan.span("model"))
     yield from passed(bound, backward, "gradients")
+    fsdp = bound.plan.fsdp
+    reduced = sums if fsdp is None else (fsdp.replicate_on, *fsdp.on)
+    yield from weight_gradients(bound, tuple(dim for dim in MeshDim if dim in reduced))
 
 
 def _forward_step(bound: BoundPlan) -> Iterator[EvaluationOp]:

@@ -6,13 +6,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from planc.graph.ops import Backward, Forward, ReceiveHidden, SendHidden, SplitPipeline, SumTies
+from planc.graph.ops import (
+    Backward,
+    ComputeWeightGradients,
+    Forward,
+    ReceiveHidden,
+    SendHidden,
+    SplitPipeline,
+    SumTies,
+)
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Order
 from planc.pipelining.simulate import equal_step
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
+from planc.plan.loss_chunks import num_chunks
+from planc.plan.pipeline_schedule import ZeroBubble
 from planc.plan.stages import layers, num_stages, orders, stages, ties_of_ends
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
@@ -37,6 +47,7 @@ def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
         over=pipeline.on,
         max_sends=_max_sends(bound, pipeline),
         ties=ties_of_ends(bound),
+        deferred=_deferred(bound),
         span=pipeline.span,
     )
 
@@ -75,6 +86,22 @@ def passed(
     yield ReceiveHidden(what=what, over=pipeline.on, span=pipeline.span)
     yield op
     yield SendHidden(what=what, over=pipeline.on, span=pipeline.span)
+
+
+def weight_gradients(bound: BoundPlan, over: tuple[MeshDim, ...]) -> Iterator[ComputeWeightGradients]:
+    """One op, if the schedule has the gradients of weights apart."""
+    pipeline = _pipeline(bound)
+    if pipeline is not None and isinstance(pipeline.schedule, ZeroBubble):
+        yield ComputeWeightGradients(over=over, span=pipeline.span)
+
+
+def _deferred(bound: BoundPlan) -> tuple[str, ...]:
+    """The linear layers whose weights have gradients apart; not a head whose forward computes its own."""
+    pipeline, inventory = _pipeline(bound), bound.inventory
+    if pipeline is None or not isinstance(pipeline.schedule, ZeroBubble):
+        return ()
+    head = inventory.head if num_chunks(bound) > 1 else None
+    return tuple(module.fqn for module in inventory.modules if module.is_linear and module is not head)
 
 
 def _pipeline(bound: BoundPlan) -> spec.PipelineSpec | None:

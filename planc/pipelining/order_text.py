@@ -6,7 +6,7 @@ import re
 
 from planc.pipelining.orders import Action, Direction, Order
 
-_ACTION = re.compile(r"(\d{1,6})([FB])(\d{1,6})")
+_ACTION = re.compile(r"(\d{1,6})([FBW])(\d{1,6})")
 
 
 def order_text(order: Order) -> str:
@@ -22,5 +22,5 @@ def parse_order(text: str) -> Order:
 def _parse_action(text: str) -> Action:
     found = _ACTION.fullmatch(text)
     if found is None:
-        raise ValueError(f"`{text}` is not a stage, F or B, and a micro-batch, such as `0F1`")
+        raise ValueError(f"`{text}` is not a stage, F, B or W, and a micro-batch, such as `0F1`")
     return Action(int(found[1]), Direction(found[2]), int(found[3]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import zip_longest
 
@@ -13,24 +14,30 @@ class Schedule(StrEnum):
 
     `gpipe` (arXiv:1811.06965) runs all forwards before the first backward. `one_f_one_b` (PipeDream-Flush,
     arXiv:2006.09503) alternates them as soon as gradients arrive. `interleaved` (arXiv:2104.04473) does the
-    same with several stages a rank.
+    same with several stages a rank. `zero_bubble` (ZB-H1, arXiv:2401.10241) divides each backward of
+    `one_f_one_b`: the gradients of weights, which no other rank waits for, fill the time of waiting.
     """
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "one_f_one_b"
     INTERLEAVED = "interleaved"
+    ZERO_BUBBLE = "zero_bubble"
 
 
 class Direction(StrEnum):
-    """Forward: activations go to the next stage. Backward: gradients go to the previous one."""
+    """Forward: activations go to the next stage. Backward: gradients go to the previous one.
+
+    A step may have the gradients of weights apart. Its backwards then compute all others.
+    """
 
     FORWARD = "F"
     BACKWARD = "B"
+    WEIGHTS = "W"
 
 
 @record
 class Action:
-    """One direction of one micro batch through one stage; both count from 0.
+    """One direction of one micro batch through one stage; both count from 0. Weights have none.
 
     As text it is what torch.distributed.pipelining prints: `2F1` is the forward of micro batch 1 in stage 2.
     """
@@ -72,6 +79,8 @@ def make_orders(
         case Schedule.ONE_F_ONE_B:
             rounds = [num_micro_batches]
             warmups = [num_ranks - rank for rank in range(num_ranks)]
+        case Schedule.ZERO_BUBBLE:
+            return tuple(_zero_bubble(rank, num_ranks, num_micro_batches) for rank in range(num_ranks))
         case Schedule.INTERLEAVED:
             rounds = _rounds(num_micro_batches, num_ranks=num_ranks)
             # Twice the distance to the last rank: a stage's first gradient comes back after as many slots.
@@ -87,11 +96,21 @@ def make_orders(
     )
 
 
+def has_weights(orders: Sequence[Order]) -> bool:
+    """Whether the gradients of weights are actions of their own."""
+    return any(action.direction is Direction.WEIGHTS for order in orders for action in order)
+
+
 def schedule_of(orders: tuple[Order, ...], *, num_stages: int) -> Schedule | None:
     """The schedule that makes these orders, the first of several; None if none does."""
     stages_per_rank = num_stages // len(orders)
     num_micro_batches = 1 + max(action.micro_batch for action in orders[0])
-    fitting = [Schedule.INTERLEAVED] if stages_per_rank > 1 else [Schedule.ONE_F_ONE_B, Schedule.GPIPE]
+    if has_weights(orders):
+        fitting = [Schedule.ZERO_BUBBLE]
+    elif stages_per_rank > 1:
+        fitting = [Schedule.INTERLEAVED]
+    else:
+        fitting = [Schedule.ONE_F_ONE_B, Schedule.GPIPE]
     for schedule in fitting:
         made = make_orders(
             schedule,
@@ -102,6 +121,21 @@ def schedule_of(orders: tuple[Order, ...], *, num_stages: int) -> Schedule | Non
         if made == orders:
             return schedule
     return None
+
+
+def _zero_bubble(rank: int, num_ranks: int, num_micro_batches: int) -> Order:
+    """Forwards and backwards as 1F1B has them. After each backward, the weights of the one `rank` before it.
+
+    Later ranks have fewer forwards ahead of their backwards, and defer as many weights more: all ranks keep
+    as many micro batches as the first.
+    """
+    order: list[Action] = []
+    for action in _order([rank], warmup=num_ranks - rank, rounds=[num_micro_batches]):
+        order.append(action)
+        if action.direction is Direction.BACKWARD and action.micro_batch >= rank:
+            order.append(Action(rank, Direction.WEIGHTS, action.micro_batch - rank))
+    left = range(max(0, num_micro_batches - rank), num_micro_batches)
+    return (*order, *(Action(rank, Direction.WEIGHTS, i) for i in left))
 
 
 def _rounds(num_micro_batches: int, *, num_ranks: int) -> list[int]:

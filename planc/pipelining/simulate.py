@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from planc.pipelining.orders import Action, Direction, Order, rank_of
+from planc.pipelining.orders import Action, Direction, Order, has_weights, rank_of
 from planc.record import record
 
 
@@ -29,7 +29,7 @@ class Simulation:
     bubble: tuple[float, ...]
     """For each rank, the share of the step in which it computes nothing: 0 to 1."""
     in_flight: tuple[int, ...]
-    """For each stage, the most micro batches whose forward is done and whose backward is not."""
+    """For each stage, the most micro batches whose forward is done, and whose backward or weights are not."""
     rank_in_flight: tuple[int, ...]
     """For each rank, the most that its stages have in flight together."""
     max_sends: int
@@ -49,25 +49,35 @@ def simulate(
     num_stages: int,
     forward: Sequence[float],
     backward: Sequence[float],
+    weights: Sequence[float] | None = None,
     message: float = 0.0,
 ) -> Simulation:
     """The step that the orders of all pp ranks make.
 
-    `forward` and `backward` are the times of each stage for one micro batch. `message` is the time from a
-    send to its arrival on another rank. A rank waits for what it receives, never for what it sends.
+    `forward` and `backward` are the times of each stage for one micro batch. `weights` are the parts of
+    `backward` that are actions of their own, if orders have these; by default half, one of two equal matmuls.
+    `message` is the time from a send to its arrival on another rank. A rank waits for what it receives, never
+    for what it sends.
 
     Raises ScheduleError for an action that is missing, comes twice or is on a wrong rank; for a backward
-    before its forward; for a deadlock; and for messages of one kind, activations or gradients, that one rank
-    receives from another in a different order than they are sent: NCCL has no tags to tell them apart.
+    before its forward, or weights before their backward; for a deadlock; and for messages of one kind,
+    activations or gradients, that one rank receives from another in a different order than they are sent:
+    NCCL has no tags to tell them apart.
     """
     step = _Step(
         num_ranks=len(orders),
         num_stages=num_stages,
         num_micro_batches=max((action.micro_batch + 1 for order in orders for action in order), default=0),
+        directions=tuple(Direction) if has_weights(orders) else (Direction.FORWARD, Direction.BACKWARD),
     )
     codes = _codes(step, orders)
     messages = _messages(step, codes)
-    start_of, end_of = _run(step, codes, durations=(*forward, *backward), message=message)
+    durations = (*forward, *backward)
+    if Direction.WEIGHTS in step.directions:
+        weights = [one / 2 for one in backward] if weights is None else weights
+        inputs = (whole - part for whole, part in zip(backward, weights, strict=True))
+        durations = (*forward, *inputs, *weights)
+    start_of, end_of = _run(step, codes, durations=durations, message=message)
     starts, ends = (tuple(tuple(map(of.__getitem__, own)) for own in codes) for of in (start_of, end_of))
     seconds = max(end[-1] for end in ends)
     busy = [
@@ -86,28 +96,33 @@ def simulate(
     )
 
 
-SLOTS = {Direction.FORWARD: 1, Direction.BACKWARD: 2}
-"""The time of an action where stages are equal: a backward has two matmuls for each of a forward."""
-
-
 def equal_step(orders: Sequence[Order], *, num_stages: int) -> Simulation:
-    """The step in slots, with stages of equal time and messages that take none; raises ScheduleError."""
-    forward, backward = ([slots] * num_stages for slots in SLOTS.values())
-    return simulate(orders, num_stages=num_stages, forward=forward, backward=backward)
+    """The step in slots, with stages of equal time and messages that take none; raises ScheduleError.
+
+    A backward has two matmuls for each of a forward, so it takes two slots; one without its weights.
+    """
+    return simulate(orders, num_stages=num_stages, forward=[1] * num_stages, backward=[2] * num_stages)
 
 
 @record
 class _Step:
-    """Numbers the actions of a step from 0: the forwards, then the backwards, each stage by stage."""
+    """Numbers the actions of a step from 0: the forwards, then the backwards, then the weights if they are
+    apart, each stage by stage."""
 
     num_ranks: int
     num_stages: int
     num_micro_batches: int
+    directions: tuple[Direction, ...]
+
+    @property
+    def size(self) -> int:
+        """The actions of one direction."""
+        return self.num_stages * self.num_micro_batches
 
     def name(self, code: int) -> str:
         row, micro_batch = divmod(code, self.num_micro_batches)
-        backward, stage = divmod(row, self.num_stages)
-        return str(Action(stage, Direction.BACKWARD if backward else Direction.FORWARD, micro_batch))
+        direction, stage = divmod(row, self.num_stages)
+        return str(Action(stage, self.directions[direction], micro_batch))
 
     def rank(self, code: int) -> int:
         return rank_of(code // self.num_micro_batches % self.num_stages, num_ranks=self.num_ranks)
@@ -118,15 +133,16 @@ class _Step:
 
     def senders(self) -> list[int | None]:
         """For each action, the one whose output it receives: of the stage before, or after."""
-        size, num_forwards = self.num_micro_batches, self.num_stages * self.num_micro_batches
-        forwards, backwards = range(num_forwards - size), range(num_forwards + size, 2 * num_forwards)
-        return [*[None] * size, *forwards, *backwards, *[None] * size]
+        first, size = self.num_micro_batches, self.size
+        forwards, backwards = range(size - first), range(size + first, 2 * size)
+        weights = [None] * size * (len(self.directions) - 2)
+        return [*[None] * first, *forwards, *backwards, *[None] * first, *weights]
 
 
 def _codes(step: _Step, orders: Sequence[Order]) -> list[list[int]]:
     """The orders as numbers; raises ScheduleError unless every action is there once, on its stage's rank."""
-    num_forwards = step.num_stages * step.num_micro_batches
-    found = bytearray(2 * num_forwards)
+    found = bytearray(len(step.directions) * step.size)
+    offsets = {direction: index * step.size for index, direction in enumerate(step.directions)}
     codes = []
     for rank, order in enumerate(orders):
         if not order:
@@ -137,13 +153,11 @@ def _codes(step: _Step, orders: Sequence[Order]) -> list[list[int]]:
             stage, micro_batch = action.stage, action.micro_batch
             if stage not in of_rank or micro_batch < 0:
                 raise ScheduleError(_misplaced(step, action, rank=rank))
-            code = stage * step.num_micro_batches + micro_batch
-            if action.direction is Direction.BACKWARD:
-                if not found[code]:
-                    raise ScheduleError(f"rank {rank} has {action} before {step.name(code)}")
-                code += num_forwards
+            code = offsets[action.direction] + stage * step.num_micro_batches + micro_batch
             if found[code]:
                 raise ScheduleError(f"rank {rank} has {action} twice")
+            if code >= step.size and not found[code - step.size]:
+                raise ScheduleError(f"rank {rank} has {action} before {step.name(code - step.size)}")
             found[code] = True
             own.append(code)
         codes.append(own)
@@ -172,19 +186,18 @@ def _messages(step: _Step, codes: list[list[int]]) -> list[_Messages]:
     """
     if step.num_ranks == 1:
         return []
-    size, num_forwards = step.num_micro_batches, step.num_stages * step.num_micro_batches
-    first_gradient = num_forwards + size
+    size, first = step.size, step.num_micro_batches
     sent = [
         (
-            [code for code in own if code < num_forwards - size],
-            [code for code in own if code >= first_gradient],
+            [code for code in own if code < size - first],
+            [code for code in own if size + first <= code < 2 * size],
         )
         for own in codes
     ]
     for rank, own in enumerate(codes):
         before, after = (rank_of(rank + step_to, num_ranks=step.num_ranks) for step_to in (-1, 1))
-        activations = [code - size for code in own if size <= code < num_forwards]
-        gradients = [code + size for code in own if num_forwards <= code < 2 * num_forwards - size]
+        activations = [code - first for code in own if first <= code < size]
+        gradients = [code + first for code in own if size <= code < 2 * size - first]
         for what, peer, sends, receives in (
             ("activations", before, sent[before][0], activations),
             ("gradients", after, sent[after][1], gradients),
@@ -270,15 +283,17 @@ def _deadlock(step: _Step, blocked: dict[int, tuple[int, int]]) -> str:
 
 def _in_flight(step: _Step, codes: list[list[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The most micro batches in flight: of each stage, and of each rank."""
+    last = len(step.directions) - 1
     now = [0] * step.num_stages
     stages, ranks = [0] * step.num_stages, [0] * step.num_ranks
     for rank, own in enumerate(codes):
         held = 0
         for code in own:
-            backward, stage = divmod(code // step.num_micro_batches, step.num_stages)
-            if backward:
+            direction, stage = divmod(code // step.num_micro_batches, step.num_stages)
+            if direction == last:
                 held -= 1
                 now[stage] -= 1
+            if direction:
                 continue
             held += 1
             now[stage] += 1

@@ -38,7 +38,7 @@ MESH: Mapping[str, Foreign] = {
         "",
         "pipeline on pp { schedule = interleaved(stages_per_rank = 2) }",
         why="there are `pp` x `stages_per_rank` stages",
-        also="; `gpipe` and `one_f_one_b` have one stage a rank",
+        also="; `gpipe`, `one_f_one_b` and `zero_bubble` have one stage a rank",
     ),
     "ep ep_size ep_degree expert expert_parallel expert_parallel_size expert_parallel_degree "
     "expert_model_parallel_size": absent(

@@ -28,14 +28,23 @@ class Interleaved:
 
 
 @record
+class ZeroBubble:
+    """As `one_f_one_b`, but ranks that wait compute the gradients of weights: the ZB-H1 schedule. Every stage
+    has as many micro-batches in flight as the first."""
+
+
+@record
 class StageOf:
     """The module belongs to this stage; stages count from 0."""
 
     index: int = key(Int(0), doc="the stage", positional=True)
 
 
-SCHEDULES: Mapping[str, type[GPipe | OneFOneB | Interleaved]] = {
+PipelineSchedule = GPipe | OneFOneB | Interleaved | ZeroBubble
+
+SCHEDULES: Mapping[str, type[PipelineSchedule]] = {
     "gpipe": GPipe,
     "one_f_one_b": OneFOneB,
     "interleaved": Interleaved,
+    "zero_bubble": ZeroBubble,
 }

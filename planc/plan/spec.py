@@ -29,7 +29,7 @@ from planc.plan.optimizer import (
     WarmupStableDecay,
 )
 from planc.plan.pattern import Pattern
-from planc.plan.pipeline_schedule import SCHEDULES, GPipe, Interleaved, OneFOneB, StageOf
+from planc.plan.pipeline_schedule import SCHEDULES, Interleaved, OneFOneB, PipelineSchedule, StageOf
 from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
@@ -148,7 +148,7 @@ class PipelineSpec:
     on: tuple[MeshDim, ...]
     rules: tuple[PatternRule[StageOf], ...]
     span: Span
-    schedule: GPipe | OneFOneB | Interleaved = key(
+    schedule: PipelineSchedule = key(
         Variant(SCHEDULES, "pipeline schedule"),
         default=OneFOneB(),
         doc="the order of forwards and backwards",

@@ -9,7 +9,7 @@ from planc.inventory.schema import Inventory
 from planc.pipelining.balance import balance
 from planc.pipelining.orders import Order, Schedule, make_orders
 from planc.plan.bind import BoundPlan
-from planc.plan.pipeline_schedule import GPipe, Interleaved, OneFOneB
+from planc.plan.pipeline_schedule import GPipe, Interleaved, OneFOneB, ZeroBubble
 from planc.plan.spec import PipelineSpec
 
 
@@ -70,6 +70,8 @@ def orders(pipeline: PipelineSpec, *, num_ranks: int, num_micro_batches: int) ->
             schedule = Schedule.ONE_F_ONE_B
         case Interleaved():
             schedule = Schedule.INTERLEAVED
+        case ZeroBubble():
+            schedule = Schedule.ZERO_BUBBLE
     return make_orders(
         schedule,
         num_ranks=num_ranks,

@@ -8,7 +8,15 @@ from typing import Any, Protocol
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op, Stage
-from planc.graph.ops import Accumulate, ComputeLoss, Evaluate, ExportHf, SaveCheckpoint, SettleSave
+from planc.graph.ops import (
+    Accumulate,
+    ComputeLoss,
+    ComputeWeightGradients,
+    Evaluate,
+    ExportHf,
+    SaveCheckpoint,
+    SettleSave,
+)
 from planc.pipelining.orders import Action, Direction
 from planc.runtime.errors import ExitCode, OpFailure, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
@@ -153,9 +161,14 @@ def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool)
 def _execute_order(
     backend: Backend, op: Accumulate, order: Sequence[Action], *, step: int, is_last_step: bool
 ) -> None:
-    """Execute the forwards and backwards of this rank's stages in a step."""
+    """Execute the actions of this rank's stages in a step."""
     loss = next(index for index, inner in enumerate(op.body) if isinstance(inner, ComputeLoss))
-    parts = {Direction.FORWARD: op.body[: loss + 1], Direction.BACKWARD: op.body[loss + 1 :]}
+    weights = tuple(inner for inner in op.body if isinstance(inner, ComputeWeightGradients))
+    parts = {
+        Direction.FORWARD: op.body[: loss + 1],
+        Direction.BACKWARD: op.body[loss + 1 : len(op.body) - len(weights)],
+        Direction.WEIGHTS: weights,
+    }
     last = {(action.stage, action.direction): action for action in order}
     for action in order:
         is_last = last[action.stage, action.direction] is action

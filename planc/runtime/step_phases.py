@@ -17,6 +17,7 @@ _PHASES: Mapping[type[Op], str] = {
     ops.Forward: FORWARD,
     ops.ComputeLoss: FORWARD,
     ops.Backward: BACKWARD,
+    ops.ComputeWeightGradients: BACKWARD,
     ops.SyncGradients: OPTIMIZER,
     ops.AllReduceGradients: BACKWARD,
     ops.SumTies: OPTIMIZER,

@@ -8,8 +8,8 @@ from typing import Any
 from planc.figures import plan as of_plan
 from planc.graph.pipeline import Pipeline
 from planc.graph.text import summarise
-from planc.pipelining.orders import Action, Direction, rank_of
-from planc.pipelining.simulate import SLOTS, Simulation
+from planc.pipelining.orders import Action, Direction, has_weights, rank_of
+from planc.pipelining.simulate import Simulation
 from planc.tables import render_table
 
 MAX_CELLS = 80
@@ -48,18 +48,19 @@ def _stage_row(pipeline: Pipeline, step: Simulation, stage: int) -> tuple[str, .
 def _drawn(pipeline: Pipeline, step: Simulation) -> Iterator[str]:
     """A line for each rank, and the key."""
     names = [[_name(pipeline, action) for action in order] for order in pipeline.orders]
-    width = 1 + max(len(name) for own in names for name in own)
+    are_apart = has_weights(pipeline.orders)
+    width = max(len(name) for own in names for name in own) + (3 if are_apart else 1)
     num_slots = round(step.seconds)
     labels = [f"rank {rank}" for rank in range(pipeline.num_ranks)]
     margin = max(map(len, labels)) + 2
     room = (MAX_CELLS - margin) // width
     # The cut takes the room of two slots.
     kept = num_slots if num_slots <= room else room - 2
-    for label, order, own, starts in zip(labels, pipeline.orders, names, step.starts, strict=True):
+    for rank, label in enumerate(labels):
         slots = ["."] * num_slots
-        for action, name, start in zip(order, own, starts, strict=True):
-            at = round(start)
-            slots[at : at + SLOTS[action.direction]] = _cells(action, name, width)
+        timed = zip(pipeline.orders[rank], names[rank], step.starts[rank], step.ends[rank], strict=True)
+        for action, name, start, end in timed:
+            slots[round(start) : round(end)] = _cells(action, name, width, number=round(end - start))
         if kept < num_slots:
             _cut(slots, kept)
         yield f"{label.ljust(margin)}{''.join(slot.ljust(width) for slot in slots)}".rstrip()
@@ -68,7 +69,9 @@ def _drawn(pipeline: Pipeline, step: Simulation) -> Iterator[str]:
         yield f"{num_slots - kept} of {num_slots} slots are left out in the middle"
     name = names[0][0]
     numbers = "micro batches" if pipeline.num_stages == pipeline.num_ranks else "stage.micro batch"
-    yield f"{name} is a forward, [{name}] a backward of two slots, . an idle slot; numbers are {numbers}"
+    backward = f"[{name}] a backward" if are_apart else f"[{name}] a backward of two slots"
+    backward += f", ({name}) its gradients of weights" if are_apart else ""
+    yield f"{name} is a forward, {backward}, . an idle slot; numbers are {numbers}"
 
 
 def _cut(slots: list[str], kept: int) -> None:
@@ -87,12 +90,16 @@ def _name(pipeline: Pipeline, action: Action) -> str:
     return f"{action.stage}.{action.micro_batch}"
 
 
-def _cells(action: Action, name: str, width: int) -> Sequence[str]:
-    """An action's slots."""
-    if action.direction is Direction.FORWARD:
-        return [name]
-    drawn = f"[{name}]"
-    return [drawn[:width], drawn[width:]]
+def _cells(action: Action, name: str, width: int, *, number: int) -> Sequence[str]:
+    """An action's slots, one or two."""
+    match action.direction:
+        case Direction.FORWARD:
+            drawn = name
+        case Direction.BACKWARD:
+            drawn = f"[{name}]"
+        case Direction.WEIGHTS:
+            drawn = f"({name})"
+    return [drawn[:width], drawn[width:]][:number]
 
 
 def pipeline_data(pipeline: Pipeline) -> dict[str, Any]:

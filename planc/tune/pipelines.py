@@ -4,6 +4,7 @@ A pipeline's ranks share the work of the same mesh without it, which costs as mu
 slowest rank's part of it, with the bubble and without messages, ranks all its pipelines, and the best are
 estimated stage by stage.
 `gpipe` is not tried: it takes the time of `one_f_one_b`, and has at least as many micro batches in flight.
+Nor is `zero_bubble`, with which any rank may need the most memory.
 """
 
 from __future__ import annotations
@@ -223,6 +224,14 @@ class Pipelines:
             return min(number, pp)
         largest_round = -(-number // max(1, number // pp))
         return min(stages * number, (stages - 1) * largest_round + 2 * pp - 1) / stages
+
+    def bound(self, choice: Choice) -> tuple[float, float]:
+        """Seconds of a choice's step if messages took no time, and bytes of its first rank's layers.
+
+        They follow from the same mesh without the pipeline, and cost as little to score.
+        """
+        score = self._scored(replace(choice, mesh=replace(choice.mesh, pp=1), stages_per_rank=1))
+        return self._seconds(choice, score), self._layers_bytes(choice, score)
 
     def _seconds(self, choice: Choice, inner: Score) -> float:
         """The step, if messages took no time."""

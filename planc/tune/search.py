@@ -94,7 +94,7 @@ class Search:
         found: list[Proposal] = []
         seen: set[str] = set()
         for one in best:
-            text = self._text(one.choice)
+            text = self.text(one.choice)
             if len(found) == self.num_wanted + _SPARE or len(seen) == _MOST_CHECKED:
                 break
             if text not in seen:
@@ -121,13 +121,14 @@ class Search:
         scored.extend(self._pipelined(scored))
         return tuple(sorted(scored, key=lambda one: (one.score.seconds, one.score.peak_bytes)))
 
-    def _text(self, choice: Choice) -> str:
+    def text(self, choice: Choice) -> str:
+        """A choice's whole plan."""
         rules = self._rules.get((choice.mesh.tp, choice.mesh.rules), "")
         return plan_text(self.base, choice, devices_per_node=self.node, rules=rules)
 
     def score(self, choice: Choice) -> Score:
         """A choice's memory and time, whether it fits or not."""
-        return self.scorer.score(choice, self._text(replace(choice, micro_batch=1)))
+        return self.scorer.score(choice, self.text(replace(choice, micro_batch=1)))
 
     def _is_expected(self, choice: Choice) -> bool:
         """Whether the plan's expectations hold of what needs no estimate."""
@@ -225,11 +226,18 @@ class Search:
 
     def _pipelined(self, scored: list[Scored]) -> list[Scored]:
         """Plans with pipelines that may be among the best."""
-        space = self._space = self._space or self.space()
         if not self._is_legal(Mesh(1, 1, 1, 1, Rules.NONE, pp=2), ""):
             return []
-        pipelines = Pipelines(
-            space,
+        pipelines = self.pipelines()
+        found = pipelines.found(scored, self.num_wanted)
+        self.num_meshes += pipelines.num_meshes
+        return found
+
+    def pipelines(self) -> Pipelines:
+        """The pipelines of this search."""
+        self._space = self._space or self.space()
+        return Pipelines(
+            self._space,
             layer_work(
                 self.scorer.inventory,
                 sequence_length=self.base.sequence_length,
@@ -241,9 +249,6 @@ class Search:
             self._is_expected,
             self.pipeline_notes,
         )
-        found = pipelines.found(scored, self.num_wanted)
-        self.num_meshes += pipelines.num_meshes
-        return found
 
     def space(self) -> Space:
         """What there is to choose, after the checks have judged sizes of tp and ways of cp."""

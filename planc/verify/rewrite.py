@@ -96,6 +96,8 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
             return replace(op, groups=groups, param_dtype=None, reduce_dtype=None) if groups else None
         case ops.PrefetchUnits():
             return replace(op, units=renamed.of(op.units))
+        case ops.SplitPipeline():
+            return replace(op, deferred=renamed.of(op.deferred))
         case ops.BuildOptimizer():
             left = (replace(one, parameters=renamed.of(one.parameters)) for one in op.groups)
             return replace(op, groups=tuple(group for group in left if group.parameters))

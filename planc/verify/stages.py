@@ -8,7 +8,15 @@ from itertools import pairwise
 from typing import Any
 
 from planc.graph.graph import Graph
-from planc.graph.ops import Accumulate, OpenData, ReceiveHidden, SendHidden, SplitPipeline, SumTies
+from planc.graph.ops import (
+    Accumulate,
+    ComputeWeightGradients,
+    OpenData,
+    ReceiveHidden,
+    SendHidden,
+    SplitPipeline,
+    SumTies,
+)
 from planc.graph.pipeline import pipeline_of
 from planc.pipelining.order_text import order_text
 from planc.pipelining.simulate import equal_step
@@ -82,5 +90,6 @@ def without_pipeline(graph: Graph) -> Graph:
 def _without_messages(op: Any) -> Any:
     if not isinstance(op, Accumulate):
         return op
-    body = tuple(one for one in op.body if not isinstance(one, ReceiveHidden | SendHidden))
+    only_staged = ReceiveHidden | SendHidden | ComputeWeightGradients
+    body = tuple(one for one in op.body if not isinstance(one, only_staged))
     return replace(op, body=body, orders=())

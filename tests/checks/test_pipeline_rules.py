@@ -42,6 +42,7 @@ def with_rules(*rules: str, pp: int = 2) -> str:
 def test_a_pipeline_is_sound(check: Check) -> None:
     assert codes(check(PLAN)) == []
     assert codes(check(PLAN, settings=("pipeline.schedule=interleaved(stages_per_rank=2)",))) == []
+    assert codes(check(PLAN, settings=("pipeline.schedule=zero_bubble",))) == []
 
 
 def test_ranks_of_pp_need_a_pipeline(check: Check) -> None:
@@ -161,6 +162,11 @@ def test_a_recomputed_stack_is_refused(check: Check) -> None:
 SHARDED = 'fsdp on dp_shard { "model.layers.*" -> unit(reshard_after_forward = false) }'
 BEYOND = {
     "elastic": (f"elastic on dp_shard {{ sizes = [1] }}\n{SHARDED}", ("mesh.dp_shard=2",), "elastic"),
+    "compile": (
+        'compile { "model.layers.*" -> region }',
+        ("pipeline.schedule=zero_bubble",),
+        "compile",
+    ),
     "profile": ("profile { first_step = 2, last_step = 3 }", (), "profile"),
     "host memory": (
         SHARDED.replace("{ ", "{ cpu_offload = true, "),
@@ -187,6 +193,12 @@ def test_waiting_is_a_share_of_the_step(check: Check) -> None:
     assert finding.primary.text == "with 1 micro-batch, ranks wait 75 % of a step"
     assert finding.help is not None and "`tokens_per_step` to 4_096" in finding.help
     assert codes(check(with_rules(pp=4), settings=("train.tokens_per_step=4096",))) == []
+
+
+def test_gradients_of_weights_fill_a_part_of_the_waiting(check: Check) -> None:
+    settings = ("train.tokens_per_step=1024", "pipeline.schedule=zero_bubble")
+    finding = only(check(with_rules(pp=4), settings=settings), "P327")
+    assert finding.primary.text == "with 1 micro-batch, ranks wait 67 % of a step"
 
 
 def test_layers_are_balanced_by_what_they_compute(check: Check) -> None:

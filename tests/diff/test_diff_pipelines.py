@@ -40,6 +40,14 @@ def test_a_schedule_changes_the_bubble_and_no_stage(tmp_path: Path) -> None:
     ]
 
 
+def test_gradients_of_weights_make_the_bubble_smaller(tmp_path: Path) -> None:
+    old, new = side(tmp_path, "old"), side(tmp_path, "new", schedule="zero_bubble")
+    assert changes(old, new, Group.LAYOUT, Group.TIME) == [
+        ("pipeline", "one_f_one_b, 2 stages", "zero_bubble, 2 stages"),
+        (BUBBLE, "20.0 %", "7.7 %"),
+    ]
+
+
 def test_a_split_changes_stages_and_no_bubble(tmp_path: Path) -> None:
     rules = '  "model.layers.0" -> stage(0)\n  "model.layers.{1,2,3}" -> stage(1)\n'
     old, new = side(tmp_path, "old"), side(tmp_path, "new", rules=rules)

@@ -22,12 +22,13 @@ from planc.estimate.rank_work import rank_work
 from planc.estimate.result import Estimate, Kind
 from planc.estimate.routes import members_of, route
 from planc.estimate.step_work import StepWork, step_work
+from planc.graph.ops import SplitPipeline
 from planc.vocab import MeshDim
 from tests.pipelining.tiny import pipelined
 from tests.plans import checked
 
 H100 = DEVICES["h100"]
-SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)")
+SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)", "zero_bubble")
 HIDDEN_BYTES = 64 * 128 * 4
 """One micro batch between two stages: tokens, features, float32."""
 
@@ -145,6 +146,62 @@ def test_ranks_keep_as_much_as_they_have_in_flight(tmp_path: Path) -> None:
 def test_more_micro_batches_take_no_more_memory(tmp_path: Path, schedule: str) -> None:
     few, many = (estimate_of(plan(tmp_path, schedule=schedule, micro_batches=m)) for m in (8, 64))
     assert [one.memory.peak for one in few.ranks] == [one.memory.peak for one in many.ranks]
+
+
+def test_deferred_gradients_keep_inputs_and_gradients_of_outputs(tmp_path: Path) -> None:
+    """Of a layer 128 wide: the inputs of q, k and v, of o, of gate and up, and of down, which is 352 wide;
+    the gradients of q, of k and v with half the heads, of o, of gate and up, and of down."""
+    alone = parts_of(plan(tmp_path, pp=4, micro_batches=1))
+    one = [part.kept_bytes - HIDDEN_BYTES for part in alone[:3]]
+    deferred = parts_of(plan(tmp_path, pp=4, schedule="zero_bubble", micro_batches=8))
+    left = 64 * 4 * ((128 + 128 + 128 + 352) + (128 + 64 + 64 + 128 + 352 + 352 + 128))
+    # A backward comes before the weights of the micro batch as many before it as the rank's number.
+    assert [part.kept_bytes for part in deferred[:3]] == [
+        4 * one[0] + HIDDEN_BYTES,
+        3 * one[1] + left + 2 * HIDDEN_BYTES,
+        2 * one[2] + 2 * left + 2 * HIDDEN_BYTES,
+    ]
+    assert [part.deferred_bytes for part in deferred[:3]] == [
+        3 * one[0] + left + HIDDEN_BYTES,
+        2 * one[1] + 2 * left + 2 * HIDDEN_BYTES,
+        one[2] + 3 * left + 2 * HIDDEN_BYTES,
+    ]
+    # The last stage has the head too, whose output is 260 wide.
+    head = 64 * 4 * (128 + 260)
+    assert deferred[3].deferred_bytes == 4 * (left + head) + HIDDEN_BYTES
+    assert [part.in_flight for part in deferred] == [4, 4, 4, 4]
+    assert all(part.deferred_bytes == 0 for part in parts_of(plan(tmp_path, pp=4)))
+
+
+@pytest.mark.parametrize("micro_batches", [4, 8])
+def test_deferred_gradients_make_a_step_shorter(tmp_path: Path, micro_batches: int) -> None:
+    found = [
+        work_of(plan(tmp_path, pp=4, schedule=schedule, micro_batches=micro_batches))
+        for schedule in ("zero_bubble", "one_f_one_b")
+    ]
+    bounds = [step_bound(one, H100) for one in found]
+    expected = [step_expectation(one, H100) for one in found]
+    assert bounds[0] is not None and bounds[1] is not None
+    assert bounds[0].compute_seconds < bounds[1].compute_seconds
+    assert expected[0] is not None and expected[1] is not None
+    assert expected[0].bubble_seconds < expected[1].bubble_seconds
+    # The work is the same.
+    assert found[0].matmul_flops == found[1].matmul_flops
+    assert found[0].defers and not found[1].defers
+    layers = [one for stage in (found[0].pipeline or pytest.fail()).stages for one in stage.matmuls]
+    assert all(one.num_deferred == one.num_forward for one in layers)
+
+
+def test_a_head_whose_loss_is_in_chunks_defers_nothing(tmp_path: Path) -> None:
+    path = pipelined(tmp_path, pp=2, schedule="zero_bubble")
+    text = path.read_text()
+    path.write_text(text.replace("train {", "train {\n  loss_chunks = 4"))
+    whole, chunked = [], []
+    for found, names in ((checked(path), chunked), (plan(tmp_path, pp=2, schedule="zero_bubble"), whole)):
+        assert found.graph is not None
+        (split,) = (op for op in found.graph.setup if isinstance(op, SplitPipeline))
+        names += split.deferred
+    assert {*whole} - {*chunked} == {"lm_head"}
 
 
 def test_only_the_last_stage_has_a_loss(tmp_path: Path) -> None:

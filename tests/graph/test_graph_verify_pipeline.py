@@ -181,6 +181,62 @@ def test_a_tied_weight_is_summed_once_over_its_two_stages(
     assert any(text in str(violation) for violation in violations), violations
 
 
+def _deferring(folder: Path, *, chunks: int = 1) -> Graph:
+    path = pipelined(folder, schedule="zero_bubble")
+    path.write_text(path.read_text().replace("train {", f"train {{\n  loss_chunks = {chunks}"))
+    graph = checked(path).graph
+    assert graph is not None and verify(graph) == ()
+    return graph
+
+
+def _deferred(*names: str) -> Callable[[Graph], Graph]:
+    return _edit(ops.SplitPipeline, lambda op: replace(op, deferred=names))
+
+
+DEFERRED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
+    "an order without the weights of a micro-batch": (
+        _order(1, lambda text: text.replace(" 1W2", "")),
+        "its orders can't run: rank 1 lacks 1W2",
+    ),
+    "weights before their backward": (
+        _order(0, lambda text: text.replace("0B1 0W1", "0W1 0B1")),
+        "its orders can't run: rank 0 has 0W1 before 0B1",
+    ),
+    "orders without weights": (
+        _edit(
+            ops.Accumulate,
+            lambda op: replace(
+                op, orders=("0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3", "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3")
+            ),
+        ),
+        "pipeline.split: defers gradients of weights that no order has",
+    ),
+    "no op for the weights": (
+        _body(lambda body: [op for op in body if not isinstance(op, ops.ComputeWeightGradients)]),
+        "needs backward.weights 1 times, at the end of its body",
+    ),
+    "the op before the backward": (
+        _body(lambda body: [*body[:-4], body[-1], *body[-4:-1]]),
+        "needs backward.weights 1 times, at the end of its body",
+    ),
+    "a layer in no stage": (_deferred("model.layers.9.mlp.up_proj"), "is in 0 stages, not in one"),
+}
+
+
+@pytest.mark.parametrize(("plant", "text"), DEFERRED.values(), ids=DEFERRED)
+def test_deferred_gradients_are_computed_once(
+    plant: Callable[[Graph], Graph], text: str, tmp_path: Path
+) -> None:
+    violations = verify(plant(_deferring(tmp_path)))
+    assert any(text in str(violation) for violation in violations), violations
+
+
+def test_a_head_that_has_its_gradients_in_forward_defers_none(tmp_path: Path) -> None:
+    graph = _deferring(tmp_path, chunks=2)
+    violations = verify(_deferred("lm_head")(graph))
+    assert any("`lm_head` has its gradients in forward" in str(one) for one in violations), violations
+
+
 def test_a_graph_without_pp_has_no_pipeline() -> None:
     graph = checked(PLANS / "launch-fsdp4.plan").graph
     assert graph is not None
@@ -191,6 +247,9 @@ def test_a_graph_without_pp_has_no_pipeline() -> None:
     (loop,) = (op for op in _sound().step if isinstance(op, ops.Accumulate))
     planted = _edit(ops.Accumulate, lambda op: replace(op, orders=loop.orders))(graph)
     assert "accumulate: has orders, but the mesh has one rank of pp" in map(str, verify(planted))
+    weights = ops.ComputeWeightGradients(over=())
+    planted = _edit(ops.Accumulate, lambda op: replace(op, body=(*op.body, weights)))(graph)
+    assert "accumulate: has backward.weights, but the mesh has one rank of pp" in map(str, verify(planted))
     assert any(
         MESSAGES in str(one)
         for one in verify(_edit(ops.Accumulate, lambda op: replace(op, body=loop.body))(graph))

@@ -44,6 +44,17 @@ QUICK = (
         schedule=SCHEDULES[2],
     ),
     Cell(Mesh(1, 1, 2, 1, pp=2), context="ring headtail", num_micro_steps=3, schedule="gpipe", is_tied=True),
+    Cell(Mesh(1, 1, 1, 1, pp=4), num_micro_steps=6, schedule="zero_bubble", recomputation="full"),
+    Cell(Mesh(1, 2, 1, 1, pp=2), num_micro_steps=3, schedule="zero_bubble", recomputation="selective"),
+    Cell(
+        Mesh(1, 1, 1, 2, pp=2),
+        sequence_parallel=True,
+        loss_parallel=True,
+        num_micro_steps=3,
+        schedule="zero_bubble",
+    ),
+    Cell(Mesh(1, 1, 2, 1, pp=2), context="ring headtail", num_micro_steps=3, schedule="zero_bubble"),
+    Cell(Mesh(2, 1, 1, 1, pp=2), whole_replicas=True, num_micro_steps=3, schedule="zero_bubble"),
 )
 
 

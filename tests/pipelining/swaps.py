@@ -22,7 +22,12 @@ Pipeline = tuple[Schedule, int, int, int]
 
 PIPELINES: tuple[Pipeline, ...] = tuple(
     (schedule, pp, v, m)
-    for schedule, v in ((Schedule.GPIPE, 1), (Schedule.ONE_F_ONE_B, 1), (Schedule.INTERLEAVED, 2))
+    for schedule, v in (
+        (Schedule.GPIPE, 1),
+        (Schedule.ONE_F_ONE_B, 1),
+        (Schedule.ZERO_BUBBLE, 1),
+        (Schedule.INTERLEAVED, 2),
+    )
     for pp in (2, 3, 4, 8)
     for m in (1, 2, 3, 4, 8, 16, 32)
 )
@@ -41,7 +46,8 @@ def outcome(orders: list[Order], *, num_stages: int, room: float = math.inf) -> 
         for rank in range(num_ranks)
         for way, step in (("F", 1), ("B", -1))
     }
-    kept: set[tuple[int, int]] = set()
+    done: set[tuple[int, int, str]] = set()
+    needed = {"B": "F", "W": "B"}
     moved = True
     while moved:
         moved = False
@@ -49,18 +55,19 @@ def outcome(orders: list[Order], *, num_stages: int, room: float = math.inf) -> 
             while doings:
                 what, stage, way, i = doings[0]
                 step = 1 if way == "F" else -1
-                incoming = channels[(rank - step) % num_ranks, rank, way]
-                outgoing = channels[rank, (rank + step) % num_ranks, way]
-                if (what == "receive" and not incoming) or (what == "send" and len(outgoing) == room):
-                    break
-                if what == "receive" and incoming.popleft() != (stage, i):
-                    return "mixes up messages"
-                if what == "send":
-                    outgoing.append((stage + step, i))
-                if what == "run" and way == "F":
-                    kept.add((stage, i))
-                if what == "run" and (stage, i) not in kept:
-                    return "runs a backward first"
+                if what == "run":
+                    if way in needed and (stage, i, needed[way]) not in done:
+                        return f"runs {way} before {needed[way]}"
+                    done.add((stage, i, way))
+                else:
+                    incoming = channels[(rank - step) % num_ranks, rank, way]
+                    outgoing = channels[rank, (rank + step) % num_ranks, way]
+                    if (what == "receive" and not incoming) or (what == "send" and len(outgoing) == room):
+                        break
+                    if what == "receive" and incoming.popleft() != (stage, i):
+                        return "mixes up messages"
+                    if what == "send":
+                        outgoing.append((stage + step, i))
                 doings.popleft()
                 moved = True
     return "hangs" if any(left) else "completes"
@@ -70,7 +77,8 @@ def _doings(order: Order, num_stages: int) -> Iterator[tuple[str, int, str, int]
     """An order's receives, runs and sends: which of them, stage, way, micro batch."""
     for action in order:
         stage, way, i = action.stage, str(action.direction), action.micro_batch
-        step = 1 if way == "F" else -1
+        # Weights come from nowhere and go nowhere.
+        step = {"F": 1, "B": -1}.get(way, num_stages)
         if 0 <= stage - step < num_stages:
             yield "receive", stage, way, i
         yield "run", stage, way, i

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 from torch.distributed.pipelining.schedules import _Action
 
 from planc.pipelining.orders import Order, Schedule, make_orders, schedule_of
@@ -16,6 +21,7 @@ SHAPES = [
     for schedule, chunks in (
         (Schedule.GPIPE, (1,)),
         (Schedule.ONE_F_ONE_B, (1,)),
+        (Schedule.ZERO_BUBBLE, (1,)),
         (Schedule.INTERLEAVED, (2, 3)),
     )
     for pp in SIZES
@@ -38,14 +44,15 @@ def simulated(schedule: Schedule, pp: int, v: int, m: int) -> Simulation:
 def test_every_rank_runs_its_stages_once_each_way_for_every_micro_batch(
     schedule: Schedule, pp: int, v: int, m: int
 ) -> None:
+    ways = "FBW" if schedule is Schedule.ZERO_BUBBLE else "FB"
     for rank, order in enumerate(orders_of(schedule, pp, v, m)):
         stages = [rank + pp * chunk for chunk in range(v)]
         assert sorted(map(str, order)) == sorted(
-            f"{s}{way}{i}" for s in stages for way in "FB" for i in range(m)
+            f"{s}{way}{i}" for s in stages for way in ways for i in range(m)
         )
 
 
-@pytest.mark.parametrize(("schedule", "pp", "v", "m"), SHAPES)
+@pytest.mark.parametrize(("schedule", "pp", "v", "m"), [s for s in SHAPES if s[0] != Schedule.ZERO_BUBBLE])
 def test_the_bubble_is_the_published_one(schedule: Schedule, pp: int, v: int, m: int) -> None:
     """(pp - 1) / (v m + pp - 1); where a round is short of micro batches, every pass of it takes pp slots."""
     slots = v * m + pp - 1 if v == 1 or m >= pp else v * pp + m - 1
@@ -54,11 +61,34 @@ def test_the_bubble_is_the_published_one(schedule: Schedule, pp: int, v: int, m:
     assert step.bubble == pytest.approx([1 - v * m / slots] * pp)
 
 
+@pytest.mark.parametrize(("forward", "backward", "weights"), [(1, 2, 1), (2, 5, 1), (3, 7, 2)])
+@pytest.mark.parametrize("pp", SIZES)
+@pytest.mark.parametrize("m", MICRO_BATCHES)
+def test_the_bubble_of_zero_bubble_is_the_published_one(
+    pp: int, m: int, forward: int, backward: int, weights: int
+) -> None:
+    """(pp - 1) (F + B - W), where B is without W. With fewer micro batches a rank has fewer to fill it."""
+    step = simulate(
+        orders_of(Schedule.ZERO_BUBBLE, pp, 1, m),
+        num_stages=pp,
+        forward=[forward] * pp,
+        backward=[backward] * pp,
+        weights=[weights] * pp,
+    )
+    bubble = (pp - 1) * (forward + backward - 2 * weights)
+    if m >= pp:
+        assert step.seconds == m * (forward + backward) + bubble
+    else:
+        one_f_one_b = (m + pp - 1) * (forward + backward)
+        assert m * (forward + backward) + bubble < step.seconds < one_f_one_b
+
+
 @pytest.mark.parametrize(("schedule", "pp", "v", "m"), SHAPES)
 def test_the_micro_batches_in_flight_are_the_published_ones(
     schedule: Schedule, pp: int, v: int, m: int
 ) -> None:
-    """GPipe: all micro batches. 1F1B: one a stage, from its own on. Interleaved: a round for other chunks."""
+    """GPipe: all micro batches. 1F1B: one a stage, from its own on. Interleaved: a round for other chunks.
+    Zero bubble: as many on all ranks as 1F1B has on the first."""
     step = simulated(schedule, pp, v, m)
     for rank in range(pp):
         match schedule:
@@ -66,6 +96,8 @@ def test_the_micro_batches_in_flight_are_the_published_ones(
                 expected = m
             case Schedule.ONE_F_ONE_B:
                 expected = min(m, pp - rank)
+            case Schedule.ZERO_BUBBLE:
+                expected = min(m, pp)
             case Schedule.INTERLEAVED:
                 rounds = max(1, m // pp)
                 expected = min(v * m, (v - 1) * -(-m // rounds) + 2 * (pp - 1 - rank) + 1)
@@ -119,6 +151,20 @@ def test_interleaved_is_that_of_torch(pp: int, v: int, m: int) -> None:
             )
 
 
+@pytest.mark.parametrize("pp", SIZES)
+@pytest.mark.parametrize("m", MICRO_BATCHES)
+def test_zero_bubble_is_that_of_torch(pp: int, m: int) -> None:
+    """With one stage a rank; PyTorch writes I for a backward without its weights."""
+    num_rounds = max(1, m // pp)
+    theirs = object.__new__(ScheduleInterleavedZeroBubble)
+    theirs.pp_group_size, theirs.n_local_stages, theirs._n_microbatches = pp, 1, m
+    theirs.microbatches_per_round = m // num_rounds
+    for rank, order in enumerate(orders_of(Schedule.ZERO_BUBBLE, pp, 1, m)):
+        if m % num_rounds == 0:
+            found = computations(theirs._calculate_single_rank_operations(rank))
+            assert [str(action).replace("B", "I") for action in order] == found
+
+
 @pytest.mark.parametrize(("schedule", "pp", "v", "m"), SHAPES)
 def test_a_schedule_is_known_by_its_orders(schedule: Schedule, pp: int, v: int, m: int) -> None:
     orders = orders_of(schedule, pp, v, m)
@@ -140,6 +186,7 @@ def test_other_orders_are_of_no_schedule() -> None:
         (Schedule.GPIPE, 2, 2, 4),
         (Schedule.ONE_F_ONE_B, 2, 2, 4),
         (Schedule.INTERLEAVED, 2, 1, 4),
+        (Schedule.ZERO_BUBBLE, 2, 2, 4),
     ],
 )
 def test_impossible_pipelines_are_refused(schedule: Schedule, pp: int, v: int, m: int) -> None:

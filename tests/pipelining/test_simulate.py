@@ -18,7 +18,7 @@ def orders_from(*texts: str) -> list[Order]:
         tuple(
             Action(int(stage), Direction(way), int(micro_batch))
             for name in text.split()
-            for way in "FB"
+            for way in "FBW"
             for stage, found, micro_batch in [name.partition(way)]
             if found
         )
@@ -52,7 +52,10 @@ def test_ends_are_the_longest_paths(schedule: Schedule) -> None:
     v = 2 if schedule is Schedule.INTERLEAVED else 1
     orders = make_orders(schedule, num_ranks=3, stages_per_rank=v, num_micro_batches=7)
     num_stages = 3 * v
-    times = {"F": [1.0, 0.3, 2.0, 0.7, 0.1, 5.0], "B": [2.0, 1.1, 0.5, 3.0, 0.2, 1.0]}
+    whole, weights = [2.0, 1.1, 0.5, 3.0, 0.2, 1.0], [0.7, 0.6, 0.1]
+    times = {"F": [1.0, 0.3, 2.0, 0.7, 0.1, 5.0], "B": whole, "W": weights}
+    if schedule is Schedule.ZERO_BUBBLE:
+        times["B"] = [one - part for one, part in zip(whole, weights, strict=False)]
     before = {
         str(action): str(order[place - 1]) if place else ""
         for order in orders
@@ -61,10 +64,10 @@ def test_ends_are_the_longest_paths(schedule: Schedule) -> None:
 
     @cache
     def end(stage: int, way: str, i: int) -> float:
-        source = stage - 1 if way == "F" else stage + 1
+        source = {"F": stage - 1, "B": stage + 1, "W": -1}[way]
         arrival = end(source, way, i) + 0.25 if 0 <= source < num_stages else 0.0
         earlier = before[f"{stage}{way}{i}"]
-        kind = "F" if "F" in earlier else "B"
+        kind = next((kind for kind in times if kind in earlier), "")
         own = end(int(earlier.split(kind)[0]), kind, int(earlier.split(kind)[1])) if earlier else 0.0
         return max(arrival, own) + times[way][stage]
 
@@ -72,7 +75,8 @@ def test_ends_are_the_longest_paths(schedule: Schedule) -> None:
         orders,
         num_stages=num_stages,
         forward=times["F"][:num_stages],
-        backward=times["B"][:num_stages],
+        backward=whole[:num_stages],
+        weights=weights[:num_stages] if schedule is Schedule.ZERO_BUBBLE else None,
         message=0.25,
     )
     for order, ends in zip(orders, step.ends, strict=True):
@@ -90,6 +94,9 @@ def test_ends_are_the_longest_paths(schedule: Schedule) -> None:
         (("0F0 0B0", "1F0 1B0 3F0 3B0"), 2, "rank 1 has 3F0, but stages are 0 to 1"),
         (("0B0 0F0", "1F0 1B0"), 2, "rank 0 has 0B0 before 0F0"),
         (("0F0 0B0", ""), 1, "rank 1 has no actions"),
+        (("0F0 0B0 0W0", "1F0 1B0"), 2, "rank 1 lacks 1W0"),
+        (("0F0 0B0 0W0", "1F0 1W0 1B0"), 2, "rank 1 has 1W0 before 1B0"),
+        (("0F0 0W0 0B0", "1F0 1B0 1W0"), 2, "rank 0 has 0W0 before 0B0"),
         (
             ("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"),
             2,

@@ -49,8 +49,16 @@ CASES = {
     "whole replicas": Case(
         "PP2·DP2", "", {"pp": 2, "dp_replicate": 2}, model="llama-deep", micro_batch=1, replicas="whole"
     ),
+    "zero bubble": Case("PP4", "", {"pp": 4}, model="llama-deep", micro_batch=1, schedule="zero_bubble"),
+    "fsdp, zero bubble": Case(
+        "PP2·DP2", "", {"pp": 2, "dp_shard": 2}, model="llama-deep", micro_batch=1, schedule="zero_bubble"
+    ),
     "tied": Case("PP2·DP2", "", {"pp": 2, "dp_shard": 2}, model="llama-tied", micro_batch=1),
 }
+
+
+MOST = {"zero bubble": 1.09}
+"""Blocks that a backward frees are between those that its layers keep."""
 
 
 def graph_of(name: str, workspace: Path, *, tokens: str = "") -> Graph:
@@ -82,7 +90,7 @@ def test_every_stage_is_rehearsed_and_the_fullest_sends_and_holds_what_is_estima
     assert any(one.kind == "send" for one in measured.sent)
     assert predicted.place is not None
     assert measured.rank == stages[predicted.place.pp_rank]
-    assert 0.95 < measured.reserved_bytes / predicted.memory.peak.num_bytes < 1.08
+    assert 0.95 < measured.reserved_bytes / predicted.memory.peak.num_bytes < MOST.get(name, 1.08)
 
 
 def test_what_fails_on_a_later_stage_alone_is_found(workspace: Path) -> None:

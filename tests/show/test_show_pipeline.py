@@ -42,6 +42,23 @@ def test_a_short_step_is_drawn_in_full(tmp_path: Path) -> None:
     )
 
 
+def test_gradients_of_weights_fill_the_time_of_waiting(tmp_path: Path) -> None:
+    path = pipelined(tmp_path, pp=2, schedule="zero_bubble", micro_batches=4)
+    assert drawn(path) == (
+        "2 stages on 2 pp ranks, 4 micro batches, bubble 7.7 %\n"
+        "\n"
+        "stage  pp rank  in flight  modules\n"
+        "    0        0          2  model.embed_tokens, model.layers.{0..1}\n"
+        "    1        1          2  model.layers.{2..3}, model.norm, lm_head\n"
+        "\n"
+        "rank 0  0   1   .   [0] (0) 2   [1] (1) 3   [2] (2) [3] (3)\n"
+        "rank 1  .   0   [0] 1   [1] (0) 2   [2] (1) 3   [3] (2) (3)\n"
+        "\n"
+        "0 is a forward, [0] a backward, (0) its gradients of weights, . an idle slot; "
+        "numbers are micro batches\n"
+    )
+
+
 def test_a_weight_of_two_stages_is_named(tmp_path: Path) -> None:
     path = pipelined(tmp_path, pp=4, is_tied=True)
     assert (
@@ -62,7 +79,7 @@ def test_a_long_step_is_cut_in_the_middle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 5, 6, 7, 8, 64, 1000])
-@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b", "zero_bubble"])
 def test_no_row_is_wider_than_a_terminal(tmp_path: Path, schedule: str, micro_batches: int) -> None:
     path = pipelined(tmp_path, pp=4, schedule=schedule, micro_batches=micro_batches)
     rows = [line for line in drawn(path).splitlines() if line.startswith("rank ")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -136,11 +135,3 @@ def test_no_mesh_is_without_fsdp_and_sequences_stay_long() -> None:
         (2, 4, 1),
         (4, 2, 1),
     }
-
-
-@pytest.mark.slow
-def test_the_ranks_of_published_runs_are_as_the_page_has_them() -> None:
-    from tests.tune.published import report
-
-    page = Path(__file__).parents[2] / "docs" / "evidence" / "estimates.md"
-    assert "\n".join(report()) in page.read_text(encoding="utf-8")

@@ -88,6 +88,15 @@ def test_a_pipeline_computes_what_one_process_computes(plan: tuple[BoundPlan, Gr
     assert len(report.verdicts) == len(Item)
 
 
+def test_deferred_gradients_are_verified_and_a_resume_on_one_rank_defers_none() -> None:
+    text = PLAN.replace("interleaved(stages_per_rank = 2)", "zero_bubble")
+    found = check_source(SourceFile("x.plan", text), base=PLANS)
+    assert found.bound is not None and found.graph is not None, found.diagnostics
+    report = verify(found.bound, found.graph, base=PLANS)
+    assert [verdict for verdict in report.verdicts if not verdict.ok] == []
+    assert len(report.verdicts) == len(Item)
+
+
 def skips_a_tied_gradient(session: Session, op: Op, position: Position) -> None:
     """The last stage's part of it."""
     if isinstance(op, SumTies) and session.coordinate(MeshDim.PP) == 1:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.pipeline_schedule import ZeroBubble
 from planc.plan.unit_dtypes import kept_from
 from planc.vocab import MeshDim
 
@@ -17,7 +18,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     plan = subject.plan
     if plan.pipeline is None:
         return
-    for path, text, help in (*_of_the_model(subject), *_of_a_run(subject)):
+    for path, text, help in (*_of_the_model(subject), *_of_the_schedule(subject), *_of_a_run(subject)):
         why = Label(plan.span("mesh.pp"), f"pp = {plan.mesh.pp}")
         yield CODE.at(plan.span(path), text, secondary=(why,), help=f"{help}, or set `pp` to 1")
 
@@ -41,6 +42,17 @@ def _of_the_model(subject: Subject) -> Found:
         yield "fsdp.cpu_offload", "parameters are in host memory", "write `cpu_offload = false`"
     if plan.fsdp is not None and plan.fsdp.prefetch > 1:
         yield "fsdp.prefetch", "units of several stages take turns", "write `prefetch = 1`"
+
+
+def _of_the_schedule(subject: Subject) -> Found:
+    plan = subject.plan
+    if (
+        plan.pipeline is not None
+        and isinstance(plan.pipeline.schedule, ZeroBubble)
+        and subject.bound.compiled
+    ):
+        text = "compiled modules compute a backward as a whole, which `zero_bubble` divides"
+        yield "compile", text, "write `schedule = one_f_one_b`"
 
 
 def _of_a_run(subject: Subject) -> Found:

@@ -14,6 +14,7 @@ from planc.graph.ops.clip_gradients import ClipGradients
 from planc.graph.ops.compare_replicas import CompareReplicas
 from planc.graph.ops.compile_modules import CompileModules
 from planc.graph.ops.compute_loss import ComputeLoss
+from planc.graph.ops.compute_weight_gradients import ComputeWeightGradients
 from planc.graph.ops.evaluate import Evaluate
 from planc.graph.ops.export_hf import ExportHf
 from planc.graph.ops.forward import Forward
@@ -76,6 +77,7 @@ OPS: tuple[type[Op], ...] = (
     SendHidden,
     ComputeLoss,
     Backward,
+    ComputeWeightGradients,
     SyncGradients,
     AllReduceGradients,
     SumTies,
@@ -108,6 +110,7 @@ __all__ = [
     "CompareReplicas",
     "CompileModules",
     "ComputeLoss",
+    "ComputeWeightGradients",
     "Evaluate",
     "ExportHf",
     "Forward",

@@ -7,13 +7,16 @@ from typing import ClassVar, Literal
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.graph.ops.backward import Backward
 from planc.graph.ops.compute_loss import ComputeLoss
+from planc.graph.ops.compute_weight_gradients import ComputeWeightGradients
 from planc.graph.ops.forward import Forward
 from planc.graph.ops.receive_hidden import ReceiveHidden
 from planc.graph.ops.send_hidden import SendHidden
 from planc.graph.ops.shard_context import ShardContext
 from planc.record import record
 
-MicroOp = ShardContext | ReceiveHidden | Forward | SendHidden | ComputeLoss | Backward
+MicroOp = (
+    ShardContext | ReceiveHidden | Forward | SendHidden | ComputeLoss | Backward | ComputeWeightGradients
+)
 
 
 @record(kw_only=True)
@@ -25,7 +28,7 @@ class Accumulate(Op):
     body: tuple[MicroOp, ...]
     orders: tuple[str, ...] = ()
     """In a pipeline, what each pp rank runs, in order: see `planc.pipelining.orders`. Ops up to the loss are
-    a forward, those after it are a backward."""
+    a forward, those after it are a backward, but for `backward.weights`."""
 
     def effects(self) -> Effects:
         """The body's effects: resources it reads before writing them, all it writes, and its mesh dims."""

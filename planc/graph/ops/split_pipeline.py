@@ -30,6 +30,8 @@ class SplitPipeline(Op):
     oldest before it sends another."""
     ties: tuple[tuple[str, ...], ...] = ()
     """The names of each weight that the first and the last stage both have, the first stage's first."""
+    deferred: tuple[str, ...] = ()
+    """The linear layers whose weights have gradients by `backward.weights`, if the orders have them apart."""
 
     @property
     def unstable(self) -> str:

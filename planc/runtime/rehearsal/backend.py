@@ -50,6 +50,7 @@ PURPOSES: Mapping[type[Op], str] = {
     ops.Forward: "activations",
     ops.ComputeLoss: "logits and loss",
     ops.Backward: "gradients on their way",
+    ops.ComputeWeightGradients: "gradients on their way",
     ops.SyncGradients: "gradients",
     ops.SumTies: "gradients",
     ops.AllReduceGradients: "gradients",
@@ -251,7 +252,7 @@ class RehearsalBackend(TorchBackend):
 
     def _name_storages(self, op: Op) -> None:
         """Relabel the storages that turned out to be gradients."""
-        if isinstance(op, ops.Backward):
+        if isinstance(op, ops.Backward | ops.ComputeWeightGradients):
             found = (parameter.grad for parameter in self.session.model.parameters())
             self.memory.relabel((local_of(one) for one in found if one is not None), purpose="gradients")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate
 from planc.graph.pipeline import Pipeline, pipeline_of
-from planc.pipelining.orders import Direction, Order
+from planc.pipelining.orders import Order
 
 
 def micro_steps(graph: Graph, rank: int) -> tuple[int, ...]:
@@ -33,8 +33,8 @@ def _of_pipeline(pipeline: Pipeline, order: Order) -> tuple[int, ...]:
 
 
 def _in_flight(order: Order) -> int:
-    """The most micro-batches between their first forward and their last backward."""
-    last = {one.micro_batch: place for place, one in enumerate(order) if one.direction is Direction.BACKWARD}
+    """The most micro-batches between their first action and their last."""
+    last = {one.micro_batch: place for place, one in enumerate(order)}
     now: set[int] = set()
     most = 0
     for place, action in enumerate(order):

@@ -209,7 +209,8 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
         case PrefetchUnits():
             return replace(op, units=_names(op.units, dropped))
         case SplitPipeline():
-            return replace(op, stages=tuple(_names(stage, dropped) for stage in op.stages))
+            stages = tuple(_names(stage, dropped) for stage in op.stages)
+            return replace(op, stages=stages, deferred=_names(op.deferred, dropped))
         case BuildOptimizer():
             left = (replace(one, parameters=_names(one.parameters, dropped)) for one in op.groups)
             return replace(op, groups=tuple(group for group in left if group.parameters))

@@ -83,6 +83,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.SendHidden: pipeline_messages.send_hidden,
     ops.ComputeLoss: steps.compute_loss,
     ops.Backward: steps.backward,
+    ops.ComputeWeightGradients: steps.compute_weight_gradients,
     ops.SyncGradients: gradients.sync_gradients,
     ops.SumTies: gradients.sum_ties,
     ops.AllReduceGradients: replica_sums.all_reduce_gradients,

@@ -13,6 +13,7 @@ import torch.distributed.tensor._utils as dtensor_utils
 import torch.utils._python_dispatch as python_dispatch
 from torch.distributed import Work
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
 def _renamed(name: str, *, before: str) -> Any:
@@ -70,6 +71,12 @@ def numbering_in_recomputed_code() -> AbstractContextManager[object]:
         skip_fwd_side_effects_in_bwd_under_checkpoint=True
     )
     return patched
+
+
+def finish_backward(model: FSDPModule) -> None:
+    """Let all units of FSDP take in, and reduce if they are to, gradients that came without a backward of
+    their modules: what they do at the end of a backward. PyTorch's own pipelines call the same."""
+    fully_shard.state(model)._root_post_backward_final_callback()  # type: ignore[attr-defined]
 
 
 # Where a thread waits for a collective to end, by owner and name: the work handles that torch.distributed

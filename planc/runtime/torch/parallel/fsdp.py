@@ -17,6 +17,7 @@ from planc.graph.ops import FullyShard, PrefetchUnits
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.mesh import fsdp_mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.private import finish_backward
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 
@@ -75,15 +76,34 @@ def prefetch_units(session: Session, op: PrefetchUnits, position: Position) -> N
 def set_sync_of_stage(model: nn.Module, pipeline: Pipeline, position: Position) -> None:
     """Let a backward reduce the gradients of its stage's units, if it is the stage's last of a step.
 
+    One that defers gradients reduces none: see `reduce_deferred`.
+    """
+    is_last = position.is_last_micro_step and not pipeline.op.deferred
+    _set_sync_of_stage(model, pipeline, position.stage, is_last=is_last)
+
+
+def reduce_deferred(model: nn.Module, pipeline: Pipeline, position: Position) -> None:
+    """Let units take in the gradients of weights that FSDP saw no backward of, and reduce all on the last."""
+    if isinstance(model, FSDPModule):
+        _set_sync_of_stage(model, pipeline, position.stage, is_last=position.is_last_micro_step)
+        # Units that the next backward needs stay gathered.
+        model.set_reshard_after_backward(False)
+        finish_backward(model)
+        model.set_reshard_after_backward(True)
+
+
+def _set_sync_of_stage(model: nn.Module, pipeline: Pipeline, own: int, *, is_last: bool) -> None:
+    """Whether the stage's units reduce their gradients at the end of a backward.
+
     What no stage's modules contain belongs to the first or the last stage: the root has embeddings or head.
     """
     if not isinstance(model, FSDPModule):
         return
     # A rank's first stage is the last one that a micro-batch's gradients reach.
-    model.set_is_last_backward(position.is_last_micro_step and position.stage == pipeline.own[0])
-    has_rest = position.stage == 0 or pipeline.is_last(position.stage)
+    model.set_is_last_backward(is_last and own == pipeline.own[0])
+    has_rest = own == 0 or pipeline.is_last(own)
     for name, module in model.named_modules():
         if isinstance(module, FSDPModule):
             stage = pipeline.stage_of(name)
-            if stage == position.stage or (stage is None and has_rest):
-                module.set_requires_gradient_sync(position.is_last_micro_step, recurse=False)
+            if stage == own or (stage is None and has_rest):
+                module.set_requires_gradient_sync(is_last, recurse=False)

@@ -22,6 +22,7 @@ from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.attention.documents import Batch
 from planc.runtime.torch.dropout.positions import Places, Tokens
+from planc.runtime.torch.parallel.deferred_weights import defer_weight
 from planc.runtime.torch.parallel.ties import tied_parameters
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.vocab import MeshDim
@@ -44,6 +45,8 @@ class Hidden:
     """What attention knew in the forward: backward may compute it again, after other forwards."""
     dropout: tuple[Tokens | None, dict[object, Places]] | None = None
     """What dropout knew."""
+    weights: list[Tensor] = field(default_factory=list)
+    """What computes the gradients that its backward defers: see `deferred_weights`."""
 
     def take_sent(self) -> Tensor:
         """What to send, which this will not hold."""
@@ -69,6 +72,8 @@ class Pipeline:
     """Of the forward or backward under way."""
     in_flight: dict[tuple[int, int], tuple[Hidden, Tensor | None]] = field(default_factory=dict)
     """By stage and micro-batch: its hidden states, and its loss if it has one."""
+    deferred: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
+    """By stage and micro-batch: the gradients of weights that its backward has deferred."""
     gradient: Tensor | None = None
     """Of what the backward under way has sent."""
     sends: Mapping[str, deque[tuple[dist.Work, Tensor]]] = field(
@@ -80,8 +85,11 @@ class Pipeline:
     Here too they go by the first, under a stand-in, once they have memory: see `hold_copies`."""
     _stages: dict[str, int] = field(init=False)
     """By module."""
+    _deferring: frozenset[str] = field(init=False)
+    """The modules that defer gradients."""
 
     def __post_init__(self) -> None:
+        self._deferring = frozenset(self.op.deferred)
         self._stages = {name: stage for stage, names in enumerate(self.op.stages) for name in names}
         for first, *others in self.op.ties:
             if not self.has(first) and (own := [name for name in others if self.has(name)]):
@@ -118,6 +126,11 @@ class Pipeline:
         stage = self.stage_of(name)
         return stage is None or stage in self.own
 
+    def defers(self, name: str) -> bool:
+        """Whether a parameter's gradient comes after its backward."""
+        module, _, own = name.rpartition(".")
+        return own == "weight" and module in self._deferring
+
     def rank_of(self, name: str) -> int | None:
         """The pp rank that has a module or parameter; None for what every one has.
 
@@ -135,7 +148,10 @@ class Pipeline:
 
     def begin_backward(self, position: Position) -> Tensor | None:
         """Take it back; the loss, at the last stage."""
-        self.now, loss = self.in_flight.pop((position.stage, position.micro_step))
+        key = position.stage, position.micro_step
+        self.now, loss = self.in_flight.pop(key)
+        # Modules that are recomputed would add theirs again.
+        self.deferred[key], self.now.weights = self.now.weights, []
         return loss
 
     def new_hidden(self, device: torch.device) -> Tensor:
@@ -222,6 +238,8 @@ def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> N
     )
     _refuse_other_ties(session.model, pipeline)
     _Stages(session.model, pipeline, session.device)
+    for name in session.held(op.deferred):
+        defer_weight(session.model.get_submodule(name), pipeline)
 
 
 def _refuse_other_ties(model: nn.Module, pipeline: Pipeline) -> None:

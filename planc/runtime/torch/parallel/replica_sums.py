@@ -121,10 +121,10 @@ def _gather(message: _Message) -> None:
         parameter.grad = layout_of(gradient)(part)
 
 
-def begin_sums(session: Session, position: Position) -> None:
+def begin_sums(session: Session, position: Position, *, deferred: bool = False) -> None:
     """Let the last backward start the sums that `grads.all_reduce` waits for, if the graph has it.
 
-    In a pipeline it is the last backward of a stage.
+    In a pipeline it is the last backward of a stage. If that defers gradients, they come by themselves.
     """
     op = next((op for op in session.graph.step if isinstance(op, AllReduceGradients)), None)
     if op is None:
@@ -140,7 +140,8 @@ def begin_sums(session: Session, position: Position) -> None:
     computed = (
         name
         for name in _own_parameters(session)
-        if pipeline is None or pipeline.stage_of(name) == position.stage
+        if pipeline is None
+        or (pipeline.stage_of(name) == position.stage and pipeline.defers(name) is deferred)
     )
     session.replica_sums.begin(computed, is_last=position.is_last_micro_step)
 

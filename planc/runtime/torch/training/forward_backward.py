@@ -12,12 +12,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
-from planc.graph.ops import Accumulate, Backward, ComputeLoss, Forward
+from planc.graph.ops import Accumulate, Backward, ComputeLoss, ComputeWeightGradients, Forward
 from planc.modeling.initialization import derived_seed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dropout.attach import begin_dropout
-from planc.runtime.torch.parallel.fsdp import set_sync_of_stage
+from planc.runtime.torch.parallel.deferred_weights import compute_gradients
+from planc.runtime.torch.parallel.fsdp import reduce_deferred, set_sync_of_stage
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import begin_sums
@@ -165,6 +166,15 @@ def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position)
         return
     with _loss_context(_loss_op(session)):
         loss.backward()  # type: ignore[no-untyped-call]
+
+
+def compute_weight_gradients(session: Session, op: ComputeWeightGradients, position: Position) -> None:
+    """Compute the gradients that the backward of a micro-batch has deferred."""
+    pipeline = session.pipeline
+    assert pipeline is not None, "pipeline.split precedes all of its actions"
+    begin_sums(session, position, deferred=True)
+    compute_gradients(pipeline.deferred.pop((position.stage, position.micro_step)))
+    reduce_deferred(session.model, pipeline, position)
 
 
 def _loss_op(session: Session) -> ComputeLoss:
