@@ -19,8 +19,8 @@ GRADIENT_LIMIT = 1e-5
 """Relative, in float32, of each parameter's gradient; of those that are nearly zero, to `_SMALL` of all."""
 NORM_LIMITS = {"float32": (3e-4, 3e-4), "float64": (3e-4, 3e-4), "bfloat16": (2**-5, 2**-3)}
 """Relative, of gradient norms: those after the first step follow from updates, which AdamW scales up. In
-bfloat16 they may be off by twice what the reference's own move with torch's other AdamW, if that is more: a
-model that chooses few tokens (DeepSeek-V3.2) chooses others after another rounding."""
+bfloat16 they may be off by twice what the reference's own move with other roundings, if that is more: a model
+that chooses few tokens (DeepSeek-V3.2) chooses others after another rounding."""
 UPDATE_LIMIT = 3e-4
 """Relative, in float32, to what training changed of a parameter."""
 NOISE_LIMIT, OWN_NOISE_LIMIT = 2.0, 4.0

@@ -41,7 +41,8 @@ class Measured:
     noise: dict[str, Tensor]
     """What roundings of the model's dtype do to each of them."""
     norm_noise: tuple[float, ...]
-    """Relative: how far the norms move with torch's other AdamW, whose updates round differently."""
+    """Relative: how far the norms move, at most, with torch's other AdamW, whose updates round differently,
+    with half of the sequences at a time, whose sums do, and with weights that are rounded otherwise."""
     final: dict[str, Tensor]
 
 
@@ -97,27 +98,34 @@ def measured(
     noise, norm_noise = {}, (0.0,) * num_steps
     if dtype != "float32":
         noise = _noise(folder, tokens, gradients, dtype=dtype)
-        _, others, _ = _trained(loaded(folder, dtype=dtype), tokens, num_steps=num_steps, fused=True)
-        norm_noise = tuple(abs(other - norm) / norm for other, norm in zip(others, norms, strict=True))
+        moved = [*_norms_of_others(folder, tokens, dtype=dtype, num_steps=num_steps)]
+        norm_noise = tuple(
+            max(abs(other - norm) for other in others) / norm
+            for norm, *others in zip(norms, *moved, strict=True)
+        )
     return Measured(digests, losses, norms, initial, gradients, noise, norm_noise, final)
 
 
 def _trained(
-    model: nn.Module, tokens: Tensor, *, num_steps: int, fused: bool | None
+    model: nn.Module, tokens: Tensor, *, num_steps: int, fused: bool | None, num_parts: int = 1
 ) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, Tensor]]:
-    """The losses and gradient norms of some steps, and the gradients of the first."""
+    """The losses and gradient norms of some steps, and the gradients of the first. `num_parts` is how many
+    equal parts of the sequences have a forward and a backward of their own."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY, fused=fused
     )
     losses, norms, gradients = [], [], {}
     for step in range(num_steps):
-        loss = loss_of(model, tokens)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = 0.0
+        for part in tokens.chunk(num_parts):
+            mean = loss_of(model, part) / num_parts
+            mean.backward()  # type: ignore[no-untyped-call]
+            loss += mean.item()
         gradients = gradients if step else gradients_of(model)
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)))
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
+        losses.append(loss)
     return tuple(losses), tuple(norms), gradients
 
 
@@ -137,6 +145,17 @@ def loaded(folder: Path, *, dtype: str) -> nn.Module:
         folder, dtype=getattr(torch, dtype), local_files_only=True
     )
     return model.train()
+
+
+def _norms_of_others(
+    folder: Path, tokens: Tensor, *, dtype: str, num_steps: int
+) -> Iterator[tuple[float, ...]]:
+    """The gradient norms of the same training with other roundings."""
+    yield _trained(loaded(folder, dtype=dtype), tokens, num_steps=num_steps, fused=True)[1]
+    yield _trained(loaded(folder, dtype=dtype), tokens, num_steps=num_steps, fused=None, num_parts=2)[1]
+    for seed in range(NUM_MOVED):
+        model = _rounded_otherwise(loaded(folder, dtype=dtype), seed=seed)
+        yield _trained(model, tokens, num_steps=num_steps, fused=None)[1]
 
 
 def _noise(folder: Path, tokens: Tensor, gradients: dict[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
