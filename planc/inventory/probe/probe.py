@@ -275,26 +275,8 @@ def _record(
         tracker.mark(output, sources=frozenset((fqn,)))
         uses.hand_out(fqn, output)
 
-    hidden: dict[str, frozenset[str]] = {}
-
-    def pass_on(fqn: str, sources: frozenset[str]) -> None:
-        passed = {source for source in sources if not source.startswith(f"{fqn}.")}
-        if passed & hidden[fqn]:
-            flow.passing.add(fqn)
-        if passed - hidden[fqn]:
-            flow.passing_others.add(fqn)
-
-    def before_container(fqn: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        states = args[:1] or (kwargs.get("hidden_states", kwargs.get("input")),)
-        hidden[fqn] = tracker.sources(states)
-
-    def after_container(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
-        tracker.watch(output, partial(pass_on, fqn))
-
     watch_tokens(named, flow.flattened)
-    for fqn in holds_recorded - recorded:
-        named[fqn].register_forward_pre_hook(partial(before_container, fqn), with_kwargs=True)
-        named[fqn].register_forward_hook(partial(after_container, fqn))
+    _follow_containers({fqn: named[fqn] for fqn in holds_recorded - recorded}, tracker, flow)
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
         named[fqn].register_forward_hook(partial(after, fqn))
@@ -312,6 +294,29 @@ def _record(
         if module in calls:
             flow.cores[fqn] = tracker.sources(calls[module].inputs)
     return flow
+
+
+def _follow_containers(containers: Mapping[str, nn.Module], tracker: SourceTracker, flow: _Flow) -> None:
+    """Note what modules without parameters of their own pass on of what they take."""
+    hidden: dict[str, frozenset[str]] = {}
+
+    def pass_on(fqn: str, sources: frozenset[str]) -> None:
+        passed = {source for source in sources if not source.startswith(f"{fqn}.")}
+        if passed & hidden[fqn]:
+            flow.passing.add(fqn)
+        if passed - hidden[fqn]:
+            flow.passing_others.add(fqn)
+
+    def enter(fqn: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        states = args[:1] or (kwargs.get("hidden_states", kwargs.get("input")),)
+        hidden[fqn] = tracker.sources(states)
+
+    def leave(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
+        tracker.watch(output, partial(pass_on, fqn))
+
+    for fqn, module in containers.items():
+        module.register_forward_pre_hook(partial(enter, fqn), with_kwargs=True)
+        module.register_forward_hook(partial(leave, fqn))
 
 
 def _recorded(model: nn.Module, *, blocks: tuple[str, ...]) -> set[str]:
