@@ -11,6 +11,7 @@ from planc.diff.side import Side
 from planc.estimate.step_work import step_work
 from planc.figures import plan as of_plan
 from planc.graph.graph import plan_hash
+from planc.graph.pipeline import pipeline_of
 from planc.record import record
 from planc.report.difference import difference_section, finding_list
 from planc.report.html import Html, figure, paragraph, table
@@ -18,6 +19,7 @@ from planc.report.layers import layers_section
 from planc.report.mesh import mesh_picture
 from planc.report.needs import communication_section, memory_section, rehearsal_section, times_section
 from planc.report.page import Section, page
+from planc.report.pipeline import pipeline_section
 from planc.report.run import curves_section, status_section
 from planc.report.run_record import RunRecord
 from planc.report.schedule import schedule_section
@@ -104,6 +106,9 @@ def _plan_sections(side: Side, *, deep: Deep | None) -> Iterator[Section]:
     )
     sizes = [size for _, size in side.graph.mesh]
     yield Section("mesh", "Mesh", mesh_picture(sizes, devices_per_node=node))
+    pipeline = pipeline_of(side.graph)
+    if pipeline is not None:
+        yield Section("pipeline", "Pipeline", pipeline_section(pipeline))
     estimated = side.estimate()
     if estimated is None or side.inventory is None:
         yield Section("layers", "Layers", paragraph(_NO_MODEL))

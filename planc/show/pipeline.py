@@ -21,8 +21,7 @@ def pipeline_text(pipeline: Pipeline) -> str:
     A step that is wider than MAX_CELLS is cut in the middle.
     """
     step = pipeline.equal_step()
-    rows = [_stage_row(pipeline, step, stage) for stage in range(pipeline.num_stages)]
-    stages = render_table(rows, header=("stage", "pp rank", "in flight", "modules"), right=(0, 1, 2))
+    stages = render_table(stage_rows(pipeline, step), header=STAGE_COLUMNS, right=(0, 1, 2))
     bubble = of_plan.bubble(pipeline)
     text = f"{pipeline.num_stages} stages on {pipeline.num_ranks} pp ranks, "
     text += f"{pipeline.num_micro_batches} micro batches, bubble {bubble.text}"
@@ -39,10 +38,20 @@ def _ties(pipeline: Pipeline) -> str:
     return "".join([*lines, "\n"]) if lines else ""
 
 
-def _stage_row(pipeline: Pipeline, step: Simulation, stage: int) -> tuple[str, ...]:
-    rank = rank_of(stage, num_ranks=pipeline.num_ranks)
-    modules = ", ".join(summarise(pipeline.split.stages[stage]))
-    return str(stage), str(rank), str(step.in_flight[stage]), modules
+STAGE_COLUMNS = ("stage", "pp rank", "in flight", "modules")
+
+
+def stage_rows(pipeline: Pipeline, step: Simulation) -> list[tuple[str, ...]]:
+    """A row of STAGE_COLUMNS for each stage."""
+    return [
+        (
+            str(stage),
+            str(rank_of(stage, num_ranks=pipeline.num_ranks)),
+            str(step.in_flight[stage]),
+            ", ".join(summarise(modules)),
+        )
+        for stage, modules in enumerate(pipeline.split.stages)
+    ]
 
 
 def _drawn(pipeline: Pipeline, step: Simulation) -> Iterator[str]:

@@ -75,7 +75,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "report": (
         *("vocab", "strict_json", "tables", "devices", "diagnostics", "graph", "estimate", "figures"),
-        *("runtime", "deep_check", "show", "diff"),
+        *("runtime", "deep_check", "show", "diff", "pipelining"),
     ),
     "tune": (
         *(
