@@ -52,8 +52,12 @@ def table(rows: list[tuple[str, ...]], *, header: tuple[str, ...] = (), caption:
     )
     titled = element("caption", caption) if caption else Html("")
     found = element("table", titled, head if header else Html(""), element("tbody", *body))
-    # A region that scrolls must be reachable by keyboard.
-    return element("div", found, class_="scroll", tabindex="0", role="group", aria_label=caption or "table")
+    return scrolling(found, label=caption or "table")
+
+
+def scrolling(child: Html, *, label: str) -> Html:
+    """What may be wider than the page. A region that scrolls must be reachable by keyboard."""
+    return element("div", child, class_="scroll", tabindex="0", role="group", aria_label=label)
 
 
 def details(summary: str, *children: str, is_open: bool = False) -> Html:

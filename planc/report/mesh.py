@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from planc.record import record
-from planc.report.html import Html, details, element, markup, paragraph, table
+from planc.report.html import Html, details, element, markup, paragraph, scrolling, table
 from planc.show.mesh import DIM_COLUMNS, coordinates, dim_row, stride
 from planc.vocab import MESH_DIMS, MeshDim
 
@@ -38,20 +38,12 @@ def mesh_picture(sizes: Sequence[int], *, devices_per_node: int | None) -> Html:
     """The grid, its legend, and the table of mesh dims."""
     axes = _axes(sizes)
     caption = _caption(axes, devices_per_node)
-    grid = element(
-        "div",
-        _grid(axes, sizes, devices_per_node),
-        class_="scroll",
-        tabindex="0",
-        role="group",
-        aria_label=caption,
-    )
     rows = [dim_row(mesh_dim, sizes) for mesh_dim in MESH_DIMS]
     return element(
         "figure",
         element("figcaption", caption),
         _patterns(),
-        grid,
+        scrolling(_grid(axes, sizes, devices_per_node), label=caption),
         paragraph(*_legend(axes), kind="legend"),
         details("As a table", table(rows, header=DIM_COLUMNS, caption="Mesh dims")),
     )

@@ -9,7 +9,7 @@ from planc.graph.pipeline import Pipeline
 from planc.pipelining.orders import Action, Direction
 from planc.pipelining.simulate import Simulation
 from planc.record import record
-from planc.report.html import Html, details, element, figure, markup, paragraph, table
+from planc.report.html import Html, details, element, figure, markup, paragraph, scrolling, table
 from planc.show.pipeline import STAGE_COLUMNS, stage_rows
 
 _SLOT, _ROW, _MARGIN = 22, 22, 64
@@ -40,14 +40,6 @@ def pipeline_section(pipeline: Pipeline) -> Html:
     kinds = [one for one in _KINDS if any(drawn_.action.direction is one for drawn_ in drawn)]
     rest = "" if end == step.seconds else f"; the first {end:g} of {step.seconds:g} slots"
     caption = f"A row for each pp rank, time from left to right, numbers of micro batches{rest}"
-    picture = element(
-        "div",
-        _picture(pipeline, drawn, end),
-        class_="scroll",
-        tabindex="0",
-        role="group",
-        aria_label=caption,
-    )
     return markup(
         paragraph(
             f"{pipeline.num_stages} stages on {pipeline.num_ranks} pp ranks, "
@@ -57,7 +49,7 @@ def pipeline_section(pipeline: Pipeline) -> Html:
         element(
             "figure",
             element("figcaption", caption),
-            picture,
+            scrolling(_picture(pipeline, drawn, end), label=caption),
             paragraph(*map(_legend, kinds), kind="legend"),
             details("Stages", table(stage_rows(pipeline, step), header=STAGE_COLUMNS, caption="Stages")),
         ),
