@@ -156,6 +156,7 @@ def _shard(before: BoundPlan, *, size: int) -> BoundPlan:
         param_dtype=None,
         reduce_dtype=None,
         cpu_offload=False,
+        prefetch=1,
     )
     unit = Unit(reshard_after_forward=True)
     members = (fqn for fqn in before.inventory.names() if fqn.rpartition(".")[0] in blocks)

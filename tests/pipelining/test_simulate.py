@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import cache
 
 import pytest
@@ -157,17 +156,3 @@ def test_a_deadlock_names_only_the_ranks_in_the_circle() -> None:
 def test_swaps_are_refused_if_and_only_if_a_run_fails(pipeline: Pipeline) -> None:
     """All of them: `python -m tests.pipelining.swaps`."""
     assert disagreements(judge(pipeline, sample=40)) == 0
-
-
-@pytest.mark.parametrize(
-    ("schedule", "v", "limit"), [(Schedule.ONE_F_ONE_B, 1, 0.020), (Schedule.INTERLEAVED, 4, 0.040)]
-)
-def test_a_large_pipeline_is_simulated_in_milliseconds(schedule: Schedule, v: int, limit: float) -> None:
-    """Less than half of that where no other process computes."""
-    orders = make_orders(schedule, num_ranks=16, stages_per_rank=v, num_micro_batches=128)
-    took = []
-    for _ in range(10):
-        start = time.process_time()
-        evenly(list(orders), num_stages=16 * v)
-        took.append(time.process_time() - start)
-    assert min(took) < limit
