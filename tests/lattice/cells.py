@@ -69,7 +69,7 @@ _LINEAR: Mapping[str, tuple[str, str]] = {
 
 CONTEXTS = ("ring headtail", "ring none", "allgather headtail", "allgather none", "ulysses none")
 RECOMPUTATIONS = ("none", "selective", "full")
-SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)")
+SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)", "zero_bubble")
 
 
 @dataclass(frozen=True, slots=True)
