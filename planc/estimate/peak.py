@@ -95,14 +95,11 @@ def gathering_pool(pieces: Pieces) -> int:
     _fsdp_collectives.py).
     """
     gathered = _gathered(pieces)
-    held = 0
-    most = 0
-    for index, (cast, size) in enumerate(gathered):
-        most = max(most, held + cast + size)
-        held += size
-        if index >= pieces.ahead:
-            held -= gathered[index - pieces.ahead][1]
-    return most
+    held = (
+        sum(before for _, before in gathered[max(0, index - pieces.ahead) : index]) + cast + size
+        for index, (cast, size) in enumerate(gathered)
+    )
+    return max(held, default=0)
 
 
 def gathering_gap(pieces: Pieces) -> int:

@@ -37,7 +37,7 @@ def pipeline_section(pipeline: Pipeline) -> Html:
     """The bubble, the picture of a step, and the stages as a table."""
     step = pipeline.equal_step()
     drawn, end = _actions(pipeline, step)
-    kinds = [one for one in _KINDS if any(drawn_.action.direction is one for drawn_ in drawn)]
+    shown = {one.action.direction for one in drawn}
     rest = "" if end == step.seconds else f"; the first {end:g} of {step.seconds:g} slots"
     caption = f"A row for each pp rank, time from left to right, numbers of micro batches{rest}"
     return markup(
@@ -50,7 +50,7 @@ def pipeline_section(pipeline: Pipeline) -> Html:
             "figure",
             element("figcaption", caption),
             scrolling(_picture(pipeline, drawn, end), label=caption),
-            paragraph(*map(_legend, kinds), kind="legend"),
+            paragraph(*(_legend(kind) for kind in _KINDS if kind in shown), kind="legend"),
             details("Stages", table(stage_rows(pipeline, step), header=STAGE_COLUMNS, caption="Stages")),
         ),
     )
