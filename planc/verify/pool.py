@@ -109,9 +109,9 @@ def run_ranks(
     process had when the server started. The output of quiet ranks is discarded; errors are still reported.
     """
     call = pickle.dumps((function, args))
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world_size)}
     ranks: list[RankProcess] = []
-    with TemporaryDirectory(prefix="planc-ranks-") as directory:
+    with TemporaryDirectory(prefix="planc-ranks-") as directory, _reserved_port() as port:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
         store = Path(directory) / "store" if init else None
         try:
             for rank in range(world_size):
@@ -160,11 +160,18 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+@contextmanager
+def _reserved_port() -> Iterator[int]:
+    """A port on which ranks can listen, and which the system gives to no other process meanwhile.
+
+    A port that is only looked up may be taken before rank 0 listens, even by a rank that waits for it: a
+    connection to a closed port of this machine may get that same port as its own end.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port: int = reserved.getsockname()[1]
+        yield port
 
 
 def _start(launch: Launch) -> RankProcess:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import torch.distributed as dist
 
 from planc.plan.spec import OptimizerSpec
 from planc.runtime.data.sources import TextSource
@@ -22,6 +22,7 @@ from planc.verify.reference import Training, train
 from tests.dist.pool import RankError, run_ranks
 from tests.lattice import cells
 from tests.lattice.cells import Cell, compile_cell
+from tests.launch.processes import free_port
 from tests.parity.ranks import Record, Task, digest, train_rank
 
 _SMALL_GRADIENT = 1e-3
@@ -73,6 +74,7 @@ def train_cells(rank: int, world_size: int, tasks: tuple[tuple[int, Task], ...])
     for port, task in tasks:
         os.environ["MASTER_PORT"] = str(port)
         records.append(train_rank(rank, world_size, task))
+        dist.destroy_process_group()
     return records
 
 
@@ -112,21 +114,15 @@ def _run(
     with TemporaryDirectory(prefix="planc-lattice-") as folder:
         graphs = (compile_cell(cell, workspace=workspace)[1] for cell in group)
         tasks = tuple(
-            (port, Task(graph, workspace, Path(folder) / str(port), before_op, stop_after=cells.NUM_STEPS))
-            for port, graph in zip(_free_ports(len(group)), graphs, strict=True)
+            (
+                free_port(),
+                Task(graph, workspace, Path(folder) / str(number), before_op, stop_after=cells.NUM_STEPS),
+            )
+            for number, graph in enumerate(graphs)
         )
         seconds = _SECONDS_A_CELL * len(group)
         found = run_ranks(train_cells, world_size, tasks, init=False, quiet=True, timeout_seconds=seconds)
     return [(cell, [records[index] for records in found]) for index, cell in enumerate(group)]
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on, all different."""
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 @cache

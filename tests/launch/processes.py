@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -68,12 +69,17 @@ def torchrun(num_ranks: int, *arguments: str) -> Outcome:
     return start(*launcher, "-m", "planc.run", *arguments)
 
 
+_RESERVED: deque[socket.socket] = deque(maxlen=64)
+
+
 def free_port() -> int:
-    """A port that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port on which a run can listen, and which no process is given before 64 more were reserved."""
+    reserved = socket.socket()
+    _RESERVED.append(reserved)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port: int = reserved.getsockname()[1]
+    return port
 
 
 def without_torchrun(*commands: tuple[str, ...]) -> list[Outcome]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+
+import torch.distributed as dist
 
 from planc.api import Checked, check_source
 from planc.diagnostics import Severity
@@ -19,6 +20,7 @@ from planc.source import SourceFile
 from planc.verify.pool import RankError, run_ranks
 from planc.verify.ranks import Record, Task, train_rank
 from planc.verify.verify import cause
+from tests.launch.processes import free_port
 from tests.models.agreement import agreement
 from tests.models.independent import Measured, write_corpus
 from tests.models.judge import Cell, Status, outcome_of, prepare, reference_of
@@ -219,13 +221,7 @@ def train_all(rank: int, world_size: int, tasks: Sequence[Task], ports: Sequence
         os.environ["MASTER_PORT"] = str(port)
         try:
             records.append(train_rank(rank, world_size, task))
+            dist.destroy_process_group()
         except Exception:
             break
     return records
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
