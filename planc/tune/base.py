@@ -41,6 +41,8 @@ class Base:
     balance: str
     may_chunk: bool
     """Whether the loss may be computed in chunks: the plan has no number of them."""
+    may_compile: bool
+    """Whether layers may be compiled: the plan compiles nothing."""
 
 
 def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
@@ -65,6 +67,7 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         tokens or tokens_per_step(plan),
         context.load_balancer if context else "headtail",
         plan.train.loss_chunks == 1,
+        plan.compile is None,
     )
 
 
@@ -117,6 +120,9 @@ def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
     if choice.recompute is not Recompute.NONE:
         layers = "".join(f'  "{block}.*" -> {choice.recompute}\n' for block in base.blocks)
         yield f"activation_checkpoint {{\n{layers}}}\n"
+    if choice.is_compiled:
+        layers = "".join(f'  "{block}.*" -> region\n' for block in base.blocks)
+        yield f"compile {{\n{layers}}}\n"
     for kind, text in kept.items():
         if kind == "data":
             text = re.sub(r"^  micro_batch = .*$", f"  micro_batch = {choice.micro_batch}", text, flags=re.M)

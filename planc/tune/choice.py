@@ -72,14 +72,20 @@ class Choice:
     """How context parallelism computes attention; empty without it."""
     in_chunks: bool = False
     """Whether the loss is computed in chunks that planc chooses, where the plan has none."""
+    is_compiled: bool = False
+    """Whether layers are compiled, where the plan compiles nothing."""
     stages_per_rank: int = 1
     """Of a pipeline: with one its schedule is `one_f_one_b`, with more `interleaved`."""
+    is_zero_bubble: bool = False
+    """Whether a pipeline's schedule is `zero_bubble`; it has one stage a rank."""
 
     @property
     def schedule(self) -> str:
         """The pipeline's, as a plan writes it; empty without a pipeline."""
         if self.mesh.pp == 1:
             return ""
+        if self.is_zero_bubble:
+            return "zero_bubble"
         stages = self.stages_per_rank
         return f"interleaved(stages_per_rank = {stages})" if stages > 1 else "one_f_one_b"
 
@@ -89,6 +95,7 @@ class Choice:
         parts = [f"micro_batch {self.micro_batch}", f"recompute {self.recompute}"]
         parts += [] if self.reshard else ["no reshard"]
         parts += ["loss in chunks"] if self.in_chunks else []
+        parts += ["compiled"] if self.is_compiled else []
         return ", ".join((*parts, *filter(None, (self.schedule, self.rotate, str(self.mesh.rules)))))
 
 

@@ -20,7 +20,7 @@ from planc.inventory.schema import Inventory
 from planc.lower import draft_graph
 from planc.plan.auto import own_rules
 from planc.plan.bind import BoundPlan, bind
-from planc.plan.pipeline_schedule import Interleaved, OneFOneB
+from planc.plan.pipeline_schedule import Interleaved, OneFOneB, ZeroBubble
 from planc.plan.resolve import resolve
 from planc.record import record
 from planc.solve.stand_in import num_kinds, stand_in
@@ -126,7 +126,8 @@ class Scorer:
     def _plans(self, choice: Choice, text: str) -> tuple[BoundPlan, ...]:
         """The choice's plan for every depth; sizes are put in later."""
         mesh = choice.mesh
-        key = mesh.rules, mesh.tp, mesh.cp > 1, mesh.dp_replicate > 1, choice.rotate, mesh.pp > 1
+        dims = mesh.cp > 1, mesh.dp_replicate > 1, mesh.pp > 1
+        key = mesh.rules, mesh.tp, dims, choice.rotate, choice.is_compiled
         if key not in self._bound:
             file, problems = parse(SourceFile(self.base.name, text))
             assert file is not None, problems
@@ -159,7 +160,8 @@ def _varied(bound: BoundPlan, choice: Choice) -> BoundPlan:
     pipeline = plan.pipeline
     if pipeline is not None:
         number = choice.stages_per_rank
-        pipeline = replace(pipeline, schedule=Interleaved(number) if number > 1 else OneFOneB())
+        plain = ZeroBubble() if choice.is_zero_bubble else OneFOneB()
+        pipeline = replace(pipeline, schedule=Interleaved(number) if number > 1 else plain)
     return replace(
         bound,
         plan=replace(plan, mesh=replace(plan.mesh, **sizes), pipeline=pipeline, data=data, train=train),

@@ -74,7 +74,7 @@ class Search:
     notes: dict[Mesh, str] = field(default_factory=dict)
     """Why a mesh is not among the best."""
     refused_rules: dict[str, str] = field(default_factory=dict)
-    """Why a size of tp, or a way to compute attention over cp, is not tried."""
+    """Why a size of tp, a way to compute attention over cp, or compilation is not tried."""
     pipeline_notes: dict[int, str] = field(default_factory=dict)
     """Why a size of pp is not among the best."""
     num_meshes: int = 0
@@ -119,6 +119,7 @@ class Search:
         scored = self._first()
         scored.extend(self._around(scored))
         scored.extend(self._pipelined(scored))
+        scored.extend(self._compiled(scored))
         return tuple(sorted(scored, key=lambda one: (one.score.seconds, one.score.peak_bytes)))
 
     def text(self, choice: Choice) -> str:
@@ -224,6 +225,17 @@ class Search:
                 if score.peak_bytes <= self.limit:
                     yield Scored(other, score)
 
+    def _compiled(self, scored: list[Scored]) -> Iterator[Scored]:
+        """The best choices with compiled layers, which fit as eager ones do: they keep no more."""
+        if not self.base.may_compile:
+            return
+        for one in sorted(scored, key=lambda one: one.score.seconds)[:_WIDENED]:
+            cp, rotate = (2 if one.choice.rotate else 1), one.choice.rotate
+            mesh = Mesh(1, 2, cp, 1, Rules.NONE)
+            if not one.choice.is_zero_bubble and self._is_legal(mesh, rotate, is_compiled=True):
+                other = replace(one.choice, is_compiled=True)
+                yield Scored(other, self.score(other))
+
     def _pipelined(self, scored: list[Scored]) -> list[Scored]:
         """Plans with pipelines that may be among the best."""
         if not self._is_legal(Mesh(1, 1, 1, 1, Rules.NONE, pp=2), ""):
@@ -231,7 +243,10 @@ class Search:
         pipelines = self.pipelines()
         found = pipelines.found(scored, self.num_wanted)
         self.num_meshes += pipelines.num_meshes
-        return found
+        best = sorted(found, key=lambda one: one.score.seconds)[:_WIDENED]
+        deferring = {replace(one.choice, stages_per_rank=1, is_zero_bubble=True): None for one in best}
+        others = [Scored(choice, self.score(choice)) for choice in deferring]
+        return [*found, *(one for one in others if one.score.peak_bytes <= self.limit)]
 
     def pipelines(self) -> Pipelines:
         """The pipelines of this search."""
@@ -268,12 +283,17 @@ class Search:
             rotations if self.num_devices % 2 == 0 else (),
         )
 
-    def _is_legal(self, mesh: Mesh, rotate: str) -> bool:
-        """Whether the checks accept a size of tp or cp, or a pipeline; `refused_rules` keeps why not."""
+    def _is_legal(self, mesh: Mesh, rotate: str, *, is_compiled: bool = False) -> bool:
+        """Whether the checks accept a size of tp or cp, a pipeline, or compiled layers with one of cp.
+
+        `refused_rules` keeps why not.
+        """
         tp, rules = mesh.tp, mesh.rules
         name = f"tp {tp}, {rules}" if tp > 1 else f"cp {mesh.cp}, {rotate}" if rotate else "pp"
+        if is_compiled:
+            name = f"compile, {rotate}" if rotate else "compile"
         if name not in self.refused_rules:
-            choice = Choice(mesh, 1, Recompute.NONE, reshard=True, rotate=rotate)
+            choice = Choice(mesh, 1, Recompute.NONE, reshard=True, rotate=rotate, is_compiled=is_compiled)
             without = _OF_A_MESH if mesh.pp == 1 else _OF_A_SIZE
             base = replace(
                 self.base,

@@ -80,6 +80,8 @@ def given_up(one: Proposal) -> Iterator[str]:
         yield "memory for gathered layers"
     if choice.in_chunks:
         yield "one rounding a chunk of the head's gradient"
+    if choice.is_compiled:
+        yield "time to compile at each start"
     if choice.mesh.rules in (Rules.AUTO, Rules.SEQUENCE):
         yield f"a rule for every sharded layer ({choice.mesh.rules})"
     if choice.mesh.pp > 1:
@@ -136,6 +138,7 @@ def _data(one: Proposal) -> Mapping[str, Any]:
         "rotate": choice.rotate,
         "schedule": choice.schedule,
         "loss_in_chunks": choice.in_chunks,
+        "compiled": choice.is_compiled,
         **{one.name: one.value for one in figures},
         "limit": expected.limit,
         "gives_up": [*given_up(one)],
@@ -187,5 +190,7 @@ def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
         executed = one.found.flops.executed_per_token / one.found.flops.per_token - 1
         why = f"{100 * executed:.0f} % more FLOPs make room for a micro batch of {choice.micro_batch}"
         yield "activation_checkpoint", f"Recomputation: {why}."
+    if choice.is_compiled:
+        yield "compile", "Layers are compiled. The peak is that of eager ones, which keep as much or more."
     if choice.rotate:
         yield "context_parallel", f"Sequences over {mesh.cp} ranks, by {choice.rotate}."

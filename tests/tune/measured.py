@@ -181,7 +181,9 @@ def tuned(model: str, folder: Path, peaks: Peaks) -> Proposal:
     checked = check_source(SourceFile("plain.plan", plain_text(model)), base=folder)
     assert checked.bound is not None, checked.diagnostics
     inventory = checked.bound.inventory
-    base = replace(base_of(checked.bound, tokens=SEQUENCES * SEQUENCE_LENGTH), may_chunk=False)
+    base = replace(
+        base_of(checked.bound, tokens=SEQUENCES * SEQUENCE_LENGTH), may_chunk=False, may_compile=False
+    )
     models = KnownModels(folder, cache_dir(), found={model: inventory})
     scorer = Scorer(base, inventory, device, NUM_RANKS)
     search = Search(base, models, folder, scorer, device, NUM_RANKS, NUM_RANKS)

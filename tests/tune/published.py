@@ -182,7 +182,7 @@ def search_of(row: Row) -> Search:
     device = _device(row)
     tokens = int(row["sequence"]) * int(row["sequences"])
     # The runs compute the loss whole.
-    base = replace(base_of(bind(plan, inventory), tokens=tokens), may_chunk=False)
+    base = replace(base_of(bind(plan, inventory), tokens=tokens), may_chunk=False, may_compile=False)
     models = KnownModels(PLANS, cache_dir(), found={plan.model.hf: inventory})
     node = device.devices_per_node or 8
     num_devices = int(row["num_devices"])

@@ -66,6 +66,7 @@ CHOICES = (
     Choice(Mesh(2, 4, 1, 1, Rules.NONE), 2, Recompute.FULL, reshard=False, rotate=""),
     Choice(Mesh(1, 4, 2, 1, Rules.NONE), 1, Recompute.SELECTIVE, reshard=True, rotate="ring"),
     Choice(Mesh(1, 4, 1, 2, Rules.SEQUENCE), 4, Recompute.NONE, reshard=True, rotate="", in_chunks=True),
+    Choice(Mesh(1, 8, 1, 1, Rules.NONE), 2, Recompute.SELECTIVE, reshard=True, rotate="", is_compiled=True),
 )
 
 
@@ -110,6 +111,26 @@ def test_less_memory_is_used_where_there_is_less() -> None:
     )
     assert ample.recompute is Recompute.NONE
     assert scarce.recompute is not Recompute.NONE or scarce.in_chunks
+
+
+def test_the_best_plans_are_tried_compiled_where_that_is_legal() -> None:
+    search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8)
+    scored = search.scored()
+    compiled = {one.choice for one in scored if one.choice.is_compiled}
+    assert scored[0].choice in compiled
+    assert {one.rotate for one in compiled} >= {"", "allgather"}
+    assert "ring" not in {one.rotate for one in compiled}
+    assert reasons(search)["compile, ring"].startswith("P806")
+    for one in compiled:
+        assert 'compile {\n  "model.layers.*" -> region\n}\n' in search.text(one)
+
+
+def test_what_a_plan_compiles_stays() -> None:
+    own = 'compile {\n  backend = aot_eager\n  "model.layers.0" -> region\n}\n'
+    search = search_of(TINY, gpus=2, more=own)
+    found = search.proposals()
+    assert found and not any(one.choice.is_compiled for one in found)
+    assert all(one.text.count("compile {") == one.text.count("aot_eager") == 1 for one in found)
 
 
 def test_a_step_of_one_micro_batch_is_tried_though_smaller_ones_do_not_fit() -> None:

@@ -45,6 +45,15 @@ def test_a_pipeline_is_first_where_stages_send_less_than_fsdp() -> None:
     assert check_source(SourceFile("tuned.plan", text), base=PLANS).ok
 
 
+def test_a_schedule_that_defers_gradients_is_tried_where_there_is_memory_for_it() -> None:
+    search = search_of_slow_nodes("llama-3.1-8b-8-gpus.plan", gpus=8, tokens=131_072)
+    search.device = search.scorer.device = replace(search.device, memory_bytes=200 * 2**30)
+    first = search.scored()[0]
+    assert first.choice.schedule == "zero_bubble" and not first.choice.is_compiled
+    checked = check_source(SourceFile("tuned.plan", search.text(first.choice)), base=PLANS)
+    assert checked.ok, checked.diagnostics
+
+
 PIPELINES = (
     Choice(Mesh(1, 4, 1, 1, Rules.NONE, pp=2), 1, Recompute.NONE, reshard=False, rotate=""),
     Choice(Mesh(1, 2, 1, 2, Rules.SEQUENCE, pp=2), 1, Recompute.FULL, reshard=True, rotate=""),
@@ -55,6 +64,14 @@ PIPELINES = (
         reshard=False,
         rotate="",
         stages_per_rank=2,
+    ),
+    Choice(
+        Mesh(1, 4, 1, 1, Rules.NONE, pp=2),
+        1,
+        Recompute.NONE,
+        reshard=False,
+        rotate="",
+        is_zero_bubble=True,
     ),
 )
 
