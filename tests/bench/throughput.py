@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from planc.verify.pool import run_ranks
 from tests.bench.race import REPLICAS, Block, Blocks, Race, run_race
-from tests.bench.result import Result, report, write_results
+from tests.bench.result import Result, put_result, report, write_results
 from tests.bench.shapes import (
     AUTO,
     LARGE,
@@ -118,6 +118,11 @@ def middle(seconds: Iterable[float]) -> float:
     return statistics.fmean(ordered[quarter : len(ordered) - quarter])
 
 
+def race_name(shape: Shape, rival: str) -> str:
+    """What its row is called."""
+    return f"{shape.name}, {rival}"
+
+
 def result(shape: Shape, *, rival: str, ranks: Sequence[Blocks]) -> Result:
     """The cells of a race in the table.
 
@@ -130,7 +135,7 @@ def result(shape: Shape, *, rival: str, ranks: Sequence[Blocks]) -> Result:
     goal = TP_GOAL if "tp" in shape.mesh and shape.auto != "auto(solve)" else GOALS[rival]
     speeds = [tokens / middle(one.wall for one in side) for side in (planc, other)]
     return Result(
-        name=f"{shape.name}, {rival}",
+        name=race_name(shape, rival),
         cells=(f"{speeds[0]:,.0f}", f"{speeds[1]:,.0f}", str(wall), str(processor)),
         goal=f">= {goal}",
         is_met=processor.value >= goal,
@@ -139,32 +144,34 @@ def result(shape: Shape, *, rival: str, ranks: Sequence[Blocks]) -> Result:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--blocks", type=int, default=NUM_BLOCKS, metavar="N", help="at most")
+    parser.add_argument("--blocks", type=int, metavar="N", help="at most; rows of fewer are only printed")
     parser.add_argument(
-        "--only", nargs="*", default=[], metavar="WORD", help="races whose name has these words"
+        "--only", nargs="*", default=[], metavar="WORD", help="races whose name has all of these words"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: against by_hand only")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write these races there instead")
     arguments = parser.parse_args()
-    results = []
+    results, names = [], [race_name(*race) for race in RACES]
     with TemporaryDirectory() as folder:
         workspace = make_workspace(Path(folder), with_large=True)
-        for shape, rival in RACES:
-            if all(word in f"{shape.name}, {rival}" for word in arguments.only):
-                num_blocks = min(arguments.blocks, NUM_LARGE_BLOCKS if shape.is_large else NUM_BLOCKS)
-                ranks = measure(
-                    shape,
-                    rival=rival,
-                    workspace=workspace,
-                    num_blocks=num_blocks,
-                    device=arguments.device,
-                )
-                results.append(result(shape, rival=rival, ranks=ranks))
-                print(results[-1], flush=True)
-    if arguments.output:
-        write_results(SECTION, results, path=arguments.output)
-    elif not arguments.only:
-        write_results(SECTION, results)
+        for (shape, rival), name in zip(RACES, names, strict=True):
+            if not all(word in name for word in arguments.only):
+                continue
+            num_blocks = NUM_LARGE_BLOCKS if shape.is_large else NUM_BLOCKS
+            ranks = measure(
+                shape,
+                rival=rival,
+                workspace=workspace,
+                num_blocks=min(arguments.blocks or num_blocks, num_blocks),
+                device=arguments.device,
+            )
+            results.append(result(shape, rival=rival, ranks=ranks))
+            print(results[-1], flush=True)
+            if arguments.output:
+                write_results(SECTION, results, path=arguments.output)
+            elif not arguments.blocks:
+                # A row at a time: a whole run takes an hour, and may end early.
+                put_result(SECTION, results[-1], names=names)
     return report(results)
 
 
