@@ -136,6 +136,8 @@ class Session:
     _mesh: DeviceMesh | None = None
     _submeshes: dict[MeshDim, DeviceMesh] = field(default_factory=dict)
     """A cache: slicing a mesh takes longer than everything a step does with its dims."""
+    _coordinates: dict[MeshDim, int] = field(default_factory=dict)
+    """A cache, as every micro-batch asks: a mesh searches its ranks for this one."""
     _model: nn.Module | None = None
     _optimizer: Optimizer | None = None
     _schedule: BuildSchedule | None = None
@@ -235,7 +237,9 @@ class Session:
 
     def coordinate(self, mesh_dim: MeshDim) -> int:
         """This rank's place along a mesh dim."""
-        return self.submesh(mesh_dim).get_local_rank()
+        if mesh_dim not in self._coordinates:
+            self._coordinates[mesh_dim] = self.submesh(mesh_dim).get_local_rank()
+        return self._coordinates[mesh_dim]
 
     def held(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of some modules or parameters that are on this rank: all of them, without a pipeline."""
