@@ -59,6 +59,25 @@ def test_more_graphs_are_reported_with_the_input_that_differs() -> None:
     assert graphs.num_graphs == 2
 
 
+def test_a_module_that_is_compiled_again_keeps_its_parameters_and_their_optimizer() -> None:
+    """Three lengths are three graphs, and train as the module by itself."""
+    torch.manual_seed(0)
+    layer, alone = nn.Linear(4, 4), nn.Linear(4, 4)
+    alone.load_state_dict(layer.state_dict())
+    (forward,) = compiled(layer, fullgraph=True)
+    graphs, places = CompiledGraphs(num_modules=1), [one.data_ptr() for one in layer.parameters()]
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=0.1) for one in (layer, alone)]
+    for length in (2, 3, 5):
+        values = torch.randn(length, 4)
+        for run, optimizer in zip((forward, alone), optimizers, strict=True):
+            optimizer.zero_grad()
+            run(values).square().sum().backward()
+            optimizer.step()
+    assert graphs.num_graphs == 3
+    assert [one.data_ptr() for one in layer.parameters()] == places
+    assert all(map(torch.equal, layer.parameters(), alone.parameters()))
+
+
 def test_breaks_are_listed_by_line_of_code() -> None:
     graphs = CompiledGraphs(num_modules=2)
     for layer in compiled(Broken(), nn.Sequential(Broken(), Broken()), fullgraph=False):
