@@ -59,6 +59,17 @@ def test_more_graphs_are_reported_with_the_input_that_differs() -> None:
     assert graphs.num_graphs == 2
 
 
+def test_code_that_is_compiled_for_the_first_time_has_no_reason() -> None:
+    """Nor has it the reason of an earlier compilation."""
+    graphs = CompiledGraphs(num_modules=2)
+    layer, late = compiled(Whole(), nn.Linear(2, 2), fullgraph=True)
+    for length in (2, 3):
+        layer(torch.ones(length))
+    list(graphs.report("step 1"))
+    late(torch.ones(2))
+    assert list(graphs.report("step 2")) == ["step 2: torch.compile made 1 more graph"]
+
+
 def test_a_module_that_is_compiled_again_keeps_its_parameters_and_their_optimizer() -> None:
     """Three lengths are three graphs, and train as the module by itself."""
     torch.manual_seed(0)

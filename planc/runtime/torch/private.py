@@ -90,14 +90,12 @@ def graph_breaks() -> Sequence[Any]:
     return graph_break_reasons
 
 
-def recompile_reasons() -> list[str]:
-    """Why torch.compile compiled code again: the first lines of the last reasons, in order."""
+def last_compilations() -> Sequence[Any]:
+    """The last compilations of this process, in order: each may have a `recompile_reason`."""
     # Lazy: as above.
     from torch._dynamo.utils import get_compilation_metrics
 
-    found = (one.recompile_reason for one in get_compilation_metrics())
-    # `0/0: GLOBAL_STATE changed: grad_mode`: the numbers are of the code whose guard failed.
-    return [reason.partition("\n")[0].partition(": ")[2].strip() for reason in found if reason]
+    return get_compilation_metrics()
 
 
 def finish_backward(model: FSDPModule) -> None:
