@@ -11,7 +11,6 @@ from typing import Any
 from planc.runtime.torch.private import graph_breaks, last_compilations, num_graphs
 from planc.tables import plural
 
-
 _NUMBERS = re.compile(r"^\d+/\d+: ")
 """`0/0: GLOBAL_STATE changed: grad_mode`: the numbers are of the code that did not fit."""
 
