@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from planc.graph.graph import Graph
 from planc.graph.verify import verify
@@ -30,24 +30,38 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
+@record
+class Lowered:
+    """The graph after a pass."""
+
+    after: str
+    reason: str
+    graph: Graph
+
+
+def trace_passes(bound: BoundPlan) -> Iterator[Lowered]:
+    """The unverified graph of a plan after lowering, and after each pass."""
+    graph = lower(bound)
+    yield Lowered("lower", "every op that the plan requests", graph)
+    for graph_pass in PASSES:
+        graph = graph_pass.run(graph)
+        yield Lowered(graph_pass.name, graph_pass.reason, graph)
+
+
 def compile_graph(bound: BoundPlan) -> Graph:
     """The verified graph of a plan that passed its checks."""
-    graph = _verified(lower(bound), "lower")
-    for graph_pass in PASSES:
-        graph = _verified(graph_pass.run(graph), graph_pass.name)
-    return graph
+    *_, last = map(_verified, trace_passes(bound))
+    return last.graph
 
 
 def draft_graph(bound: BoundPlan) -> Graph:
     """The unverified graph of a plan that may break rules, for comparison only, never to run."""
-    graph = lower(bound)
-    for graph_pass in PASSES:
-        graph = graph_pass.run(graph)
-    return graph
+    *_, last = trace_passes(bound)
+    return last.graph
 
 
-def _verified(graph: Graph, after: str) -> Graph:
-    violations = verify(graph)
+def _verified(lowered: Lowered) -> Lowered:
+    violations = verify(lowered.graph)
     if violations:
-        raise AssertionError(f"bug in planc: after {after}: {'; '.join(map(str, violations))}")
-    return graph
+        raise AssertionError(f"bug in planc: after {lowered.after}: {'; '.join(map(str, violations))}")
+    return lowered

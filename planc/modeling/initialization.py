@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from planc.modeling.placed_draws import (
@@ -24,6 +23,7 @@ from planc.modeling.placed_draws import (
     replaced_truncation,
     whole_values,
 )
+from planc.modeling.private import tree_leaves
 from planc.modeling.tensor_dtypes import default_dtype, floating_tensors, set_dtypes
 
 _Mode = TypeVar("_Mode", bound=Draws)

@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from planc.modeling.draws import LEAST, Box, Distribution, Normal, TruncatedNormal, Uniform, fill
+from planc.modeling.private import TorchDispatchMode, tree_leaves
 
 KeyOf = Callable[[str, int], int]
 """The key of a tensor's n-th draw, by the tensor's local name and n from 0."""

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _MODELING = Path(__file__).parents[1] / "modeling"
-_SOURCES = (_MODELING / "draws.py", _MODELING / "placed_draws.py", Path(__file__).with_name("parts.py"))
+_SOURCES = (
+    *(_MODELING / name for name in ("private.py", "draws.py", "placed_draws.py")),
+    Path(__file__).with_name("parts.py"),
+)
 """In the order of a script: a constant comes before what uses it."""
 _FOR_MAIN = """\
 import contextlib

@@ -267,7 +267,7 @@ class CompileSpec:
         default=Inductor(mode=InductorMode.DEFAULT),
         doc="the torch.compile backend",
     )
-    fullgraph: bool = key(Bool(), default=True, doc="a graph break ends the run")
+    fullgraph: bool = key(Bool(), default=True, doc="a graph break ends the run; else a run lists its breaks")
     dynamic: bool = key(Bool(), default=False, doc="compile for dynamic shapes")
 
 

@@ -48,6 +48,8 @@ class StepMetrics:
     """10^12 model FLOPs per second, without the recomputation of activation checkpointing."""
     mfu: float | None = None
     """The fraction of the peak of the device that the plan names, up to 1."""
+    compiled_graphs: int | None = None
+    """The graphs that torch.compile has made so far, on the rank with the most; None without `compile`."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     is_skipped: bool | None = None
     """True if the optimizer did not change the weights, as for a step of 0 `labels`; else None."""

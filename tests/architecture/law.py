@@ -63,7 +63,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "show": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "fmt", "styles", "plan"),
-        *("graph", "estimate", "figures", "inventory.schema", "solve", "pipelining"),
+        *("graph", "lower", "estimate", "figures", "inventory.schema", "solve", "pipelining"),
     ),
     "api": (
         *("source", "devices", "hub", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),

@@ -13,7 +13,7 @@ from planc.runtime.interpreter import run
 from planc.runtime.torch.backend import TorchBackend
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Metrics, Task, open_session
-from tests.bench import overhead
+from tests.bench import loading, overhead
 from tests.bench.loading import sampled
 from tests.bench.page import page
 from tests.bench.race import REPLICAS, Race, rival_trainer, run_race
@@ -129,6 +129,16 @@ def test_the_most_that_was_held_is_seen_after_it_is_gone() -> None:
         before = sampler.allocated
         torch.ones(2**25).sum()
     assert sampler.allocated - before > 100e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", loading.SHAPES, ids=lambda shape: shape.name)
+def test_a_rank_holds_its_shard_and_little_more_while_it_loads(shape: Shape, tmp_path: Path) -> None:
+    """Of a model of 1.2 GB, which would be too much by itself."""
+    folder = loading.make_workspace(tmp_path)
+    for held in run_ranks(loading.load, shape.world_size, folder, shape, "planc", init=False):
+        assert held.shard <= held.peak_allocated <= held.shard + loading.ALLOWANCE_BYTES
+        assert held.shard + loading.ALLOWANCE_BYTES < 1.2e9
 
 
 def test_results_are_kept_by_section(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_every_command_that_a_row_names_is_planc_s(command: str) -> None:
         pytest.param("mesh.backend=xla", "P207", id="XLA"),
         pytest.param("model.config=32", "P215", id="a field of the config"),
         pytest.param("tensor_parallel.lint_and_recompile=true", "P215", id="a flag of a pass"),
+        pytest.param("tensor_parallel.decompose=true", "P215", id="a decomposition"),
     ],
 )
 def test_what_the_language_has_no_words_for_is_refused(setting: str, code: str) -> None:

@@ -311,6 +311,7 @@ VIEWS = [
     ["--layout"],
     ["--mesh"],
     ["--origin"],
+    ["--passes"],
     ["--graph", "text"],
     ["--graph", "mermaid"],
 ]
@@ -323,7 +324,7 @@ def test_every_view_shows_something(terminal: Terminal, plan: Path, view: list[s
     assert terminal.err == ""
 
 
-@pytest.mark.parametrize("view", [[], ["--layout"], ["--mesh"], ["--origin"]])
+@pytest.mark.parametrize("view", [[], ["--layout"], ["--mesh"], ["--origin"], ["--passes"]])
 def test_views_have_a_json_form(terminal: Terminal, plan: Path, view: list[str]) -> None:
     assert terminal.run("show", plan, *view, "--output-format", "json") == 0
     assert json.loads(terminal.out)["format_version"] == 1

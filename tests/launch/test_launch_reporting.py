@@ -173,3 +173,20 @@ def test_a_tracker_without_its_package_is_refused_before_torch_is_imported(
     assert outcome.code == 2
     assert "wandb 0.19 or newer" in outcome.stderr
     assert "pip install 'planc[wandb]'" in outcome.stderr
+
+
+def test_a_compiled_run_counts_its_graphs(tmp_path: Path) -> None:
+    """After the first step its only new graph is that of an evaluation, which needs no gradients."""
+    held_out = (
+        'eval "held_out" {\n    source = python_stdlib()\n    sequences = 1\n    every = 2 steps\n  }\n'
+    )
+    text = ONE_RANK.replace("  micro_batch = 1\n", f"  micro_batch = 1\n  {held_out}")
+    compilation = 'compile {\n  backend = eager\n  "model.layers.*" -> region\n}\n'
+    path, run_folder = write_plan(tmp_path, text=text + compilation), tmp_path / "run"
+    outcome = start(sys.executable, "-m", "planc.run", str(path), "--run-dir", str(run_folder))
+    assert outcome.code == 0, outcome.stderr
+    assert [line for line in outcome.stdout.splitlines() if "torch.compile" in line] == [
+        "torch.compile made 1 graph of 4 modules",
+        "evaluation held_out after step 2: torch.compile made 1 more graph: GLOBAL_STATE changed: grad_mode",
+    ]
+    assert [one["compiled_graphs"] for one in lines(run_folder / "metrics.jsonl")] == [1, 2]

@@ -30,6 +30,7 @@ from planc.show.layout import layout_data, layout_text, other_dtypes_text
 from planc.show.mesh import mesh_data, mesh_text
 from planc.show.origin import origin_data, origin_text
 from planc.show.overview import overview
+from planc.show.passes import passes_data, passes_text
 from planc.show.pipeline import pipeline_data, pipeline_text
 from planc.show.resolved import resolved_text
 from planc.solve.solution import Solution
@@ -61,6 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("pipeline", "stages with their modules, and the schedule of a step as a drawing"),
         ("auto", "why `auto` has the rules that planc found for it, with the next best"),
         ("origin", "the file and line that each value comes from"),
+        ("passes", "the passes that made the graph, in order, with what each removed and changed"),
     ):
         view.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=text)
     view.add_argument(
@@ -137,6 +139,8 @@ def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
             return origin_text(bound.plan)
         case "auto":
             return auto_text(_solution(bound))
+        case "passes":
+            return passes_text(bound)
         case _:
             rows = render_table([*overview(bound, graph)], indent="  ")
             return f"{bound.plan.name}  {plan_hash(graph)[:12]}\n{rows}"
@@ -161,6 +165,8 @@ def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
             document["settings"] = origin_data(bound.plan)
         case "auto":
             document["auto"] = auto_data(_solution(bound))
+        case "passes":
+            document["passes"] = passes_data(bound)
         case "resolved":
             raise UsageError("--resolved prints a plan, which has no JSON form; use --origin or --graph json")
         case _:

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from planc.inventory.probe.forwards import NUM_TOKENS, run_again
 from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.schema import Draw
+from planc.modeling.private import TorchDispatchMode
 from planc.vocab import DropoutDim
 
 _SIZES = ((3, 7), (3, 11), (5, 7))

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from planc.modeling.private import TorchDispatchMode, tree_leaves, tree_map_only
 
 _FILLED_LIKE = frozenset(
     name for stem in ("zeros", "ones", "full") for name in (f"{stem}_like", f"new_{stem}")

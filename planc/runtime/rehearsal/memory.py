@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from planc.modeling.private import TorchDispatchMode, tree_leaves
 from planc.runtime.rehearsal.lives import Life, Lives, Moment, Visit
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode, ShardingPropagator
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -71,6 +72,30 @@ def numbering_in_recomputed_code() -> AbstractContextManager[object]:
         skip_fwd_side_effects_in_bwd_under_checkpoint=True
     )
     return patched
+
+
+def num_graphs() -> int:
+    """The number of graphs that torch.compile has made in this process."""
+    # Lazy: as above.
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def graph_breaks() -> Sequence[Any]:
+    """What cut graphs in this process, in order: each has a `reason`, and a `user_stack` of code lines."""
+    # Lazy: as above.
+    from torch._dynamo.utils import graph_break_reasons
+
+    return graph_break_reasons
+
+
+def last_compilations() -> Sequence[Any]:
+    """The last compilations of this process, in order: each may have a `recompile_reason`."""
+    # Lazy: as above.
+    from torch._dynamo.utils import get_compilation_metrics
+
+    return get_compilation_metrics()
 
 
 def finish_backward(model: FSDPModule) -> None:

@@ -34,6 +34,7 @@ from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.phase_times import PhaseClock
+from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.guard_state import GuardState
 from planc.runtime.torch.weights.views import View
 from planc.runtime.trackers import Following
@@ -149,6 +150,8 @@ class Session:
     """The documents of the current micro-batch, if documents are isolated."""
     masking: Masking | None = None
     """None if nothing is dropped."""
+    compiled: CompiledGraphs | None = None
+    """None if nothing is compiled."""
     evaluation_sets: dict[str, EvaluationSet] = field(default_factory=dict)
     """By their label in the plan."""
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -224,6 +227,11 @@ class Session:
     def to_device(self, tensor: Tensor) -> Tensor:
         """A tensor in the host's memory, on the device; the host does not wait for the copy."""
         return to_device(tensor, self.device, has_queue=self.has_queue)
+
+    def note_compilation(self, where: str) -> None:
+        """Report what torch.compile has made since the last call."""
+        for text in self.compiled.report(where) if self.compiled is not None else ():
+            self.observer.noted(text)
 
     def artifact(self, folder: Path) -> str:
         """The compiled plan's text for a file in a directory."""

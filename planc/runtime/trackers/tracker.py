@@ -49,6 +49,7 @@ def values_of(metrics: StepMetrics) -> dict[str, float]:
         "throughput/mfu": metrics.mfu,
         f"memory/{metrics.memory_kind}_bytes": metrics.memory_bytes,
         "memory/reserved_bytes": metrics.memory_reserved_bytes,
+        "compile/graphs": metrics.compiled_graphs,
         "time/step": metrics.seconds,
         **{f"time/{phase}": seconds for phase, seconds in metrics.phase_seconds.items()},
     }

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A step's metrics without the most of any rank: its memory, its time by phase, its own time."""
+    """A step's metrics without the most of any rank: memory, compiled graphs, time by phase, own time."""
 
     metrics: StepMetrics
     num_memory: int
+    has_graphs: bool
     phases: tuple[str, ...]
     num_steps: int
     """The steps of the ranks' own times."""
@@ -34,12 +35,13 @@ def write_line(session: Session) -> None:
     if line is None:
         return
     most: npt.NDArray[np.int64] = line.most.values().numpy()
-    times = most[line.num_memory :]
+    times = most[line.num_memory + line.has_graphs :]
     phase_seconds = {phase: int(ns) / 1e9 for phase, ns in zip(line.phases, times, strict=False)}
     metrics = replace(
         line.metrics,
         memory_bytes=int(most[0]),
         memory_reserved_bytes=int(most[1]) if line.num_memory > 1 else None,
+        compiled_graphs=int(most[line.num_memory]) if line.has_graphs else None,
         phase_seconds=phase_seconds,
         stragglers=_note_stragglers(session, line, times[len(line.phases) :]),
     )

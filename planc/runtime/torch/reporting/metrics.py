@@ -30,6 +30,7 @@ def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> N
 
     A guard has a verdict to add to what is read from the device; without one, it is read here.
     """
+    session.note_compilation(f"step {position.step}")
     sum_stop_requests(session, op)
     if guard_of(session) is None:
         read_step(session, position)
@@ -48,10 +49,12 @@ def log(session: Session, op: Log, position: Position) -> None:
         phase_seconds = {phase: ns / 1e9 for phase, ns in spent.items()}
         session.rank_log.write("step", **own, memory_bytes=memory[0], phase_seconds=phase_seconds)
     own_times, num_steps = _own_times(session)
-    own_values = np.concatenate((np.array((*memory, *spent.values()), dtype=np.int64), own_times))
+    graphs = () if session.compiled is None else (session.compiled.num_graphs,)
+    own_values = np.concatenate((np.array((*memory, *graphs, *spent.values()), dtype=np.int64), own_times))
     session.line = Line(
         metrics=_metrics(session, position, seconds=seconds),
         num_memory=len(memory),
+        has_graphs=session.compiled is not None,
         phases=tuple(spent),
         num_steps=num_steps,
         most=_most_of_any_rank(session, own_values),

@@ -17,6 +17,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.sharded_modules import local_parameters
 from planc.runtime.torch.private import numbering_in_recomputed_code
 from planc.runtime.torch.session import Session
+from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 
 
 def compile_modules(session: Session, op: CompileModules, position: Position) -> None:
@@ -30,6 +31,7 @@ def compile_modules(session: Session, op: CompileModules, position: Position) ->
     for fqn in session.held(op.modules):
         _compile(session.model.get_submodule(fqn), op, drops=session.masking is not None)
     many = len(session.held(op.modules))
+    session.compiled = CompiledGraphs(num_modules=many)
     text = "1 module will be compiled when it first runs"
     session.observer.noted(text if many == 1 else f"{many} modules will be compiled when they first run")
 

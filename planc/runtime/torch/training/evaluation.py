@@ -71,6 +71,7 @@ def evaluate(session: Session, op: Evaluate, position: Position) -> None:
             session.observer.evaluated(found, step=position.step)
         else:
             session.evaluations.append(found)
+    session.note_compilation(f"evaluation {op.label} after step {position.step}")
     # The time of a step does not include it.
     session.step_started += time.perf_counter() - began
 
