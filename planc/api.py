@@ -136,7 +136,7 @@ def check_plan(
     """A plan with everything that follows from it, up to its graph, and all findings on the way.
 
     `settings` are overrides as sources: one `path=value` each, named for where they come from. A model that
-    is seen for the first time can take a minute: `on_probe` gets its directory before that.
+    is seen for the first time takes seconds: `on_probe` gets its directory, and is entered while that lasts.
     """
     source, problems = read_source(path)
     if source is None:

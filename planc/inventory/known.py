@@ -20,7 +20,7 @@ class KnownModels:
     may_probe: bool = True
     found: dict[str, Inventory] = field(default_factory=dict)
     on_probe: OnProbe | None = None
-    """Called with the directory of a model before it is read for the first time, which may take long."""
+    """Entered while a model is read for the first time, which takes seconds."""
     place: Callable[[str], str] = str
     """Where a model's files are: an absolute path, or a path as `model.hf` is."""
 

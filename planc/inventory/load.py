@@ -45,7 +45,8 @@ class LibraryMissing(InventoryError):
     """An inventory must be made, but a library for that is not installed."""
 
 
-OnProbe = Callable[[Path], None]
+OnProbe = Callable[[Path], contextlib.AbstractContextManager[object]]
+"""Called with the directory of a model before it is read for the first time; entered until it is."""
 
 
 @record
@@ -83,8 +84,8 @@ def load_inventory(
     A saved inventory.json comes first and must match the config.json next to it; a directory may have only
     an inventory. Then the cache, by the content of config.json and the releases of planc, torch and
     transformers; then a probe on the meta device, which needs torch and fills the cache, unless `may_probe`
-    is false. A probe can take a minute: `on_probe` gets the directory before it begins. A cache that can't be
-    written only costs time.
+    is false. A probe takes seconds: `on_probe` gets the directory, and is entered while that lasts. A cache
+    that can't be written only costs time.
     """
     config_path, saved_path = model_dir / CONFIG_NAME, model_dir / INVENTORY_NAME
     digest = _digest_if_present(model_dir)
@@ -103,9 +104,8 @@ def load_inventory(
             f"there is neither a saved nor a cached inventory of {model_dir}",
             help=f"planc inventory {model_dir}",
         )
-    if on_probe is not None:
-        on_probe(model_dir)
-    inventory = require_possible(_probe(model_dir), origin=str(config_path))
+    with contextlib.nullcontext() if on_probe is None else on_probe(model_dir):
+        inventory = require_possible(_probe(model_dir), origin=str(config_path))
     with contextlib.suppress(OSError):
         cache_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(_entry(cache_dir, inventory.config_digest), text=dumps(inventory))

@@ -100,5 +100,19 @@ def test_a_model_that_is_read_for_the_first_time_is_announced_once(tmp_path: Pat
     (tmp_path / "model" / "config.json").write_bytes((PLANS / "models/tiny-llama/config.json").read_bytes())
     cache = {"PLANC_CACHE": str(tmp_path / "cache")}
     first, second = (plain(at_terminal(("check", plan), columns=100, environment=cache)) for _ in range(2))
-    assert first.startswith("planc: reading the structure of ") and "plan_hash" in first
+    assert "reading the structure of " in first and "plan_hash" in first
     assert "reading the structure" not in second
+
+
+def test_what_is_waited_for_is_beside_a_spinner_or_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((PLANS / "models/tiny-llama/config.json").read_bytes())
+
+    def first_sight(**environment: str) -> str:
+        words = ("inventory", str(tmp_path))
+        cache = {"PLANC_CACHE": str(tmp_path / str(len(environment)))}
+        return plain(at_terminal(words, columns=200, environment=cache | environment))
+
+    assert any(turn in first_sight() for turn in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
+    still = first_sight(TERM="dumb")
+    assert still.startswith("planc: reading the structure of ")
+    assert not any(turn in still for turn in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")

@@ -125,7 +125,7 @@ def test_layers_that_share_a_bucket_run_whole(deep_workspace: Path) -> None:
     case = Case("DP2", "", {"dp_replicate": 2}, model=DEEP, replicas="whole")
     graph = compile_case(case, workspace=deep_workspace)
     (layers,) = full_stack(with_small_buckets(graph), base=deep_workspace).kinds
-    assert layers.num_left_out == NUM_LAYERS - 4
+    assert len(layers.left_out) == NUM_LAYERS - 4
     assert full_stack(graph, base=deep_workspace).kinds == ()
 
 

@@ -10,6 +10,7 @@ from planc.cli.running.fetching import print_progress
 from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.plans import announce_probe
+from planc.cli.support.spinner import spinner
 from planc.cli.support.views import write_view
 from planc.hub.names import is_hub, parse_hub
 from planc.inventory.codec import dumps
@@ -54,7 +55,9 @@ def run(arguments: Namespace) -> int:
         raise UsageError("--save needs a local directory; inventories of Hub models are cached anyway")
     try:
         if arguments.save:
-            print(f"wrote {_save(folder)}", file=sys.stderr)
+            with spinner(f"reading the structure of {folder}", stream=sys.stderr):
+                path = _save(folder)
+            print(f"wrote {path}", file=sys.stderr)
         loaded = load_inventory(folder, cache_dir=cache_dir(), on_probe=announce_probe)
     except InventoryError as error:
         raise UsageError(f"{error.message}\n{error.help}") from error

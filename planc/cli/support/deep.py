@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from planc.api import Checked
 from planc.checks.run import does_not_fit
 from planc.cli.support.exits import UsageError
 from planc.cli.support.libraries import require_libraries
+from planc.cli.support.spinner import spinner
 from planc.deep_check.check import Deep, check_deep
 from planc.deep_check.summary import rehearsed_rows
 from planc.devices.hardware import Demand
@@ -80,19 +80,10 @@ def with_smaller(checked: Checked, smaller: Iterable[Checked]) -> Checked:
 
 @contextlib.contextmanager
 def progress(path: str, *, stream: TextIO) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows progress on a terminal, in one line that is cleared at the end.
-
-    Nothing is shown in a pipe, nor in CI, whose terminals record all output.
-    """
-    if not stream.isatty() or os.environ.get("CI") or os.environ.get("TERM") == "dumb":
-        yield lambda text: None
-        return
-    # Slow to import, and not needed for a pipe.
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(file=stream, highlight=False).status(f"rehearsing {escape(path)}") as status:
-        yield lambda text: status.update(f"rehearsing {escape(path)}: {text}")
+    """Yield a function that shows progress on a terminal, in one line that is cleared at the end."""
+    what = f"rehearsing {path}"
+    with spinner(what, stream=stream) as show:
+        yield lambda text: show(f"{what}: {text}")
 
 
 def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
@@ -15,6 +16,7 @@ from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.checks.run.expectation_broken import CODE as BROKEN
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
 from planc.cli.support.settings import SIZE_VARIABLES, settings_from, unknown_variables
+from planc.cli.support.spinner import can_animate, spinner
 from planc.cli.support.terminal import terminal_width, wants_color
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.diagnostics.human import HumanRenderer
@@ -72,13 +74,14 @@ def read_stdin() -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
         return None, (NOT_TEXT.at(nowhere, f"byte {error.start} is not UTF-8", help="save it as UTF-8"),)
 
 
-def announce_probe(model_dir: Path) -> None:
-    """Print what is being waited for, as a model is read for the first time."""
-    print(
-        f"planc: reading the structure of {model_dir} (once; the result is cached)",
-        file=sys.stderr,
-        flush=True,
-    )
+@contextlib.contextmanager
+def announce_probe(model_dir: Path) -> Iterator[None]:
+    """Show what is being waited for, while a model is read for the first time."""
+    text = f"reading the structure of {model_dir} (once; the result is cached)"
+    if not can_animate(sys.stderr):
+        print(f"planc: {text}", file=sys.stderr, flush=True)
+    with spinner(text, stream=sys.stderr):
+        yield
 
 
 def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> int | None:

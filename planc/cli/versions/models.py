@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,8 +85,8 @@ class ModelsAt:
         except UsageError:
             return None
 
-    def _announce(self, folder: Path) -> None:
-        announce_probe(Path(self.names.get(str(folder), folder)))
+    def _announce(self, folder: Path) -> AbstractContextManager[None]:
+        return announce_probe(Path(self.names.get(str(folder), folder)))
 
     def _named(self, finding: Diagnostic) -> Diagnostic:
         copy = next((copy for copy in self.names if copy in finding.primary.text), None)

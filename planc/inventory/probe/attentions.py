@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.probe.attention_calls import AttentionCall
+from planc.inventory.probe.equal_layers import also_in_equal_layers, in_equal_layers
 from planc.inventory.probe.factor_test import Counts
 from planc.inventory.probe.forwards import run_again
 from planc.inventory.probe.head_probe import Core, fixed_heads, take_shares, upstream
@@ -32,7 +33,8 @@ class Observed:
     """A model that was run once on the meta device.
 
     `inputs` are the modules that reach each module, `cores` those that reach the queries, keys and values of
-    each attention. Running the model again refills `calls`.
+    each attention. Running the model again refills `calls`, but for layers that do not run again: `instead`
+    has, for each of those, an equal one that does.
     """
 
     model: PreTrainedModel
@@ -41,6 +43,7 @@ class Observed:
     blocks: tuple[str, ...]
     inputs: Mapping[str, frozenset[str]]
     cores: Mapping[str, frozenset[str]]
+    instead: Mapping[str, str]
 
 
 def attentions_of(observed: Observed) -> tuple[Attention, ...]:
@@ -86,13 +89,17 @@ def heads_of_own(observed: Observed, own: Sequence[str]) -> tuple[OwnHeads, ...]
         return ()
     tried = {fqn: one for fqn, one in _tried(observed, own).items() if _fits(observed, fqn, one, heads)}
     modules = {fqn: observed.model.get_submodule(fqn) for fqn in tried}
+    others = in_equal_layers(tried, observed.instead)
     working = take_shares(
-        {modules[fqn]: one for fqn, one in tried.items()},
+        {modules[fqn]: one for fqn, one in tried.items() if fqn not in others},
         heads=heads,
         share=shares[0],
         run=lambda: run_again(observed.model),
     )
-    found = {fqn: sharing(modules[fqn], tried[fqn], heads) for fqn in own if modules.get(fqn) in working}
+    working_names = also_in_equal_layers(
+        [fqn for fqn, module in modules.items() if module in working], observed.instead
+    )
+    found = {fqn: sharing(modules[fqn], tried[fqn], heads) for fqn in own if fqn in working_names}
     shared = {fqn: OwnHeads(fqn, heads[0], heads[1], *one) for fqn, one in found.items()}
     shared |= _multi_query(observed, [fqn for fqn in own if fqn not in shared], heads)
     return tuple(shared[fqn] for fqn in own if fqn in shared)
@@ -206,7 +213,10 @@ def _heads_of_calls(observed: Observed) -> Mapping[nn.Module, Heads]:
     """The heads of each attention's call in another run."""
     observed.calls.clear()
     run_again(observed.model)
-    return {module: (call.num_heads, call.num_kv_heads) for module, call in observed.calls.items()}
+    named = dict(observed.model.named_modules())
+    called = {fqn: call for fqn, module in named.items() if (call := observed.calls.get(module)) is not None}
+    called |= {fqn: called[equal] for fqn, equal in in_equal_layers(called, observed.instead).items()}
+    return {named[fqn]: (call.num_heads, call.num_kv_heads) for fqn, call in called.items()}
 
 
 def _projections(observed: Observed, named: Mapping[str, nn.Module], fqn: str) -> tuple[Linear, ...]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
-from planc.modeling.layers import layer_lists, nature
-
-_KEPT_AT_START, _KEPT_AT_END = 2, 2
+from planc.modeling.layers import equal_layers
 
 
 @contextlib.contextmanager
@@ -23,37 +21,34 @@ def without_equal_layers(model: nn.Module) -> Iterator[Mapping[str, str]]:
     named = dict(model.named_modules())
     instead: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
-        for kind in _kinds(model):
-            first, standing = named[kind[0]], kind[_KEPT_AT_START - 1] if len(kind) > 1 else kind[0]
+        for kind in equal_layers(model):
             returned: list[Any] = []
-            stack.callback(first.register_forward_hook(_noting(returned)).remove)
-            for fqn in kind[_KEPT_AT_START : len(kind) - _KEPT_AT_END]:
-                instead[fqn] = standing
+            if kind.left_out:
+                hook = named[kind.layers[0]].register_forward_hook(_noting(returned))
+                stack.callback(hook.remove)
+            for fqn in kind.left_out:
+                instead[fqn] = kind.inner
                 layer: Any = named[fqn]
                 layer.forward = passing(returned)
                 stack.callback(vars(layer).pop, "forward", None)
         yield instead
 
 
-def also_in_equal_layers(fqns: frozenset[str], instead: Mapping[str, str]) -> frozenset[str]:
-    """Names of modules of layers that ran, and of the layers that did not."""
+def in_equal_layers(fqns: Collection[str], instead: Mapping[str, str]) -> dict[str, str]:
+    """The modules of layers that did not run whose equals are among `fqns`, each with its equal."""
     standing: dict[str, list[str]] = defaultdict(list)
     for fqn, other in instead.items():
         standing[other].append(fqn)
-    found = set(fqns)
+    found: dict[str, str] = {}
     for layer, others in standing.items():
-        inside = [fqn.removeprefix(layer) for fqn in fqns if fqn == layer or fqn.startswith(f"{layer}.")]
-        found.update(f"{other}{name}" for other in others for name in inside)
-    return frozenset(found)
+        inside = [fqn for fqn in fqns if fqn == layer or fqn.startswith(f"{layer}.")]
+        found |= {f"{other}{fqn.removeprefix(layer)}": fqn for other in others for fqn in inside}
+    return found
 
 
-def _kinds(model: nn.Module) -> Iterator[list[str]]:
-    """Equal layers of a list, in the model's order."""
-    for fqn, children in layer_lists(model):
-        by_nature: dict[object, list[str]] = defaultdict(list)
-        for name, child in children.named_children():
-            by_nature[nature(child)].append(f"{fqn}.{name}")
-        yield from by_nature.values()
+def also_in_equal_layers(fqns: Collection[str], instead: Mapping[str, str]) -> frozenset[str]:
+    """Names of modules of layers that ran, and of the layers that did not."""
+    return frozenset((*fqns, *in_equal_layers(fqns, instead)))
 
 
 def _noting(returned: list[Any]) -> Callable[..., None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -72,15 +73,15 @@ class OutputUses(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
         first = args[0] if args and isinstance(args[0], Tensor) else None
-        version = None if first is None else first._version
+        if first is None or name == "__get__":
+            return func(*args, **kwargs)
+        version, base = _version_and_base(first)
         result = func(*args, **kwargs)
-        if first is None:
-            return result
-        base = first if first._base is None else first._base
-        if first._version != version and id(base) in self._outputs:
+        if id(base) in self._outputs and _version_and_base(first)[0] != version:
             self.written.add(self._outputs[id(base)][1])
-        if getattr(func, "__name__", "") in _STATISTICS and not self._num_norms:
+        if name in _STATISTICS and not self._num_norms:
             dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
             self._reduce(first, dim)
         return result
@@ -90,3 +91,9 @@ class OutputUses(TorchFunctionMode):
         dims = dim if isinstance(dim, list | tuple) else (dim,)
         is_last = any(isinstance(one, int) and one in (-1, tensor.dim() - 1) for one in dims)
         self.reduced |= {fqn for fqn in sources if is_last and self._widths.get(fqn) == tensor.shape[-1]}
+
+
+def _version_and_base(tensor: Tensor) -> tuple[int, Tensor]:
+    # Other modes would follow these reads as the model's own, at the price of a function each.
+    with torch._C.DisableTorchFunction():
+        return tensor._version, tensor if tensor._base is None else tensor._base

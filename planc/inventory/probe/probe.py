@@ -67,20 +67,19 @@ def probe(model_dir: Path) -> Inventory:
     with attention_calls() as calls:
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
         own = own_attentions(model, calls=calls)
-        observed = Observed(model, config, calls, blocks, inputs=flow.inputs, cores=flow.cores)
-        attentions, own_heads = attentions_of(observed), heads_of_own(observed, own)
-        build = partial(_build, model_class)
-        with _refusals_of(model_class):
-            training = training_of(model)
-            recorded = _recorded(model, blocks=blocks)
-            random = randomness_of(training, model, config=config, build=build, recorded=recorded)
-        with _refusals_of(model_class), without_equal_layers(model) as instead:
-            positions = positions_of(model)
-            logits = logits_steps(model)
-            lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
-            needing = needing_all_tokens(model, blocks)
-    owners = (fqn for fqn, one in model.named_modules() if owns_parameters(one))
-    flow.leave_out(fqn for fqn in owners if not training.visits[fqn])
+        recorded = _recorded(model, blocks=blocks)
+        with without_equal_layers(model) as instead:
+            observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, instead)
+            attentions, own_heads = attentions_of(observed), heads_of_own(observed, own)
+            with _refusals_of(model_class):
+                training = training_of(model)
+                build = partial(_build, model_class)
+                random = randomness_of(training, model, config=config, build=build, recorded=recorded)
+                positions = positions_of(model)
+                logits = logits_steps(model)
+                lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
+                needing = needing_all_tokens(model, blocks)
+    flow.leave_out(_owners(model) - also_in_equal_layers(training.visits, instead))
     ties = _ties(model)
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
@@ -283,7 +282,7 @@ def _record(
     with _refusals_of(type(model)), tracker, uses, FirstPositions(lacks_values) as first:
         run(model)
     if first.answered:
-        refuse_skipped(type(model).__name__, flow.in_order(frozenset(recorded)), seen=flow.inputs)
+        refuse_skipped(type(model).__name__, flow.in_order(recorded), seen=flow.inputs)
     # Of what a layer returns, such as attention weights, the model may use only a part.
     flow.outputs = outputs | flow.outputs
     embeddings = {fqn: one for fqn, one in named.items() if isinstance(one, nn.Embedding)}
@@ -319,11 +318,15 @@ def _follow_containers(containers: Mapping[str, nn.Module], tracker: SourceTrack
         module.register_forward_hook(partial(leave, fqn))
 
 
-def _recorded(model: nn.Module, *, blocks: tuple[str, ...]) -> set[str]:
+def _recorded(model: nn.Module, *, blocks: tuple[str, ...]) -> frozenset[str]:
     """The modules whose outputs are followed."""
-    named = dict(model.named_modules())
-    recorded = {fqn for fqn, module in named.items() if fqn and owns_parameters(module)}
-    return recorded | {fqn for fqn in named if fqn.rpartition(".")[0] in blocks}
+    members = {fqn for fqn, _ in model.named_modules() if fqn.rpartition(".")[0] in blocks}
+    return (_owners(model) - {""}) | members
+
+
+def _owners(model: nn.Module) -> frozenset[str]:
+    """The modules with parameters of their own."""
+    return frozenset(fqn for fqn, module in model.named_modules() if owns_parameters(module))
 
 
 def _ancestors(fqn: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -16,6 +17,9 @@ _FRESH = frozenset(
 
 _CASTS = frozenset(("to", "type_as"))
 """Functions that take their second tensor only for its dtype and device."""
+
+_PLAIN = (str, int, float, type(None), torch.dtype, torch.device)
+"""Most of what functions take beside tensors: a check for the abstract `Mapping` takes longer."""
 
 
 class SourceTracker(TorchFunctionMode):
@@ -37,12 +41,14 @@ class SourceTracker(TorchFunctionMode):
         inputs = {id(base): base for base in _bases(args[:1] if name in _CASTS else (args, kwargs))}
         versions = {key: base._version for key, base in inputs.items()}
         result = func(*args, **(kwargs or {}))
+        if name == "__get__" and not isinstance(result, Tensor):
+            # To read an attribute, such as a shape, uses no value.
+            return result
         sources = frozenset() if name in _FRESH else self.sources(tuple(inputs.values()))
         written = [base for key, base in inputs.items() if base._version != versions[key]]
         # A result that is a view of an input has the input's sources already, whatever else was passed.
         fresh = [base for base in _bases(result) if id(base) not in inputs]
         self.mark((written, fresh), sources=sources)
-        # To read an attribute, such as a shape, uses no value.
         if name != "__get__" or fresh:
             for use in (use for key in inputs for use in self._watched.pop(key, ())):
                 use()
@@ -71,9 +77,9 @@ def _bases(value: Any) -> list[Tensor]:
     while waiting:
         one = waiting.pop()
         if isinstance(one, Tensor):
-            found.append(one if one._base is None else one._base)
-        elif isinstance(one, Mapping):
-            waiting.extend(one.values())
+            found.append(one if (base := one._base) is None else base)
         elif isinstance(one, tuple | list):
             waiting.extend(one)
+        elif not isinstance(one, _PLAIN) and isinstance(one, Mapping):
+            waiting.extend(one.values())
     return found

@@ -37,7 +37,7 @@ def _is_flat(states: object) -> bool:
     """Whether a value has features for each token of the one sequence, and no dimension for the batch."""
     return (
         isinstance(states, Tensor)
-        and states.is_floating_point()
         and states.ndim == 2
         and len(states) == NUM_TOKENS
+        and states.is_floating_point()
     )

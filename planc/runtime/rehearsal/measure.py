@@ -69,9 +69,9 @@ def measure(graph: Graph, stack: Stack, *, base: Path, rank: int = 0) -> Measure
     first, lives = _figures(graph, short), short.memory.lives()
     whole = first
     for kind in stack.repeated:
-        longer = _backend_after(graph, rank, base=base, dropped=stack.dropped(keeping=kind.spare))
-        whole = whole.plus(_figures(graph, longer).minus(first), times=kind.num_left_out)
-        lives = repeated(lives, kind.inner, times=kind.num_left_out)
+        longer = _backend_after(graph, rank, base=base, dropped=stack.dropped(keeping=kind.left_out[0]))
+        whole = whole.plus(_figures(graph, longer).minus(first), times=len(kind.left_out))
+        lives = repeated(lives, kind.inner, times=len(kind.left_out))
     found = _measured(whole, first, groups=groups_of(graph, rank=rank), reserved=reserved_bytes(lives))
     return replace(found, rank=rank)
 

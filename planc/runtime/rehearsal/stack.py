@@ -28,75 +28,35 @@ from planc.graph.ops import (
     ShareHeads,
     SplitPipeline,
 )
-from planc.modeling.layers import layer_lists, nature
+from planc.modeling.layers import EqualLayers, equal_layers
 from planc.pipelining.order_text import order_text, parse_order
-
-_KEPT_AT_START, _KEPT_AT_END = 2, 2
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Equal layers, in the model's order."""
-
-    layers: tuple[str, ...]
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """The layers that run."""
-        if len(self.layers) <= _KEPT_AT_START + _KEPT_AT_END:
-            return self.layers
-        return (*self.layers[:_KEPT_AT_START], *self.layers[-_KEPT_AT_END:])
-
-    @property
-    def num_left_out(self) -> int:
-        return len(self.layers) - len(self.kept)
-
-    @property
-    def inner(self) -> str:
-        """A layer that runs, between two of its kind; only if some are left out."""
-        return self.layers[_KEPT_AT_START - 1]
-
-    @property
-    def spare(self) -> str:
-        """A layer that does not run; only if some are left out."""
-        return self.layers[_KEPT_AT_START]
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
     """The layers of a model by kind."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[EqualLayers, ...]
 
     def dropped(self, *, keeping: str | None = None) -> frozenset[str]:
         """The layers that do not run; `keeping` runs in addition to those of each kind."""
-        every = {layer for kind in self.kinds for layer in kind.layers}
-        kept = {layer for kind in self.kinds for layer in kind.kept}
-        return frozenset(every - kept - {keeping})
+        return frozenset({layer for kind in self.kinds for layer in kind.left_out} - {keeping})
 
     def all_but_one_of_each(self) -> frozenset[str]:
         """The layers that do not run if only failures matter."""
         return frozenset(layer for kind in self.kinds for layer in kind.layers[1:])
 
     @property
-    def repeated(self) -> tuple[Kind, ...]:
+    def repeated(self) -> tuple[EqualLayers, ...]:
         """Kinds of which some layers are left out."""
-        return tuple(kind for kind in self.kinds if kind.num_left_out)
+        return tuple(kind for kind in self.kinds if kind.left_out)
 
 
 def stack_of(model: nn.Module, graph: Graph) -> Stack:
     """The kinds of layers of a model on meta, before anything was done to it."""
     treatment = _treatment(graph)
-    kinds: list[Kind] = []
-    for fqn, children in layer_lists(model):
-        if any(_holds_several(op, fqn) for op in graph.setup):
-            continue
-        by_nature: dict[object, list[str]] = defaultdict(list)
-        for name, child in children.named_children():
-            layer = f"{fqn}.{name}"
-            by_nature[nature(child), _within(treatment, layer)].append(layer)
-        kinds.extend(Kind(tuple(layers)) for layers in by_nature.values())
-    return Stack(tuple(kinds))
+    kinds = equal_layers(model, treatment=lambda layer: _within(treatment, layer))
+    return Stack(tuple(kind for kind in kinds if not _is_held_with_others(kind.layers[0], graph)))
 
 
 def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
@@ -120,13 +80,14 @@ def by_stage(stack: Stack, split: SplitPipeline) -> Stack:
     """The kinds of each stage of a pipeline."""
     pairs = product(split.stages, stack.kinds)
     found = (tuple(layer for layer in kind.layers if layer in stage) for stage, kind in pairs)
-    return Stack(tuple(map(Kind, filter(None, found))))
+    return Stack(tuple(map(EqualLayers, filter(None, found))))
 
 
-def _holds_several(op: AnyOp, fqn: str) -> bool:
-    """Whether a unit of FSDP holds a layer of the list with anything else: then all must run."""
-    groups = op.groups if isinstance(op, FullyShard) else ()
-    return any(len(group) > 1 and any(name.startswith(f"{fqn}.") for name in group) for group in groups)
+def _is_held_with_others(layer: str, graph: Graph) -> bool:
+    """Whether a unit of FSDP holds a layer of the same list with anything else: then all must run."""
+    inside = f"{layer.rpartition('.')[0]}."
+    groups = (group for op in graph.setup if isinstance(op, FullyShard) for group in op.groups)
+    return any(len(group) > 1 and any(name.startswith(inside) for name in group) for group in groups)
 
 
 def _treatment(graph: Graph) -> dict[str, list[object]]:
