@@ -11,7 +11,6 @@ from planc.diff.side import Side
 from planc.figures.plan import bubble
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.text import summarise
-from planc.pipelining.orders import schedule_of
 
 
 def compare_pipelines(old: Side, new: Side) -> Iterator[Change]:
@@ -35,10 +34,7 @@ def _pipeline(side: Side) -> Pipeline | None:
 
 def _schedule(side: Side) -> str | None:
     pipeline = _pipeline(side)
-    if pipeline is None:
-        return None
-    schedule = schedule_of(pipeline.orders, num_stages=pipeline.num_stages)
-    return f"{schedule or 'other orders'}, {pipeline.num_stages} stages"
+    return None if pipeline is None else pipeline.schedule
 
 
 def _modules(stage: int) -> Callable[[Side], Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate, SplitPipeline
 from planc.pipelining.order_text import parse_order
-from planc.pipelining.orders import Order
+from planc.pipelining.orders import Order, schedule_of
 from planc.pipelining.simulate import Simulation, equal_step
 from planc.record import record
 
@@ -25,6 +25,12 @@ class Pipeline:
     @property
     def num_stages(self) -> int:
         return len(self.split.stages)
+
+    @property
+    def schedule(self) -> str:
+        """The schedule that the orders follow, and the number of stages, as views print them."""
+        name = schedule_of(self.orders, num_stages=self.num_stages)
+        return f"{name or 'other orders'}, {self.num_stages} stages"
 
     def equal_step(self) -> Simulation:
         """The step in slots, as if stages took equal time."""

@@ -31,10 +31,9 @@ def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
     own = needs.parameters_per_rank(estimated)
     holder = "a rank holds at most" if estimated.ranks else "rank 0 holds"
     yield "parameters", f"{parameters.number}, of which {holder} {own.number}"
-    if (pipeline := pipeline_of(graph)) is not None and bound.plan.pipeline is not None:
-        schedule = _written(bound.plan.pipeline, ("schedule",))
+    if (pipeline := pipeline_of(graph)) is not None:
         idle = of_plan.bubble(pipeline).text
-        yield "pipeline", f"{pipeline.num_stages} stages, {schedule}, bubble {idle} if stages take equal time"
+        yield "pipeline", f"{pipeline.schedule}, bubble {idle} if stages take equal time"
     modules, units = of_plan.sharded_modules(graph), of_plan.fsdp_units(graph)
     yield "modules", f"{modules.number} sharded over tp, {units.text}"
     accumulation = of_plan.gradient_accumulation(graph)

@@ -71,7 +71,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
-        *("api", "inventory.schema", "pipelining"),
+        *("api", "inventory.schema"),
     ),
     "report": (
         *("vocab", "strict_json", "tables", "devices", "diagnostics", "graph", "estimate", "figures"),

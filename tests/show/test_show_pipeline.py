@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from planc.cli.main import main
+from planc.diff.differ import diff
+from planc.diff.side import side_of
 from planc.graph.pipeline import Pipeline, pipeline_of
+from planc.show.overview import overview
 from planc.show.pipeline import MAX_CELLS, pipeline_data, pipeline_text
 from tests.pipelining.tiny import pipelined
 from tests.plans import checked
@@ -113,3 +116,19 @@ def test_the_command_prints_both(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_plan_without_a_pipeline_has_no_drawing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "plans/quickstart.plan", "--pipeline"]) == 2
     assert "this plan has none, because its mesh has pp = 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "schedule", ["gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)", "zero_bubble"]
+)
+def test_a_check_and_a_difference_name_the_same_schedule(tmp_path: Path, schedule: str) -> None:
+    other = "gpipe" if schedule == "one_f_one_b" else "one_f_one_b"
+    old, new = (
+        checked(pipelined(tmp_path, pp=2, schedule=one, micro_batches=4)) for one in (other, schedule)
+    )
+    sides = side_of(old, name="old"), side_of(new, name="new")
+    assert sides[0] is not None and sides[1] is not None
+    (change,) = [one for one in diff(sides[0], sides[1]).changes if one.name == "pipeline"]
+    assert new.bound is not None and new.graph is not None
+    summary = dict(overview(new.bound, new.graph))["pipeline"]
+    assert change.new == summary.partition(", bubble")[0]
