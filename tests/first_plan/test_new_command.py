@@ -15,6 +15,11 @@ from tests.plans import PLANS
 from tests.slow import slow_except
 
 GIVEN = ("--gpus", "4", "--gpu", "h100", "--for", "pretrain", "--data", "python_stdlib")
+VERIFIED = (
+    *("tiny-llama", "tiny-llama-tied", "tiny-mistral", "tiny-gemma2", "tiny-phi3", "tiny-gpt2"),
+    *("tiny-qwen3-moe", "tiny-deepseek-v3", "tiny-opt-flattened", "tiny-nanochat"),
+)
+"""CodeGen is not one: its code cuts heads into four parts, which the twin of `planc verify` does not have."""
 
 
 @pytest.fixture
@@ -158,7 +163,7 @@ def test_an_example_is_written_with_everything_that_it_needs(folder: Path, name:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["tiny-llama", "tiny-gpt2", "tiny-qwen3-moe"])
+@pytest.mark.parametrize("model", VERIFIED)
 def test_verify_passes_for_what_is_written(folder: Path, model: str) -> None:
     assert main(["new", model, "--gpus", "4", "--gpu", "cpu", "--data", "python_stdlib", "-y"]) == 0
     assert main(["verify", f"{model}.plan"]) == 0
