@@ -11,9 +11,9 @@ from planc.graph.ops.share_heads import HeadArgument
 from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.divided_heads import attentions_with_replicated_kv, divided_heads
-from planc.styles.edges import Edge
+from planc.styles.edges import Edge, normal
 from planc.styles.style import StyleUse, edges
-from planc.vocab import Placement
+from planc.vocab import Placement, Replicate
 
 _Placements = tuple[tuple[str, Placement], ...]
 _Family = tuple[str, int, StyleUse, tuple[Edge, ...], _Placements, Rows | None]
@@ -97,15 +97,19 @@ def _heads_of_rank(attention: Attention | OwnHeads, bound: BoundPlan, *, is_repl
 
 
 def _is_prepared(bound: BoundPlan, fqn: str) -> bool:
-    """Whether the nearest container with a prepared input feeds this module, from outside of it."""
+    """Whether a module reads what the nearest container around it prepares for all that read it by parts."""
     container = fqn
     while "." in container:
         container = container.rpartition(".")[0]
         around = bound.styles.get(container)
-        if around is not None and around.style.prepares and around.style.reads_by_parts:
-            module = bound.inventory.get(fqn)
-            assert module is not None, f"{fqn} was matched in this inventory"
-            return not any(source.startswith(f"{container}.") for source in module.sources)
+        if around is None or not around.style.prepares:
+            continue
+        if not around.style.reads_by_parts or normal(around.use.computes_on) != Replicate():
+            # Inside, the gradient of its input is whole or a shard: nothing that ranks have yet to sum.
+            return False
+        module = bound.inventory.get(fqn)
+        assert module is not None, f"{fqn} was matched in this inventory"
+        return not any(source.startswith(f"{container}.") for source in module.sources)
     return False
 
 

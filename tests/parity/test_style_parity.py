@@ -15,9 +15,11 @@ from planc.api import check_source
 from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.graph.graph import Graph
+from planc.graph.ops import ShardTensorParallel
 from planc.plan.bind import BoundPlan
 from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
+from planc.styles.edges import READ_BY_PARTS, Transfer
 from planc.verify.outcome import Item
 from planc.verify.verify import verify
 from tests.dist.pool import run_ranks
@@ -96,7 +98,15 @@ QUICK = (
     Styled("gpt2", "GPT2LMHeadModel", name="fused heads"),
     Styled("llama", "LlamaForCausalLM", "  auto(sequence_parallel = true)", name="found rules of a sequence"),
 )
+NESTED = Styled(
+    "hunyuan_v1_moe",
+    "HunYuanMoEV1ForCausalLM",
+    '  auto(sequence_parallel = true)\n  "model.norm" -> replicate',
+    name="prepared in a prepared layer",
+)
+"""The ends are whole, so the layers at the ends prepare, and in them an MLP with an MLP that prepares."""
 SLOW = (
+    NESTED,
     Styled("qwen3_moe", "Qwen3MoeForCausalLM", mesh={"dp_shard": 2, "tp": 2}, name="auto and FSDP"),
     Styled("deepseek_v3", "DeepseekV3ForCausalLM", f"{AUTO}\n{LATENT}", name="latent heads by hand"),
     Styled("deepseek_v3", "DeepseekV3ForCausalLM", LATENT_DIVIDED_SEQUENCE, name="sharded sequence"),
@@ -153,6 +163,18 @@ def test_a_model_under_its_styles_trains_as_one_process(one: Styled, tmp_path: P
 @pytest.mark.parametrize("one", SLOW, ids=lambda one: f"{one.model_type} {one.name}")
 def test_every_model_under_its_styles_trains_as_one_process(one: Styled, tmp_path: Path) -> None:
     check_parity(one, tmp_path)
+
+
+def test_a_module_sums_its_gradient_unless_the_nearest_container_does(tmp_path: Path) -> None:
+    """What an outer container prepares does not count where another one lies between."""
+    _, graph = compiled(NESTED, tmp_path)
+    ops = [op for op in graph.setup if isinstance(op, ShardTensorParallel)]
+    assert {"model.layers.0", "model.layers.0.mlp"} <= {fqn for op in ops for fqn in op.modules}
+    shared = {fqn: op.edges for op in ops for fqn in op.modules if fqn.endswith(".mlp.shared_mlp")}
+    assert len(shared) == 2
+    for found in shared.values():
+        assert [edge.leaving for edge in found] == [READ_BY_PARTS]
+        assert [edge.backward for edge in found] == [Transfer.ALL_REDUCE]
 
 
 @pytest.mark.sampled(every=3)
