@@ -76,7 +76,8 @@ def run_alone(rank: int, world_size: int, race: Race) -> Footprint:
             for number in range(1, meter.last_step + 1):
                 meter.begins(number)
                 step()
-    dist.destroy_process_group()
+    # The process group stays, for the pool to destroy once all ranks are done: a rank that leaves first can
+    # leave another waiting.
     assert meter.footprint is not None
     return meter.footprint
 
