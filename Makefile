@@ -92,6 +92,7 @@ bench: install
 	$(BIN)/python -m tests.bench.startup
 	$(BIN)/python -m tests.bench.rehearsal
 	-$(BIN)/python -m tests.bench.throughput
+	-$(BIN)/python -m tests.bench.footprint
 	-$(BIN)/python -m tests.bench.overhead
 	-$(BIN)/python -m tests.bench.syncs
 	-$(BIN)/python -m tests.bench.start

@@ -30,6 +30,7 @@ from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Task, open_session
+from tests.bench.meter import memory
 from tests.bench.result import Result, report, write_results
 from tests.bench.shapes import MODEL, TEXT, Shape, compile_shape
 
@@ -77,10 +78,7 @@ class Sampler:
 
 def resident() -> tuple[int, int]:
     """Bytes of this process that are resident: allocated, and of mapped files."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    sizes = dict(line.split(":", 1) for line in status.splitlines())
-    allocated, mapped = (int(sizes[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile"))
-    return allocated, mapped
+    return memory("RssAnon"), memory("RssFile")
 
 
 @contextmanager

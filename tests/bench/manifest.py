@@ -34,6 +34,7 @@ from planc.runtime.checkpoint_format.part_files import read_part, shares, write_
 from planc.runtime.checkpoint_format.records import seal
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.torch.checkpoint.planning import Blocks, contents_of, holdings_of, outline_of
+from tests.bench.meter import memory, reset_peak
 
 PAGE = Path(__file__).parent / "MANIFEST.md"
 HIDDEN, INTERMEDIATE, VOCABULARY, KEY_VALUE, NUM_LAYERS = 16384, 53248, 128256, 1024, 126
@@ -90,17 +91,12 @@ class Meter:
         self.costs: list[Cost] = []
 
     def measure(self, task: str, function: Callable[[], T], *, size: Callable[[T], int]) -> T:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        reset_peak()
         before, began = memory("VmRSS"), time.process_time()
         result = function()
         seconds = time.process_time() - began
         self.costs.append(Cost(task, seconds, max(0, memory("VmHWM") - before), size(result)))
         return result
-
-
-def memory(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 Cutting = tuple[tuple[int, ...], str]

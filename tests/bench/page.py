@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench import data, loading, overhead, start, syncs, throughput
+from tests.bench import data, footprint, loading, overhead, start, syncs, throughput
 from tests.bench.result import Result, read_results
 from tests.bench.start_rank import PARTS
 
@@ -47,8 +47,26 @@ SECTIONS = (
         "that planc finds. Whole replicas race DistributedDataParallel by hand, under accelerate and under "
         "HF Trainer ([replicas.py](replicas.py)); these two shard no model on CPUs. A ratio above 1 means "
         "that planc is faster. It is of the means of the middle half of both sides' blocks of steps; the "
-        "interval in brackets holds 95 of 100 such races (bootstrap). The goal is for the one by CPU time.",
+        "interval in brackets holds 95 of 100 such races (bootstrap). The goal is for the one by CPU time.\n\n"
+        "FSDP gathers the weights that the straightforward script holds, so with dp_shard planc sends up to "
+        "three times its bytes (next table); with dp_replicate both hold the whole model. The race of "
+        "pipelines is against [torch.distributed.pipelining](pipelining.py), whose stages call a Llama's "
+        "layers one by one, as code for this model alone. planc calls the model's own forward, which takes "
+        "about 0.3 ms more for a micro-batch: that shows with one million parameters and 128 tokens.",
         ("planc tokens/s", "its tokens/s", "ratio by wall clock", "by CPU time"),
+    ),
+    Section(
+        footprint.SECTION,
+        "Memory and messages while training",
+        "The same races, but each side alone in its own processes. First, megabytes of the rank that holds "
+        f"most: its peak in {footprint.NUM_STEPS} steps after a first one, beyond what it held after its "
+        "imports. It is the kernel's mark (VmHWM), reset before these steps, without pages of mapped files. "
+        "Freed blocks of 64 KiB or more go back to the system at once, so what the allocator would keep for "
+        "later does not count. Then, megabytes that a rank sends in a step, the mean over ranks: what the "
+        "kernel counts for the process's own TCP connections (TCP_INFO), which gloo uses between ranks on "
+        "one machine too. gloo sends a reduce-scatter as an all-reduce: twice the bytes of a ring. The goal "
+        "is for rivals that hold the same shards.",
+        ("planc MB", "its MB", "planc MB sent a step", "its MB sent"),
     ),
     Section(
         overhead.SECTION,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -53,6 +53,11 @@ class Race:
     workspace: Path
     num_steps_a_block: int
     device: str = "cpu"
+
+    @property
+    def folder(self) -> Path:
+        """Of what the sides write."""
+        return self.workspace / "runs" / f"{self.shape.name} {self.rival}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +122,25 @@ def _await_device() -> None:
 
 def run_race(rank: int, world_size: int, race: Race) -> Blocks:
     """This rank's blocks. Both sides show every step; what they print goes to a file."""
-    folder = race.workspace / "runs" / f"{race.shape.name} {race.rival}"
-    session = open_session(race, folder)
+    session = open_session(race, race.folder)
     rival = rival_step(race)
     backend = Alternating(session, rival=rival, num_steps_a_block=race.num_steps_a_block)
-    with (folder / f"printed-{rank}").open("w") as printed, redirect_stdout(printed):
-        if rank == 0:
-            session.observer = RunDisplay(RunDirectory(folder), stream=printed)
+    with printed(race.folder, rank, session):
         run(race.graph, backend)
         backend.change()
-    dist.destroy_process_group()
+    # The pool destroys the process group once all ranks are done: one that leaves first can leave another
+    # waiting.
     return backend.blocks
+
+
+@contextmanager
+def printed(folder: Path, rank: int, session: Session | None = None) -> Iterator[None]:
+    """What this rank prints goes to a file of `folder`; rank 0 shows every step of a session there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"printed-{rank}").open("w") as stream, redirect_stdout(stream):
+        if rank == 0 and session is not None:
+            session.observer = RunDisplay(RunDirectory(folder), stream=stream)
+        yield
 
 
 def open_session(race: Race, folder: Path) -> Session:

@@ -13,15 +13,18 @@ from planc.runtime.interpreter import run
 from planc.runtime.torch.backend import TorchBackend
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Metrics, Task, open_session
-from tests.bench import loading, overhead
+from tests.bench import footprint, loading, overhead
+from tests.bench.footprint import Side
 from tests.bench.loading import sampled
+from tests.bench.meter import Footprint, Meter
 from tests.bench.page import page
 from tests.bench.race import REPLICAS, Race, rival_trainer, run_race
 from tests.bench.result import Result, read_results, report, write_results
-from tests.bench.shapes import AUTO, SHAPES, Shape, compile_shape, make_workspace
+from tests.bench.shapes import AUTO, MODEL, SHAPES, Shape, compile_shape, make_workspace
 from tests.bench.throughput import Ratio, over_ranks, ratio
 
 NUM_STEPS = 3
+WEIGHTS = "model.safetensors"
 QUICK = (Shape({"dp_shard": 2, "tp": 2}),)
 ROW = Result("dp_shard 2, by_hand", ("10", "20", "0.5", "0.5"), goal=">= 0.99", is_met=False)
 
@@ -139,6 +142,43 @@ def test_a_rank_holds_its_shard_and_little_more_while_it_loads(shape: Shape, tmp
     for held in run_ranks(loading.load, shape.world_size, folder, shape, "planc", init=False):
         assert held.shard <= held.peak_allocated <= held.shard + loading.ALLOWANCE_BYTES
         assert held.shard + loading.ALLOWANCE_BYTES < 1.2e9
+
+
+def footprint_of_all_reduce(rank: int, world_size: int, num_elements: int) -> Footprint | None:
+    """Of a step that allocates a tensor, reduces it and frees it. The step before does the same."""
+    meter = Meter(num_warm_up=1, num_steps=1)
+    for step in range(1, meter.last_step + 1):
+        meter.begins(step)
+        if step < meter.last_step:
+            dist.all_reduce(torch.ones(num_elements))
+    return meter.footprint
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_kernel_counts_the_bytes_of_an_all_reduce(world_size: int) -> None:
+    num_bytes = 2**24
+    found = run_ranks(footprint_of_all_reduce, world_size, num_bytes // 4)
+    for one in found:
+        assert one is not None
+        assert one.sent_bytes == pytest.approx(2 * (world_size - 1) / world_size * num_bytes, rel=1e-3)
+        assert num_bytes <= one.peak_bytes < 3 * num_bytes
+
+
+def test_planc_and_by_hand_send_as_much_and_hold_about_as_much(workspace: Path) -> None:
+    shape = Shape({"dp_shard": 2})
+    planc, by_hand = (
+        footprint.measure(shape, side=side, workspace=workspace) for side in ("planc", "by_hand")
+    )
+    assert planc.sent_bytes == pytest.approx(by_hand.sent_bytes, rel=1e-3)
+    assert planc.peak_bytes == pytest.approx(by_hand.peak_bytes, rel=0.1)
+    # Weights, gradients and two moments, each half on this rank.
+    assert min(planc.peak_bytes, by_hand.peak_bytes) > 4 * (workspace / MODEL / WEIGHTS).stat().st_size / 2
+
+
+def test_only_a_rival_with_the_same_shards_sets_a_goal_for_memory() -> None:
+    shape, most, other = Shape({"dp_shard": 2}), Side(112, 1.0), Side(100, 1.0)
+    assert footprint.result(shape, rival="by_hand", planc=most, other=other).verdict == "MISSED"
+    assert footprint.result(shape, rival="straightforward", planc=most, other=other).verdict == ""
 
 
 def test_results_are_kept_by_section(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from planc.runtime.torch.parallel.local_parts import local_of
 from planc.source import SourceFile
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Task, open_session
+from tests.bench.meter import memory
 
 GOAL_BYTES = 300 * 2**20
 """In addition to the shards, which are in memory when loading begins."""
@@ -74,8 +75,7 @@ class Taken:
 
 def allocated_bytes() -> int:
     """What this process has allocated and touched."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+    return memory("RssAnon")
 
 
 class Measuring(TorchBackend):
