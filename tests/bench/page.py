@@ -47,12 +47,12 @@ SECTIONS = (
         "that planc finds. Whole replicas race DistributedDataParallel by hand, under accelerate and under "
         "HF Trainer ([replicas.py](replicas.py)); these two shard no model on CPUs. A ratio above 1 means "
         "that planc is faster. It is of the means of the middle half of both sides' blocks of steps; the "
-        "interval in brackets holds 95 of 100 such races (bootstrap). The goal is for the one by CPU time.\n\n"
-        "FSDP gathers the weights that the straightforward script holds, so with dp_shard planc sends up to "
-        "three times its bytes (next table); with dp_replicate both hold the whole model. The race of "
+        "interval in brackets holds 95 of 100 such races (bootstrap). The goal is for the one by CPU time."
+        "\n\nFSDP gathers the weights that the straightforward script holds, so with dp_shard planc sends "
+        "up to three times its bytes (next table); with dp_replicate both hold the whole model. The race of "
         "pipelines is against [torch.distributed.pipelining](pipelining.py), whose stages call a Llama's "
-        "layers one by one, as code for this model alone. planc calls the model's own forward, which takes "
-        "about 0.3 ms more for a micro-batch: that shows with one million parameters and 128 tokens.",
+        "layers one by one, as code for this model alone. planc calls the model's own forward, which does "
+        "more around the layers for every micro-batch: that shows with 1 M parameters and 128 tokens.",
         ("planc tokens/s", "its tokens/s", "ratio by wall clock", "by CPU time"),
     ),
     Section(
