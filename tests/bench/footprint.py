@@ -23,7 +23,7 @@ from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.session import Session
 from planc.verify.pool import run_ranks
 from tests.bench.meter import Footprint, Meter, return_freed_memory
-from tests.bench.race import Race, open_session, printed, rival_step
+from tests.bench.race import BY_HAND, PIPELINES, REPLICAS, Race, open_session, printed, rival_step
 from tests.bench.result import Result, report, write_results
 from tests.bench.shapes import Shape, compile_shape, make_workspace
 from tests.bench.throughput import RACES
@@ -32,7 +32,7 @@ SECTION = "footprint"
 PLANC = "planc"
 MOST = 1.10
 """planc's peak for one of a rival's."""
-SAME_SHARDING = ("by_hand", "tp_plan", "ddp", "accelerate", "trainer", "pipelining")
+SAME_SHARDING = (*BY_HAND, *REPLICAS, *PIPELINES)
 """Rivals that hold the same shards on every rank, so that planc must hold no more."""
 NUM_WARM_UP, NUM_STEPS = 1, 2
 _PLANNED_STEPS = 100

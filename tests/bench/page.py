@@ -49,10 +49,10 @@ SECTIONS = (
         "that planc is faster. It is of the means of the middle half of both sides' blocks of steps; the "
         "interval in brackets holds 95 of 100 such races (bootstrap). The goal is for the one by CPU time."
         "\n\nFSDP gathers the weights that the straightforward script holds, so with dp_shard planc sends "
-        "up to three times its bytes (next table); with dp_replicate both hold the whole model. The race of "
-        "pipelines is against [torch.distributed.pipelining](pipelining.py), whose stages call a Llama's "
-        "layers one by one, as code for this model alone. planc calls the model's own forward, which does "
-        "more around the layers for every micro-batch: that shows with 1 M parameters and 128 tokens.",
+        "up to three times its bytes (next table); with dp_replicate both hold the whole model. "
+        "Pipelines race [torch.distributed.pipelining](pipelining.py), whose stages call the model's own "
+        "forward on fewer layers, as planc's do, or a Llama's layers one by one. The latter is code for this "
+        "model alone, and does less for every micro-batch: that shows with 1 M parameters and 128 tokens.",
         ("planc tokens/s", "its tokens/s", "ratio by wall clock", "by CPU time"),
     ),
     Section(

@@ -1,7 +1,10 @@
-"""Trains a pipeline on bytes of text with torch.distributed.pipelining, cut as its documentation does."""
+"""Trains a pipeline on bytes of text with torch.distributed.pipelining, cut as its documentation does: its
+stages call layers one by one, or the model's own forward on fewer layers, which any model has.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,15 +24,13 @@ from examples.by_hand import Settings, decay_groups, learning_rate_factor
 class Stage(nn.Module):
     """Some of a Llama's layers; the first stage has the embedding too, the last the norm and the head."""
 
-    def __init__(self, model: Any, *, rank: int, num_stages: int) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        each = len(model.model.layers) // num_stages
-        self.embed = model.model.embed_tokens if rank == 0 else nn.Identity()
+        self.embed = model.model.embed_tokens
         self.rotary = model.model.rotary_emb
-        self.layers = nn.ModuleList(model.model.layers[rank * each : (rank + 1) * each])
-        is_last = rank == num_stages - 1
-        self.norm = model.model.norm if is_last else nn.Identity()
-        self.head = model.lm_head if is_last else nn.Identity()
+        self.layers = model.model.layers
+        self.norm = model.model.norm
+        self.head = model.lm_head
 
     def forward(self, tensor: Tensor) -> Tensor:
         hidden: Tensor = self.embed(tensor)
@@ -41,12 +42,36 @@ class Stage(nn.Module):
         return out
 
 
+class ModelStage(nn.Module):
+    """The same by the model's own forward."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tensor: Tensor) -> Tensor:
+        name = "inputs_embeds" if tensor.is_floating_point() else "input_ids"
+        out: Tensor = self.model(**{name: tensor}, use_cache=False).logits
+        return out
+
+
+def keep_stage(model: Any, *, rank: int, num_stages: int) -> None:
+    """Leave a model the modules of one stage."""
+    inner, each = model.model, len(model.model.layers) // num_stages
+    inner.layers = inner.layers[rank * each : (rank + 1) * each]
+    model.config.num_hidden_layers = each
+    if rank > 0:
+        inner.embed_tokens = nn.Identity()
+    if rank < num_stages - 1:
+        inner.norm, model.lm_head = nn.Identity(), nn.Identity()
+
+
 @dataclass(frozen=True, slots=True)
 class Trainer:
     """What training needs on one rank."""
 
     settings: Settings
-    stage: Stage
+    stage: nn.Module
     pipeline: Schedule1F1B
     optimizer: AdamW
     schedule: LambdaLR
@@ -79,14 +104,15 @@ class Trainer:
         nn.utils.clip_grads_with_norm_(parameters, self.settings.max_norm, squared.sqrt())
 
 
-def build(settings: Settings) -> Trainer:
+def build(settings: Settings, stage_of: Callable[[Any], nn.Module]) -> Trainer:
     """A stage for each rank of the default group."""
     rank, number = dist.get_rank(), dist.get_world_size()
     model: Any = AutoModelForCausalLM.from_pretrained(
         settings.model, dtype=torch.float32, local_files_only=True
     )
     model.train()
-    part = Stage(model, rank=rank, num_stages=number)
+    keep_stage(model, rank=rank, num_stages=number)
+    part = stage_of(model)
     stage = PipelineStage(part, rank, number, torch.device("cpu"))
     optimizer = AdamW(decay_groups(part, settings), lr=settings.lr, betas=settings.betas, fused=True)
     return Trainer(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from examples import by_hand, straightforward
 from planc.cli.running.progress import RunDisplay
@@ -41,6 +42,10 @@ REPLICAS: Mapping[str, Callable[[by_hand.Settings], Any]] = {
     "trainer": replicas.build_trainer,
 }
 """Their settings call the number of replicas `dp_shard`."""
+PIPELINES: Mapping[str, Callable[[Any], nn.Module]] = {
+    "pipelining": pipelining.ModelStage,
+    "pipelining by layers": pipelining.Stage,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +190,8 @@ def rival_trainer(race: Race) -> Any:
     if race.rival in BY_HAND:
         return BY_HAND[race.rival](by_hand.Settings(**paths, **sizes))
     whole = {name: size for name, size in sizes.items() if name not in race.shape.mesh}
-    if race.rival == "pipelining":
-        return pipelining.build(by_hand.Settings(**paths, **whole))
+    if race.rival in PIPELINES:
+        return pipelining.build(by_hand.Settings(**paths, **whole), PIPELINES[race.rival])
     if race.rival in REPLICAS:
         return REPLICAS[race.rival](by_hand.Settings(**paths, **whole, dp_shard=race.shape.world_size))
     whole.pop("device")

@@ -132,7 +132,7 @@ REPLICATED = tuple(Shape({"dp_replicate": 2}, is_large=is_large) for is_large in
 """Raced against DistributedDataParallel by hand, under accelerate and under HF Trainer."""
 
 PIPELINED = (Shape({"pp": 4}), Shape({"pp": 2}, is_large=True), Shape({"pp": 4}, is_large=True))
-"""Raced against torch.distributed.pipelining."""
+"""Raced against torch.distributed.pipelining, around the model's own forward and around its layers."""
 
 
 def plan_text(shape: Shape, *, num_steps: int) -> str:

@@ -18,7 +18,7 @@ from tests.bench.footprint import Side
 from tests.bench.loading import sampled
 from tests.bench.meter import Footprint, Meter
 from tests.bench.page import page
-from tests.bench.race import REPLICAS, Race, rival_trainer, run_race
+from tests.bench.race import PIPELINES, REPLICAS, Race, rival_trainer, run_race
 from tests.bench.result import Result, read_results, report, write_results
 from tests.bench.shapes import AUTO, MODEL, SHAPES, Shape, compile_shape, make_workspace
 from tests.bench.throughput import Ratio, over_ranks, ratio
@@ -91,6 +91,15 @@ def test_a_rival_of_replicas_starts_from_the_plans_loss(rival: str, workspace: P
         pytest.importorskip("accelerate", reason="`pip install -e '.[bench]'` installs it")
     race = make_race(Shape({"dp_replicate": 2}), rival, workspace)
     planc, other = losses(race, tmp_path, num_steps=1)
+    assert planc == pytest.approx(other, rel=1e-5)
+
+
+@pytest.mark.parametrize("rival", PIPELINES)
+def test_a_rival_of_pipelines_computes_what_the_plan_computes(
+    rival: str, workspace: Path, tmp_path: Path
+) -> None:
+    race = make_race(Shape({"pp": 2}), rival, workspace)
+    planc, other = losses(race, tmp_path, num_steps=NUM_STEPS)
     assert planc == pytest.approx(other, rel=1e-5)
 
 

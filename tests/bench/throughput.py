@@ -17,7 +17,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from planc.verify.pool import run_ranks
-from tests.bench.race import REPLICAS, Block, Blocks, Race, run_race
+from tests.bench.race import PIPELINES, REPLICAS, Block, Blocks, Race, run_race
 from tests.bench.result import Result, put_result, report, write_results
 from tests.bench.shapes import (
     AUTO,
@@ -40,6 +40,7 @@ GOALS = {
     "accelerate": 1.05,
     "trainer": 1.05,
     "pipelining": 1.0,
+    "pipelining by layers": 1.0,
 }
 TP_GOAL = 1.05
 """Of shapes with tp and the rival's rules: planc's edges move local tensors, others' dispatch DTensors."""
@@ -49,7 +50,7 @@ RACES = (
     *((shape, "straightforward") for shape in SHAPES if shape.mesh.keys() == {"dp_shard"}),
     *((shape, "straightforward") for shape in WHOLE),
     *((shape, rival) for shape in REPLICATED for rival in REPLICAS),
-    *((shape, "pipelining") for shape in PIPELINED),
+    *((shape, rival) for shape in PIPELINED for rival in PIPELINES),
 )
 NUM_BLOCKS = 100
 """Of each side; the first is for warming up. With four ranks on two CPUs, blocks differ by a twentieth:
