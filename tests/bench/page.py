@@ -43,16 +43,18 @@ SECTIONS = (
         "planc against [by_hand.py](../../examples/by_hand.py), which has the same parts of PyTorch, and "
         "against [straightforward.py](../../examples/straightforward.py), which holds the whole model on "
         "every rank and sums each gradient by itself, and against transformers' own tensor parallelism "
-        "([tp_plan.py](tp_plan.py)), without clipping, which it can't do: by the same rules, and by those "
-        "that planc finds. Whole replicas race DistributedDataParallel by hand, under accelerate and under "
-        "HF Trainer ([replicas.py](replicas.py)); these two shard no model on CPUs. A ratio above 1 means "
-        "that planc is faster. It is of the means of the middle half of both sides' blocks of steps; the "
-        "interval in brackets holds 95 of 100 such races (bootstrap). The goal is for the one by CPU time."
-        "\n\nFSDP gathers the weights that the straightforward script holds, so with dp_shard planc sends "
-        "up to three times its bytes (next table); with dp_replicate both hold the whole model. "
-        "Pipelines race [torch.distributed.pipelining](pipelining.py), whose stages call the model's own "
-        "forward on fewer layers, as planc's do, or a Llama's layers one by one. The latter is code for this "
-        "model alone, and does less for every micro-batch: that shows with 1 M parameters and 128 tokens.",
+        "([tp_plan.py](../../tests/bench/tp_plan.py)), without clipping, which it can't do: by the same "
+        "rules, and by those that planc finds. Whole replicas race DistributedDataParallel by hand, under "
+        "accelerate and under HF Trainer ([replicas.py](../../tests/bench/replicas.py)); these two shard no "
+        "model on CPUs. A ratio above 1 means that planc is faster. It is of the means of the middle half "
+        "of both sides' blocks of steps; the interval in brackets holds 95 of 100 such races (bootstrap). "
+        "The goal is for the one by CPU time."
+        "\n\nFSDP gathers the weights that the straightforward script holds, so with dp_shard planc sends up "
+        "to three times its bytes (next table); with dp_replicate both hold the whole model. Pipelines race "
+        "[torch.distributed.pipelining](../../tests/bench/pipelining.py), whose stages call the model's own "
+        "forward on fewer layers, as planc's do, or a Llama's layers one by one. The latter is code for "
+        "this model alone, and does less for every micro-batch: that shows with 1 M parameters and 128 "
+        "tokens.",
         ("planc tokens/s", "its tokens/s", "ratio by wall clock", "by CPU time"),
     ),
     Section(
@@ -79,7 +81,7 @@ SECTIONS = (
         "Waits for the device",
         "How often the host waits for the device in a usual step of three micro-batches, which clips, is "
         "guarded and is logged. Steps are the runtime's own, on a device in name only "
-        "([what it can't see](fake_device.py)).",
+        "([what it can't see](../../tests/bench/fake_device.py)).",
         ("waits a step",),
     ),
     Section(

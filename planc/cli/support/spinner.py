@@ -15,7 +15,7 @@ def can_animate(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def spinner(text: str, *, stream: TextIO) -> Iterator[Callable[[str], None]]:
-    """Show a text beside a spinner until the block ends, and then clear the line. Nothing in a pipe.
+    """Show a text with a spinner until the block ends, and then clear the line. Nothing in a pipe.
 
     Yields a function that changes the text.
     """

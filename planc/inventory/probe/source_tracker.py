@@ -19,7 +19,7 @@ _CASTS = frozenset(("to", "type_as"))
 """Functions that take their second tensor only for its dtype and device."""
 
 _PLAIN = (str, int, float, type(None), torch.dtype, torch.device)
-"""Most of what functions take beside tensors: a check for the abstract `Mapping` takes longer."""
+"""Most of what functions take other than tensors: a check for the abstract `Mapping` takes longer."""
 
 
 class SourceTracker(TorchFunctionMode):
