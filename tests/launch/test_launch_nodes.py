@@ -152,6 +152,6 @@ def test_accelerate_that_starts_one_process_is_no_run_of_one_rank(workspace: Pat
     assert outcome.code == 1, "accelerate's own code"
     assert "returned non-zero exit status 2" in outcome.stderr
     assert "error[P301]" in outcome.stderr
-    assert "dp_shard = 2 needs 2, world size is 1" in outcome.stderr
+    assert "dp_shard = 2 needs 2 ranks; the world size is 1" in outcome.stderr
     assert f"start it with: torchrun --standalone --nproc-per-node 2 -m planc.run {plan}" in outcome.stderr
     assert "step " not in outcome.stdout
