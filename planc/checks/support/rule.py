@@ -18,13 +18,13 @@ from planc.record import record
 from planc.vocab import MeshDim
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
     """A plan bound to its model, with the world size of the launch if it is known.
 
     `estimated` returns the facts that need an estimate, and `demand` the memory that the plan needs on its
     device, None if nothing asks for it. Not slotted, since facts and the layout flow are cached when the
-    first rule uses them.
+    first rule uses them. Equal to itself alone: what several rules ask for is kept by subject.
     """
 
     bound: BoundPlan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from math import gcd
@@ -57,7 +58,7 @@ def misfits(subject: Subject, *, first: SizeKind) -> tuple[ShardedSize, ...]:
     Projections of attentions whose heads do not fit are left out: heads that fit make them fit.
     """
     tp = subject.plan.mesh.tp
-    found = tuple(one for one in _sizes(subject) if not one.fits(tp))
+    found = tuple(one for one in sharded_sizes(subject) if not one.fits(tp))
     return found if found and found[0].kind is first else ()
 
 
@@ -66,7 +67,7 @@ def legal_sizes(subject: Subject) -> str | None:
 
     None if only 1 does.
     """
-    sizes, mesh = tuple(_sizes(subject)), subject.plan.mesh
+    sizes, mesh = sharded_sizes(subject), subject.plan.mesh
     bound = min((one.size for one in sizes if one.kind is SizeKind.VOCABULARY), default=None)
     exact = gcd(*(one.size for one in sizes if one.kind is not SizeKind.VOCABULARY))
     if not exact and fits_nodes(mesh, tp=mesh.tp):
@@ -108,12 +109,10 @@ def divides_sequence(use: StyleUse) -> bool:
     return SEQUENCE in (normal(use.input), normal(use.computes_on), normal(use.output))
 
 
-def _sizes(subject: Subject) -> Iterator[ShardedSize]:
-    """Every sharded size, in the order of the kinds."""
-    yield from _heads(subject)
-    yield from _widths(subject)
-    yield from _vocabulary(subject)
-    yield from _tokens(subject)
+@functools.lru_cache(maxsize=1)
+def sharded_sizes(subject: Subject) -> tuple[ShardedSize, ...]:
+    """Every sharded size, in the order of the kinds. Kept, since five rules ask for the same ones."""
+    return (*_heads(subject), *_widths(subject), *_vocabulary(subject), *_tokens(subject))
 
 
 def _heads(subject: Subject) -> Iterator[ShardedSize]:
