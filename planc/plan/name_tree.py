@@ -6,12 +6,9 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from planc.plan.segments import Segment
 from planc.record import record
-
-if TYPE_CHECKING:
-    from planc.plan.pattern import Segment
 
 
 @record

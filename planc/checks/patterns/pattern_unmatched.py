@@ -13,7 +13,8 @@ from planc.diagnostics import Applicability, Code, Diagnostic, Fix
 from planc.diagnostics.suggest import closest, is_slip
 from planc.layouts.families import runs
 from planc.plan.bind import Selection
-from planc.plan.pattern import Alternative, Pattern, parse_pattern
+from planc.plan.pattern import Pattern, parse_pattern
+from planc.plan.segments import Alternative
 from planc.record import record
 
 CODE = Code("P203", "pattern-unmatched", "a pattern matches nothing")
