@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from math import gcd
 
 from planc.checks.support.rule import Subject
@@ -35,8 +35,9 @@ class AttentionHolders:
         return parent if parent in self.direct else attention_around(fqn, self.own)
 
 
-def divided_attentions(subject: Subject) -> Iterator[tuple[Attention | OwnHeads, Assignment]]:
-    """(attention, the first of its modules with a part of the heads), in the model's order.
+@functools.lru_cache(maxsize=1)
+def divided_attentions(subject: Subject) -> tuple[tuple[Attention | OwnHeads, Assignment], ...]:
+    """(attention, the first of its modules with a part of the heads), in the model's order; kept.
 
     Projections whose outputs are gathered leave all heads on every rank, however their weights are sharded.
     """
@@ -49,9 +50,9 @@ def divided_attentions(subject: Subject) -> Iterator[tuple[Attention | OwnHeads,
         if around is not None and first[around] is None and divides:
             edges = (normal(assignment.use.input), normal(assignment.use.output))
             first[around] = assignment if FEATURES in edges else None
-    for attention in attentions:
-        if (assigned := first[attention.fqn]) is not None:
-            yield attention, assigned
+    return tuple(
+        (attention, assigned) for attention in attentions if (assigned := first[attention.fqn]) is not None
+    )
 
 
 def num_heads(subject: Subject) -> int:

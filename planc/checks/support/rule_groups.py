@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from planc.checks.support.rule import Subject
@@ -9,12 +10,16 @@ from planc.plan.bind import Assignment
 from planc.source import Span
 
 
-def by_rule(subject: Subject) -> Iterator[tuple[Span, Sequence[Assignment]]]:
-    """(span, assignments) of each rule, in the order of the modules. `auto` is a rule for each style."""
+@functools.lru_cache(maxsize=1)
+def by_rule(subject: Subject) -> tuple[tuple[Span, Sequence[Assignment]], ...]:
+    """(span, assignments) of each rule, in the order of the modules. `auto` is a rule for each style.
+
+    Kept, since many rules ask for it.
+    """
     found: dict[tuple[Span, str], list[Assignment]] = {}
     for assignment in subject.bound.styles.values():
         found.setdefault((assignment.span, assignment.style.name), []).append(assignment)
-    yield from ((span, assignments) for (span, _), assignments in found.items())
+    return tuple((span, assignments) for (span, _), assignments in found.items())
 
 
 def by_reason(

@@ -116,7 +116,7 @@ def sharded_sizes(subject: Subject) -> tuple[ShardedSize, ...]:
 
 
 def _heads(subject: Subject) -> Iterator[ShardedSize]:
-    attentions = tuple(divided_attentions(subject))
+    attentions = divided_attentions(subject)
     sites = _sites(subject, ((style.span, attention.fqn) for attention, style in attentions))
     for size in dict.fromkeys(one.num_heads for one, _ in attentions):
         yield ShardedSize(SizeKind.HEADS, size, f"{plural(size, 'attention head')}", sites)
