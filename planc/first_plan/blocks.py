@@ -13,6 +13,7 @@ _WEIGHTS = {
     Purpose.CONTINUE: ("From the model's safetensors; every rank reads its own slices.", "pretrained"),
     Purpose.CHATS: ("From the model's safetensors; every rank reads its own slices.", "pretrained"),
 }
+ISOLATE = "  # Conversations share sequences and do not see each other.\n  packing = isolate\n"
 _SAVES = 10
 """Checkpoints of a run, at least."""
 
@@ -31,12 +32,15 @@ def tokens_per_step_of(brief: Brief, inventory: Inventory) -> int:
     return tokens_on(brief.devices, wanted=wanted, sequence_length=length)
 
 
-def blocks(brief: Brief, inventory: Inventory, *, attention: str) -> Mapping[str, str]:
-    """The text of each block by its kind, in the order of a plan; `attention` is lines of `model`."""
+def blocks(brief: Brief, inventory: Inventory, *, attention: str, packing: str) -> Mapping[str, str]:
+    """The text of each block by its kind, in the order of a plan.
+
+    `attention` is lines of `model`, and `packing` of `data`.
+    """
     hardware = f"hardware {{\n  gpu = {brief.device.name}\n}}\n" if brief.device is not None else ""
     found = {
         "model": _model(brief, attention),
-        "data": _data(brief, inventory),
+        "data": _data(brief, inventory, packing),
         "optimizer": _optimizer(brief, inventory),
         "checkpoint": _checkpoint(brief, inventory),
         "hardware": hardware,
@@ -53,13 +57,10 @@ def _model(brief: Brief, attention: str) -> str:
     return f"model {{\n{settings}{attention}}}\n"
 
 
-def _data(brief: Brief, inventory: Inventory) -> str:
+def _data(brief: Brief, inventory: Inventory, packing: str) -> str:
     length = sequence_length_of(brief, inventory)
     why = "Llama 2's length." if length == SEQUENCE_LENGTH else "All positions that the model has."
     why = "As given to planc new." if brief.sequence_length else why
-    packing = ""
-    if brief.purpose is Purpose.CHATS:
-        packing = "  # Conversations share sequences and do not see each other.\n  packing = isolate\n"
     return (
         f"data {{\n  source = {brief.source}\n  tokenizer = {brief.tokenizer}\n"
         f"  # {why}\n  sequence_length = {length}\n  micro_batch = 1\n{packing}  shuffle_seed = 42\n}}\n"

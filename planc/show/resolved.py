@@ -12,6 +12,8 @@ from planc.graph.text import summarise
 from planc.inventory.schema import Kind
 from planc.plan.bind import BoundPlan, decided, is_solved
 from planc.plan.blocks import BLOCKS, Shape
+from planc.plan.facts import SIZES
+from planc.plan.scalars import BYTES
 from planc.plan.spec import PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
 from planc.plan.types import Variant, keys, render_call, type_of
@@ -153,8 +155,17 @@ def _parts(action: StyleAction) -> int | None:
 def _expect(bound: BoundPlan) -> Iterator[str]:
     yield "expect {"
     for expectation in bound.plan.expectations:
-        yield f"  {expectation.subject} {expectation.operator} {_number(expectation.value)}"
+        is_size = expectation.subject in SIZES
+        value = _size(expectation.value) if is_size else _number(expectation.value)
+        yield f"  {expectation.subject} {expectation.operator} {value}"
     yield "}"
+
+
+def _size(num_bytes: float) -> str:
+    """Exactly the same bytes, in the unit that leaves the smallest whole number."""
+    whole = ((int(num_bytes // size), unit) for unit, size in BYTES.items() if num_bytes % size == 0)
+    number, unit = min(whole, default=(num_bytes, "B"))
+    return f"{_number(number)} {unit}"
 
 
 def _number(value: int | float) -> str:

@@ -56,6 +56,10 @@ class Scored:
     choice: Choice
     score: Score
 
+    @property
+    def seconds(self) -> float:
+        return self.score.seconds
+
 
 @record
 class _Depth:

@@ -6,10 +6,11 @@ choice, which no run of it can beat. Micro batches grow until one does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 from planc.api import Checked, check_source
 from planc.devices.hardware import FITS, Device
@@ -27,12 +28,16 @@ from planc.tune.base import ROTATIONS, Base, plan_text, rules_of
 from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
 from planc.tune.pipelines import Pipelines, layer_work
 from planc.tune.score import STATE_BYTES, Score, Scored, Scorer
+from planc.vocab import MeshDim
 
 _WIDENED = 16
 """The choices around which the search looks at everything else."""
 _SPARE = 2
 """Proposals that are checked beyond those that are wanted, since scores are near the exact ones."""
 _MOST_CHECKED = 40
+_MOST_DIMS = len(MeshDim)
+MARGIN = 0.02 + 1 - FITS
+"""The share of a device's memory that plans leave free: what `check` asks, and what rehearsals may add."""
 UNTIMED = "the time of this model's steps is not modeled"
 """Of models with code of their own where planc counts no work."""
 _OF_A_SIZE = ("expect", "hardware")
@@ -57,6 +62,9 @@ class Proposal:
         return self.times.expected.step_seconds
 
 
+AnyPlan = TypeVar("AnyPlan", Scored, Proposal)
+
+
 @dataclass(slots=True)
 class Search:
     """A search for one plan's model on a number of devices."""
@@ -69,8 +77,10 @@ class Search:
     node: int
     num_devices: int
     num_wanted: int = 10
-    margin: float = 1 - FITS
+    margin: float = MARGIN
     """The share of the device's memory that plans leave free: the allocator does not hold all of the rest."""
+    tie: float = 0.0
+    """Plans that are slower by up to this share tie with the fastest: the mesh with the fewest dims wins."""
     notes: dict[Mesh, str] = field(default_factory=dict)
     """Why a mesh is not among the best."""
     refused_rules: dict[str, str] = field(default_factory=dict)
@@ -89,8 +99,8 @@ class Search:
         return (1 - self.margin) * self.device.memory_bytes
 
     def proposals(self) -> tuple[Proposal, ...]:
-        """The best plans, each sound, the fastest first."""
-        best = self.scored()
+        """The best plans, each sound, the fastest first, or the simplest of those that tie."""
+        best = self._ranked(self.scored())
         found: list[Proposal] = []
         seen: set[str] = set()
         for one in best:
@@ -100,8 +110,7 @@ class Search:
             if text not in seen:
                 seen.add(text)
                 found.extend(self._checked(one.choice, text))
-        found.sort(key=lambda one: one.seconds)
-        kept = tuple(found[: self.num_wanted])
+        kept = self._ranked(found)[: self.num_wanted]
         for one in best:
             if one.choice.mesh not in {proposal.choice.mesh for proposal in kept}:
                 slower = f"slower: {format_seconds(one.score.seconds)} a step at best, with {one.choice.text}"
@@ -120,7 +129,17 @@ class Search:
         scored.extend(self._around(scored))
         scored.extend(self._pipelined(scored))
         scored.extend(self._compiled(scored))
-        return tuple(sorted(scored, key=lambda one: (one.score.seconds, one.score.peak_bytes)))
+        return tuple(sorted(scored, key=lambda one: (one.seconds, one.score.peak_bytes)))
+
+    def _ranked(self, found: Sequence[AnyPlan]) -> tuple[AnyPlan, ...]:
+        """The fastest first; of those that tie with it, the one whose mesh has the fewest dims."""
+        fastest = min((one.seconds for one in found), default=0.0)
+
+        def place(one: AnyPlan) -> tuple[float, float]:
+            is_tied = one.seconds <= (1 + self.tie) * fastest
+            return len(one.choice.mesh.sizes) if is_tied and self.tie else _MOST_DIMS, one.seconds
+
+        return tuple(sorted(found, key=place))
 
     def text(self, choice: Choice) -> str:
         """A choice's whole plan."""
@@ -169,7 +188,8 @@ class Search:
     def _tenth(self, found: list[Scored]) -> float:
         """The time that a choice must not be bound to exceed."""
         times = sorted(one.score.seconds for one in found)
-        return times[self.num_wanted - 1] if len(times) >= self.num_wanted else float("inf")
+        enough = len(times) >= self.num_wanted
+        return (1 + self.tie) * times[self.num_wanted - 1] if enough else float("inf")
 
     def _fitting(self, mesh: Mesh, space: Space, rotate: str, worst: float) -> Iterator[Scored]:
         """The choices on a mesh that fit, from the one that recomputes least."""

@@ -33,7 +33,7 @@ from planc.vocab import DType
 _CORPUS_BYTES = 100_000
 _MAX_DOCUMENT, _LENGTH_STEP = 90, 37
 """Characters of a document; lengths cover all up to the maximum, since the two have no common divisor."""
-_MAX_LAYERS = 12
+_MAX_LAYERS = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from planc.first_plan.write import Written, first_plan
 from planc.fmt.format import format_source
 from planc.inventory.known import KnownModels
 from planc.source import SourceFile
+from planc.tune.base import base_of
+from planc.tune.score import Scorer
+from planc.tune.search import Search
 from planc.user_dirs import cache_dir
 from tests.plans import PLANS
 from tests.slow import slow_except
@@ -26,7 +29,9 @@ REFUSED = {"tiny-apertus": "P720", "tiny-llama-small-vocabulary": "P705"}
 QUICK = ("tiny-llama", "llama-3.1-8b", "tiny-gpt-oss", "tiny-hrm", "tiny-mqa")
 
 
-def plan_for(folder: Path, purpose: Purpose, *, gpus: int = 0, gpu: str = "h100") -> Written:
+def plan_for(
+    folder: Path, purpose: Purpose, *, gpus: int = 0, gpu: str = "h100", sequence_length: int | None = None
+) -> Written:
     models = KnownModels(folder.parent, cache_dir())
     inventory = models.get(folder.name)
     size = inventory.num_parameters
@@ -43,6 +48,7 @@ def plan_for(folder: Path, purpose: Purpose, *, gpus: int = 0, gpu: str = "h100"
         "python_stdlib()",
         tokenizer,
         0,
+        sequence_length=sequence_length,
     )
     return first_plan(brief, inventory, models)
 
@@ -69,6 +75,36 @@ def test_every_purpose_has_a_plan_on_devices_and_on_cpus(purpose: Purpose) -> No
 def test_a_model_that_only_its_own_attention_computes_says_so_in_its_plan() -> None:
     text = plan_for(CATALOGUE / "tiny-gpt-oss", Purpose.PRETRAIN).text
     assert "fused attention is refused (P708)" in text and "attention = eager" in text
+
+
+def test_a_first_plan_can_be_searched_from() -> None:
+    """`expect` holds sizes in bytes, which a search writes into every plan that it tries."""
+    folder = PLANS / "models" / "tiny-llama"
+    written = plan_for(folder, Purpose.PRETRAIN, gpus=8)
+    assert written.checked.bound is not None
+    base = base_of(written.checked.bound, tokens=None)
+    inventory = written.checked.bound.inventory
+    device = DEVICES["h100"]
+    models = KnownModels(folder.parent, cache_dir())
+    search = Search(base, models, folder.parent, Scorer(base, inventory, device, 8), device, 8, 8)
+    assert search.proposals()
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-mamba", "tiny-gemma2", "tiny-llama4"])
+def test_conversations_do_not_share_sequences_where_attention_cannot_keep_them_apart(name: str) -> None:
+    """GPT-2 has dropout, so its own code computes attention, which knows no documents."""
+    written = plan_for(PLANS / "models" / name, Purpose.CHATS, gpus=8)
+    assert written.ok, written.checked.diagnostics
+    assert "# The model's attention can't keep conversations apart (P" in written.text
+    assert "packing = none" in written.text
+    assert "packing = isolate" in plan_for(PLANS / "models" / "tiny-llama", Purpose.CHATS, gpus=8).text
+
+
+def test_what_is_wrong_on_every_mesh_is_told_as_a_finding() -> None:
+    """A sequence longer than the model's positions is no fault of a mesh."""
+    written = plan_for(PLANS / "models" / "tiny-llama", Purpose.PRETRAIN, gpus=8, sequence_length=100_000)
+    assert not written.ok
+    assert "P704" in [one.code.code for one in written.checked.diagnostics]
 
 
 @pytest.mark.slow

@@ -28,6 +28,11 @@ def _same_meaning(one: Checked, other: Checked) -> bool:
     return plan_hash(one.graph) == plan_hash(other.graph)
 
 
+def _expected(found: Checked) -> list[tuple[str, str, float]]:
+    assert found.plan is not None
+    return [(one.subject, one.operator, one.value) for one in found.plan.expectations]
+
+
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
 def test_canonical_plan_means_the_same(path: Path) -> None:
@@ -63,6 +68,16 @@ VARIANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     ),
     "an export": (TINY, (("train {", 'checkpoint {\n  export "hf" { dtype = float16 }\n}\n\ntrain {'),)),
     "an export with defaults": (TINY, (("train {", 'checkpoint {\n  export "hf" { }\n}\n\ntrain {'),)),
+    "sizes that are expected": (
+        TINY,
+        (
+            (
+                "train {",
+                "expect {\n  peak_memory < 64 GB\n  tp_bytes_per_step <= 1.5 GiB\n"
+                "  cp_bytes_per_step < 12345 B\n  world_size == 4\n}\n\ntrain {",
+            ),
+        ),
+    ),
     "one device": (TINY, (("= 2\n", "= 1\n"),)),
 }
 
@@ -72,7 +87,9 @@ def test_every_construct_means_the_same(
     tmp_path: Path, text: str, edits: tuple[tuple[str, str], ...]
 ) -> None:
     found = checked(write_plan(tmp_path, text=text, edits=edits))
-    assert _same_meaning(found, _resolved(found, tmp_path)[1])
+    again = _resolved(found, tmp_path)[1]
+    assert _same_meaning(found, again)
+    assert _expected(found) == _expected(again)
 
 
 def test_settings_are_written_in(tmp_path: Path) -> None:

@@ -50,6 +50,17 @@ def test_what_is_proposed_passes_the_check_and_fits_and_is_in_order() -> None:
         assert one.found.memory.peak.num_bytes <= FITS * H100.memory_bytes
 
 
+def test_of_plans_that_tie_the_mesh_with_the_fewest_dims_is_first() -> None:
+    search = search_of(TINY, gpus=8)
+    fastest = search.proposals()[0]
+    assert len(fastest.choice.mesh.sizes) > 1
+    search = search_of(TINY, gpus=8)
+    search.tie = 0.5
+    first = search.proposals()[0]
+    assert len(first.choice.mesh.sizes) == 1
+    assert first.seconds <= 1.5 * fastest.seconds
+
+
 def test_a_written_plan_is_sound_and_means_what_was_proposed() -> None:
     search = search_of(TINY, gpus=4)
     one = search.proposals()[1]

@@ -85,6 +85,15 @@ def test_a_search_without_a_plan_that_fits_exits_with_1(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = folder / "x.plan"
-    plan.write_text(f"{plan.read_text(encoding='utf-8')}\nexpect {{\n  world_size == 64\n}}\n")
+    plan.write_text(f"{plan.read_text(encoding='utf-8')}\nexpect {{\n  dp_size == 64\n}}\n")
     assert main(["tune", str(plan), *ON_FOUR]) == 1
     assert "none fits and passes the check" in capsys.readouterr().out
+
+
+def test_a_number_of_devices_that_the_plan_does_not_expect_is_told_at_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = folder / "x.plan"
+    plan.write_text(f"{plan.read_text(encoding='utf-8')}\nexpect {{\n  world_size == 64\n}}\n")
+    assert main(["tune", str(plan), *ON_FOUR]) == 2
+    assert "the plan expects `world_size == 64`, not 4 devices" in capsys.readouterr().err

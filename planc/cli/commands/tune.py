@@ -13,18 +13,18 @@ from planc.cli.support import plans
 from planc.cli.support.arguments import add_gpu_argument, add_output_format_argument, add_set_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.views import write_view
-from planc.devices.hardware import FITS
 from planc.diagnostics import has_errors
 from planc.fmt.format import format_source
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
 from planc.plan.bind import BoundPlan
+from planc.plan.expectations import holds
 from planc.source import SourceFile
 from planc.tune.base import Base, base_of
 from planc.tune.model_plan import model_plan
 from planc.tune.score import Scorer
-from planc.tune.search import Proposal, Search
+from planc.tune.search import MARGIN, Proposal, Search
 from planc.tune.table import reasons_text, result_data, result_text, written_plan
 from planc.user_dirs import cache_dir
 
@@ -71,7 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--margin",
         type=_percent,
-        default=100 - round(100 * FITS),
+        default=round(100 * MARGIN),
         metavar="PERCENT",
         help="of the device's memory, left free (default: %(default)s)",
     )
@@ -175,6 +175,10 @@ def _search(bound: BoundPlan, arguments: Namespace, folder: Path) -> Search:
         raise UsageError(f"planc does not know the peaks of {device.name}: name a device such as h100")
     if arguments.gpus > node and arguments.gpus % node:
         raise UsageError(f"{arguments.gpus} devices are not whole nodes of {node}: pass --nodes")
+    for one in plan.expectations:
+        if one.subject == "world_size" and not holds(one, arguments.gpus):
+            expected = f"`world_size {one.operator} {one.value}`"
+            raise UsageError(f"the plan expects {expected}, not {arguments.gpus} devices: change that line")
     base = _base(bound, arguments)
     models = KnownModels(folder, cache_dir(), found={plan.model.hf: bound.inventory})
     scorer = Scorer(base, bound.inventory, device, min(node, arguments.gpus))
