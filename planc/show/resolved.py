@@ -12,7 +12,9 @@ from planc.graph.text import summarise
 from planc.inventory.schema import Kind
 from planc.plan.bind import BoundPlan, decided, is_solved
 from planc.plan.blocks import BLOCKS, Shape
-from planc.plan.spec import PatternRule
+from planc.plan.facts import SIZES
+from planc.plan.scalars import BYTES, Quantity
+from planc.plan.spec import Expectation, PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
 from planc.plan.types import Variant, keys, render_call, type_of
 from planc.source import SourceFile
@@ -153,8 +155,16 @@ def _parts(action: StyleAction) -> int | None:
 def _expect(bound: BoundPlan) -> Iterator[str]:
     yield "expect {"
     for expectation in bound.plan.expectations:
-        yield f"  {expectation.subject} {expectation.operator} {_number(expectation.value)}"
+        yield f"  {expectation.subject} {expectation.operator} {_expected(expectation)}"
     yield "}"
+
+
+def _expected(one: Expectation) -> str:
+    """The value, with the unit that a size must have."""
+    if one.subject not in SIZES:
+        return _number(one.value)
+    is_whole = one.value == int(one.value)
+    return Quantity(BYTES).render(int(one.value)) if is_whole else f"{one.value!r} B"
 
 
 def _number(value: int | float) -> str:
