@@ -56,9 +56,9 @@ class DeviceType:
                 scope.report(codes.WRONG_ARGUMENTS, name.span, f"`{_OWN}` needs `memory`", help=help)
             case ast.Ref(name):
                 meant = meant_device(name.text)
-                help = f"did you mean `{meant}`?" if meant else None
+                near = f"did you mean `{meant}`?" if meant else None
                 text = f"no device `{name.text}`"
-                scope.unknown(codes.UNKNOWN_NAME, name, (*DEVICES, _OWN), text=text, help=help)
+                scope.unknown(codes.UNKNOWN_NAME, name, (*DEVICES, _OWN), text=text, help=near)
             case ast.Call(name, _, _):
                 scope.unknown(codes.UNKNOWN_ACTION, name, (_OWN,), text=f"`{name.text}` is not a device")
             case _:
