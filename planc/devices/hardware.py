@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from planc.record import record
@@ -55,6 +56,21 @@ _TABLE = (
 
 DEVICES: Mapping[str, Device] = {device.name: device for device in _TABLE}
 """By the name that a plan gives them. `a100` has 80 GB."""
+
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+def in_lower_case(name: str) -> str:
+    """The name of a known device, written in any case, as a plan writes it; another name unchanged."""
+    return name.lower() if name.lower() in DEVICES else name
+
+
+def meant_device(name: str) -> str | None:
+    """The known device of a longer name, such as `a100` for `a100_80gb` or `NVIDIA H100 80GB HBM3`."""
+    words = _WORD.findall(name.lower())
+    with_size = (f"{one}_{size}" for one in words for size in words)
+    return next((one for one in (*with_size, *words) if one in DEVICES), None)
+
 
 FITS, RISKY = 0.90, 1.0
 """Shares of a device's memory. Up to the first a peak fits: the rest is for the context (1 to 2 GB), for

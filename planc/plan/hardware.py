@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planc.devices.hardware import DEVICES, Device
+from planc.devices.hardware import DEVICES, Device, meant_device
 from planc.plan import codes
 from planc.plan.scalars import BYTES, Float, Int, Quantity, listed, wrong_type
 from planc.plan.scope import Scope
@@ -51,8 +51,14 @@ class DeviceType:
             case ast.Call(name, _, _) if name.text == _OWN:
                 own: OwnDevice | None = Variant({_OWN: OwnDevice}).convert(value, scope)
                 return _device(own) if own else None
+            case ast.Ref(name) if name.text == _OWN:
+                help = f"write `{_OWN}(memory = 80 GiB)`; `planc explain hardware` lists what else it takes"
+                scope.report(codes.WRONG_ARGUMENTS, name.span, f"`{_OWN}` needs `memory`", help=help)
             case ast.Ref(name):
-                scope.unknown(codes.UNKNOWN_NAME, name, (*DEVICES, _OWN), text=f"no device `{name.text}`")
+                meant = meant_device(name.text)
+                near = f"did you mean `{meant}`?" if meant else None
+                text = f"no device `{name.text}`"
+                scope.unknown(codes.UNKNOWN_NAME, name, (*DEVICES, _OWN), text=text, help=near)
             case ast.Call(name, _, _):
                 scope.unknown(codes.UNKNOWN_ACTION, name, (_OWN,), text=f"`{name.text}` is not a device")
             case _:

@@ -27,12 +27,6 @@ def topics() -> dict[str, tuple[str, ...]]:
     return {"blocks": (*BLOCKS, "expect"), "ops": tuple(op_names()), "styles": tuple(BY_NAME)}
 
 
-def blocks_with(key: str) -> tuple[str, ...]:
-    """The blocks with a key, a fact or an action of this name."""
-    found = [kind for kind, shape in BLOCKS.items() if key in (*shape.names, *(shape.actions or ()))]
-    return (*found, *(["expect"] if key in DERIVED or key in ESTIMATED else []))
-
-
 def blocks_that_mention(word: str) -> tuple[str, ...]:
     """The blocks whose pages contain a word, as the name of a value or in its description."""
     whole = re.compile(rf"\b{re.escape(word)}\b")

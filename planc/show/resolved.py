@@ -13,8 +13,8 @@ from planc.inventory.schema import Kind
 from planc.plan.bind import BoundPlan, decided, is_solved
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import SIZES
-from planc.plan.scalars import BYTES
-from planc.plan.spec import PatternRule
+from planc.plan.scalars import BYTES, Quantity
+from planc.plan.spec import Expectation, PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
 from planc.plan.types import Variant, keys, render_call, type_of
 from planc.source import SourceFile
@@ -155,17 +155,16 @@ def _parts(action: StyleAction) -> int | None:
 def _expect(bound: BoundPlan) -> Iterator[str]:
     yield "expect {"
     for expectation in bound.plan.expectations:
-        is_size = expectation.subject in SIZES
-        value = _size(expectation.value) if is_size else _number(expectation.value)
-        yield f"  {expectation.subject} {expectation.operator} {value}"
+        yield f"  {expectation.subject} {expectation.operator} {_expected(expectation)}"
     yield "}"
 
 
-def _size(num_bytes: float) -> str:
-    """Exactly the same bytes, in the unit that leaves the smallest whole number."""
-    whole = ((int(num_bytes // size), unit) for unit, size in BYTES.items() if num_bytes % size == 0)
-    number, unit = min(whole, default=(num_bytes, "B"))
-    return f"{_number(number)} {unit}"
+def _expected(one: Expectation) -> str:
+    """The value, with the unit that a size must have."""
+    if one.subject not in SIZES:
+        return _number(one.value)
+    is_whole = one.value == int(one.value)
+    return Quantity(BYTES).render(int(one.value)) if is_whole else f"{one.value!r} B"
 
 
 def _number(value: int | float) -> str:

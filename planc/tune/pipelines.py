@@ -78,6 +78,9 @@ def layer_work(inventory: Inventory, *, sequence_length: int, gradient_bytes: in
     return LayerWork(tuple(costs), after, inventory.num_parameters, gradient_bytes)
 
 
+NONE_FITS = "with these tokens per step, no choice is estimated to fit"
+
+
 @dataclass(slots=True)
 class Pipelines:
     """The pipelines of a search."""
@@ -133,8 +136,7 @@ class Pipelines:
         """Why not the sizes of which no plan fits: one that needs too much, or else the bound."""
         bounds = {size: self._bound_text(one, worst) for size, one in self._bounds.items()}
         for size in self._sizes():
-            none = "no choice is estimated to fit and to meet `expect`"
-            self.notes.setdefault(size, self._needs.get(size, bounds.get(size, none)))
+            self.notes.setdefault(size, self._needs.get(size, bounds.get(size, NONE_FITS)))
 
     def _likely(self, times: list[float], num_wanted: int) -> list[_Candidate]:
         """Candidates by what the mesh without the pipeline takes; those that fit no device are left out."""

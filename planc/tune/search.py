@@ -26,7 +26,7 @@ from planc.source import SourceFile
 from planc.tables import format_bytes, format_seconds
 from planc.tune.base import ROTATIONS, Base, plan_text, rules_of
 from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
-from planc.tune.pipelines import Pipelines, layer_work
+from planc.tune.pipelines import NONE_FITS, Pipelines, layer_work
 from planc.tune.score import STATE_BYTES, Score, Scored, Scorer
 from planc.vocab import MeshDim
 
@@ -362,5 +362,7 @@ def _sizes(num_devices: int, node: int) -> Iterator[int]:
 def reasons(search: Search) -> Mapping[str, str]:
     """Why not another: by mesh, or by what the checks refuse."""
     refused = {name: error for name, error in search.refused_rules.items() if error}
-    pipelines = {f"pp {size}": note for size, note in sorted(search.pipeline_notes.items())}
+    none = f"{NONE_FITS} and to meet `expect`" if search.base.expectations else NONE_FITS
+    notes = {size: none if note == NONE_FITS else note for size, note in search.pipeline_notes.items()}
+    pipelines = {f"pp {size}": note for size, note in sorted(notes.items())}
     return {**refused, **{f"{mesh.text}": note for mesh, note in search.notes.items()}, **pipelines}

@@ -24,6 +24,55 @@ def test_a_key_a_value_or_a_command_is_explained(
     assert capsys.readouterr().out.splitlines()[0] == first_line
 
 
+@pytest.mark.parametrize(
+    ("topic", "lines"),
+    [
+        ("packing", ["data", "  packing  attend, isolate or none"]),
+        ("isolate", ["data", "  packing  attend, isolate or none"]),
+        ("micro_batch", ["data", "  micro_batch  an integer"]),
+        ("eval", ["data", '  eval "name" { ... }  The loss on held-out text']),
+        ("data.sequences", ["data", '  eval "name" { ... }', "      sequences  an integer"]),
+        ("cosine", ["optimizer", "  schedule  cosine, linear", "  cosine  Linear warm-up", "      warmup "]),
+        ("peak_memory", ["expect", "  peak_memory  bytes"]),
+    ],
+)
+def test_the_lines_of_the_word_come_first_then_where_the_rest_is(
+    topic: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", topic]) == 0
+    block, *starts = lines
+    printed = capsys.readouterr().out.splitlines()
+    for found, expected in zip(printed, (f"{block} {{ ... }}", "", *starts), strict=False):
+        assert found.startswith(expected)
+    assert printed[-1] == f"`planc explain {block}` shows the whole block"
+    assert len(printed) < 12
+
+
+@pytest.mark.parametrize(
+    ("topic", "blocks"), [("tokens_per_step", ("train", "expect")), ("eager", ("model", "compile"))]
+)
+def test_a_word_of_several_blocks_is_explained_as_that_of_each(
+    topic: str, blocks: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", topic]) == 0
+    out = capsys.readouterr().out
+    assert all(f"{block} {{ ... }}\n\n  " in out for block in blocks)
+    assert topic in out
+
+
+@pytest.mark.parametrize(
+    ("purpose", "part"),
+    [("pretrain", "new weights"), ("continue", "continued pretraining"), ("chats", "conversations")],
+)
+def test_the_purposes_of_new_are_explained(
+    purpose: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", purpose]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{purpose}: a purpose of `planc new`\n") and part in out
+    assert f"--for {purpose} " in out
+
+
 @pytest.mark.parametrize("topic", ["mesh.steps", "nothing.of.this", "mesh."])
 def test_a_key_of_another_block_is_not(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", topic]) == 2

@@ -10,6 +10,7 @@ import pytest
 
 from planc.cli.main import main
 from planc.cli.support.shipped import TASKS, examples, shipped_models
+from tests.cli.terminal import at_terminal, plain
 from tests.first_plan.at_prompts import answered
 from tests.plans import PLANS
 from tests.slow import slow_except
@@ -62,7 +63,25 @@ def test_a_file_that_exists_is_kept_unless_forced(folder: Path, capsys: pytest.C
         ((), "name a MODEL"),
         (("mine",), "pass --gpus, --gpu, --for, --data, or --yes"),
         (("mine", "--gpus", "4", "--for", "chats"), "pass --gpu, --data, or --yes"),
-        (("mine", "--gpu", "h1000"), "does not know the device `h1000`: did you mean `h100`?"),
+        (("mine", "--gpu", "h1000"), "`h1000` is not a device that planc knows; did you mean `h100`?"),
+        (
+            ("mine", "--gpu", "a100_80gb"),
+            "`a100_80gb` is not a device that planc knows; did you mean `a100`?",
+        ),
+        (("mine", "--gpu", "A100-SXM4-40GB"), "did you mean `a100_40gb`?"),
+        (("mine", "--gpu", "abacus"), "write a100_40gb, a100, "),
+        (("mien", *GIVEN), "no model `mien`; did you mean `mine`?"),
+        (("models/mien", *GIVEN), "no directory `models/mien`; did you mean `models/mine`?"),
+        (("mine/config.json", *GIVEN), "mine/config.json is a file: name its directory, `mine`"),
+        (
+            ("mine", *GIVEN, "--sequence-length", "256", "--tokens-per-step", "100"),
+            "--tokens-per-step 100 is less than one sequence of 256 tokens: "
+            "pass --tokens-per-step 1024 for one sequence on each of 4 devices",
+        ),
+        (
+            ("mine", *GIVEN, "--sequence-length", "256", "--tokens-per-step", "300"),
+            "--tokens-per-step 300 is not a multiple of one sequence of 256 tokens",
+        ),
         (("nowhere", *GIVEN), "no model `nowhere`"),
         (("empty", *GIVEN), "empty has no config.json"),
         (("org/name", *GIVEN), "write hf://org/name@COMMIT"),
@@ -81,11 +100,76 @@ def test_wrong_usage_is_an_error_that_names_the_way_out(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     (folder / "empty").mkdir()
+    copytree(folder / "mine", folder / "models" / "mine")
     (folder / "chat.jsonl").write_text('{"messages": []}\n', encoding="utf-8")
     (folder / "odd.jsonl").write_text('{"id": 1}\n', encoding="utf-8")
     assert main(["new", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not [*folder.glob("*.plan")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--gpu", "h1000"), "did you mean `h100`?"),
+        (("--gpus", "12"), "12 devices are not whole nodes of 8"),
+        (("--nodes", "3"), "4 devices are not 3 whole nodes"),
+        (("--data", "data.csv"), "`data.csv` ends in none of .jsonl"),
+    ],
+)
+def test_a_wrong_flag_is_named_before_a_file_that_exists(
+    folder: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
+) -> None:
+    (folder / "mine.plan").write_text("mine", encoding="utf-8")
+    assert main(["new", "mine", *GIVEN, *flags]) == 2
+    err = capsys.readouterr().err
+    assert message in err and "exists" not in err
+
+
+def test_missing_flags_are_named_before_the_model_is_read(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine" / "inventory.json").unlink()
+    (folder / "mine" / "config.json").write_text("{", encoding="utf-8")
+    assert main(["new", "mine", "--gpus", "4"]) == 2
+    assert "pass --gpu, --for, --data, or --yes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "purpose"),
+    [
+        (("finetune", "sft", "fine-tune", "chat", "instruct", "instruction-tuning", "Chats"), "chats"),
+        (("pretraining", "pre-train", "scratch", "pretrian"), "pretrain"),
+        (("cpt", "continued-pretraining", "contniue"), "continue"),
+    ],
+)
+def test_a_word_of_the_field_for_a_purpose_is_answered_with_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], purpose: str
+) -> None:
+    for word in words:
+        assert main(["new", "mine", *GIVEN, "--for", word]) == 2
+        assert f"did you mean `{purpose}` (" in capsys.readouterr().err
+
+
+def test_the_name_of_a_device_is_taken_in_any_case(folder: Path) -> None:
+    assert main(["new", "mine", *GIVEN, "--gpu", "H100"]) == 0
+    assert "gpu = h100\n" in (folder / "mine.plan").read_text(encoding="utf-8")
+
+
+def test_too_few_tokens_for_the_devices_name_their_flag(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Llama 8B does not fit one device, and one sequence can't be on several without tp."""
+    given = ("--gpus", "2", "--gpu", "a100_40gb", "--for", "pretrain", "--data", "x.txt")
+    assert main(["new", "llama-3.1-8b", *given, "--tokens-per-step", "4096"]) == 1
+    err = capsys.readouterr().err
+    assert "--tokens-per-step 4096 has fewer sequences of 4096 tokens than devices" in err
+    assert "expect" not in err
+
+
+def test_a_terminal_shows_what_the_search_waits_for(folder: Path) -> None:
+    shown = plain(at_terminal(("new", "mine", *GIVEN), columns=120, cwd=folder))
+    assert "searching plans of mine for 4 x h100" in shown and "wrote mine.plan" in shown
 
 
 def test_a_count_of_zero_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +188,11 @@ def test_settings_that_the_check_refuses_are_shown_with_its_findings(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["new", "mine", *GIVEN, "--sequence-length", "4096"]) == 1
-    assert "error[P704]" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "error[P704]" in err and "  --sequence-length: 4096 tokens exceed" in err
+    assert "help: set --sequence-length to at most " in err
+    # No plan was written, so there is no place in it.
+    assert "mine.plan" not in err
     assert not (folder / "mine.plan").exists()
 
 

@@ -234,6 +234,22 @@ def test_unusable_configuration_is_refused(
         probe(write_config(**{**defaults, **keys}))
 
 
+@pytest.mark.parametrize(
+    ("model_type", "help"),
+    [
+        ("qwenn3", 'did you mean "model_type": "qwen3"?'),
+        ("made-up", 'set "model_type" to a causal language model of transformers'),
+        (None, 'set "model_type" to a causal language model of transformers'),
+    ],
+)
+def test_an_unknown_model_type_is_answered_with_the_nearest(
+    write_config: ConfigWriter, model_type: object, help: str
+) -> None:
+    with pytest.raises(InventoryError) as raised:
+        probe(write_config(architecture="Qwen3ForCausalLM", model_type=model_type))
+    assert raised.value.help.startswith(help)
+
+
 ROPE_TYPES = "default, dynamic, linear, llama3, longrope, proportional, yarn"
 
 

@@ -47,6 +47,10 @@ VARIANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "full": (FULL, ()),
     "auto": (TINY, ()),
     "auto with a rule that agrees": (TINY, (("  auto\n", '  auto\n  "lm_head" -> colwise_gather_output\n'),)),
+    "expected sizes": (
+        TINY,
+        (("mesh {", "expect {\n  peak_memory < 73 GiB\n  fsdp_bytes_per_step < 1.5e9 KB\n}\nmesh {"),),
+    ),
     "override": (
         TINY,
         (("  auto\n", '  auto\n  override "lm_head" -> colwise(output = Replicate())\n'),),

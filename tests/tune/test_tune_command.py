@@ -10,6 +10,7 @@ import pytest
 
 from planc.cli.main import main
 from planc.devices.hardware import DEVICES
+from tests.cli.terminal import at_terminal, plain
 from tests.plans import PLANS
 
 ON_FOUR = ("--gpus", "4", "--gpu", "h100")
@@ -64,14 +65,21 @@ def test_the_picked_plan_is_written_and_passes_the_check(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpus", "4"), "name the device with --gpu"),
+        (("--gpus", "4"), "x.plan has no `hardware` block: pass --gpu, such as --gpu h100"),
         ((*ON_FOUR, "--nodes", "3"), "4 devices are not whole nodes of 3"),
         (("--gpus", "12", "--gpu", "h100"), "12 devices are not whole nodes of 8: pass --nodes"),
         ((*ON_FOUR, "--margin", "100"), "`100` is not a percentage below 100"),
         ((*ON_FOUR, "--sequence-length", "8"), "--sequence-length is for a model"),
         ((*ON_FOUR, "--tokens-per-step", "1001"), "1_001 tokens per step are not whole sequences"),
         ((*ON_FOUR, "-o", "elsewhere/y.plan"), "its paths are relative to that directory"),
-        (("--gpus", "4", "--gpu", "device(memory = 80 GiB)"), "does not know the peaks of"),
+        (
+            ("--gpus", "4", "--gpu", "device(memory = 80 GiB)"),
+            "`hardware` lacks `peak_flops`, `memory_bandwidth`",
+        ),
+        (
+            ("--gpus", "4", "--gpu", "A100-80GB"),
+            "`A100-80GB` is not a device that planc knows; did you mean `a100`?",
+        ),
     ],
 )
 def test_wrong_usage_is_named(
@@ -79,6 +87,44 @@ def test_wrong_usage_is_named(
 ) -> None:
     assert main(["tune", str(folder / "x.plan"), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_model_alone_needs_a_device(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(folder / "models" / "tiny-llama")
+    assert main(["tune", model, "--gpus", "4", "--tokens-per-step", "65536"]) == 2
+    assert "pass --gpu, such as --gpu h100: a model alone names no device" in capsys.readouterr().err
+
+
+def test_the_name_of_a_device_is_taken_in_any_case(folder: Path) -> None:
+    assert main(["tune", str(folder / "x.plan"), "--gpus", "4", "--gpu", "H100"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "help"),
+    [
+        ("a100_80gb", "did you mean `a100`?"),
+        ("h100_sxm", "did you mean `h100`?"),
+        ("device", "write `device(memory = 80 GiB)`"),
+    ],
+)
+def test_another_name_of_a_device_is_answered_with_its_own(
+    name: str, help: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", str(folder / "x.plan"), "--gpus", "4", "--gpu", name]) == 1
+    assert help in capsys.readouterr().err
+
+
+def test_a_plan_that_new_wrote_can_be_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its `expect` has a size, which must keep its unit."""
+    text = (folder / "x.plan").read_text(encoding="utf-8")
+    (folder / "x.plan").write_text(f"{text}\nexpect {{\n  peak_memory < 60 GiB\n}}\n", encoding="utf-8")
+    assert main(["tune", str(folder / "x.plan"), *ON_FOUR]) == 0
+    assert "internal error" not in capsys.readouterr().err
+
+
+def test_a_terminal_shows_what_a_search_waits_for(folder: Path) -> None:
+    shown = plain(at_terminal(("tune", str(folder / "x.plan"), *ON_FOUR), columns=120))
+    assert "searching plans for 4 x h100" in shown and "dp_shard 4" in shown
 
 
 def test_a_search_without_a_plan_that_fits_exits_with_1(

@@ -9,20 +9,22 @@ from typing import TextIO
 
 from planc.cli.main import COMMANDS
 from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.purposes import purpose_page
 from planc.cli.support.terminal import terminal_width, wants_color
 from planc.cli.support.views import write_view
 from planc.diagnostics import pages
 from planc.diagnostics.suggest import nearest
+from planc.first_plan.practice import Purpose
 from planc.plan.foreign_help import foreign_page
 from planc.plan.foreign_words import foreign_words
 from planc.plan.scalars import listed
-from planc.show import reference
+from planc.show import reference, reference_parts
 
 DESCRIPTION = """\
 Explain an error code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), a key or value of
-a block (logging.tracker, wandb), an op of the graph (fsdp.shard), a style (colwise), or a word of the field
-or of another tool (lora, ZeRO-3, "ring attention"). Without a topic, list all topics except keys, values and
-such words."""
+a block (logging.tracker, wandb), an op of the graph (fsdp.shard), a style (colwise), a purpose of planc new
+(chats), or a word of the field or of another tool (lora, ZeRO-3, "ring attention"). Without a topic, list all
+topics except keys, values and such words."""
 
 _NOT_OF_WORDS = re.compile(r"[\s./-]+")
 """What separates the words of a term: `ring attention`, `torch.compile`, `ZeRO-2`."""
@@ -87,7 +89,8 @@ def _page(topic: str) -> str | None:
     word = _NOT_OF_WORDS.sub("_", topic.lstrip("-")).lower()
     if text is not None:
         return text
-    return _command(topic) or foreign_page(word) or _home(topic.lstrip("-")) or _home(word)
+    own = _command(topic) or purpose_page(topic.lower()) or foreign_page(word)
+    return own or _home(topic.lstrip("-")) or _home(word)
 
 
 def _command(topic: str) -> str | None:
@@ -96,24 +99,29 @@ def _command(topic: str) -> str | None:
 
 
 def _home(topic: str) -> str | None:
-    """The page of the only block with a key or value of this name, such as `tracker` or `logging.tracker`."""
+    """What blocks say about a key or value, such as `tracker` or `logging.tracker`.
+
+    A word that only a description has is explained by the page of its block, if that is the only one.
+    """
     named, _, key = topic.rpartition(".")
-    blocks = [block for block in reference.blocks_with(key) if named in ("", block)]
-    if key and not blocks:
-        blocks = [block for block in reference.blocks_that_mention(key) if named in ("", block)]
+    if not key:
+        return None
+    if found := reference_parts.parts(key, block=named):
+        return found
+    blocks = [block for block in reference.blocks_that_mention(key) if named in ("", block)]
     return reference.page(blocks[0]) if len(blocks) == 1 else None
 
 
 def _index() -> str:
     lines = [f"{kind}: {' '.join(names)}" for kind, names in reference.topics().items()]
-    return "\n".join([*lines, f"codes: {' '.join(pages.pages())}"]) + "\n"
+    lines += [f"purposes of planc new: {' '.join(Purpose)}", f"codes: {' '.join(pages.pages())}"]
+    return "\n".join(lines) + "\n"
 
 
 def _unknown(topic: str) -> str:
-    """The error for an unknown topic: similar names, blocks with such a key, or where topics are listed."""
+    """The error for an unknown topic: similar names, or where topics are listed."""
     names = [name for group in reference.topics().values() for name in group]
-    names += foreign_words()
+    names += (*foreign_words(), *Purpose)
     near = nearest(topic, [*names, *pages.pages(), *pages.names()], limit=_MAX_NEAR)
-    homes = [f"`planc explain {block}` has a key of this name" for block in reference.blocks_with(topic)]
-    meant = [f"did you mean {listed(f'`{name}`' for name in near)}?"] if near else []
-    return f"unknown topic `{topic}`: {'; '.join((*homes, *meant)) or '`planc explain` lists all topics'}"
+    meant = f"did you mean {listed(f'`{name}`' for name in near)}?" if near else ""
+    return f"unknown topic `{topic}`: {meant or '`planc explain` lists all topics'}"

@@ -8,20 +8,24 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from planc.cli.support import plans
+from planc.cli.support.arguments import unknown_device
 from planc.cli.support.data_files import DataFiles, data_files, default_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.named_model import NamedModel, named_model
+from planc.cli.support.purposes import LISTED, purpose_of
 from planc.cli.support.questions import ask, can_ask
 from planc.cli.support.shipped import TASKS, copy_shipped, example, examples, needed_files
+from planc.cli.support.spinner import spinner
+from planc.cli.support.unwritten import findings_by_flag
 from planc.cli.support.views import write_view
-from planc.devices.hardware import DEVICES, Device
-from planc.diagnostics.suggest import did_you_mean
+from planc.devices.hardware import DEVICES, Device, in_lower_case
+from planc.first_plan.blocks import sequence_length_of
 from planc.first_plan.brief import Brief
 from planc.first_plan.practice import Purpose
 from planc.first_plan.write import Written, first_plan
 from planc.inventory.files import write_atomically
 from planc.inventory.known import KnownModels
+from planc.inventory.schema import Inventory
 from planc.tables import render_table
 from planc.user_dirs import cache_dir
 
@@ -62,9 +66,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--for",
         dest="purpose",
+        type=_purpose,
         choices=[one.value for one in Purpose],
         metavar="PURPOSE",
-        help="pretrain (new weights), continue (pretrain on), or chats (fine-tune)",
+        help=f"{LISTED}; planc explain PURPOSE says more",
     )
     parser.add_argument(
         "--data", metavar="FILES", help="text, JSON-lines or parquet files, as a glob in quotes"
@@ -92,6 +97,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _purpose(text: str) -> str:
+    try:
+        return purpose_of(text).value
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
 def run(arguments: Namespace) -> int:
     """0 once written or listed, 1 without a sound plan; UsageError for what can't be one."""
     if arguments.example is not None:
@@ -99,14 +111,17 @@ def run(arguments: Namespace) -> int:
     if arguments.model is None:
         raise UsageError("name a MODEL: a directory with a config.json; planc new --example lists plans")
     output: Path = arguments.output or Path(f"{_file_name(arguments.model)}.plan")
+    _require_flags(arguments, output.parent)
     _require_free(output, force=arguments.force)
     model = named_model(arguments.model, folder=output.parent)
     _complete(arguments, output.parent)
     brief, tokenizer, data = _brief(arguments, model, output)
+    _require_sequences(brief, model.inventory)
     models = KnownModels(output.parent, cache_dir(), found={model.key: model.inventory})
-    written = first_plan(brief, model.inventory, models)
+    with spinner(f"searching plans of {model.name} for {_devices(brief)}", stream=sys.stderr):
+        written = first_plan(brief, model.inventory, models)
     if not written.ok:
-        return _refuse(written, brief)
+        return _refuse(written, brief, model.inventory)
     write_atomically(output, text=written.text)
     for path in model.write(output.parent):
         print(f"planc: wrote {path}", file=sys.stderr)
@@ -132,21 +147,37 @@ def _require_free(path: Path, *, force: bool) -> None:
         raise UsageError(f"{path.parent} is not a directory")
 
 
-def _complete(arguments: Namespace, folder: Path) -> None:
-    """Fill in what was not given: by questions, by --yes, or not at all. UsageError names what is missing."""
+_REQUIRED = {"gpus": "--gpus", "gpu": "--gpu", "purpose": "--for", "data": "--data"}
+
+
+def _require_flags(arguments: Namespace, folder: Path) -> None:
+    """UsageError for a flag that is wrong or missing, before anything slow."""
     if arguments.gpu is not None:
+        arguments.gpu = in_lower_case(arguments.gpu)
         _device(arguments.gpu)
-    names = {"gpus": "--gpus", "gpu": "--gpu", "purpose": "--for", "data": "--data"}
-    missing = [name for name in names if getattr(arguments, name) is None]
+    if arguments.gpus is not None and (arguments.gpu is not None or arguments.nodes is not None):
+        _node(arguments, _device(arguments.gpu or _CPU))
+    if arguments.data is not None and arguments.purpose is not None:
+        data_files(arguments.data, folder=folder, is_chat=arguments.purpose == Purpose.CHATS)
+    missing = _not_given(arguments)
+    if missing and not arguments.yes and not can_ask():
+        options = ", ".join(_REQUIRED[name] for name in missing)
+        raise UsageError(f"pass {options}, or --yes for the defaults: planc asks only at a terminal")
+
+
+def _not_given(arguments: Namespace) -> list[str]:
+    return [name for name in _REQUIRED if getattr(arguments, name) is None]
+
+
+def _complete(arguments: Namespace, folder: Path) -> None:
+    """Fill in what was not given: by --yes, or by questions."""
+    missing = _not_given(arguments)
     if not missing:
         return
     if arguments.yes:
         for name in missing:
             _take(arguments, name, _default(arguments, name, folder))
         return
-    if not can_ask():
-        options = ", ".join(names[name] for name in missing)
-        raise UsageError(f"pass {options}, or --yes for the defaults: planc asks only at a terminal")
     sys.stderr.write("Enter takes the answer in brackets.\n")
     for name in missing:
         read = partial(_take, arguments, name)
@@ -156,7 +187,7 @@ def _complete(arguments: Namespace, folder: Path) -> None:
 _QUESTIONS = {
     "gpus": "How many devices?",
     "gpu": f"Which kind ({', '.join((*DEVICES, _CPU))})?",
-    "purpose": "What for: pretrain (new weights), continue (pretrain on), chats (fine-tune)?",
+    "purpose": f"What for: {LISTED}?",
     "data": "Which data files?",
 }
 
@@ -176,9 +207,10 @@ def _take(arguments: Namespace, name: str, answer: str) -> None:
         except ArgumentTypeError as error:
             raise ValueError(str(error)) from None
     elif name == "gpu":
-        _device(answer)
-    elif name == "purpose" and answer not in [one.value for one in Purpose]:
-        raise ValueError(f"`{answer}` is none of {', '.join(one.value for one in Purpose)}")
+        value = in_lower_case(answer)
+        _device(in_lower_case(answer))
+    elif name == "purpose":
+        value = purpose_of(answer).value
     elif name == "data":
         data_files(answer, folder=Path(), is_chat=arguments.purpose == Purpose.CHATS)
     setattr(arguments, name, value)
@@ -189,9 +221,7 @@ def _device(name: str) -> Device | None:
     if name == _CPU:
         return None
     if name not in DEVICES:
-        near = did_you_mean(name, (*DEVICES, _CPU))
-        known = ", ".join((*DEVICES, _CPU))
-        raise UsageError(f"planc does not know the device `{name}`: {near or f'it knows {known}'}")
+        raise UsageError(unknown_device(name, (*DEVICES, _CPU)))
     return DEVICES[name]
 
 
@@ -233,16 +263,54 @@ def _node(arguments: Namespace, device: Device | None) -> int:
     return node
 
 
-def _refuse(written: Written, brief: Brief) -> int:
-    """Print why no plan was found."""
-    sys.stderr.write(plans.render_errors(written.checked, stream=sys.stderr))
-    kind = brief.device.name if brief.device is not None else _CPU
-    print(f"planc: no plan for {brief.devices} x {kind} fits and passes the check", file=sys.stderr)
+def _require_sequences(brief: Brief, inventory: Inventory) -> None:
+    """UsageError for tokens of a step that are not whole sequences."""
+    tokens, length = brief.tokens_per_step, sequence_length_of(brief, inventory)
+    if tokens is None or tokens % length == 0:
+        return
+    fault = "is not a multiple of" if tokens > length else "is less than"
+    raise UsageError(
+        f"--tokens-per-step {tokens} {fault} one sequence of {length} tokens: "
+        f"{_more_tokens(brief, length)}, or a shorter --sequence-length"
+    )
+
+
+def _more_tokens(brief: Brief, length: int) -> str:
+    """What to pass for sequences on all devices."""
+    return f"pass --tokens-per-step {brief.devices * length} for {_sequences(brief)}"
+
+
+def _sequences(brief: Brief) -> str:
+    return "one sequence" if brief.devices == 1 else f"one sequence on each of {brief.devices} devices"
+
+
+_FLAGS = {
+    "sequence_length": "--sequence-length",
+    "tokens_per_step": "--tokens-per-step",
+    "steps": "--steps",
+    "gpu": "--gpu",
+    "source": "--data",
+}
+"""By the key of the plan that a flag sets."""
+
+
+def _refuse(written: Written, brief: Brief, inventory: Inventory) -> int:
+    """Print why no plan was found. None was written, so that findings have no place in one."""
+    sys.stderr.write(findings_by_flag(written.checked, flags=_FLAGS))
+    print(f"planc: no plan for {_devices(brief)} fits and passes the check", file=sys.stderr)
     for name, note in written.notes[:_MOST_NOTES]:
         print(f"  {name}: {note}", file=sys.stderr)
     if any(note.startswith(("needs ", "parameters and")) for _, note in written.notes):
         print("  try more --gpus, a --gpu with more memory, or a shorter --sequence-length", file=sys.stderr)
+    tokens, length = brief.tokens_per_step, sequence_length_of(brief, inventory)
+    if tokens is not None and tokens < brief.devices * length:
+        few = f"--tokens-per-step {tokens} has fewer sequences of {length} tokens than devices"
+        print(f"  {few}: {_more_tokens(brief, length)}", file=sys.stderr)
     return FINDINGS
+
+
+def _devices(brief: Brief) -> str:
+    return f"{brief.devices} x {brief.device.name if brief.device is not None else _CPU}"
 
 
 def _missing(model: NamedModel, brief: Brief, tokenizer: Path | None, data: DataFiles) -> Iterator[str]:

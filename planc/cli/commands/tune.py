@@ -12,6 +12,7 @@ from planc.api import check_source
 from planc.cli.support import plans
 from planc.cli.support.arguments import add_gpu_argument, add_output_format_argument, add_set_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.spinner import spinner
 from planc.cli.support.views import write_view
 from planc.diagnostics import has_errors
 from planc.fmt.format import format_source
@@ -113,7 +114,11 @@ def run(arguments: Namespace) -> int:
         sys.stderr.write(plans.render_errors(checked, stream=sys.stderr))
         return plans.exit_code(checked.diagnostics) or FINDINGS
     search = _search(checked.bound, arguments, folder)
-    found = search.proposals()
+    text = (
+        f"searching plans for {arguments.gpus} x {search.device.name}: meshes, micro batches, recomputation"
+    )
+    with spinner(text, stream=sys.stderr):
+        found = search.proposals()
     if arguments.output_format == "json":
         document = result_data(search, found, explain=arguments.explain)
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -123,6 +128,10 @@ def run(arguments: Namespace) -> int:
     if not found:
         return FINDINGS
     return CLEAN if arguments.output is None else _write(found, search, arguments)
+
+
+_PEAKS = ("peak_flops", "memory_bandwidth", "link_bandwidth", "nic_bandwidth")
+"""What a device needs for times of a step."""
 
 
 def _folder(arguments: Namespace, *, is_model: bool) -> Path:
@@ -163,16 +172,25 @@ def _source(arguments: Namespace, folder: Path, *, is_model: bool) -> SourceFile
 def _search(bound: BoundPlan, arguments: Namespace, folder: Path) -> Search:
     plan = bound.plan
     if plan.hardware is None:
-        raise UsageError("name the device with --gpu, or in a `hardware` block")
+        if arguments.plan.is_dir():
+            raise UsageError("pass --gpu, such as --gpu h100: a model alone names no device")
+        raise UsageError(
+            f"{arguments.plan} has no `hardware` block: pass --gpu, such as --gpu h100, "
+            "or add `hardware { gpu = h100 }`"
+        )
     device = plan.hardware.gpu
     node = plan.mesh.devices_per_node or device.devices_per_node
     if arguments.nodes:
         node, rest = divmod(arguments.gpus, arguments.nodes)
         if rest:
             raise UsageError(f"{arguments.gpus} devices are not whole nodes of {arguments.nodes}")
-    known = (device.peak_flops, device.memory_bandwidth, device.link_bandwidth, device.nic_bandwidth)
-    if None in known or node is None:
-        raise UsageError(f"planc does not know the peaks of {device.name}: name a device such as h100")
+    unknown = [name for name in _PEAKS if getattr(device, name) is None]
+    if unknown or node is None:
+        missing = ", ".join(f"`{name}`" for name in unknown or ["devices_per_node"])
+        raise UsageError(
+            f"the device in `hardware` lacks {missing}: add them to `{device.name}(...)`, "
+            "or pass --gpu with a device that planc knows, such as --gpu h100"
+        )
     if arguments.gpus > node and arguments.gpus % node:
         raise UsageError(f"{arguments.gpus} devices are not whole nodes of {node}: pass --nodes")
     for one in plan.expectations:
@@ -211,8 +229,9 @@ def _write(found: tuple[Proposal, ...], search: Search, arguments: Namespace) ->
     text = written_plan(found[arguments.pick - 1], search)
     name = str(arguments.output)
     checked = check_source(SourceFile(name, text), base=search.folder, models=search.models)
-    # The other outcomes should not wait for this import.
-    from planc.cli.support.deep import rehearse
+    with spinner(f"rehearsing {name}", stream=sys.stderr):
+        # The other outcomes should not wait for this import, of torch.
+        from planc.cli.support.deep import rehearse
 
     rehearsed, _ = rehearse(name, checked, stream=sys.stderr)
     if has_errors(rehearsed.diagnostics):

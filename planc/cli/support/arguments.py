@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+from planc.devices.hardware import DEVICES, in_lower_case, meant_device
+from planc.diagnostics.suggest import closest
 
 STDIN = "-"
 
@@ -36,7 +39,7 @@ def add_gpu_argument(parser: ArgumentParser) -> None:
         "--gpu",
         dest="set",
         action="append",
-        type=lambda name: f"hardware.gpu={name}",
+        type=_gpu,
         metavar="NAME",
         help="target device, such as h100; short for --set hardware.gpu=NAME",
     )
@@ -74,6 +77,22 @@ def add_output_format_argument(
 
 def add_quiet_argument(parser: ArgumentParser, *, help: str = "print findings only") -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help=help)
+
+
+def _gpu(text: str) -> str:
+    """The setting of a device. A name that no plan could write is refused here, where the flag is named."""
+    if "(" not in text and not re.fullmatch(r"\w+", text):
+        raise ArgumentTypeError(unknown_device(text, DEVICES))
+    return f"hardware.gpu={in_lower_case(text)}"
+
+
+def unknown_device(name: str, known: Iterable[str]) -> str:
+    """The error for a name that is none of the known devices, with the one that it probably means."""
+    names = (*known,)
+    # `a100_40gb` is as near to `a100_80gb` as `a100` is, but another device.
+    meant = meant_device(name) or closest(name, names)
+    near = f"did you mean `{meant}`?" if meant else f"write {', '.join(names)}"
+    return f"`{name}` is not a device that planc knows; {near}"
 
 
 def _world_size(text: str) -> int:

@@ -57,6 +57,8 @@ def named_model(name: str, *, folder: Path) -> NamedModel:
     path = Path(name)
     if path.is_dir():
         return _local(path, folder)
+    if path.is_file():
+        raise UsageError(_file(path))
     if is_hub(name) or is_repository(name):
         return _of_hub(name)
     short = name.removeprefix("plans/models/").removeprefix("models/")
@@ -67,15 +69,35 @@ def named_model(name: str, *, folder: Path) -> NamedModel:
     raise UsageError(_unknown(name, path))
 
 
+def _file(path: Path) -> str:
+    """The error for a file that is given as a model."""
+    folder = path.parent
+    if not _is_model(folder):
+        return f"{path} is a file: name the directory of a model's {CONFIG_NAME}"
+    return f"{path} is a file: name its directory, `{folder}`"
+
+
+def _is_model(folder: Path) -> bool:
+    return any((folder / one).is_file() for one in (CONFIG_NAME, INVENTORY_NAME))
+
+
 def _unknown(name: str, path: Path) -> str:
-    if path.is_file():
-        return f"{name} is a file: name the directory of a model's {CONFIG_NAME}"
-    near = nearest(name, shipped_models(), limit=3)
-    meant = f"; did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else ""
+    near = (*_near_folders(path), *nearest(name, shipped_models(), limit=3))
+    if near:
+        return f"no model `{name}`; did you mean {' or '.join(f'`{one}`' for one in near[:3])}?"
     return (
         f"no model `{name}`: name a directory with a {CONFIG_NAME}, a Hub model as hf://org/name@COMMIT, "
-        f"or one that ships with planc: {', '.join(_large())}{meant}"
+        f"or one that ships with planc: {', '.join(_large())}"
     )
+
+
+def _near_folders(path: Path) -> tuple[str, ...]:
+    """The models with a name like this one's, in the same directory."""
+    try:
+        folders = {one.name: one for one in sorted(path.parent.iterdir()) if _is_model(one)}
+    except OSError:
+        return ()
+    return tuple(str(folders[one]) for one in nearest(path.name, folders, limit=3))
 
 
 def _large() -> tuple[str, ...]:
@@ -84,7 +106,7 @@ def _large() -> tuple[str, ...]:
 
 
 def _local(path: Path, folder: Path) -> NamedModel:
-    if not any((path / one).exists() for one in (CONFIG_NAME, INVENTORY_NAME)):
+    if not _is_model(path):
         raise UsageError(f"{path} has no {CONFIG_NAME}: name the directory that a model was saved to")
     written = _relative(path, folder)
     return NamedModel(path.resolve().name, f'"{written}"', written, path, _inventory(str(path)))
@@ -113,6 +135,10 @@ def _cached(repository: str) -> HubModel:
     except OSError:
         commit = ""
     if not is_commit(commit):
+        near = _near_folders(Path(repository))
+        if near:
+            meant = " or ".join(f"`{one}`" for one in near)
+            raise UsageError(f"no directory `{repository}`; did you mean {meant}?")
         raise UsageError(
             f"`{repository}` is not a directory here, and for a Hub model planc needs its commit: "
             f"write hf://{repository}@COMMIT, with the 40 hexadecimal digits from its page of commits"

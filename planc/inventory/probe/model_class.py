@@ -10,6 +10,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from planc.diagnostics.suggest import closest
 from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
 from planc.inventory.refused_code import refuse_remote_code
@@ -31,7 +32,7 @@ def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConf
         raise InventoryError(
             f"{path}: transformers has no causal language model with model_type {model_type!r} "
             f"and architectures {architectures!r}",
-            help=f'set "architectures": ["{names[0]}"]' if names else "set a model_type of transformers",
+            help=f'set "architectures": ["{names[0]}"]' if names else _model_type_help(model_type),
         )
     try:
         config = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
@@ -71,6 +72,14 @@ def _has_models_inside(config: PreTrainedConfig) -> bool:
     """
     inside = (config.sub_configs or {}).values()
     return any(one is AutoConfig or one.model_type in CONFIG_MAPPING_NAMES for one in inside)
+
+
+def _model_type_help(model_type: object) -> str:
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    near = closest(model_type, known) if isinstance(model_type, str) else None
+    if near is not None:
+        return f'did you mean "model_type": "{near}"?'
+    return 'set "model_type" to a causal language model of transformers, such as "llama" or "qwen3"'
 
 
 def _causal_lm_names(model_type: object) -> tuple[str, ...]:

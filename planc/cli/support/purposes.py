@@ -1,0 +1,71 @@
+"""The purposes of `planc new`: what each is for, and the words of the field that mean one."""
+
+from __future__ import annotations
+
+import re
+
+from planc.diagnostics.suggest import closest
+from planc.first_plan.practice import Purpose
+from planc.plan.foreign_words import foreign_word
+
+SHORT = {
+    Purpose.PRETRAIN: "new weights",
+    Purpose.CONTINUE: "pretrain on",
+    Purpose.CHATS: "fine-tune",
+}
+LISTED = ", ".join(f"{one} ({short})" for one, short in SHORT.items())
+_PAGES = {
+    Purpose.PRETRAIN: """\
+Trains new weights, drawn from a seed, on text: `weights = random`, the learning rate and the batch of
+published pretraining runs of that size, and 20 tokens for each parameter.
+""",
+    Purpose.CONTINUE: """\
+Trains the model's own weights further on text (continued pretraining): `weights = pretrained`, a third of the
+learning rate of pretraining, and one pass over the data.
+""",
+    Purpose.CHATS: """\
+Fine-tunes the model's own weights on conversations (SFT, instruction tuning): `weights = pretrained`,
+`source = chat(...)`, `packing = isolate`, a loss on the assistant's messages, and three passes over the data.
+""",
+}
+_WORDS = {
+    Purpose.PRETRAIN: "pretraining pre_train pre_training scratch from_scratch train training",
+    Purpose.CONTINUE: "continued continue_pretraining continual_pretraining cpt midtrain midtraining",
+    Purpose.CHATS: "finetune finetuning fine_tune fine_tuning chat instruct instruction instructions "
+    "conversation conversations",
+}
+"""Beyond those that `planc explain` knows, which name the purpose of a plan for them."""
+_NAMED = re.compile(r"--for (\w+)")
+
+
+def purpose_of(text: str) -> Purpose:
+    """The purpose of this name. ValueError for another word, with the purpose that it probably means."""
+    if text in tuple(Purpose):
+        return Purpose(text)
+    meant = _meant(text)
+    if meant is None:
+        raise ValueError(f"`{text}` is none of {', '.join(Purpose)}")
+    raise ValueError(f"`{text}` is none of {', '.join(Purpose)}: did you mean `{meant}` ({SHORT[meant]})?")
+
+
+def purpose_page(topic: str) -> str | None:
+    """What `planc explain` prints for a purpose; None for another topic."""
+    if topic not in tuple(Purpose):
+        return None
+    example = "chats.jsonl" if topic == Purpose.CHATS else "'corpus/*.jsonl'"
+    return (
+        f"{topic}: a purpose of `planc new`\n\n{_PAGES[Purpose(topic)]}\n"
+        f"  planc new MODEL --gpus 8 --gpu h100 --for {topic} --data {example}\n"
+    )
+
+
+def _meant(text: str) -> Purpose | None:
+    word = re.sub(r"[\s.-]+", "_", text.strip()).lower()
+    for purpose, words in _WORDS.items():
+        if word in words.split():
+            return purpose
+    foreign = foreign_word(word)
+    if foreign is not None and (named := _NAMED.search(foreign.also)):
+        return Purpose(named[1])
+    near = closest(word, Purpose)
+    return Purpose(near) if near is not None else None
