@@ -7,6 +7,7 @@ unit is (torch's _fsdp_param_group.py, post_backward). The operations are transf
 
     linear                the gradient of its output, of its weight and of its input; where several read the
                           same input, one sum and the newest term
+    activation function   as many bytes an element as the inventory has measured
     a gate times a value  the gradients of the product and of both factors
     attention             the gradients of its output, queries, keys and values
     norm                  three tensors in float32
@@ -23,6 +24,7 @@ from math import prod
 from planc.estimate.activations import (
     attention_bytes,
     between_bytes,
+    between_passing_bytes,
     context_bytes,
     input_bytes,
     norm_bytes,
@@ -223,10 +225,9 @@ class _Walk:
         work = self._work
         around = next((name for name in ancestors(module.fqn) if name in self._attentions), None)
         if around is None:
-            between = between_bytes(work, module)
-            if between:
-                yield self._now(max(between, 2 * input_bytes(work, module)))
-                self._live -= between
+            if passing := between_passing_bytes(work, module):
+                yield self._now(passing)
+                self._live -= between_bytes(work, module)
         elif around not in self._left_attention:
             self._left_attention.add(around)
             num_bytes = attention_bytes(work, self._attentions[around])

@@ -99,6 +99,12 @@ class RankWork:
         """Bytes of an element in the loss, which is never computed in less than float32."""
         return max(4, self.compute_dtype.size_bytes)
 
+    def by_size(self, sizes: tuple[int, int]) -> int:
+        """Of two numbers of bytes, that of the compute dtype: the first is of two bytes, the second of four."""
+        narrow, wide = sizes
+        element = self.compute_dtype.size_bytes
+        return narrow if element == 2 else wide * element // 4
+
     @property
     def has_fsdp(self) -> bool:
         return any(isinstance(op, FullyShard) for op in self.graph.setup)

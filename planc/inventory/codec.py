@@ -29,6 +29,8 @@ from planc.inventory.json_values import (
     true_of,
 )
 from planc.inventory.schema import (
+    ONE_OPERATION,
+    Footprint,
     Inventory,
     Kind,
     Parameter,
@@ -38,8 +40,8 @@ from planc.inventory.schema import (
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
-FORMAT_VERSION = 10
-"""9: which containers pass their hidden states on. 10: which pass on other arguments."""
+FORMAT_VERSION = 11
+"""10: which containers pass on other arguments. 11: what activation functions keep."""
 
 
 def dumps(inventory: Inventory) -> str:
@@ -178,6 +180,8 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
     fields |= {key: names for key in _KEPT_FIELDS if (names := getattr(node, key))}
     if node.draws:
         fields["draws"] = draw_fields(node.draws)
+    if node.activation != ONE_OPERATION:
+        fields["activation"] = {"kept": node.activation.kept, "passing": node.activation.passing}
     own = " " * indent + _compact(fields)
     if not node.children:
         return [own]
@@ -209,6 +213,7 @@ _RARE_NODE_FIELDS = (
         "own_dtypes",
         *_KEPT_FIELDS,
         "draws",
+        "activation",
     ),
     "children",
 )
@@ -240,6 +245,9 @@ def _node(value: object, where: str) -> Node:
         kept_in_half=strings_of(fields.get("kept_in_half", []), f"{where}.kept_in_half"),
         kept_in_float16=strings_of(fields.get("kept_in_float16", []), f"{where}.kept_in_float16"),
         draws=draws_from(fields.get("draws", []), f"{where}.draws"),
+        activation=_footprint(fields["activation"], f"{where}.activation")
+        if "activation" in fields
+        else ONE_OPERATION,
         children=array_of(fields.get("children", []), f"{where}.children", of=_node),
     )
 
@@ -331,6 +339,16 @@ def _routing(value: object, where: str) -> Routing:
         experts_per_token=positive_of(fields["experts_per_token"], f"{where}.experts_per_token"),
         in_float32="in_float32" in fields and true_of(fields["in_float32"], f"{where}.in_float32"),
     )
+
+
+def _footprint(value: object, where: str) -> Footprint:
+    fields = fields_of(value, where, required=("kept", "passing"))
+    return Footprint(_by_size(fields["kept"], where), _by_size(fields["passing"], where))
+
+
+def _by_size(value: object, where: str) -> tuple[int, int]:
+    narrow, wide = items_of(value, where, number=2)
+    return length_of(narrow, where), length_of(wide, where)
 
 
 def _check_references(inventory: Inventory) -> None:

@@ -16,8 +16,10 @@ from dataclasses import replace
 
 from planc.inventory.files import InventoryError
 from planc.inventory.schema import (
+    ONE_OPERATION,
     Attention,
     Draw,
+    Footprint,
     Kind,
     Module,
     Packed,
@@ -77,6 +79,7 @@ class Node:
     kept_in_half: tuple[str, ...] = ()
     kept_in_float16: tuple[str, ...] = ()
     draws: tuple[Draw, ...] = ()
+    activation: Footprint = ONE_OPERATION
     children: tuple[Node, ...] = ()
 
 
@@ -137,6 +140,7 @@ def _fold(
             replace(draw, sources=tuple(relative(one, seen_from=module.fqn) for one in draw.sources))
             for draw in module.draws
         ),
+        activation=module.activation,
         children=_collapse(tuple(children)),
     )
 
@@ -178,6 +182,7 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                     replace(draw, sources=tuple(absolute(one, seen_from=fqn) for one in draw.sources))
                     for draw in node.draws
                 ),
+                activation=node.activation,
             )
         )
         if (attention := node.attention) is not None:

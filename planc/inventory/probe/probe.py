@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from planc.inventory.probe.attention_calls import (
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
 from planc.inventory.probe.dropout_probe import training_of
 from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
+from planc.inventory.probe.footprint_probe import footprints, watch_activations
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
 from planc.inventory.probe.kinds import (
     Linear,
@@ -49,7 +50,7 @@ from planc.inventory.probe.routing_probe import routing_of
 from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
 from planc.inventory.probe.token_dims import watch_tokens
-from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter, Routing
+from planc.inventory.schema import ONE_OPERATION, Draw, Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
@@ -84,8 +85,12 @@ def probe(model_dir: Path) -> Inventory:
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
         dtypes = tensor_dtypes(model)
+    activations = footprints(flow.activations)
     modules = tuple(
-        _module(fqn, module, flow=flow, unset=unset, draws=random.draws.get(fqn, ()))
+        replace(
+            _module(fqn, module, flow=flow, unset=unset, draws=random.draws.get(fqn, ())),
+            activation=activations.get(fqn, ONE_OPERATION),
+        )
         for fqn, module in model.named_modules()
     )
     return Inventory(
@@ -230,6 +235,8 @@ class _Flow:
     """Modules that own no parameters and pass their hidden states on."""
     passing_others: set[str] = field(default_factory=set)
     """Modules that own no parameters and pass another argument on."""
+    activations: dict[str, nn.Module] = field(default_factory=dict)
+    """The activation function that reads a linear layer's output."""
 
     def leave_out(self, fqns: Iterable[str]) -> None:
         """Forget modules that training does not call, whatever evaluation does."""
@@ -275,6 +282,7 @@ def _record(
         uses.hand_out(fqn, output)
 
     watch_tokens(named, flow.flattened)
+    watch_activations(named, tracker.sources, flow.activations)
     _follow_containers({fqn: named[fqn] for fqn in holds_recorded - recorded}, tracker, flow)
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
