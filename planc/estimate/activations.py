@@ -3,7 +3,8 @@
 The rules follow transformers' modules in eager mode, and count the tensors that autograd saves; b is the
 size of a compute element, T the rank's tokens, divided by tp if a norm runs on a sharded sequence.
 
-    norm        4 w + b w + 4    transformers' RMSNorm squares in float32, then scales in the compute dtype
+    norm        4 w + b w + 4    transformers' RMSNorm squares in float32, then scales in the compute dtype;
+                                 others keep as many bytes an element as the inventory has measured
     linear      b w_in           once for layers that read the same input (q, k and v; gate and up)
     linear between two linears   b w_out of each that feeds it, and b w_in of the activated one if two do;
                                  an activation function of several operations keeps more than its input:
@@ -31,7 +32,8 @@ from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import RankWork, ancestors
 from planc.estimate.selective import kept_results_bytes
-from planc.inventory.schema import ONE_OPERATION, Attention, Kind, Module
+from planc.inventory.footprint import ONE_OPERATION
+from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
 from planc.vocab import DType, Replicate
@@ -111,7 +113,7 @@ def norm_bytes(work: RankWork, module: Module) -> int:
         width = weight_width(module)
     # One reciprocal root, in float32, for each normalized vector.
     num_vectors = width // max(1, weight_width(module))
-    return tokens * (width * (4 + work.compute_dtype.size_bytes) + 4 * num_vectors)
+    return tokens * (width * work.by_size(module.footprint.kept) + 4 * num_vectors)
 
 
 def norm_tokens(work: RankWork, module: Module) -> int:
@@ -147,8 +149,8 @@ def between_bytes(work: RankWork, module: Module) -> int:
 def between_passing_bytes(work: RankWork, module: Module) -> int:
     """The most that backward of these operations holds in addition to what they save.
 
-    Of a gate times a value, the gradients of the product and of both factors; then, in the activation function,
-    the value's gradient, where both factors are freed.
+    Of a gate times a value, the gradients of the product and of both factors; then, in the activation
+    function, the value's gradient, where both factors are freed.
     """
     feeding, element = _feeding(work, module), work.compute_dtype.size_bytes
     if not feeding:

@@ -100,10 +100,9 @@ class RankWork:
         return max(4, self.compute_dtype.size_bytes)
 
     def by_size(self, sizes: tuple[int, int]) -> int:
-        """Of two numbers of bytes, that of the compute dtype: the first is of two bytes, the second of four."""
+        """The bytes in the compute dtype, of those where elements have two bytes and where they have four."""
         narrow, wide = sizes
-        element = self.compute_dtype.size_bytes
-        return narrow if element == 2 else wide * element // 4
+        return narrow + (wide - narrow) * (self.compute_dtype.size_bytes - 2) // 2
 
     @property
     def has_fsdp(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from enum import StrEnum
 
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
 from planc.record import record
 from planc.vocab import DropoutDim, DType, LogitsStep
 
@@ -69,23 +70,6 @@ class Draw:
 
 
 @record
-class Footprint:
-    """Bytes that a function of one tensor takes for backward, for each of its elements.
-
-    `kept` from forward to backward, but for its output, which its reader keeps; `passing` at most in addition
-    to those while backward passes it, its output's and its input's gradients among them. Each where elements
-    have two bytes, and where they have four.
-    """
-
-    kept: tuple[int, int]
-    passing: tuple[int, int]
-
-
-ONE_OPERATION = Footprint(kept=(2, 4), passing=(4, 8))
-"""Of a function such as silu, which keeps its input."""
-
-
-@record
 class Module:
     """One module of the model.
 
@@ -124,6 +108,8 @@ class Module:
     """What its own code drops in one forward in training, in order, with the model's own attention."""
     activation: Footprint = ONE_OPERATION
     """Of a linear layer: that of the activation function that reads its output, if one does."""
+    footprint: Footprint = RMS_NORM
+    """Of a norm."""
 
     @property
     def is_linear(self) -> bool:

@@ -15,11 +15,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planc.inventory.files import InventoryError
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
 from planc.inventory.schema import (
-    ONE_OPERATION,
     Attention,
     Draw,
-    Footprint,
     Kind,
     Module,
     Packed,
@@ -80,6 +79,7 @@ class Node:
     kept_in_float16: tuple[str, ...] = ()
     draws: tuple[Draw, ...] = ()
     activation: Footprint = ONE_OPERATION
+    footprint: Footprint = RMS_NORM
     children: tuple[Node, ...] = ()
 
 
@@ -141,6 +141,7 @@ def _fold(
             for draw in module.draws
         ),
         activation=module.activation,
+        footprint=module.footprint,
         children=_collapse(tuple(children)),
     )
 
@@ -183,6 +184,7 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                     for draw in node.draws
                 ),
                 activation=node.activation,
+                footprint=node.footprint,
             )
         )
         if (attention := node.attention) is not None:

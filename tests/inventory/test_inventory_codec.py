@@ -8,7 +8,8 @@ import pytest
 
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import InventoryError
-from planc.inventory.schema import Attention, Footprint, Inventory, Kind, Module, Parameter
+from planc.inventory.footprint import Footprint
+from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter
 from planc.inventory.tree import absolute, relative
 
 MODEL_NAMES = ("tiny-llama", "llama-3.1-8b", "llama-3.1-405b", "qwen3-8b")
@@ -94,6 +95,7 @@ def test_every_field_round_trips() -> None:
             module("head", kind=Kind.LINEAR, parameters=(Parameter("weight", (8, 4)),), sources=("embed",)),
             module("scale", unset=("factor", "floor"), flattened=True, passes_input=True, passes_others=True),
             module("up", kind=Kind.LINEAR, activation=Footprint(kept=(8, 16), passing=(6, 12))),
+            module("norm", kind=Kind.NORM, footprint=Footprint(kept=(2, 4), passing=(4, 8))),
         ),
         max_positions=64,
         ties=(("embed.weight", "head.weight"),),

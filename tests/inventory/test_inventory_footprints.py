@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.models.bloom.modeling_bloom import BloomGelu
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
 from planc.inventory.probe.footprint_probe import footprint_of
 from planc.inventory.probe.probe import probe
-from planc.inventory.schema import ONE_OPERATION, Footprint, Inventory
+from planc.inventory.schema import Inventory
 
 ConfigWriter = Callable[..., Path]
 
@@ -68,6 +71,21 @@ def test_parts_in_float32_are_counted_as_such() -> None:
 def test_what_cannot_be_run_or_changes_the_shape_has_none() -> None:
     assert footprint_of(nn.Linear(3, 3)) is None
     assert footprint_of(nn.Flatten()) is None
+
+
+def test_a_norm_of_one_operation_keeps_its_input() -> None:
+    assert footprint_of(nn.LayerNorm(64), 64) == tensors(1, 2)
+
+
+def test_rms_norms_keep_float32_where_they_compute_in_it() -> None:
+    """Gemma's scales in float32 too."""
+    assert footprint_of(LlamaRMSNorm(64), 64) == RMS_NORM
+    assert footprint_of(GemmaRMSNorm(64), 64) == Footprint(kept=(8, 8), passing=(16, 16))
+
+
+@pytest.mark.parametrize("width", [2, 4096])
+def test_what_a_norm_keeps_for_each_vector_is_ignored_at_any_width(width: int) -> None:
+    assert footprint_of(LlamaRMSNorm(width), width) == RMS_NORM
 
 
 def activations(inventory: Inventory) -> dict[str, Footprint]:

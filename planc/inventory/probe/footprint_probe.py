@@ -1,7 +1,7 @@
-"""The memory that an activation function takes for its backward, by running it. Imports torch.
+"""The memory that activation functions and norms take for backward, by running them. Imports torch.
 
-Some are one operation, which keeps one tensor; others are written out in several, and keep more: transformers'
-`gelu_new` keeps its input, a tanh and both factors of its last product.
+Some are one operation, which keeps one tensor; others are written out in several, and keep more.
+transformers' `gelu_new` keeps its input, a tanh and both factors of its last product. Norms differ likewise.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from planc.inventory.footprint import Footprint
 from planc.inventory.probe.kinds import Linear, out_features
-from planc.inventory.schema import ONE_OPERATION, Footprint
 from planc.modeling.private import TorchDispatchMode, tree_leaves
 
-_SHAPE = (2, 4, 64)
-"""Of the tensor that a function is run on. Scalars and numbers for each vector are ignored, as small."""
-_NUM_ELEMENTS = 2 * 4 * 64
+_NUM_TOKENS, _FEATURES = (2, 4), 64
+"""Of the tensor that a function is run on. What has fewer elements, as scalars and a number for each vector,
+is ignored, as small."""
 _MAX_OWN = 16
 """Elements of parameters that an activation function may own, such as its slopes."""
 
@@ -29,7 +29,7 @@ _MAX_OWN = 16
 def watch_activations(
     named: Mapping[str, nn.Module], sources: Callable[[object], frozenset[str]], found: dict[str, nn.Module]
 ) -> None:
-    """Fill `found` while the model runs: the activation function that reads a linear layer's output, by layer.
+    """Fill `found` while the model runs: by linear layer, the activation function that reads its output.
 
     `sources` gives the modules that reached a tensor.
     """
@@ -38,11 +38,10 @@ def watch_activations(
     def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
         if len(args) != 1 or not isinstance(args[0], Tensor):
             return
-        layers = sources(args[0])
-        if len(layers) == 1 and (layer := next(iter(layers))) in widths:
-            # A part of the output, where a layer has a gate and its factor.
-            if widths[layer] in (args[0].shape[-1], 2 * args[0].shape[-1]):
-                found[layer] = module
+        layers, width = sources(args[0]), args[0].shape[-1]
+        # Half of the output, where one layer makes a gate and its factor.
+        if len(layers) == 1 and widths.get(layer := next(iter(layers))) in (width, 2 * width):
+            found[layer] = module
 
     for module in named.values():
         if _may_be_activation(module):
@@ -50,26 +49,36 @@ def watch_activations(
 
 
 def footprints(activations: Mapping[str, nn.Module]) -> dict[str, Footprint]:
-    """The footprint of each layer's activation function, where it is not that of one operation."""
-    by_code: dict[tuple[type[nn.Module], str], Footprint | None] = {}
-    found: dict[str, Footprint] = {}
-    for fqn, module in activations.items():
-        key = type(module), repr(module)
-        if key not in by_code:
-            by_code[key] = footprint_of(module)
-        footprint = by_code[key]
-        if footprint is not None and footprint != ONE_OPERATION:
-            found[fqn] = footprint
-    return found
+    """The footprint of each layer's activation function, where it can be measured."""
+    return _of_each(activations, lambda _: _FEATURES)
 
 
-def footprint_of(module: nn.Module) -> Footprint | None:
-    """The footprint of a function of one tensor; None if it can't be run, or is not elementwise."""
+def norm_footprints(norms: Mapping[str, nn.Module]) -> dict[str, Footprint]:
+    """The footprint of each norm, where it can be measured."""
+    return _of_each(norms, lambda norm: max(one.numel() for one in norm.parameters(recurse=False)))
+
+
+def footprint_of(module: nn.Module, num_features: int = _FEATURES) -> Footprint | None:
+    """The footprint of a function of one tensor; None if it can't be run, or changes the tensor's shape."""
     try:
-        narrow, wide = (_measured(module, dtype) for dtype in (torch.bfloat16, torch.float32))
+        narrow, wide = (_measured(module, dtype, num_features) for dtype in (torch.bfloat16, torch.float32))
     except Exception:  # a model's own code may raise anything
         return None
     return Footprint(kept=(narrow[0], wide[0]), passing=(narrow[1], wide[1]))
+
+
+def _of_each(
+    modules: Mapping[str, nn.Module], num_features: Callable[[nn.Module], int]
+) -> dict[str, Footprint]:
+    by_code: dict[tuple[type[nn.Module], str, int], Footprint | None] = {}
+    found: dict[str, Footprint] = {}
+    for fqn, module in modules.items():
+        key = type(module), repr(module), num_features(module)
+        if key not in by_code:
+            by_code[key] = footprint_of(module, num_features(module))
+        if (footprint := by_code[key]) is not None:
+            found[fqn] = footprint
+    return found
 
 
 def _may_be_activation(module: nn.Module) -> bool:
@@ -79,20 +88,21 @@ def _may_be_activation(module: nn.Module) -> bool:
     return sum(parameter.numel() for parameter in module.parameters(recurse=False)) <= _MAX_OWN
 
 
-def _measured(module: nn.Module, dtype: torch.dtype) -> tuple[int, int]:
+def _measured(module: nn.Module, dtype: torch.dtype, num_features: int) -> tuple[int, int]:
     """Bytes for each element: kept for backward, and held in addition while that runs."""
+    shape = *_NUM_TOKENS, num_features
     with torch.device("cpu"), torch.enable_grad():
         function = _in_training(module, dtype)
-        leaf, factor = torch.ones(_SHAPE, dtype=dtype, requires_grad=True), torch.ones(_SHAPE, dtype=dtype)
+        leaf, factor = torch.ones(shape, dtype=dtype, requires_grad=True), torch.ones(shape, dtype=dtype)
         kept = _kept(function, leaf.clone())
-        with _Storages() as storages:
+        with _Storages(leaf.numel()) as storages:
             total = _continued(function(leaf.clone()), factor, storages)
             torch.autograd.grad(total, leaf)
-    return kept, storages.peak // _NUM_ELEMENTS - kept
+    return kept // leaf.numel(), (storages.peak - kept) // leaf.numel()
 
 
 def _kept(function: Callable[[Tensor], Tensor], value: Tensor) -> int:
-    """Bytes an element that a forward saves in addition to its output."""
+    """Bytes that a forward saves in addition to its output."""
     saved: list[Tensor] = []
 
     def save(tensor: Tensor) -> Tensor:
@@ -103,14 +113,14 @@ def _kept(function: Callable[[Tensor], Tensor], value: Tensor) -> int:
         output = function(value)
     if output.shape != value.shape:
         raise ValueError("not elementwise")
-    found = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in saved}
+    found = {one._cdata: one.nbytes() for one in _storages(saved, value.numel())}
     found.pop(output.untyped_storage()._cdata, None)
-    return sum(num_bytes for num_bytes in found.values() if num_bytes >= _NUM_ELEMENTS) // _NUM_ELEMENTS
+    return sum(found.values())
 
 
 def _continued(output: Tensor, factor: Tensor, storages: _Storages) -> Tensor:
     """A sum whose backward makes the gradient of `output`, from which on `storages` measures."""
-    output.register_hook(lambda _: storages.begin())
+    output.register_hook(lambda _: storages.begin())  # type: ignore[no-untyped-call]
     return (output * factor).sum()
 
 
@@ -135,9 +145,10 @@ def _in_training(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Te
 class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows what ops create under it: `peak` is the most that was held since `begin`, in bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_elements: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
+        self._num_elements = num_elements
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._has_begun = False
 
@@ -149,9 +160,9 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        for storage in _storages(result):
+        for storage in _storages(result, self._num_elements):
             key = storage._cdata
-            if key not in self._live and storage.nbytes() >= _NUM_ELEMENTS:
+            if key not in self._live:
                 reference = weakref.ref(storage, partial(self._forget, key))
                 self._live[key] = storage.nbytes(), reference
         self._update()
@@ -165,7 +176,10 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.peak = max(self.peak, sum(num_bytes for num_bytes, _ in self._live.values()))
 
 
-def _storages(result: object) -> Iterator[torch.UntypedStorage]:
-    for leaf in tree_leaves(result):
+def _storages(tensors: object, num_elements: int) -> Iterator[torch.UntypedStorage]:
+    """Those of at least so many elements."""
+    for leaf in tree_leaves(tensors):
         if isinstance(leaf, Tensor):
-            yield leaf.untyped_storage()
+            storage = leaf.untyped_storage()
+            if storage.nbytes() >= num_elements * leaf.element_size():
+                yield storage

@@ -21,6 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.config_facts import added_losses, rope_switch
 from planc.inventory.files import InventoryError, config_digest, read_config
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM
 from planc.inventory.probe.attention_calls import (
     IMPLEMENTATIONS,
     AttentionCall,
@@ -30,7 +31,7 @@ from planc.inventory.probe.attention_calls import (
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
 from planc.inventory.probe.dropout_probe import training_of
 from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
-from planc.inventory.probe.footprint_probe import footprints, watch_activations
+from planc.inventory.probe.footprint_probe import footprints, norm_footprints, watch_activations
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
 from planc.inventory.probe.kinds import (
     Linear,
@@ -50,7 +51,7 @@ from planc.inventory.probe.routing_probe import routing_of
 from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
 from planc.inventory.probe.token_dims import watch_tokens
-from planc.inventory.schema import ONE_OPERATION, Draw, Inventory, Kind, Module, Parameter, Routing
+from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
@@ -86,10 +87,12 @@ def probe(model_dir: Path) -> Inventory:
         unset = frozenset(unset_tensors(model))
         dtypes = tensor_dtypes(model)
     activations = footprints(flow.activations)
+    norms = norm_footprints({fqn: one for fqn, one in model.named_modules() if kind_of(one) is Kind.NORM})
     modules = tuple(
         replace(
             _module(fqn, module, flow=flow, unset=unset, draws=random.draws.get(fqn, ())),
             activation=activations.get(fqn, ONE_OPERATION),
+            footprint=norms.get(fqn, RMS_NORM),
         )
         for fqn, module in model.named_modules()
     )
