@@ -86,14 +86,8 @@ def probe(model_dir: Path) -> Inventory:
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
         dtypes = tensor_dtypes(model)
-    activations = footprints(flow.activations)
-    norms = norm_footprints({fqn: one for fqn, one in model.named_modules() if kind_of(one) is Kind.NORM})
     modules = tuple(
-        replace(
-            _module(fqn, module, flow=flow, unset=unset, draws=random.draws.get(fqn, ())),
-            activation=activations.get(fqn, ONE_OPERATION),
-            footprint=norms.get(fqn, RMS_NORM),
-        )
+        _module(fqn, module, flow=flow, unset=unset, draws=random.draws.get(fqn, ()))
         for fqn, module in model.named_modules()
     )
     return Inventory(
@@ -103,7 +97,7 @@ def probe(model_dir: Path) -> Inventory:
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         max_positions=getattr(config, "max_position_embeddings", None),
-        modules=with_dtypes(modules, dtypes),
+        modules=_with_footprints(with_dtypes(modules, dtypes), model, flow=flow),
         attentions=attentions,
         ties=ties,
         tp_plan=tuple((model._tp_plan or {}).items()),
@@ -171,6 +165,20 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
             help="check config.json for missing or unusual values; planc needs a model without branches on "
             "tensor values, whose attention uses transformers' AttentionInterface",
         ) from error
+
+
+def _with_footprints(modules: Iterable[Module], model: nn.Module, *, flow: _Flow) -> tuple[Module, ...]:
+    """The modules, each with what it takes for backward."""
+    activations = footprints(flow.activations)
+    norms = norm_footprints({fqn: one for fqn, one in model.named_modules() if kind_of(one) is Kind.NORM})
+    return tuple(
+        replace(
+            module,
+            activation=activations.get(module.fqn, ONE_OPERATION),
+            footprint=norms.get(module.fqn, RMS_NORM),
+        )
+        for module in modules
+    )
 
 
 def _module(
