@@ -3,9 +3,12 @@
 The rules follow transformers' modules in eager mode, and count the tensors that autograd saves; b is the
 size of a compute element, T the rank's tokens, divided by tp if a norm runs on a sharded sequence.
 
-    norm        4 w + b w + 4    transformers' RMSNorm squares in float32, then scales in the compute dtype
+    norm        4 w + b w + 4    transformers' RMSNorm squares in float32, then scales in the compute dtype;
+                                 others keep as many bytes an element as the inventory has measured
     linear      b w_in           once for layers that read the same input (q, k and v; gate and up)
-    linear between two linears   b w_out of each that feeds it, and b w_in of the activated one if two do
+    linear between two linears   b w_out of each that feeds it, and b w_in of the activated one if two do;
+                                 an activation function of several operations keeps more than its input:
+                                 as many bytes an element as the inventory has measured
     attention   b (q + 2 k) + a  queries, keys and values of the kernel; a is its log-sum-exp, 4 bytes a head;
                                  over cp b q more, since its output reaches the next layer as a copy
     eager attention b 3 q + s    keys and values repeated for the queries; s is 4 bytes a score, and b more
@@ -29,6 +32,7 @@ from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import RankWork, ancestors
 from planc.estimate.selective import kept_results_bytes
+from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
@@ -109,7 +113,7 @@ def norm_bytes(work: RankWork, module: Module) -> int:
         width = weight_width(module)
     # One reciprocal root, in float32, for each normalized vector.
     num_vectors = width // max(1, weight_width(module))
-    return tokens * (width * (4 + work.compute_dtype.size_bytes) + 4 * num_vectors)
+    return tokens * (width * work.by_size(module.footprint.kept) + 4 * num_vectors)
 
 
 def norm_tokens(work: RankWork, module: Module) -> int:
@@ -133,13 +137,41 @@ def input_bytes(work: RankWork, module: Module) -> int:
 
 def between_bytes(work: RankWork, module: Module) -> int:
     """Bytes that elementwise operations between linear layers save: a gate, its activation, its factor."""
-    feeding = [work.module(source) for source in module.sources]
-    if not feeding or any(not source.is_linear for source in feeding):
+    feeding, columns = _feeding(work, module), _local_width(work, module, 1)
+    num_bytes = _between_width(work, module, feeding) * work.compute_dtype.size_bytes
+    for source in feeding:
+        if source.activation != ONE_OPERATION:
+            more = work.by_size(source.activation.kept) - work.compute_dtype.size_bytes
+            num_bytes += more * min(columns, _local_width(work, source, 0))
+    return work.num_tokens * num_bytes
+
+
+def between_passing_bytes(work: RankWork, module: Module) -> int:
+    """The most that backward of these operations holds in addition to what they save.
+
+    Of a gate times a value, the gradients of the product and of both factors; then, in the activation
+    function, the value's gradient, where both factors are freed.
+    """
+    feeding, element = _feeding(work, module), work.compute_dtype.size_bytes
+    if not feeding:
         return 0
-    width = sum(_local_width(work, source, 0) for source in feeding)
+    width = _local_width(work, module, 1)
+    within = max(work.by_size(source.activation.passing) for source in feeding)
     if len(feeding) > 1:
-        width += _local_width(work, module, 1)
-    return work.num_tokens * width * work.compute_dtype.size_bytes
+        within -= element
+    return work.num_tokens * max(_between_width(work, module, feeding) * element, within * width)
+
+
+def _feeding(work: RankWork, module: Module) -> tuple[Module, ...]:
+    """The linear layers that reach a linear layer, if nothing else does."""
+    feeding = tuple(work.module(source) for source in module.sources)
+    return feeding if all(source.is_linear for source in feeding) else ()
+
+
+def _between_width(work: RankWork, module: Module, feeding: tuple[Module, ...]) -> int:
+    """Of what is saved where an activation function keeps its input."""
+    width = sum(_local_width(work, source, 0) for source in feeding)
+    return width + (_local_width(work, module, 1) if len(feeding) > 1 else 0)
 
 
 def attention_bytes(work: RankWork, attention: Attention) -> int:

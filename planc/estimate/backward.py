@@ -7,9 +7,10 @@ unit is (torch's _fsdp_param_group.py, post_backward). The operations are transf
 
     linear                the gradient of its output, of its weight and of its input; where several read the
                           same input, one sum and the newest term
+    activation function   as many bytes an element as the inventory has measured
     a gate times a value  the gradients of the product and of both factors
     attention             the gradients of its output, queries, keys and values
-    norm                  three tensors in float32
+    norm                  as many bytes an element as the inventory has measured
     stacked experts       the gradients of the rows that a projection reads and makes
     embedding             the gradient of a rank's rows; where they are the head's too, the head's, which has
                           waited, and the sum of both
@@ -23,6 +24,7 @@ from math import prod
 from planc.estimate.activations import (
     attention_bytes,
     between_bytes,
+    between_passing_bytes,
     context_bytes,
     input_bytes,
     norm_bytes,
@@ -40,7 +42,7 @@ from planc.estimate.units import Unit
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 
-_NORM_TENSORS, _FLOAT32_BYTES = 3, 4
+_FLOAT32_BYTES = 4
 _Input = tuple[str, tuple[str, ...]]
 """The key of linear layers that read the same tensor: their parent and their sources."""
 
@@ -178,7 +180,7 @@ class _Walk:
                 yield from self._linear(module)
             case Kind.NORM:
                 width = norm_tokens(self._work, module) * weight_width(module)
-                yield self._now(_NORM_TENSORS * _FLOAT32_BYTES * width)
+                yield self._now(self._work.by_size(module.footprint.passing) * width)
                 self._live -= norm_bytes(self._work, module)
                 self._weigh(module)
             case Kind.EMBEDDING:
@@ -223,10 +225,9 @@ class _Walk:
         work = self._work
         around = next((name for name in ancestors(module.fqn) if name in self._attentions), None)
         if around is None:
-            between = between_bytes(work, module)
-            if between:
-                yield self._now(max(between, 2 * input_bytes(work, module)))
-                self._live -= between
+            if passing := between_passing_bytes(work, module):
+                yield self._now(passing)
+                self._live -= between_bytes(work, module)
         elif around not in self._left_attention:
             self._left_attention.add(around)
             num_bytes = attention_bytes(work, self._attentions[around])

@@ -99,6 +99,11 @@ class RankWork:
         """Bytes of an element in the loss, which is never computed in less than float32."""
         return max(4, self.compute_dtype.size_bytes)
 
+    def by_size(self, sizes: tuple[int, int]) -> int:
+        """The bytes in the compute dtype, of those where elements have two bytes and where they have four."""
+        narrow, wide = sizes
+        return narrow + (wide - narrow) * (self.compute_dtype.size_bytes - 2) // 2
+
     @property
     def has_fsdp(self) -> bool:
         return any(isinstance(op, FullyShard) for op in self.graph.setup)

@@ -8,6 +8,7 @@ from math import isfinite
 
 from planc.inventory.draw_fields import draw_fields, draws_from
 from planc.inventory.files import parse_json
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
 from planc.inventory.head_fields import (
     SHARING_FIELDS,
     own_heads_fields,
@@ -28,18 +29,12 @@ from planc.inventory.json_values import (
     strings_of,
     true_of,
 )
-from planc.inventory.schema import (
-    Inventory,
-    Kind,
-    Parameter,
-    Positions,
-    Routing,
-)
+from planc.inventory.schema import Inventory, Kind, Parameter, Positions, Routing
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
-FORMAT_VERSION = 10
-"""9: which containers pass their hidden states on. 10: which pass on other arguments."""
+FORMAT_VERSION = 11
+"""10: which containers pass on other arguments. 11: what activation functions and norms keep."""
 
 
 def dumps(inventory: Inventory) -> str:
@@ -178,6 +173,9 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
     fields |= {key: names for key in _KEPT_FIELDS if (names := getattr(node, key))}
     if node.draws:
         fields["draws"] = draw_fields(node.draws)
+    for key, usual in _FOOTPRINTS.items():
+        if (footprint := getattr(node, key)) != usual:
+            fields[key] = {"kept": footprint.kept, "passing": footprint.passing}
     own = " " * indent + _compact(fields)
     if not node.children:
         return [own]
@@ -194,6 +192,7 @@ _RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads", "counts")
 """Written only where they differ from their defaults."""
 
 
+_FOOTPRINTS = {"activation": ONE_OPERATION, "footprint": RMS_NORM}
 _KEPT_FIELDS = ("widened", "kept_in_half", "kept_in_float16")
 _RARE_NODE_FIELDS = (
     *(
@@ -209,6 +208,7 @@ _RARE_NODE_FIELDS = (
         "own_dtypes",
         *_KEPT_FIELDS,
         "draws",
+        *_FOOTPRINTS,
     ),
     "children",
 )
@@ -240,6 +240,10 @@ def _node(value: object, where: str) -> Node:
         kept_in_half=strings_of(fields.get("kept_in_half", []), f"{where}.kept_in_half"),
         kept_in_float16=strings_of(fields.get("kept_in_float16", []), f"{where}.kept_in_float16"),
         draws=draws_from(fields.get("draws", []), f"{where}.draws"),
+        **{
+            key: _footprint(fields[key], f"{where}.{key}") if key in fields else usual
+            for key, usual in _FOOTPRINTS.items()
+        },
         children=array_of(fields.get("children", []), f"{where}.children", of=_node),
     )
 
@@ -331,6 +335,16 @@ def _routing(value: object, where: str) -> Routing:
         experts_per_token=positive_of(fields["experts_per_token"], f"{where}.experts_per_token"),
         in_float32="in_float32" in fields and true_of(fields["in_float32"], f"{where}.in_float32"),
     )
+
+
+def _footprint(value: object, where: str) -> Footprint:
+    fields = fields_of(value, where, required=("kept", "passing"))
+    return Footprint(_by_size(fields["kept"], where), _by_size(fields["passing"], where))
+
+
+def _by_size(value: object, where: str) -> tuple[int, int]:
+    narrow, wide = items_of(value, where, number=2)
+    return length_of(narrow, where), length_of(wide, where)
 
 
 def _check_references(inventory: Inventory) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from enum import StrEnum
 
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
 from planc.record import record
 from planc.vocab import DropoutDim, DType, LogitsStep
 
@@ -105,6 +106,10 @@ class Module:
     """Those that it loads as float32 into a float16 model only."""
     draws: tuple[Draw, ...] = ()
     """What its own code drops in one forward in training, in order, with the model's own attention."""
+    activation: Footprint = ONE_OPERATION
+    """Of a linear layer: that of the activation function that reads its output, if one does."""
+    footprint: Footprint = RMS_NORM
+    """Of a norm."""
 
     @property
     def is_linear(self) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planc.inventory.files import InventoryError
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
 from planc.inventory.schema import (
     Attention,
     Draw,
@@ -77,6 +78,8 @@ class Node:
     kept_in_half: tuple[str, ...] = ()
     kept_in_float16: tuple[str, ...] = ()
     draws: tuple[Draw, ...] = ()
+    activation: Footprint = ONE_OPERATION
+    footprint: Footprint = RMS_NORM
     children: tuple[Node, ...] = ()
 
 
@@ -137,6 +140,8 @@ def _fold(
             replace(draw, sources=tuple(relative(one, seen_from=module.fqn) for one in draw.sources))
             for draw in module.draws
         ),
+        activation=module.activation,
+        footprint=module.footprint,
         children=_collapse(tuple(children)),
     )
 
@@ -178,6 +183,8 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                     replace(draw, sources=tuple(absolute(one, seen_from=fqn) for one in draw.sources))
                     for draw in node.draws
                 ),
+                activation=node.activation,
+                footprint=node.footprint,
             )
         )
         if (attention := node.attention) is not None:

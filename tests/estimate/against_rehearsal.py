@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from planc.api import check_source
@@ -186,19 +187,20 @@ def _in_blocks(num_bytes: int) -> int:
 
 
 def compare(variant: Variant) -> Compared:
-    return _compared(variant.name, variant.text, variant.settings)
+    return compare_text(variant.name, variant.text, settings=variant.settings)
 
 
 def compare_plan(name: str) -> Compared:
     """A plan of plans/ as it is."""
-    return _compared(name, (PLANS / f"{name}.plan").read_text(encoding="utf-8"), ())
+    return compare_text(name, (PLANS / f"{name}.plan").read_text(encoding="utf-8"))
 
 
-def _compared(name: str, text: str, settings: tuple[str, ...]) -> Compared:
+def compare_text(name: str, text: str, *, settings: tuple[str, ...] = (), base: Path = PLANS) -> Compared:
+    """A plan's text, whose paths are relative to `base`."""
     sources = [SourceFile(f"--set[{index}]", setting) for index, setting in enumerate(settings)]
-    checked = check_source(SourceFile("variant.plan", text), base=PLANS, settings=sources)
+    checked = check_source(SourceFile("variant.plan", text), base=base, settings=sources)
     assert checked.graph is not None and checked.inventory is not None, checked.diagnostics
-    rehearsal = rehearse(checked.graph, base=PLANS)
+    rehearsal = rehearse(checked.graph, base=base)
     assert rehearsal.measured is not None, rehearsal.failures
     memory = estimate(checked.graph, checked.inventory).memory
     return Compared(name, checked.graph, checked.inventory, memory, rehearsal.measured)

@@ -8,6 +8,7 @@ import pytest
 
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import InventoryError
+from planc.inventory.footprint import Footprint
 from planc.inventory.schema import Attention, Inventory, Kind, Module, Parameter
 from planc.inventory.tree import absolute, relative
 
@@ -93,6 +94,8 @@ def test_every_field_round_trips() -> None:
             module("embed", kind=Kind.EMBEDDING, parameters=(Parameter("weight", (8, 4)),)),
             module("head", kind=Kind.LINEAR, parameters=(Parameter("weight", (8, 4)),), sources=("embed",)),
             module("scale", unset=("factor", "floor"), flattened=True, passes_input=True, passes_others=True),
+            module("up", kind=Kind.LINEAR, activation=Footprint(kept=(8, 16), passing=(6, 12))),
+            module("norm", kind=Kind.NORM, footprint=Footprint(kept=(2, 4), passing=(4, 8))),
         ),
         max_positions=64,
         ties=(("embed.weight", "head.weight"),),
@@ -136,8 +139,8 @@ def damaged(models: Path, *, old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"format_version":10', '"format_version":9', "format_version: this planc reads version 10"),
-        ('"format_version":10', '"format_version":true', "format_version"),
+        ('"format_version":11', '"format_version":10', "format_version: this planc reads version 11"),
+        ('"format_version":11', '"format_version":true', "format_version"),
         ('"vocab_size":260,', "", 'inventory: the key "vocab_size" is missing'),
         ('"vocab_size":260', '"vocab_size":260.0', "vocab_size: not a whole number"),
         ('"vocab_size":260', '"vocab_size":true', "vocab_size: not a whole number"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.config_facts import added_losses, rope_switch
 from planc.inventory.files import InventoryError, config_digest, read_config
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM
 from planc.inventory.probe.attention_calls import (
     IMPLEMENTATIONS,
     AttentionCall,
@@ -30,6 +31,7 @@ from planc.inventory.probe.attention_calls import (
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
 from planc.inventory.probe.dropout_probe import training_of
 from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
+from planc.inventory.probe.footprint_probe import footprints, norm_footprints, watch_activations
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
 from planc.inventory.probe.kinds import (
     Linear,
@@ -95,7 +97,7 @@ def probe(model_dir: Path) -> Inventory:
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         max_positions=getattr(config, "max_position_embeddings", None),
-        modules=with_dtypes(modules, dtypes),
+        modules=_with_footprints(with_dtypes(modules, dtypes), model, flow=flow),
         attentions=attentions,
         ties=ties,
         tp_plan=tuple((model._tp_plan or {}).items()),
@@ -165,6 +167,20 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
         ) from error
 
 
+def _with_footprints(modules: Iterable[Module], model: nn.Module, *, flow: _Flow) -> tuple[Module, ...]:
+    """The modules, each with what it takes for backward."""
+    activations = footprints(flow.activations)
+    norms = norm_footprints({fqn: one for fqn, one in model.named_modules() if kind_of(one) is Kind.NORM})
+    return tuple(
+        replace(
+            module,
+            activation=activations.get(module.fqn, ONE_OPERATION),
+            footprint=norms.get(module.fqn, RMS_NORM),
+        )
+        for module in modules
+    )
+
+
 def _module(
     fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str], draws: tuple[Draw, ...]
 ) -> Module:
@@ -230,6 +246,8 @@ class _Flow:
     """Modules that own no parameters and pass their hidden states on."""
     passing_others: set[str] = field(default_factory=set)
     """Modules that own no parameters and pass another argument on."""
+    activations: dict[str, nn.Module] = field(default_factory=dict)
+    """The activation function that reads a linear layer's output."""
 
     def leave_out(self, fqns: Iterable[str]) -> None:
         """Forget modules that training does not call, whatever evaluation does."""
@@ -275,6 +293,7 @@ def _record(
         uses.hand_out(fqn, output)
 
     watch_tokens(named, flow.flattened)
+    watch_activations(named, tracker.sources, flow.activations)
     _follow_containers({fqn: named[fqn] for fqn in holds_recorded - recorded}, tracker, flow)
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)

@@ -1,0 +1,25 @@
+"""The memory that a function takes for its backward. No torch here."""
+
+from __future__ import annotations
+
+from planc.record import record
+
+
+@record
+class Footprint:
+    """Bytes that a function of one tensor takes for backward, for each of its elements.
+
+    `kept` from forward to backward, but for its output, which its reader keeps; `passing` at most in addition
+    to those while backward passes it, its output's and its input's gradients among them. Each where elements
+    have two bytes, and where they have four.
+    """
+
+    kept: tuple[int, int]
+    passing: tuple[int, int]
+
+
+ONE_OPERATION = Footprint(kept=(2, 4), passing=(4, 8))
+"""Of a function such as silu, which keeps its input."""
+
+RMS_NORM = Footprint(kept=(6, 8), passing=(18, 16))
+"""Of transformers' RMSNorm in most models, which squares in float32 and scales in the compute dtype."""
