@@ -40,7 +40,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "plain_pytorch": ("vocab", "hub", "styles", "graph", "modeling.placed_draws"),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
-        "pipelining",
+        *("inventory.footprint", "pipelining"),
     ),
     "solve": (
         *("source", "vocab", "diagnostics", "styles", "plan", "layouts", "checks", "estimate.result"),
@@ -94,8 +94,8 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "import_configs": ("source", "strict_json", "tables", "hub", "diagnostics", "fmt", "plan"),
     "first_plan": (
-        *("source", "tables", "devices", "diagnostics", "fmt", "inventory", "plan", "estimate", "figures"),
-        *("tune", "api"),
+        *("source", "tables", "devices", "diagnostics", "fmt", "inventory", "estimate", "figures", "tune"),
+        "api",
     ),
     "lsp": (
         *("source", "diagnostics", "syntax", "fmt", "inventory", "styles", "plan", "graph", "estimate"),

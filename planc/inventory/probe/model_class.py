@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 import transformers
@@ -10,7 +11,6 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from planc.diagnostics.suggest import closest
 from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
 from planc.inventory.refused_code import refuse_remote_code
@@ -76,9 +76,9 @@ def _has_models_inside(config: PreTrainedConfig) -> bool:
 
 def _model_type_help(model_type: object) -> str:
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    near = closest(model_type, known) if isinstance(model_type, str) else None
-    if near is not None:
-        return f'did you mean "model_type": "{near}"?'
+    near = difflib.get_close_matches(model_type, known, n=1) if isinstance(model_type, str) else ()
+    if near:
+        return f'did you mean "model_type": "{near[0]}"?'
     return 'set "model_type" to a causal language model of transformers, such as "llama" or "qwen3"'
 
 
