@@ -29,7 +29,7 @@ def sync_gradients(session: Session, op: SyncGradients, position: Position) -> N
     if not op.over:
         return
     partial: dict[tuple[str, torch.dtype], tuple[ProcessGroup, list[nn.Parameter]]] = {}
-    for parameter in session.model.parameters():
+    for parameter in session.parameters.values():
         gradient = parameter.grad
         if not isinstance(gradient, DTensor) or gradient.placements == parameter.placements:  # type: ignore[attr-defined]
             continue
@@ -117,13 +117,13 @@ def norm_of_step(session: Session, *, dtype: torch.dtype = torch.float32) -> Ten
     pipeline = session.pipeline
     if pipeline is None:
         return squared_norm(_gradients(session), device=session.device, dtype=dtype)
-    own = (one.grad for name, one in session.model.named_parameters() if name not in pipeline.copies)
+    own = (one.grad for name, one in session.parameters.items() if name not in pipeline.copies)
     squared = squared_norm([one for one in own if one is not None], device=session.device, dtype=dtype)
     return session.sum_over(squared, pipeline.op.over)
 
 
 def _gradients(session: Session) -> list[Tensor]:
-    return [p.grad for p in session.model.parameters() if p.grad is not None]
+    return [p.grad for p in session.parameters.values() if p.grad is not None]
 
 
 def _clip(session: Session, gradients: Sequence[Tensor], *, squared: Tensor, max_norm: float) -> None:
