@@ -89,6 +89,8 @@ class Session:
     reports_sample_ids: bool = False
     has_queue: bool = field(init=False)
     """The device works later than it is asked to, so the host waits where it reads."""
+    keeps_gradients: bool = field(init=False)
+    """The memory in which replicas sum gradients stays allocated from step to step."""
     reads: Reads = field(default_factory=Reads)
     """What this rank has read since the last agreement of ranks."""
     sources: tuple[tuple[str, str], ...] = ()
@@ -189,6 +191,7 @@ class Session:
     def __post_init__(self) -> None:
         self.stop_points = StopPoints(self.notice)
         self.has_queue = self.device.type == "cuda"
+        self.keeps_gradients = self.device.type == "cpu"
 
     @property
     def mesh(self) -> DeviceMesh:
