@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from planc.graph.ops import OpenData, OpenEvaluation
+from planc.graph.ops import NextBatch, OpenData, OpenEvaluation
 from planc.plan import data
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import global_batch
 from planc.plan.spec import Plan
+from planc.vocab import SAMPLE_DIMS
 
 
 def open_data(bound: BoundPlan) -> OpenData:
@@ -32,6 +33,14 @@ def open_data(bound: BoundPlan) -> OpenData:
         prefetch=block.prefetch,
         span=plan.span("data.source"),
     )
+
+
+def next_batch(plan: Plan) -> NextBatch:
+    """Where every token is a label, no rank needs to wait for the others' counts."""
+    block, span = plan.data, plan.span("data")
+    if block.packing is not data.Packing.ATTEND or isinstance(block.source, data.Chat):
+        return NextBatch(count_over=SAMPLE_DIMS, span=span)
+    return NextBatch(count_over=(), num_labels=global_batch(plan) * block.sequence_length, span=span)
 
 
 def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:

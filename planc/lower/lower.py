@@ -24,7 +24,6 @@ from planc.graph.ops import (
     LoadWeights,
     Log,
     MaterialiseWeights,
-    NextBatch,
     PrefetchUnits,
     ReduceMetrics,
     ResumeCheckpoint,
@@ -36,7 +35,7 @@ from planc.graph.ops import (
 from planc.graph.ops.accumulate import MicroOp
 from planc.graph.ops.compile_modules import CompileBackend, CompileMode
 from planc.graph.ops.evaluate import EvaluationOp
-from planc.lower.data import open_data, open_evaluations
+from planc.lower.data import next_batch, open_data, open_evaluations
 from planc.lower.dropout import attach_dropout
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
@@ -53,7 +52,7 @@ from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.tensor_dtypes import kept_in_float32
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
-from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, DType, MeshDim
+from planc.vocab import TOKEN_DIMS, DType, MeshDim
 
 _WHOLE_REPLICAS = (MeshDim.DP_REPLICATE,)
 """The dims over which gradients are summed without FSDP."""
@@ -204,7 +203,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     everything = tuple(MeshDim)
     tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
     yield from start_profile(plan)
-    yield NextBatch(count_over=SAMPLE_DIMS, span=plan.span("data"))
+    yield next_batch(plan)
     yield Accumulate(
         times=gradient_accumulation(plan),
         body=tuple(_micro_step(bound)),

@@ -400,6 +400,7 @@ DERIVED = frozenset(
         "over",
         "agree_over",
         "count_over",
+        "num_labels",
         "vocab_over",
         "vocab_size",
         "architecture",

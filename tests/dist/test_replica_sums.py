@@ -56,12 +56,13 @@ class Layers(nn.Module):
         return inputs
 
 
-def session_of(model: nn.Module, mesh: Any) -> Any:
+def session_of(model: nn.Module, mesh: Any, *, keeps_gradients: bool = True) -> Any:
     graph = SimpleNamespace(step=(OP,))
     return SimpleNamespace(
         model=model,
         graph=graph,
         replica_sums=None,
+        keeps_gradients=keeps_gradients,
         pipeline=None,
         submesh=lambda mesh_dim: mesh[mesh_dim.value],
     )
@@ -97,6 +98,39 @@ def test_a_layer_is_summed_before_the_gradients_below_it_are_there() -> None:
     """The hook of a weight runs before its own gradient is accumulated: the layers above are sent by then."""
     for by_micro_step, is_sum in run_ranks(num_sent_as_gradients_arrive, 2):
         assert by_micro_step == [[0, 0, 0], [0, 1, 2]]
+        assert is_sum
+
+
+def memory_of_two_steps(rank: int, world_size: int, keeps_gradients: bool) -> tuple[list[int], bool]:
+    """Where the gradients of each step's first layer are, and whether the second step's are right."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp_replicate",))
+    torch.manual_seed(0)
+    model, inputs = Layers(2).double(), torch.randn(2, 5, 4, dtype=torch.float64)
+    session = session_of(model, mesh, keeps_gradients=keeps_gradients)
+    op = replace(OP, blocks=())
+    session.graph.step = (op,)
+    first, held, places = model.layers[0].weight, list[Tensor](), list[int]()
+    for step in (1, 2):
+        model.zero_grad(set_to_none=True)
+        begin_sums(session, Position(step=step))
+        model(inputs[rank]).sum().backward()
+        all_reduce_gradients(session, op, Position(step=step))
+        assert first.grad is not None
+        places.append(first.grad.data_ptr())
+        # Held, so what comes next can't be in its place by chance.
+        held.append(first.grad)
+    whole = Layers(2).double()
+    whole.load_state_dict(model.state_dict())
+    for each in inputs:
+        whole(each).sum().backward()
+    pairs = zip(model.parameters(), whole.parameters(), strict=True)
+    return places, all(torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12) for one, other in pairs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("keeps_gradients", [True, False])
+def test_on_cpus_the_memory_of_the_sums_is_kept_from_step_to_step(keeps_gradients: bool) -> None:
+    for (first, second), is_sum in run_ranks(memory_of_two_steps, 2, keeps_gradients):
+        assert (first == second) is keeps_gradients
         assert is_sum
 
 

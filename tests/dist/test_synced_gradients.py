@@ -45,7 +45,8 @@ def synced(rank: int, world_size: int, dtypes: tuple[torch.dtype, ...]) -> tuple
     model = Parameters(dtypes, rank=rank)
     op = SyncGradients(over=(MeshDim.TP,), span=Span("p.plan", 1, 1, 1, 1))
     with CommDebugMode() as messages:
-        sync_gradients(cast(Any, SimpleNamespace(model=model)), op, Position(step=1))
+        session = SimpleNamespace(parameters=dict(model.named_parameters()))
+        sync_gradients(cast(Any, session), op, Position(step=1))
     gradients = {name: cast(DTensor, parameter.grad) for name, parameter in model.named_parameters()}
     assert all(gradients[name].placements == model.get_parameter(name).placements for name in gradients)
     norm = squared_norm(gradients.values(), device=torch.device("cpu")).item()

@@ -14,9 +14,12 @@ class NextBatch(Op):
     op: Literal["batch.next"] = "batch.next"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = (
-        "Takes this rank's micro-batches of the step and counts the step's target tokens over all ranks."
+        "Takes this rank's micro-batches of the step, and counts the step's target tokens over all ranks "
+        "unless `num_labels` is set."
     )
     count_over: tuple[MeshDim, ...]
+    num_labels: int | None = None
+    """The step's target tokens over all ranks, if every token is one."""
 
     def effects(self) -> Effects:
         return Effects(

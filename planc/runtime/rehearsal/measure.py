@@ -107,6 +107,8 @@ def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> Reh
     launch = Launch(rank=rank, world_size=short.world_size)
     # A rehearsal writes nothing, so the run directory is never used.
     session = Session(short, "", launch, Paths(base, base), Silent(), torch.device("cpu"))
+    # Its memory is that of the plan's device.
+    session.keeps_gradients = False
     backend = RehearsalBackend(session, dropped=dropped)
     run(short, backend)
     return backend

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,6 +33,7 @@ from planc.tables import plural
 
 _MAX_OWNER_CHARACTERS = 200
 _MAX_STATUS_BYTES = 2**20
+_METRICS = tuple(one.name for one in fields(StepMetrics))
 
 
 class FolderInUseError(RunError):
@@ -136,9 +137,12 @@ class RunDirectory:
         return [(line.step, line.loss) for line in lines if line.has_labels]
 
     def append_metrics(self, metrics: StepMetrics) -> None:
+        # Not asdict, which copies what is only written, every step.
+        found = {name: getattr(metrics, name) for name in _METRICS}
+        found["evaluations"] = tuple(map(asdict, metrics.evaluations))
         values: dict[str, Any] = {
             name: number(value) if isinstance(value, float) else value
-            for name, value in asdict(metrics).items()
+            for name, value in found.items()
             if value not in (None, (), {})
         }
         try:

@@ -32,6 +32,10 @@ reduce_scatter: Final[Any] = _renamed("reduce_scatter_single", before="reduce_sc
 all_reduce: Final[Any] = functional_collectives.all_reduce
 all_to_all: Final[Any] = functional_collectives.all_to_all_single
 
+# Treat many tensors in one call: a call for each takes as long as the work on a small one.
+foreach_copy: Final[Any] = torch._foreach_copy_
+foreach_mul: Final[Any] = torch._foreach_mul_
+
 # Sees every op that is called below autograd, DTensor and FSDP, and by compiled modules: counts collectives.
 TorchDispatchMode = python_dispatch.TorchDispatchMode
 OpOverload: Final[Any] = torch._ops.OpOverload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -89,6 +89,8 @@ class Session:
     reports_sample_ids: bool = False
     has_queue: bool = field(init=False)
     """The device works later than it is asked to, so the host waits where it reads."""
+    keeps_gradients: bool = field(init=False)
+    """The memory in which replicas sum gradients stays allocated from step to step."""
     reads: Reads = field(default_factory=Reads)
     """What this rank has read since the last agreement of ranks."""
     sources: tuple[tuple[str, str], ...] = ()
@@ -140,6 +142,8 @@ class Session:
     _coordinates: dict[MeshDim, int] = field(default_factory=dict)
     """A cache, as every micro-batch asks: a mesh searches its ranks for this one."""
     _model: nn.Module | None = None
+    _parameters: dict[str, nn.Parameter] = field(default_factory=dict)
+    """A cache: walking all modules takes longer than what a step does with their gradients' names."""
     _optimizer: Optimizer | None = None
     _schedule: BuildSchedule | None = None
     _loader: BatchLoader | None = None
@@ -187,6 +191,7 @@ class Session:
     def __post_init__(self) -> None:
         self.stop_points = StopPoints(self.notice)
         self.has_queue = self.device.type == "cuda"
+        self.keeps_gradients = self.device.type == "cpu"
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -195,6 +200,13 @@ class Session:
     @property
     def model(self) -> nn.Module:
         return _made(self._model)
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """The model's parameters by name, in its order: from the optimizer on, which must have the same."""
+        if not self._parameters:
+            self._parameters.update(self.model.named_parameters())
+        return self._parameters
 
     @property
     def optimizer(self) -> Optimizer:

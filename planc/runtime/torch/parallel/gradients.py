@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from planc.graph.ops import ClipGradients, SumTies, SyncGradients
 from planc.runtime.interpreter import Position
+from planc.runtime.torch import private
 from planc.runtime.torch.parallel.local_parts import layout_of, local_of
 from planc.runtime.torch.session import Session
 
@@ -29,7 +30,7 @@ def sync_gradients(session: Session, op: SyncGradients, position: Position) -> N
     if not op.over:
         return
     partial: dict[tuple[str, torch.dtype], tuple[ProcessGroup, list[nn.Parameter]]] = {}
-    for parameter in session.model.parameters():
+    for parameter in session.parameters.values():
         gradient = parameter.grad
         if not isinstance(gradient, DTensor) or gradient.placements == parameter.placements:  # type: ignore[attr-defined]
             continue
@@ -117,13 +118,13 @@ def norm_of_step(session: Session, *, dtype: torch.dtype = torch.float32) -> Ten
     pipeline = session.pipeline
     if pipeline is None:
         return squared_norm(_gradients(session), device=session.device, dtype=dtype)
-    own = (one.grad for name, one in session.model.named_parameters() if name not in pipeline.copies)
+    own = (one.grad for name, one in session.parameters.items() if name not in pipeline.copies)
     squared = squared_norm([one for one in own if one is not None], device=session.device, dtype=dtype)
     return session.sum_over(squared, pipeline.op.over)
 
 
 def _gradients(session: Session) -> list[Tensor]:
-    return [p.grad for p in session.model.parameters() if p.grad is not None]
+    return [p.grad for p in session.parameters.values() if p.grad is not None]
 
 
 def _clip(session: Session, gradients: Sequence[Tensor], *, squared: Tensor, max_norm: float) -> None:
@@ -142,15 +143,18 @@ def clip_factor(squared: Tensor, *, max_norm: float) -> Tensor:
 
 def scale(gradients: Iterable[Tensor], *, factor: Tensor) -> None:
     """Multiply every gradient in place, in float32 at least."""
-    factors: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+    alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for gradient in gradients:
         local = local_of(gradient)
-        key = (local.device, local.dtype)
-        if key not in factors:
-            own = factor.to(local.device, torch.promote_types(local.dtype, torch.float32))
+        alike.setdefault((local.device, local.dtype), []).append(local)
+    for (device, dtype), members in alike.items():
+        own = factor.to(device, torch.promote_types(dtype, torch.float32))
+        if own.dtype == dtype:
+            private.foreach_mul(members, own)
+            continue
+        for local in members:
             # On a device, a scalar is rounded to the gradient's dtype first; a vector of one element is not.
-            factors[key] = own if own.dtype == local.dtype else own.view(1)
-        local.mul_(factors[key])
+            local.mul_(own.view(1))
 
 
 def norm_of(squared: float) -> float:
@@ -194,12 +198,16 @@ def _partial_norms(local: Tensor, *, dtype: torch.dtype) -> Iterator[Tensor]:
     lanes; one in float64 takes 25 times as long.
     """
     dtype = torch.promote_types(dtype, local.dtype)
+    num_elements = local.numel()
+    rows = num_elements // _ROW * _ROW
+    if rows and rows == num_elements:
+        # Most are whole rows, and need no slice, which takes as long as the norm of a small one.
+        yield torch.linalg.vector_norm(local.reshape(-1, _ROW), dim=1, dtype=dtype)
+        return
     flat = local.reshape(-1)
-    rows = flat.numel() // _ROW * _ROW
     if rows:
         yield torch.linalg.vector_norm(flat[:rows].view(-1, _ROW), dim=1, dtype=dtype)
-    if rows < flat.numel() or not rows:
-        yield torch.linalg.vector_norm(flat[rows:], dtype=dtype).reshape(1)
+    yield torch.linalg.vector_norm(flat[rows:], dtype=dtype).reshape(1)
 
 
 def _sharding_groups(gradient: Tensor) -> list[ProcessGroup]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,8 +15,9 @@ from torch.distributed import ProcessGroup, Work
 from planc.graph.ops import AllReduceGradients
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
+from planc.runtime.torch import private
 from planc.runtime.torch.parallel.gradients import flattened
-from planc.runtime.torch.parallel.local_parts import layout_of
+from planc.runtime.torch.parallel.local_parts import layout_of, local_of
 from planc.runtime.torch.session import Session
 
 
@@ -27,8 +28,10 @@ class _Message:
     parameters: Mapping[str, nn.Parameter]
     missing: set[str] = field(default_factory=set)
     """Those whose gradient this micro step has not computed yet."""
+    is_gathered: bool = False
+    """Every gradient is its part of `flat`, to which later micro steps add in place."""
     flat: Tensor | None = None
-    """The gradients in one tensor, of which each is a view; later micro steps add to it in place."""
+    parts: Sequence[Tensor] = ()
     works: list[Work] = field(default_factory=list)
     """The sums under way; empty if the message is not sent."""
 
@@ -39,13 +42,22 @@ class ReplicaSums:
     Each message waits for those before it. A parameter without a gradient is left out of its message, which
     is sent once backward has ended. The same parameters must be unused on every replica. They are, because
     all run the same layers, and experts are stacked in one parameter.
+
+    `keeps_memory` is for CPUs: the system takes back what a step frees there, and zeroes each page again when
+    it is used. A device's allocator keeps it, and forward can use it.
     """
 
     def __init__(
-        self, messages: Iterable[Mapping[str, nn.Parameter]], *, groups: Sequence[ProcessGroup]
+        self,
+        messages: Iterable[Mapping[str, nn.Parameter]],
+        *,
+        groups: Sequence[ProcessGroup],
+        keeps_memory: bool,
     ) -> None:
         self._messages = tuple(_Message(parameters) for parameters in messages)
         self._groups = groups
+        self._keeps_memory = keeps_memory
+        self.names = frozenset(name for message in self._messages for name in message.parameters)
         self._unsent: deque[_Message] = deque()
         self._final: set[str] = set()
         """The parameters whose last backward of the step has begun."""
@@ -54,19 +66,18 @@ class ReplicaSums:
                 arrived = partial(self._arrived, message, name)
                 parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
 
-    def begin(self, names: Iterable[str], *, is_last: bool) -> None:
+    def begin(self, names: Set[str], *, is_last: bool) -> None:
         """Let the next backward gather each message once these parameters complete it.
 
         The last one of a step sends it. Gathered in the first, it takes no more memory in the others.
         """
-        computed = frozenset(names)
         for message in self._messages:
-            message.missing.update(computed & message.parameters.keys())
+            message.missing |= names & message.parameters.keys()
         if not is_last:
             return
         if not self._final:
             self._unsent.extend(self._messages)
-        self._final |= computed
+        self._final |= names
 
     def finish(self) -> None:
         """Send what is left, and wait for all sums."""
@@ -76,7 +87,10 @@ class ReplicaSums:
             for work in message.works:
                 work.wait()
             message.works.clear()
-            message.flat = None
+            message.is_gathered = False
+            # A gradient alone in its message was not copied: the memory is its own.
+            if not self._keeps_memory or len(message.parts) == 1:
+                message.flat, message.parts = None, ()
         self._final.clear()
 
     def _arrived(self, message: _Message, name: str, _: Tensor) -> None:
@@ -87,7 +101,10 @@ class ReplicaSums:
                 "checkpointing does: turn that off, or shard the model with an fsdp block",
             )
         message.missing.discard(name)
-        if not message.missing and all(one.grad is not None for one in message.parameters.values()):
+        if message.missing:
+            # No other message waits for this gradient.
+            return
+        if all(one.grad is not None for one in message.parameters.values()):
             _gather(message)
         while self._unsent and self._is_complete(self._unsent[0]):
             self._send()
@@ -98,8 +115,9 @@ class ReplicaSums:
     def _send(self) -> None:
         message = self._unsent.popleft()
         _gather(message)
-        if message.flat is None:
+        if not message.is_gathered:
             return
+        assert message.flat is not None, "it is gathered"
         for group in self._groups:
             for earlier in message.works:
                 earlier.wait()
@@ -110,15 +128,20 @@ class ReplicaSums:
 
 @torch.no_grad()
 def _gather(message: _Message) -> None:
-    """Make the gradients of a message views of one tensor, unless they are."""
-    if message.flat is not None:
+    """Make the gradients of a message parts of one tensor, unless they are."""
+    if message.is_gathered:
         return
     found = [(one, one.grad) for one in message.parameters.values() if one.grad is not None]
     if not found:
         return
-    message.flat, parts = flattened([gradient for _, gradient in found])
-    for (parameter, gradient), part in zip(found, parts, strict=True):
+    gradients = [local_of(gradient) for _, gradient in found]
+    if [one.shape for one in gradients] == [part.shape for part in message.parts]:
+        private.foreach_copy(message.parts, gradients)
+    else:
+        message.flat, message.parts = flattened(gradients)
+    for (parameter, gradient), part in zip(found, message.parts, strict=True):
         parameter.grad = layout_of(gradient)(part)
+    message.is_gathered = True
 
 
 def begin_sums(session: Session, position: Position, *, deferred: bool = False) -> None:
@@ -130,20 +153,23 @@ def begin_sums(session: Session, position: Position, *, deferred: bool = False) 
     if op is None:
         return
     if session.replica_sums is None:
-        parameters = {name: one for name, one in _own_parameters(session).items() if one.requires_grad}
-        sizes = ((name, one.dtype, one.nbytes) for name, one in parameters.items())
-        session.replica_sums = ReplicaSums(
-            ({name: parameters[name] for name in names} for names in op.messages(sizes)),
-            groups=[session.submesh(mesh_dim).get_group() for mesh_dim in op.over],
-        )
+        session.replica_sums = _sums(session, op)
+    names: Set[str] = session.replica_sums.names
     pipeline = session.pipeline
-    computed = (
-        name
-        for name in _own_parameters(session)
-        if pipeline is None
-        or (pipeline.stage_of(name) == position.stage and pipeline.defers(name) is deferred)
+    if pipeline is not None:
+        stage = position.stage
+        names = {one for one in names if pipeline.stage_of(one) == stage and pipeline.defers(one) is deferred}
+    session.replica_sums.begin(names, is_last=position.is_last_micro_step)
+
+
+def _sums(session: Session, op: AllReduceGradients) -> ReplicaSums:
+    parameters = {name: one for name, one in _own_parameters(session).items() if one.requires_grad}
+    sizes = ((name, one.dtype, one.nbytes) for name, one in parameters.items())
+    return ReplicaSums(
+        ({name: parameters[name] for name in names} for names in op.messages(sizes)),
+        groups=[session.submesh(mesh_dim).get_group() for mesh_dim in op.over],
+        keeps_memory=session.keeps_gradients,
     )
-    session.replica_sums.begin(computed, is_last=position.is_last_micro_step)
 
 
 def _own_parameters(session: Session) -> dict[str, nn.Parameter]:

@@ -83,9 +83,11 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
         session.batch = _read(session, position)
     session.evaluations, session.pending_evaluations = [], ()
     session.guard.micro_losses = []
-    local = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
+    number = op.num_labels
+    if number is None:
+        number = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
     # Filled on the device: a number copied to it would wait for it.
-    count = torch.full((), local, dtype=torch.int64, device=session.device)
+    count = torch.full((), number, dtype=torch.int64, device=session.device)
     session.num_labels = session.sum_over(count, op.count_over)
     session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
     session.squared_norm = torch.zeros((), dtype=torch.float64, device=session.device)

@@ -18,7 +18,7 @@ from planc.runtime.torch.session import Session
 
 def build_optimizer(session: Session, op: BuildOptimizer, position: Position) -> None:
     """Build one parameter group for each of the op's, split by the mesh of its parameters."""
-    parameters = dict(session.model.named_parameters())
+    parameters = session.parameters
     groups = [
         {"params": members, "weight_decay": group.weight_decay, "lr": group.lr, "peak_lr": group.lr}
         for group in op.groups
