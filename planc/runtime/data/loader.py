@@ -58,12 +58,8 @@ class BatchSource:
         """The number of micro steps per step: the gradient accumulation."""
         return self.global_batch // (self.micro_batch * self.dp_size)
 
-    def micro_batch_at(self, step_start: int, *, micro_step: int) -> MicroBatch:
-        """The rank's micro-batch in the step that begins at global position `step_start`."""
-        return micro_batch_of(self.dataset, self.sample_ids_at(step_start, micro_step=micro_step))
-
     def sample_ids_at(self, step_start: int, *, micro_step: int) -> SampleIds:
-        """The sequences of that micro-batch."""
+        """The sequences of the rank's micro-batch in the step that begins at global position `step_start`."""
         positions = rank_positions(
             step_start,
             global_batch=self.global_batch,
@@ -77,16 +73,23 @@ class BatchSource:
 
 def micro_batch_of(dataset: Dataset, sample_ids: SampleIds) -> MicroBatch:
     """The given sequences in one micro-batch."""
-    inputs, labels = zip(*(dataset[int(sample_id)] for sample_id in sample_ids), strict=True)
-    position_ids = [dataset.position_ids(int(sample_id)) for sample_id in sample_ids]
-    return MicroBatch(np.stack(inputs), np.stack(labels), np.stack(position_ids), sample_ids)
+    inputs, labels, position_ids = np.empty((3, len(sample_ids), dataset.sequence_length), dtype=np.int64)
+    for row, sample_id in enumerate(map(int, sample_ids)):
+        inputs[row], labels[row] = dataset[sample_id]
+        position_ids[row] = dataset.position_ids(sample_id)
+    return MicroBatch(inputs, labels, position_ids, sample_ids)
 
 
 def step_batches(source: BatchSource, start: int, /) -> list[MicroBatch]:
-    """The rank's micro-batches of the step that begins at global position `start`."""
-    return [
-        source.micro_batch_at(start, micro_step=micro_step) for micro_step in range(source.num_micro_steps)
-    ]
+    """The rank's micro-batches of the step that begins at global position `start`.
+
+    They are parts of the same arrays: to make some for each micro-batch takes longer than to read it.
+    """
+    number, size = source.num_micro_steps, source.micro_batch
+    ids = [source.sample_ids_at(start, micro_step=micro_step) for micro_step in range(number)]
+    step = micro_batch_of(source.dataset, np.concatenate(ids))
+    parts = (array.reshape(number, size, -1) for array in (step.inputs, step.labels, step.position_ids))
+    return [MicroBatch(*arrays) for arrays in zip(*parts, ids, strict=True)]
 
 
 class BatchLoader:

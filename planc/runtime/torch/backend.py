@@ -143,7 +143,7 @@ class TorchBackend:
             first_step.compare(self.session, position)
 
     def order_of(self, op: ops.Accumulate) -> Sequence[Action]:
-        return pipeline.order_of(self.session, op)
+        return pipeline.order_of(self.session)
 
     def finish_order(self) -> None:
         pipeline_messages.finish_sends(self.session)

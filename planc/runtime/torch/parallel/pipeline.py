@@ -17,12 +17,13 @@ from torch.distributed import ProcessGroup
 
 from planc.graph.ops import Accumulate, SplitPipeline
 from planc.pipelining.order_text import parse_order
-from planc.pipelining.orders import Action, rank_of
+from planc.pipelining.orders import Order, rank_of
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.attention.documents import Batch
 from planc.runtime.torch.dropout.positions import Places, Tokens
 from planc.runtime.torch.parallel.deferred_weights import defer_weight
+from planc.runtime.torch.parallel.receives import Receives, following
 from planc.runtime.torch.parallel.ties import tied_parameters
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.vocab import MeshDim
@@ -64,6 +65,8 @@ class Pipeline:
     op: SplitPipeline
     num_ranks: int
     rank: int
+    order: Order
+    """What this rank runs in a step."""
     activations: ProcessGroup
     gradients: ProcessGroup
     ends: ProcessGroup | None = None
@@ -80,6 +83,7 @@ class Pipeline:
         default_factory=lambda: {"activations": deque(), "gradients": deque()}
     )
     """Under way, oldest first: a tensor must outlive its send."""
+    receives: Receives = field(default_factory=Receives)
     copies: dict[str, str] = field(default_factory=dict)
     """The tied weights of this rank whose first name is in another rank's stage: by that name, their own.
     Here too they go by the first, under a stand-in, once they have memory: see `hold_copies`."""
@@ -228,14 +232,21 @@ def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> N
     timeout = timedelta(seconds=session.graph.init_mesh.timeout_seconds)
     activations, gradients = (_group(columns, timeout=timeout) for _ in range(2))
     assert activations is not None and gradients is not None, "every rank is in a column"
+    loop = next(one for one in session.graph.step if isinstance(one, Accumulate))
     pipeline = session.pipeline = Pipeline(
         op=op,
         num_ranks=session.graph.size(pp),
         rank=session.coordinate(pp),
+        order=parse_order(loop.orders[session.coordinate(pp)]),
         activations=activations,
         gradients=gradients,
         ends=_group([[one[0], one[-1]] for one in columns], timeout=timeout) if op.ties else None,
     )
+    if dist.get_backend(activations) == dist.Backend.GLOO:
+        # gloo sends a message at once if its receiver has asked for it. Else the two exchange notes first,
+        # for as much CPU time as the message takes. NCCL works off a queue: a receive in it that waits for
+        # another rank would keep back the sends after it, which that rank may wait for.
+        pipeline.receives.following = following(pipeline.order, num_stages=pipeline.num_stages)
     _refuse_other_ties(session.model, pipeline)
     _Stages(session.model, pipeline, session.device)
     for name in session.held(op.deferred):
@@ -349,9 +360,9 @@ def _edges(pipeline: Pipeline, stage: int, layers: Sequence[str]) -> Iterator[tu
         yield layers[held[-1] + 1], Exit(pipeline)
 
 
-def order_of(session: Session, op: Accumulate) -> Sequence[Action]:
+def order_of(session: Session) -> Order:
     """What this rank runs in a step of a pipeline; empty without one."""
-    return parse_order(op.orders[session.coordinate(MeshDim.PP)]) if op.orders else ()
+    return session.pipeline.order if session.pipeline is not None else ()
 
 
 def owner(pipeline: Pipeline, stage: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch.distributed as dist
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from planc.graph.ops import ReceiveHidden, SendHidden
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline, owner
+from planc.runtime.torch.parallel.receives import Asked, Message
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 
@@ -19,10 +22,10 @@ def receive_hidden(session: Session, op: ReceiveHidden, position: Position) -> N
     if op.what == "activations":
         pipeline.now = Hidden(stage)
         if stage > 0:
-            received = _received(session, pipeline, op.what, source=stage - 1, position=position)
+            received = _received(session, pipeline, op.what, position)
             pipeline.now.received = received.requires_grad_()
     elif not pipeline.is_last(stage):
-        pipeline.gradient = _received(session, pipeline, op.what, source=stage + 1, position=position)
+        pipeline.gradient = _received(session, pipeline, op.what, position)
 
 
 def send_hidden(session: Session, op: SendHidden, position: Position) -> None:
@@ -65,16 +68,29 @@ def _pipeline(session: Session) -> Pipeline:
     return session.pipeline
 
 
-def _received(session: Session, pipeline: Pipeline, what: str, *, source: int, position: Position) -> Tensor:
+def _received(session: Session, pipeline: Pipeline, what: str, position: Position) -> Tensor:
+    # An evaluation has an order of its own.
+    return pipeline.receives.take(
+        (what, position.stage, position.micro_step),
+        partial(_ask, session, pipeline),
+        is_followed=session.model.training,
+    )
+
+
+def _ask(session: Session, pipeline: Pipeline, message: Message) -> Asked:
+    """Start to receive a message."""
+    what, stage, micro_step = message
+    source = stage - 1 if what == "activations" else stage + 1
     hidden = pipeline.new_hidden(session.device)
-    group = getattr(pipeline, what)
-    dist.recv(hidden, group=group, group_src=owner(pipeline, source), tag=_tag(pipeline, source, position))
-    return hidden
+    tag = _tag(pipeline, source, micro_step)
+    work = dist.irecv(hidden, group=getattr(pipeline, what), group_src=owner(pipeline, source), tag=tag)
+    assert work is not None, "this rank is in the group"
+    return work, hidden
 
 
 def _send(pipeline: Pipeline, what: str, hidden: Tensor, *, to: int, position: Position) -> None:
     hidden = hidden.contiguous()
-    tag = _tag(pipeline, position.stage, position)
+    tag = _tag(pipeline, position.stage, position.micro_step)
     group = getattr(pipeline, what)
     _wait_until(pipeline, what, num_left=pipeline.op.max_sends - 1)
     work = dist.isend(hidden, group=group, group_dst=owner(pipeline, to), tag=tag)
@@ -90,6 +106,6 @@ def _wait_until(pipeline: Pipeline, what: str, *, num_left: int) -> None:
         work.wait()
 
 
-def _tag(pipeline: Pipeline, stage: int, position: Position) -> int:
+def _tag(pipeline: Pipeline, stage: int, micro_step: int) -> int:
     """Of a message by a stage about a micro-batch; channels are apart."""
-    return position.micro_step * pipeline.num_stages + stage
+    return micro_step * pipeline.num_stages + stage
