@@ -83,9 +83,11 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
         session.batch = _read(session, position)
     session.evaluations, session.pending_evaluations = [], ()
     session.guard.micro_losses = []
-    number = op.num_labels
-    if number is None:
-        number = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
+    number = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
+    if op.num_labels is not None:
+        if number != sum(batch.labels.size for batch in session.batch):
+            raise RunError("a batch has tokens that are no labels, where the graph says that all are")
+        number = op.num_labels
     # Filled on the device: a number copied to it would wait for it.
     count = torch.full((), number, dtype=torch.int64, device=session.device)
     session.num_labels = session.sum_over(count, op.count_over)
