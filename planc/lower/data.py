@@ -40,7 +40,7 @@ def next_batch(plan: Plan) -> NextBatch:
     block, span = plan.data, plan.span("data")
     if block.packing is not data.Packing.ATTEND or isinstance(block.source, data.Chat):
         return NextBatch(count_over=SAMPLE_DIMS, span=span)
-    return NextBatch(count_over=(), num_labels=global_batch(plan) * block.sequence_length, span=span)
+    return NextBatch(count_over=(), is_every_token=True, span=span)
 
 
 def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:

@@ -102,7 +102,7 @@ def test_an_interrupt_is_one_line(terminal: Terminal, plan: Path, monkeypatch: p
         ("P40", "`P401`, `P402`"),
         ("columnwise", "`colwise`"),
         ("kv-heads-indivisble", "did you mean `kv-heads-indivisible`?"),
-        ("tokens_per_step", "`planc explain train` has a key of this name; `planc explain expect` has"),
+        ("tokens_per_stp", "`tokens_per_step`"),
         ("zzz", "`planc explain` lists all topics"),
         ("", "`planc explain` lists all topics"),
     ],

@@ -400,7 +400,7 @@ DERIVED = frozenset(
         "over",
         "agree_over",
         "count_over",
-        "num_labels",
+        "is_every_token",
         "vocab_over",
         "vocab_size",
         "architecture",

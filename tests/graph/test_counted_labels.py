@@ -25,14 +25,14 @@ def test_where_every_token_is_a_label_none_is_counted() -> None:
     data = next(op for op in graph.setup if isinstance(op, OpenData))
     assert data.packing == "attend"
     assert batch_of(graph).count_over == ()
-    assert batch_of(graph).num_labels == data.global_batch * data.sequence_length
+    assert batch_of(graph).is_every_token
 
 
 @pytest.mark.parametrize("packing", ["isolate", "none"])
 def test_labels_are_counted_where_some_tokens_are_none(packing: str) -> None:
     found = batch_of(graph_of("launch-dp4.plan", f"data.packing = {packing}"))
-    assert (found.count_over, found.num_labels) == ((MeshDim.DP_REPLICATE,), None)
+    assert (found.count_over, found.is_every_token) == ((MeshDim.DP_REPLICATE,), False)
 
 
 def test_answers_in_chats_are_counted() -> None:
-    assert batch_of(graph_of("qwen3-0.6b-chat.plan")).num_labels is None
+    assert not batch_of(graph_of("qwen3-0.6b-chat.plan")).is_every_token

@@ -15,6 +15,7 @@ from planc.cli.support.views import write_view
 from planc.diagnostics import pages
 from planc.diagnostics.suggest import nearest
 from planc.first_plan.practice import Purpose
+from planc.plan.blocks import BLOCKS
 from planc.plan.foreign_help import foreign_page
 from planc.plan.foreign_words import foreign_words
 from planc.plan.scalars import listed
@@ -121,7 +122,7 @@ def _index() -> str:
 def _unknown(topic: str) -> str:
     """The error for an unknown topic: similar names, or where topics are listed."""
     names = [name for group in reference.topics().values() for name in group]
-    names += (*foreign_words(), *Purpose)
+    names += (*foreign_words(), *Purpose, *(key for shape in BLOCKS.values() for key in shape.names))
     near = nearest(topic, [*names, *pages.pages(), *pages.names()], limit=_MAX_NEAR)
     meant = f"did you mean {listed(f'`{name}`' for name in near)}?" if near else ""
     return f"unknown topic `{topic}`: {meant or '`planc explain` lists all topics'}"

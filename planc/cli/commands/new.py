@@ -295,7 +295,7 @@ _FLAGS = {
 
 
 def _refuse(written: Written, brief: Brief, inventory: Inventory) -> int:
-    """Print why no plan was found. None was written, so that findings have no place in one."""
+    """Print why no plan was found. No plan was written, and findings have no place in one."""
     sys.stderr.write(findings_by_flag(written.checked, flags=_FLAGS))
     print(f"planc: no plan for {_devices(brief)} fits and passes the check", file=sys.stderr)
     for name, note in written.notes[:_MOST_NOTES]:

@@ -15,11 +15,11 @@ class NextBatch(Op):
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = (
         "Takes this rank's micro-batches of the step, and counts the step's target tokens over all ranks "
-        "unless `num_labels` is set."
+        "unless every token is one."
     )
     count_over: tuple[MeshDim, ...]
-    num_labels: int | None = None
-    """The step's target tokens over all ranks, if every token is one."""
+    is_every_token: bool = False
+    """Whether every token is a target: then ranks know their number without the others."""
 
     def effects(self) -> Effects:
         return Effects(

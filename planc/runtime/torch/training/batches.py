@@ -84,10 +84,10 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     session.evaluations, session.pending_evaluations = [], ()
     session.guard.micro_losses = []
     number = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
-    if op.num_labels is not None:
+    if op.is_every_token:
         if number != sum(batch.labels.size for batch in session.batch):
             raise RunError("a batch has tokens that are no labels, where the graph says that all are")
-        number = op.num_labels
+        number *= session.dp_size
     # Filled on the device: a number copied to it would wait for it.
     count = torch.full((), number, dtype=torch.int64, device=session.device)
     session.num_labels = session.sum_over(count, op.count_over)
