@@ -1,7 +1,7 @@
 """The memory that activation functions and norms take for backward, by running them. Imports torch.
 
 Some are one operation, which keeps one tensor; others are written out in several, and keep more.
-transformers' `gelu_new` keeps its input, a tanh and both factors of its last product. Norms differ likewise.
+transformers' `gelu_new` keeps its input, a tanh and both factors of its last product. Norms differ, too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from planc.modeling.private import TorchDispatchMode, tree_leaves
 _NUM_TOKENS, _FEATURES = (2, 4), 64
 """Of the tensor that a function is run on. What has fewer elements, as scalars and a number for each vector,
 is ignored, as small."""
+_MOST_FEATURES = 2**17
+"""Of a norm that is run; no model is as wide, and a wrong config could take all memory."""
 _MAX_OWN = 16
 """Elements of parameters that an activation function may own, such as its slopes."""
 
@@ -55,7 +57,11 @@ def footprints(activations: Mapping[str, nn.Module]) -> dict[str, Footprint]:
 
 def norm_footprints(norms: Mapping[str, nn.Module]) -> dict[str, Footprint]:
     """The footprint of each norm, where it can be measured."""
-    return _of_each(norms, lambda norm: max(one.numel() for one in norm.parameters(recurse=False)))
+
+    def width(norm: nn.Module) -> int:
+        return max(one.numel() for one in norm.parameters(recurse=False))
+
+    return _of_each({fqn: one for fqn, one in norms.items() if width(one) <= _MOST_FEATURES}, width)
 
 
 def footprint_of(module: nn.Module, num_features: int = _FEATURES) -> Footprint | None:

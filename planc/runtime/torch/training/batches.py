@@ -86,7 +86,7 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     number = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
     if op.is_every_token:
         if number != sum(batch.labels.size for batch in session.batch):
-            raise RunError("a batch has tokens that are no labels, where the graph says that all are")
+            raise RunError("a batch has tokens without labels, and its graph requires one for every token")
         number *= session.dp_size
     # Filled on the device: a number copied to it would wait for it.
     count = torch.full((), number, dtype=torch.int64, device=session.device)
