@@ -11,6 +11,7 @@ as a launch on CPUs.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -78,16 +79,21 @@ class RankProcess:
     rank: int
     process: ForkServerProcess
     reports: Connection
+    crash: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A rank's orders. `call` is the pickled (function, args); `store` is None if the function inits."""
+    """A rank's orders. `call` is the pickled (function, args); `store` is None if the function inits.
+
+    The stacks of its threads go to `crash` if a signal such as SIGSEGV ends it.
+    """
 
     rank: int
     world_size: int
     call: bytes
     store: Path | None
+    crash: Path
     environment: Mapping[str, str]
     quiet: bool
 
@@ -117,7 +123,8 @@ def run_ranks(
             for rank in range(world_size):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                 environment = ENVIRONMENT | address | own
-                ranks.append(_start(Launch(rank, world_size, call, store, environment, quiet)))
+                crash = Path(directory) / f"crash-{rank}"
+                ranks.append(_start(Launch(rank, world_size, call, store, crash, environment, quiet)))
             outcomes = _collect(ranks, timeout_seconds=timeout_seconds)
         finally:
             _stop(ranks)
@@ -182,11 +189,13 @@ def _start(launch: Launch) -> RankProcess:
     process.start()
     # The parent's copy must be closed, or a dead rank's pipe would never end.
     sender.close()
-    return RankProcess(launch.rank, process, receiver)
+    return RankProcess(launch.rank, process, receiver, launch.crash)
 
 
 def _run_rank(launch: Launch, reports: Connection) -> None:
     """The body of a rank's process: reports exactly one pickled outcome."""
+    # Stays open until the process ends.
+    faulthandler.enable(launch.crash.open("w", encoding="utf-8"))
     os.environ.update(launch.environment)
     torch.set_num_threads(1)
     if launch.quiet:
@@ -249,7 +258,8 @@ def _outcome(rank: RankProcess) -> Returned | Failed:
         return outcome
     except EOFError:
         rank.process.join()
-        return Failed(f"the process ended without a report, exit code {rank.process.exitcode}")
+        stacks = rank.crash.read_text(encoding="utf-8") if rank.crash.exists() else ""
+        return Failed(f"the process ended without a report, exit code {rank.process.exitcode}\n{stacks}")
 
 
 def _stop(ranks: list[RankProcess]) -> None:

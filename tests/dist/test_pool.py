@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -33,6 +34,10 @@ def record_and_hang(rank: int, world_size: int, directory: str) -> None:
 
 def die(rank: int, world_size: int) -> None:
     os._exit(7)
+
+
+def crash(rank: int, world_size: int) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def scaled(rank: int, world_size: int, tensor: torch.Tensor) -> torch.Tensor:
@@ -73,6 +78,11 @@ def test_an_exception_names_its_rank_and_shows_its_traceback() -> None:
 def test_a_dead_rank_is_a_failure_with_its_exit_code() -> None:
     with pytest.raises(RankError, match=r"(?s)rank 0 of 1 failed:.*exit code 7"):
         run_ranks(die, 1)
+
+
+def test_a_crash_shows_where_the_rank_was() -> None:
+    with pytest.raises(RankError, match=r"(?s)rank 0 of 1 failed:.*exit code -11.*test_pool\.py.* in crash"):
+        run_ranks(crash, 1)
 
 
 def test_a_timeout_names_the_late_rank_and_leaves_no_process(tmp_path: Path) -> None:

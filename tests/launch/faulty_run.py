@@ -1,7 +1,7 @@
 """`planc.run`, where one rank does something bad as an op begins: for tests that start it with torchrun.
 
-FAULT is `stop`, `linger`, `exit`, `kill`, `sleep`, `raise`, `starve`, `skip`, `garble`, `crowd`, `fill` or
-`drag`, and comes with rank, step and op: `stop 1 2 forward`. `kill` is for torchrun's first attempt alone,
+FAULT is `stop`, `linger`, `exit`, `crash`, `kill`, `sleep`, `raise`, `starve`, `skip`, `garble`, `crowd`,
+`fill` or `drag`, and comes with rank, step and op: `stop 1 2 forward`. `kill` is for torchrun's first attempt alone,
 `drag` is 0.2 s, in that step and all after it; what is garbled is the data, some steps of which may have been
 read ahead; `fill` leaves no byte on the file system of the folder FILLED.
 """
@@ -40,6 +40,8 @@ def execute(self: TorchBackend, op: Op, position: Position) -> None:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "exit":
                 os._exit(9)
+            case "crash":
+                os.kill(os.getpid(), signal.SIGSEGV)
             case "kill":
                 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -124,6 +124,14 @@ def test_a_rank_that_ends_without_a_word_is_named(plan: Path, tmp_path: Path) ->
     assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
 
 
+def test_a_crash_shows_the_stacks_of_its_rank(plan: Path, tmp_path: Path) -> None:
+    with launched(plan, tmp_path, fault="crash 1 2 forward", launcher="torchrun") as torchrun:
+        _, stderr = torchrun.communicate(timeout=60)
+    _, crashed = stderr.split("Fatal Python error: Segmentation fault", 1)
+    assert f'File "{FAULTY}"' in crashed
+    assert "in _execute" in crashed
+
+
 @pytest.mark.slow
 def test_what_a_failed_rank_said_is_told_by_the_others_too(plan: Path, tmp_path: Path) -> None:
     with launched(plan, tmp_path, fault="raise 1 2 batch.next", launcher="mpirun") as rank_0:

@@ -6,6 +6,7 @@ Every rank compiles the plan itself; ranks compare the graph's hash before the f
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import os
 import sys
@@ -123,6 +124,9 @@ def run(arguments: argparse.Namespace) -> NoReturn:
     """Run a plan and end the process with the run's exit code."""
     for stream in (sys.stdout, sys.stderr):
         outlive_reader(stream)
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        # torchrun says only by which signal a rank died: this says where each of its threads was.
+        faulthandler.enable(sys.__stderr__)
     # Imports leave no garbage, and collection takes a fifth of their time. `_execute` turns it on again.
     gc.disable()
     _leave(_run(arguments))
