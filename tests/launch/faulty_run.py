@@ -1,9 +1,9 @@
 """`planc.run`, where one rank does something bad as an op begins: for tests that start it with torchrun.
 
 FAULT is `stop`, `linger`, `exit`, `crash`, `kill`, `sleep`, `raise`, `starve`, `skip`, `garble`, `crowd`,
-`fill` or `drag`, and comes with rank, step and op: `stop 1 2 forward`. `kill` is for torchrun's first attempt alone,
-`drag` is 0.2 s, in that step and all after it; what is garbled is the data, some steps of which may have been
-read ahead; `fill` leaves no byte on the file system of the folder FILLED.
+`fill` or `drag`, and comes with rank, step and op: `stop 1 2 forward`. `kill` is for torchrun's first attempt
+alone, `drag` is 0.2 s, in that step and all after it; what is garbled is the data, some steps of which may
+have been read ahead; `fill` leaves no byte on the file system of the folder FILLED.
 """
 
 from __future__ import annotations
