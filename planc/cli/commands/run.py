@@ -6,7 +6,6 @@ Every rank compiles the plan itself; ranks compare the graph's hash before the f
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import gc
 import os
 import sys
@@ -35,7 +34,7 @@ from planc.cli.running.starting import start_with
 from planc.cli.running.watching import Listener, listen
 from planc.cli.support.arguments import add_plan_argument, add_run_dir_argument, add_set_argument
 from planc.cli.support.parser import Parser
-from planc.cli.support.streams import outlive_reader
+from planc.cli.support.streams import outlive_reader, show_crashes
 from planc.graph.graph import Graph, plan_hash
 from planc.runtime import interpreter
 from planc.runtime.checkpoint_format.layout import committed_steps
@@ -124,9 +123,7 @@ def run(arguments: argparse.Namespace) -> NoReturn:
     """Run a plan and end the process with the run's exit code."""
     for stream in (sys.stdout, sys.stderr):
         outlive_reader(stream)
-    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
-        # torchrun says only by which signal a rank died: this says where each of its threads was.
-        faulthandler.enable(sys.__stderr__)
+    show_crashes()
     # Imports leave no garbage, and collection takes a fifth of their time. `_execute` turns it on again.
     gc.disable()
     _leave(_run(arguments))

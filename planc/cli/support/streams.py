@@ -1,7 +1,9 @@
-"""A run's output after its reader is gone."""
+"""A run's output after its reader is gone, and as a signal ends the run."""
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -30,3 +32,13 @@ def outlive_reader(stream: TextIO | None) -> None:
 
     stream.write = tolerant(stream.write, len)  # type: ignore[method-assign]
     stream.flush = tolerant(stream.flush, lambda: None)  # type: ignore[method-assign]
+
+
+def show_crashes() -> None:
+    """Have this process print the stacks of its threads if a signal such as SIGSEGV ends it.
+
+    torchrun says only which signal it was.
+    """
+    # None if standard error was closed when Python started.
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)

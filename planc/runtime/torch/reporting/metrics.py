@@ -107,7 +107,7 @@ def _most_of_any_rank(session: Session, values: npt.NDArray[np.int64]) -> Arriva
     if session.launch.world_size == 1:
         return Arrival(own, has_queue=False)
     most = session.to_device(own)
-    if session.has_queue:
+    if session.has_queue or session.launch.world_size == 2:
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
     else:
         _take_most(most, launch=session.launch)
@@ -118,7 +118,7 @@ def _take_most(values: Tensor, *, launch: Launch) -> None:
     """The most of any rank, in place.
 
     By way of rank 0: gloo's all-reduce sends even a small tensor around a ring, in pieces, and takes three
-    times the CPU time on four ranks.
+    times the CPU time on four ranks, but half on two.
     """
     found = [torch.empty_like(values) for _ in range(launch.world_size)] if launch.rank == 0 else None
     dist.gather(values, found, dst=0)
