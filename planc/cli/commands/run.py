@@ -34,7 +34,7 @@ from planc.cli.running.starting import start_with
 from planc.cli.running.watching import Listener, listen
 from planc.cli.support.arguments import add_plan_argument, add_run_dir_argument, add_set_argument
 from planc.cli.support.parser import Parser
-from planc.cli.support.streams import outlive_reader, show_crashes
+from planc.cli.support.streams import outlive_readers, show_crashes
 from planc.graph.graph import Graph, plan_hash
 from planc.runtime import interpreter
 from planc.runtime.checkpoint_format.layout import committed_steps
@@ -121,8 +121,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: argparse.Namespace) -> NoReturn:
     """Run a plan and end the process with the run's exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        outlive_reader(stream)
+    outlive_readers()
     show_crashes()
     # Imports leave no garbage, and collection takes a fifth of their time. `_execute` turns it on again.
     gc.disable()

@@ -8,14 +8,19 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 
-def outlive_reader(stream: TextIO | None) -> None:
-    """Make a stream discard all writes after its first failed one.
+def outlive_readers() -> None:
+    """Make both output streams discard all writes after their first failed one.
 
     A run still saves and exits with its own code if its terminal is gone, if a signal ended its `tee`, or if
     the disk of its log is full.
     """
-    if stream is None:
-        return
+    for stream in (sys.stdout, sys.stderr):
+        # None if it was closed when Python started.
+        if stream is not None:
+            _outlive_reader(stream)
+
+
+def _outlive_reader(stream: TextIO) -> None:
     is_open = True
 
     def tolerant(function: Callable[..., Any], failed: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,6 +44,5 @@ def show_crashes() -> None:
 
     torchrun says only which signal it was.
     """
-    # None if standard error was closed when Python started.
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
