@@ -1,6 +1,6 @@
-"""The lattice against one process, as a table by mesh: `python tests/lattice/run.py [NAME]`.
+"""The lattice against one process, as a table by mesh: `python tests/lattice/run.py [NAME ...]`.
 
-Exits with 1 if any cell fails. NAME keeps the parts whose name contains it: `4 ranks`, `bfloat16`.
+Exits with 1 if any cell fails. NAMEs keep the parts whose name contains one of them: `4 ranks`, `bfloat16`.
 """
 
 from __future__ import annotations

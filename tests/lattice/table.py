@@ -62,12 +62,13 @@ def _title(world_size: int) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 0 if every cell passes. An argument keeps the parts whose name contains it."""
-    wanted = arguments[0] if arguments else ""
-    chosen = {name: found for name, found in parts().items() if wanted in name}
-    if not chosen:
-        print(f"no part is called {wanted!r}; there are {'; '.join(parts())}", file=sys.stderr)
-        return 2
+    """The exit status: 0 if every cell passes. Arguments keep the parts whose name contains one of them."""
+    every = parts()
+    for wanted in arguments:
+        if not any(wanted in name for name in every):
+            print(f"no part is called {wanted!r}; there are {'; '.join(every)}", file=sys.stderr)
+            return 2
+    chosen = {name: every[name] for name in chosen_names(tuple(every), arguments)}
     began = time.monotonic()
     start_server()
     for line in _title_lines(arguments):
@@ -89,6 +90,11 @@ def main(arguments: Sequence[str]) -> int:
     verdict = f"{len(failed)} of {num_cells} cells failed" if failed else f"All {num_cells} cells pass"
     print(f"\n{verdict}, in {time.monotonic() - began:.0f} s on {os.cpu_count()} cores.")
     return 1 if failed else 0
+
+
+def chosen_names(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """The names that contain one of the arguments; without arguments, all of them."""
+    return [name for name in names if not arguments or any(wanted in name for wanted in arguments)]
 
 
 def _title_lines(arguments: Sequence[str]) -> Iterator[str]:

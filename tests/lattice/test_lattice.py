@@ -19,7 +19,7 @@ from tests.lattice.cells import (
     narrow_cells,
 )
 from tests.lattice.measure import measure, measure_all
-from tests.lattice.table import parts
+from tests.lattice.table import chosen_names, main, parts
 from tests.parity.faults import FAULTS
 
 CP_TP = Mesh(1, 1, 2, 2)
@@ -119,3 +119,13 @@ def test_the_narrow_sample_has_every_mesh_of_several_ranks_and_every_value() -> 
     )
     numbers = [len({getattr(cell, axis) for cell in found}) for axis in axes]
     assert numbers == [2, 2, 2, 6, 2, 3]
+
+
+def test_every_name_given_keeps_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    """The second of two was ignored, and its cells were thought to have passed."""
+    assert chosen_names(tuple(parts()), ("1 rank", "pipelines of 4")) == [
+        "float64, 1 rank",
+        "float64, pipelines of 4 ranks",
+    ]
+    assert main(("1 rank", "16 ranks")) == 2
+    assert "no part is called '16 ranks'" in capsys.readouterr().err
