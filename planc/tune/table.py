@@ -36,7 +36,9 @@ def result_text(search: Search, found: tuple[Proposal, ...]) -> str:
     )
     looked = f"{search.num_meshes:_} meshes, {plural(search.scorer.num_scored, 'plan')} scored"
     if not found:
-        return f"{heading}\n{looked}; none fits and passes the check: --explain prints why\n"
+        every = set(reasons(search).values())
+        why = every.pop() if len(every) == 1 else "--explain prints why"
+        return f"{heading}\n{looked}; none fits and passes the check: {why}\n"
     rows = [_row(number, one, search) for number, one in enumerate(found, 1)]
     table = render_table(rows, header=_HEADER, right=(0, 2, 4, 5, 6, 7), indent="  ")
     source = found[0].times.expected
@@ -97,8 +99,10 @@ def _bubble(one: Proposal) -> str:
 
 
 def reasons_text(search: Search) -> str:
-    """Why not another mesh, one a line."""
-    rows = [(name, reason) for name, reason in reasons(search).items()]
+    """Why not another mesh, one a line; one line for a reason that all share."""
+    rows = list(reasons(search).items())
+    if len(rows) > 1 and len({reason for _, reason in rows}) == 1:
+        rows = [("all of them", rows[0][1])]
     return f"\nNOT AMONG THEM\n{render_table(rows, indent='  ')}" if rows else ""
 
 

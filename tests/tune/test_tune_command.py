@@ -62,6 +62,28 @@ def test_the_picked_plan_is_written_and_passes_the_check(
     assert main(["fmt", "--check", str(output)]) == 0
 
 
+@pytest.mark.slow
+def test_a_plan_of_a_model_alone_says_what_is_missing_and_what_comes_next(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = folder / "tuned.plan"
+    command = ["tune", str(folder / "models" / "tiny-llama"), *ON_FOUR, "--tokens-per-step", "65536"]
+    assert main([*command, "--sequence-length", "128", "-o", str(output)]) == 0
+    said = capsys.readouterr().err
+    assert "tiny-llama has no tokenizer.json: the plan takes bytes for tokens" in said
+    assert "data are data/*.txt beside the plan" in said
+    assert f"torchrun --standalone --nproc-per-node 4 -m planc.run {output}" in said
+
+
+def test_a_reason_of_every_mesh_is_told_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """GPT-2 has dropout, which the attention of a plain plan can't do."""
+    command = ["tune", str(folder / "models" / "tiny-gpt2"), *ON_FOUR, "--tokens-per-step", "65536"]
+    assert main([*command, "--sequence-length", "128", "--explain"]) == 1
+    summary, explained = capsys.readouterr().out.split("NOT AMONG THEM")
+    assert "none fits and passes the check: P724: the model draws random numbers in training" in summary
+    assert "all of them" in explained and explained.count("P724") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -12,6 +12,7 @@ from planc.cli.support.arguments import unknown_device
 from planc.cli.support.data_files import DataFiles, data_files, default_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.named_model import NamedModel, named_model
+from planc.cli.support.next_commands import next_commands
 from planc.cli.support.purposes import LISTED, purpose_of
 from planc.cli.support.questions import ask, can_ask
 from planc.cli.support.shipped import TASKS, copy_shipped, example, examples, needed_files
@@ -128,7 +129,8 @@ def run(arguments: Namespace) -> int:
     print(f"planc: wrote {output}, which passed `check`", file=sys.stderr)
     for note in _missing(model, brief, tokenizer, data):
         print(f"planc: note: {note}", file=sys.stderr)
-    sys.stdout.write("".join(f"  {line}\n" for line in _next(output, brief)))
+    lines = next_commands(output, devices=brief.devices, node=brief.node)
+    sys.stdout.write("".join(f"  {line}\n" for line in lines))
     return CLEAN
 
 
@@ -321,16 +323,6 @@ def _missing(model: NamedModel, brief: Brief, tokenizer: Path | None, data: Data
         yield f"there is no {tokenizer}: copy the model's tokenizer there"
     if not data.num_files and "(" in data.call and not data.call.startswith("python_stdlib"):
         yield f"no file matches {data.call}: put data there"
-
-
-def _next(output: Path, brief: Brief) -> Iterator[str]:
-    """The commands that come next."""
-    yield f"planc check {output}"
-    if brief.devices == brief.node:
-        yield f"torchrun --nproc-per-node {brief.devices} -m planc.run {output}"
-    else:
-        yield f"planc launch {output} --rdzv-endpoint HOST:29500     (prints torchrun for every node)"
-    yield f"planc verify {output}     (a small twin, on CPUs, against one process)"
 
 
 def _example(arguments: Namespace) -> int:

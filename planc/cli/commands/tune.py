@@ -6,12 +6,14 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator
 from pathlib import Path
 
 from planc.api import check_source
 from planc.cli.support import plans
 from planc.cli.support.arguments import add_gpu_argument, add_output_format_argument, add_set_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.next_commands import next_commands
 from planc.cli.support.spinner import spinner
 from planc.cli.support.views import write_view
 from planc.diagnostics import has_errors
@@ -52,6 +54,9 @@ examples:
   planc tune llama.plan --gpus 64 --gpu h100 --pick 2 -o tuned.plan
 
 A search without a plan that fits exits with 1."""
+
+_PEAKS = ("peak_flops", "memory_bandwidth", "link_bandwidth", "nic_bandwidth")
+"""What a device needs for times of a step."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -130,10 +135,6 @@ def run(arguments: Namespace) -> int:
     return CLEAN if arguments.output is None else _write(found, search, arguments)
 
 
-_PEAKS = ("peak_flops", "memory_bandwidth", "link_bandwidth", "nic_bandwidth")
-"""What a device needs for times of a step."""
-
-
 def _folder(arguments: Namespace, *, is_model: bool) -> Path:
     """The directory that the plan's paths start from. UsageError for an output elsewhere."""
     folder: Path = arguments.output.parent if is_model and arguments.output else arguments.plan.parent
@@ -162,7 +163,7 @@ def _source(arguments: Namespace, folder: Path, *, is_model: bool) -> SourceFile
         inventory = KnownModels(folder, cache_dir(), on_probe=plans.announce_probe).get(name)
     except InventoryError as error:
         raise UsageError(error.message) from None
-    tokenizer = f'file("{name}/tokenizer.json")' if (path / "tokenizer.json").exists() else "bytes"
+    tokenizer = f'file("{name}/tokenizer.json")' if _has_tokenizer(path) else "bytes"
     length = arguments.sequence_length or 4096
     text = model_plan(f'"{name}"', inventory, sequence_length=length, tokenizer=tokenizer)
     formatted, _ = format_source(SourceFile("tuned.plan", text))
@@ -239,4 +240,20 @@ def _write(found: tuple[Proposal, ...], search: Search, arguments: Namespace) ->
         return FINDINGS
     arguments.output.write_text(text, encoding="utf-8", newline="\n")
     print(f"planc: wrote {name}, which passed `check --deep`", file=sys.stderr)
+    if arguments.plan.is_dir():
+        for note in _placeholders(arguments.plan):
+            print(f"planc: note: {note}", file=sys.stderr)
+    for line in next_commands(arguments.output, devices=arguments.gpus, node=search.node):
+        print(f"  {line}", file=sys.stderr)
     return CLEAN
+
+
+def _placeholders(model: Path) -> Iterator[str]:
+    """What a plan of a model alone has in place of what only its user knows."""
+    yield "its data are data/*.txt beside the plan: put yours there, or name them in the block `data`"
+    if not _has_tokenizer(model):
+        yield f"{model} has no tokenizer.json: the plan takes bytes for tokens"
+
+
+def _has_tokenizer(model: Path) -> bool:
+    return (model / "tokenizer.json").exists()
