@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -37,6 +38,8 @@ def die(rank: int, world_size: int) -> None:
 
 
 def crash(rank: int, world_size: int) -> None:
+    # No core file in the folder that the tests run in.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.kill(os.getpid(), signal.SIGSEGV)
 
 

@@ -41,6 +41,8 @@ def execute(self: TorchBackend, op: Op, position: Position) -> None:
             case "exit":
                 os._exit(9)
             case "crash":
+                # No core file in the folder that the tests run in.
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                 os.kill(os.getpid(), signal.SIGSEGV)
             case "kill":
                 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
